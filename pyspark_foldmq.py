@@ -1,6 +1,6 @@
 """Makes Spark find the data source ``foldmq`` by itself: it looks for modules ``pyspark_*``."""
 
-from spark.datasource.source import FoldmqSource
+from spark.datasource import FoldmqSource
 
 
 class DefaultSource(FoldmqSource):

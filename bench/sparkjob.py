@@ -5,10 +5,10 @@ import json
 import time
 from typing import Any
 
-from spark.audit.pipeline import audit
-from spark.datasource.log import Log
-from spark.runtime.session import running_session
-from spark.traffic.traffic_stats import stats
+from spark.audit import audit
+from spark.datasource import Log
+from spark.runtime import running_session
+from spark.traffic import measure_traffic
 
 MEMORY = "2g"
 """Heap of the JVM; the Python workers come on top."""
@@ -42,7 +42,7 @@ def audit_all(log: Log) -> dict[str, Any]:
 
 def count_traffic(log: Log) -> dict[str, Any]:
     """Count the traffic by topic, as ``foldmq spark stats`` does."""
-    found = stats(log)
+    found = measure_traffic(log)
     groups = found.groups.collect()
     counted = sum(row.published + row.delivered for row in groups)
     found.close()

@@ -246,14 +246,14 @@ class CutOff(NoLog):
 class CutMeanwhile(FoldmqError):
     """The broker cut off what was being read.
 
-    ``first`` is the record with which the log begins now.
+    ``first`` is the record with which the log begins now, ``recovery`` what to do.
     """
 
     exit_code = 75
 
-    def __init__(self, first: int) -> None:
+    def __init__(self, first: int, log: str = "the log", recovery: str = "ask again") -> None:
         super().__init__(
-            f"the log was cut while it was read, it begins with record {first} now: ask again"
+            f"{log} was cut while it was read, it begins with record {first} now: {recovery}"
         )
 
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from cli.common.front_door import front_door
+from protocol.front_door import front_door
 
 if TYPE_CHECKING:
     from cli.common import argv_secrets, interpreter, logging_setup, text
@@ -42,7 +42,6 @@ __all__ = [
     "clock",
     "counted",
     "escaped",
-    "front_door",
     "idle",
     "interpreter",
     "is_wildcard",

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from cli.common import progress, text
 from cli.logsource import (
-    Moment,
     SourceFlags,
     check_filter,
     cut_off,
@@ -21,7 +20,7 @@ from cli.logsource import (
     start_at,
 )
 from eventstore.errors import CutMeanwhile, CutOff, UsageError
-from eventstore.format import TurnAssembler
+from eventstore.format import Moment, TurnAssembler
 from eventstore.reading import LogPoint, LogSource
 from projections.replay import (
     EVENT_TYPES,

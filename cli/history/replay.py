@@ -8,9 +8,9 @@ from heapq import nsmallest
 from itertools import chain, islice
 
 from cli.common import progress, text
-from cli.logsource import Moment, SourceFlags, check_filter, open_source, parse_moment, point_at
+from cli.logsource import SourceFlags, check_filter, open_source, parse_moment, point_at
 from eventstore.errors import UsageError
-from eventstore.format import Position, format_position
+from eventstore.format import Moment, Position, format_position
 from projections.replay import AsOf, Replay, TopicBook
 from projections.state import (
     FLAG_BITS,

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from cli.common.front_door import front_door
+from protocol.front_door import front_door
 
 if TYPE_CHECKING:
     from cli.logsource.log_store import (
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         nats_tls,
         open_store,
     )
-    from cli.logsource.moments import Moment, cut_off, parse_moment, point_at, start_at
+    from cli.logsource.moments import cut_off, parse_moment, point_at, start_at
     from cli.logsource.source import find_location, named_stream, open_source, say
     from cli.logsource.source_flags import SourceFlags, with_broker_flags, with_source_flags
     from cli.logsource.topic_flags import check_filter, check_topic
@@ -25,7 +25,7 @@ else:
             "log_store": (
                 "Store answer_requests check_files fit foreign_access nats_tls open_store"
             ),
-            "moments": "Moment cut_off parse_moment point_at start_at",
+            "moments": "cut_off parse_moment point_at start_at",
             "source": "find_location named_stream open_source say",
             "source_flags": "SourceFlags with_broker_flags with_source_flags",
             "topic_flags": "check_filter check_topic",
@@ -33,7 +33,6 @@ else:
     )
 
 __all__ = [
-    "Moment",
     "SourceFlags",
     "Store",
     "answer_requests",

@@ -1,30 +1,22 @@
 """Moments in a log as people write them: a position (``12``, ``12.3``) or a time."""
 
+import contextlib
 import re
 import time
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, datetime
 
 from cli.common import escaped, seconds
 from eventstore.errors import UsageError
-from eventstore.format import MAX_INDEX, Position, index_of, parse_position, sequence_of
+from eventstore.format import Moment, index_of, sequence_of
+from eventstore.format import parse_moment as parse
 from eventstore.reading import LogPoint, LogSource, last_until, time_of
 
-_POSITION = re.compile(r"[0-9]{1,13}(\.[0-9]{1,7})?")
 _TIME_OF_DAY = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:\.[0-9]+)?)?")
 _EXPECTED = (
     "expected a position such as 12 or 12.3, a time such as '2026-11-20 09:30' or '09:30', "
     "'10m ago' or 'now'"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A position, or a time; exactly one of both is set."""
-
-    text: str
-    position: Position | None = None
-    time_ms: int | None = None
 
 
 def parse_moment(text: str) -> Moment:
@@ -33,34 +25,21 @@ def parse_moment(text: str) -> Moment:
     A record's number alone stands for all of the record. A time without a zone is local.
     """
     stripped = text.strip()
-    if _POSITION.fullmatch(stripped):
-        if "." not in stripped:
-            return Moment(stripped, position=parse_position(f"{stripped}.{MAX_INDEX}"))
-        try:
-            return Moment(stripped, position=parse_position(stripped))
-        except ValueError:
-            pass
-    else:
-        found = _time(stripped)
-        if found is not None:
-            return Moment(stripped, time_ms=found)
-    raise UsageError(f'not a moment: "{escaped(text)}"; {_EXPECTED}')
-
-
-def _time(text: str) -> int | None:
-    if text == "now":
-        return round(time.time() * 1000)
-    try:
-        if text.endswith(" ago"):
-            span = seconds(text.removesuffix(" ago"))
-            return round((time.time() - span) * 1000) if isinstance(span, float) else None
-        if _TIME_OF_DAY.fullmatch(text):
-            text = f"{datetime.now(UTC).astimezone():%Y-%m-%d} {text.rjust(5, '0')}"
-        moment = datetime.fromisoformat(text)
-        since = moment.astimezone(UTC) - datetime.fromtimestamp(0, UTC)
-        return since // timedelta(milliseconds=1)
-    except (ValueError, OverflowError, OSError):
-        return None
+    now_ms = time.time() * 1000
+    if stripped == "now":
+        return Moment(stripped, time_ms=round(now_ms))
+    given = stripped
+    if given.endswith(" ago"):
+        with contextlib.suppress(ValueError):
+            span = seconds(given.removesuffix(" ago"))
+            if isinstance(span, float):
+                return Moment(stripped, time_ms=round(now_ms - span * 1000))
+    elif _TIME_OF_DAY.fullmatch(given):
+        given = f"{datetime.now(UTC).astimezone():%Y-%m-%d} {given.rjust(5, '0')}"
+    moment = parse(given, zone=None)
+    if moment is None:
+        raise UsageError(f'not a moment: "{escaped(text)}"; {_EXPECTED}')
+    return replace(moment, text=stripped)
 
 
 async def point_at(source: LogSource, moment: Moment | None) -> LogPoint:

@@ -14,21 +14,19 @@ from cli.sparkjobs.log_location import Found, absolute
 from cli.sparkjobs.spark_flags import SparkFlags
 from eventstore.nats import LOG_STREAM_PREFIX, disconnect
 from protocol.errors import FoldmqError
-from spark.archiving.archive_job import archive_one
-from spark.archiving.archive_plan import Due, due, unchanged
-from spark.storage.archive_directory import Archived
-from spark.storage.nats_access import Access
+from spark.archiving import PendingArchive, archive_one, archived_extent, plan_archive
+from spark.storage import ArchiveExtent, NatsAccess
 
 
 class Brokers:
     """The brokers whose logs are archived, told how far that goes."""
 
     def __init__(self, options: Mapping[str, str], where: str, *, live: bool) -> None:
-        self._access = Access(options)
+        self._access = NatsAccess(options)
         self._where = where
         self._live = live
 
-    def tell(self, archived: Archived) -> None:
+    def tell(self, archived: ArchiveExtent) -> None:
         """Tell the broker of a log what of it is archived.
 
         Raises NoLiveBroker when there is none, NoAnswer, or Refused with its sentence.
@@ -38,12 +36,12 @@ class Brokers:
             raise NoLiveBroker(f"no broker runs on {self._where}")
         asyncio.run(self._tell(node, archived))
 
-    def try_to_tell(self, archived: Archived) -> None:
+    def try_to_tell(self, archived: ArchiveExtent) -> None:
         """Tell the broker now if that is possible; it is told again in the end."""
         with contextlib.suppress(FoldmqError):
             self.tell(archived)
 
-    async def _tell(self, node: str, archived: Archived) -> None:
+    async def _tell(self, node: str, archived: ArchiveExtent) -> None:
         client = await self._access.open()
         try:
             await LiveBroker(node, self._where, client).ask(
@@ -62,7 +60,7 @@ class Brokers:
 class Report:
     """What became of each log."""
 
-    archived: list[Archived] = dataclasses.field(default_factory=list)
+    archived: list[ArchiveExtent] = dataclasses.field(default_factory=list)
     problems: list[FoldmqError] = dataclasses.field(default_factory=list)
 
 
@@ -75,11 +73,11 @@ def run_archive(flags: SparkFlags, directory: str, *, as_json: bool) -> None:
     place = absolute(directory)
     found_at: list[Found] = []
 
-    async def look(found: Found) -> list[Due]:
+    async def look(found: Found) -> list[PendingArchive]:
         found_at.append(found)
-        return await due(found.options, place)
+        return await plan_archive(found.options, place)
 
-    def add(job: Job, logs: list[Due]) -> Report:
+    def add(job: Job, logs: list[PendingArchive]) -> Report:
         brokers = _brokers(job.found)
         report = Report()
         for one in logs:
@@ -87,14 +85,14 @@ def run_archive(flags: SparkFlags, directory: str, *, as_json: bool) -> None:
                 report.archived.append(archive_one(job.spark, one, brokers.try_to_tell))
         return report
 
-    def nothing(logs: list[Due]) -> Report | None:
+    def nothing(logs: list[PendingArchive]) -> Report | None:
         """Return the outcome where nothing is new, for which no Spark is needed."""
         if any(one.problem is None and one.records for one in logs):
             return None
         report = Report()
         for one in logs:
             with _noted(report):
-                report.archived.append(unchanged(one))
+                report.archived.append(archived_extent(one))
         return report
 
     report = run(flags, None, look, add, nothing)
@@ -122,7 +120,7 @@ def _brokers(found: Found) -> Brokers:
     return Brokers(found.options, found.where, live=found.live)
 
 
-def _told(brokers: Brokers, archived: Archived) -> bool:
+def _told(brokers: Brokers, archived: ArchiveExtent) -> bool:
     """Tell the broker of a log; return whether it was told. Raises NoAnswer or Refused."""
     if not archived.through:
         return False
@@ -136,7 +134,7 @@ def _told(brokers: Brokers, archived: Archived) -> bool:
     return True
 
 
-def _words(archived: Archived) -> str:
+def _words(archived: ArchiveExtent) -> str:
     stream = text.name(archived.stream)
     if not archived.through:
         return f"{stream} has no record yet"
@@ -150,7 +148,7 @@ def _words(archived: Archived) -> str:
     )
 
 
-def _as_object(archived: Archived, *, told: bool) -> dict[str, object]:
+def _as_object(archived: ArchiveExtent, *, told: bool) -> dict[str, object]:
     found: dict[str, object] = dataclasses.asdict(archived)
     del found["ends_ms"]
     time = text.iso(archived.ends_ms) if archived.through else None

@@ -12,11 +12,10 @@ from cli.sparkjobs.claims import Claims, of_brokers, of_nobody, of_projections
 from cli.sparkjobs.job_runner import Job, run, write
 from cli.sparkjobs.spark_flags import SparkFlags
 from eventstore.errors import UsageError
-from spark.audit.facts.outcome import Outcome
-from spark.audit.pipeline import audit
-from spark.report import json_report, page
-from spark.report import text as report
-from spark.runtime.errors import NotWritable
+from spark.audit import audit
+from spark.audit.facts import Outcome
+from spark.report import audit_json, audit_page, audit_text, require_matplotlib
+from spark.runtime import NotWritable
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ def run_audit(flags: SparkFlags, wanted: Wanted) -> bool:
     if wanted.stored and wanted.at is not None:
         raise UsageError("--stored and --at exclude each other: what is stored is of now")
     if wanted.html is not None:
-        page.check()
+        require_matplotlib()
         _check_file(wanted.html)
     moment = None if wanted.at is None else parse_moment(wanted.at)
     nobody = wanted.alone or moment is not None
@@ -59,11 +58,11 @@ def run_audit(flags: SparkFlags, wanted: Wanted) -> bool:
 
     outcome = run(flags, moment, gather, work)
     if wanted.html is not None:
-        _save(wanted.html, page.page(outcome))
+        _save(wanted.html, audit_page(outcome))
     if wanted.as_json:
-        write(text.json_line(json_report.report(outcome)))
+        write(text.json_line(audit_json(outcome)))
     else:
-        sys.stdout.write(report.text(outcome))
+        sys.stdout.write(audit_text(outcome))
     return outcome.kept
 
 

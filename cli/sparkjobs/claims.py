@@ -9,10 +9,10 @@ from cli.sparkjobs.log_location import Found
 from eventstore.format import Position, position
 from eventstore.reading import LogSource
 from projections.comparison import LiveState, ProjectionReader, StoredItem, StoredProjections
-from spark.audit.facts.outcome import ALL_CLAIM as ALL
-from spark.audit.facts.outcome import RETAINED_CLAIM as RETAINED
-from spark.audit.facts.outcome import SESSION_CLAIM as SESSION
-from spark.audit.facts.outcome import Claim
+from spark.audit.facts import ALL_CLAIM as ALL
+from spark.audit.facts import RETAINED_CLAIM as RETAINED
+from spark.audit.facts import SESSION_CLAIM as SESSION
+from spark.audit.facts import Claim
 
 BROKER, PROJECTIONS = "broker", "projections"
 _DIGITS = 16

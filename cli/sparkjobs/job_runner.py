@@ -10,13 +10,13 @@ from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
-from cli.logsource import Moment
 from cli.sparkjobs.log_location import Found, find, until
 from cli.sparkjobs.spark_flags import MASTER, MEMORY, SparkFlags
 from cli.sparkjobs.spark_progress import Tasks, busy
 from eventstore.errors import UsageError
-from spark.datasource.log import Log
-from spark.runtime.session import abandon, is_submitted, running_session
+from eventstore.format import Moment
+from spark.datasource import Log
+from spark.runtime import is_submitted, kill_jvm, running_session
 
 _Gathered = TypeVar("_Gathered")
 _Result = TypeVar("_Result")
@@ -107,7 +107,7 @@ def _ended_by(*numbers: signal.Signals) -> Iterator[None]:
 
     def end(number: int, _frame: FrameType | None) -> None:
         came.append(number)
-        abandon()
+        kill_jvm()
         raise _ending(number)
 
     before = {number: signal.signal(number, end) for number in numbers}

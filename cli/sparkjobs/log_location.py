@@ -9,19 +9,17 @@ from pathlib import Path
 from nats.aio.client import Client
 
 from cli.common import text
-from cli.logsource import Moment, cut_off, find_location, named_stream, point_at, say
+from cli.logsource import cut_off, find_location, named_stream, point_at, say
 from cli.settings import Settings, load
 from cli.sparkjobs.spark_flags import MASTER, SparkFlags
 from eventstore.errors import CutOff, UsageError
+from eventstore.format import Moment
 from eventstore.nats import ConnectionOptions
 from eventstore.paths import expand_home
 from eventstore.reading import LogLocation, LogSource
-from spark.datasource.discovery import find_with, in_archive
-from spark.datasource.options import Options
-from spark.datasource.planning import ranges
-from spark.runtime.session import is_local, is_submitted
-from spark.storage.directories import shown
-from spark.storage.stored_log import Stored
+from spark.datasource import SourceOptions, find_in_archive, join_with_archive, plan_ranges
+from spark.runtime import is_local, is_submitted
+from spark.storage import StoredLog, directory_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,7 @@ class Found:
     """The place, for a person."""
     streams: tuple[str, ...] = ()
     """The names of the logs."""
-    archived: list[Stored] = field(default_factory=list)
+    archived: list[StoredLog] = field(default_factory=list)
     """The logs of an archive alone."""
 
     @property
@@ -59,7 +57,7 @@ async def find(
         return _archive_alone(archive, flags)
     _require_reachable(settings, flags)
     if archive:
-        in_archive(Options.read(archive))
+        find_in_archive(SourceOptions.read(archive))
     location = await find_location(stack, settings, flags.source)
     logs = await _logs(location, await location.connect(client))
     streams = [log.stream for log in logs]
@@ -70,12 +68,12 @@ async def find(
 
 
 def _archive_alone(archive: dict[str, str], flags: SparkFlags) -> Found:
-    where = f"archive {shown(flags.archive or '')}"
+    where = f"archive {directory_text(flags.archive or '')}"
     if flags.source.verbose:
         say(f"reading {where}")
     wanted = {**archive, "stream": named_stream(flags.source) or "*"}
-    options = Options.read(wanted)
-    archived = find_with(options, [], in_archive(options))
+    options = SourceOptions.read(wanted)
+    archived = join_with_archive(options, [], find_in_archive(options))
     names = tuple(stored.stream for stored in archived)
     return Found(wanted, where=where, streams=names, archived=archived)
 
@@ -90,7 +88,7 @@ def absolute(path: str) -> str:
         place.encode()
     except UnicodeEncodeError:
         raise UsageError(
-            f"{shown(place)} is not a name in UTF-8: Spark has no other ones"
+            f"{directory_text(place)} is not a name in UTF-8: Spark has no other ones"
         ) from None
     return place
 
@@ -118,8 +116,8 @@ def since(found: Found, begin: Moment | None) -> dict[str, str]:
 
 def _known(found: Found, option: dict[str, str]) -> dict[str, str]:
     """Return an option; raise BadOption or CutOff if an archive alone does not reach so far."""
-    options = Options.read({**found.options, **option})
-    ranges(found.archived, options, options.pushed)
+    options = SourceOptions.read({**found.options, **option})
+    plan_ranges(found.archived, options, options.pushed)
     return option
 
 

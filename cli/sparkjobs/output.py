@@ -34,9 +34,9 @@ from eventstore.format import (
     parse_position,
     sequence_of,
 )
-from spark.datasource.log import Log
-from spark.runtime.errors import NotWritable
-from spark.storage.directories import shown
+from spark.datasource import Log
+from spark.runtime import NotWritable
+from spark.storage import directory_text
 
 Format: TypeAlias = Literal["table", "json", "parquet"]
 
@@ -68,7 +68,7 @@ def target(output: str | None, format_: str | None, limit: int | None) -> Output
         raise UsageError("a table goes to stdout: leave out --output, or --format")
     directory = absolute(output)
     if "://" not in directory and Path(directory).exists():
-        raise NotWritable(f"{shown(output)} is there already: give another --output")
+        raise NotWritable(f"{directory_text(output)} is there already: give another --output")
     return OutputTarget("json" if chosen == "json" else "parquet", directory, limit)
 
 
@@ -105,7 +105,7 @@ def put(
     if to.directory is not None:
         with job.busy("rebuilding and writing"):
             rows = save(found, to)
-        write(f"{text.counted(rows, noun)} {when} in {shown(to.directory)}")
+        write(f"{text.counted(rows, noun)} {when} in {directory_text(to.directory)}")
         return
     ordered = found.orderBy(*order)
     if to.format == "json":

@@ -7,7 +7,7 @@ from cli.sparkjobs.claims import Claims, of_brokers, of_nobody
 from cli.sparkjobs.job_runner import Job, run, write
 from cli.sparkjobs.spark_flags import SparkFlags
 from eventstore.format import format_position
-from spark.recovery.check import NodeRecovery, RecoveryOutcome, Start, recovery_check
+from spark.recovery import BrokerStart, NodeRecovery, RecoveryOutcome, recovery_check
 
 _LISTED = 20
 _KEPT = (
@@ -82,7 +82,7 @@ def _node_lines(node: NodeRecovery) -> Iterator[str]:
         yield f"  {title}: {', '.join(said)}"
 
 
-def _start(start: Start) -> str:
+def _start(start: BrokerStart) -> str:
     how = "after a crash" if start.crashed else "not after a crash"
     void = ", in the middle of a turn, which is void" if start.interrupted else ""
     at = format_position(start.at)

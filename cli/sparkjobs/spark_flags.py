@@ -100,8 +100,7 @@ def _with_flags(command: Callable[..., None], added: dict[str, object]) -> Calla
 
 def _require_spark(master: str, memory: str) -> None:
     """Raise NoSpark, NoJava or BadSetting before anything is loaded that needs Spark."""
-    from spark.runtime.java import find_java
-    from spark.runtime.session import check_settings, is_submitted, require_pyspark
+    from spark.runtime import check_settings, find_java, is_submitted, require_pyspark
 
     check_settings(master, memory)
     require_pyspark()

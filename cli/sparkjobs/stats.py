@@ -9,9 +9,8 @@ from cli.sparkjobs.log_location import Found, since
 from cli.sparkjobs.output import save, target
 from cli.sparkjobs.spark_flags import SparkFlags
 from eventstore.errors import UsageError
-from spark.storage.directories import shown
-from spark.traffic import traffic_report
-from spark.traffic.traffic_stats import KEYS, stats
+from spark.storage import directory_text
+from spark.traffic import TRAFFIC_KEYS, measure_traffic, traffic_json, traffic_text
 
 TOP = 20
 _LONGEST_S = 36_500 * 86_400
@@ -33,9 +32,9 @@ def run_stats(
     Raises UsageError for what is no window or nothing that traffic can be told apart by.
     """
     keys = tuple(part.strip() for part in by.split(",") if part.strip())
-    unknown = [key for key in keys if key not in KEYS]
+    unknown = [key for key in keys if key not in TRAFFIC_KEYS]
     if unknown:
-        raise UsageError(f"no traffic by {unknown[0]!r}: give some of {','.join(KEYS)}")
+        raise UsageError(f"no traffic by {unknown[0]!r}: give some of {','.join(TRAFFIC_KEYS)}")
     span = _window(window)
     to = target(output, None, None) if output is not None else None
     begin, end = (None if one is None else parse_moment(one) for one in between)
@@ -46,15 +45,15 @@ def run_stats(
     def work(job: Job, options: dict[str, str]) -> None:
         with job.busy("counting") as tell:
             log = job.log.having(**options)
-            found = stats(log, by=keys, levels=levels, window_s=span, tell=tell)
+            found = measure_traffic(log, by=keys, levels=levels, window_s=span, tell=tell)
             try:
                 if to is not None:
                     rows = save(found.windows, to)
-                    said = f"{text.counted(rows, 'row')} in {shown(to.directory or '')}\n"
+                    said = f"{text.counted(rows, 'row')} in {directory_text(to.directory or '')}\n"
                 elif as_json:
-                    said = text.json_line(traffic_report.report(found, top)) + "\n"
+                    said = text.json_line(traffic_json(found, top)) + "\n"
                 else:
-                    said = traffic_report.text(found, top or TOP)
+                    said = traffic_text(found, top or TOP)
             finally:
                 found.close()
         sys.stdout.write(said)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from cli.common.front_door import front_door
+from protocol.front_door import front_door
 
 if TYPE_CHECKING:
     from cli.users import acl_command, line_files, passwd_command

@@ -7,7 +7,7 @@ was from its log, by the same modules as ``foldmq log`` and ``foldmq replay``.
 
 from typing import TYPE_CHECKING
 
-from cli.common.front_door import front_door
+from protocol.front_door import front_door
 
 if TYPE_CHECKING:
     from cli.web import web_command

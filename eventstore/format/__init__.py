@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         upcast,
     )
     from eventstore.format.fast_parse import parse_frequent
+    from eventstore.format.moments import Moment, parse_moment
     from eventstore.format.positions import (
         INDEX_BITS,
         MAX_INDEX,
@@ -139,6 +140,7 @@ __all__ = [
     "MessageDropped",
     "MessagePublished",
     "MessagesCarried",
+    "Moment",
     "OperatorActed",
     "Position",
     "Queued",
@@ -184,6 +186,7 @@ __all__ = [
     "packet_ids_text",
     "parse_event",
     "parse_frequent",
+    "parse_moment",
     "parse_position",
     "payload_bounds",
     "position",
@@ -240,6 +243,8 @@ _MODULE_OF = {
     "parse_event": "events",
     "upcast": "events",
     "parse_frequent": "fast_parse",
+    "Moment": "moments",
+    "parse_moment": "moments",
     "INDEX_BITS": "positions",
     "MAX_INDEX": "positions",
     "Position": "positions",

@@ -16,14 +16,7 @@ from eventstore.format import (
     format_position,
     from_runs,
 )
-from projections.audit.rules import (
-    ACKNOWLEDGEMENT,
-    PACKET_ID_REUSE,
-    QUEUE,
-    SESSION,
-    UNDELIVERED,
-    Violation,
-)
+from projections.audit.rules import Rule, Violation
 from projections.state import FLAG_BITS, RETAIN_FLAG
 
 if TYPE_CHECKING:
@@ -48,13 +41,13 @@ def opened(state: SessionState | None, event: SessionOpened, at: Position) -> It
     """Check whether a session goes on when it must, and only then [MQTT-3.1.2-4, MQTT-3.1.2-6]."""
     if not event.resumed:
         if state is not None and not state.clean and not event.clean:
-            yield Violation(SESSION, at, "its state was thrown away though it was to be kept")
+            yield Violation(Rule.SESSION, at, "its state was thrown away though it was to be kept")
     elif state is None:
-        yield Violation(SESSION, at, "a session was resumed that there was not")
+        yield Violation(Rule.SESSION, at, "a session was resumed that there was not")
     elif state.clean:
-        yield Violation(SESSION, at, "a session was resumed that was clean")
+        yield Violation(Rule.SESSION, at, "a session was resumed that was clean")
     elif event.clean:
-        yield Violation(SESSION, at, "a session was resumed though a clean one was asked for")
+        yield Violation(Rule.SESSION, at, "a session was resumed though a clean one was asked for")
 
 
 def ended(
@@ -62,9 +55,9 @@ def ended(
 ) -> Iterator[Violation]:
     """Check whether there was what ends."""
     if state is None:
-        yield Violation(SESSION, at, "a session ended that there was not")
+        yield Violation(Rule.SESSION, at, "a session ended that there was not")
     elif event.e == "SessionExpired" and state.connected:
-        yield Violation(SESSION, at, "a session expired while its client was connected")
+        yield Violation(Rule.SESSION, at, "a session expired while its client was connected")
 
 
 # ------------------------------------------------------------------------------ deliveries
@@ -75,13 +68,13 @@ def identifiers(
 ) -> Iterator[Violation]:
     """Check the packet identifiers given to ``count`` messages [MQTT-2.3.1-4]."""
     if len(pids) != count or len(set(pids)) != count:
-        yield Violation(PACKET_ID_REUSE, at, "not one packet identifier for each message")
+        yield Violation(Rule.PACKET_ID_REUSE, at, "not one packet identifier for each message")
     for number, pid in enumerate(pids):
         if pid in state.inflight or pid in state.releasing:
             what = f"packet identifier {pid} was in flight already"
-            yield Violation(PACKET_ID_REUSE, at + number, what)
+            yield Violation(Rule.PACKET_ID_REUSE, at + number, what)
         elif not 0 < pid <= _MOST_PID:
-            yield Violation(PACKET_ID_REUSE, at + number, f"{pid} is no packet identifier")
+            yield Violation(Rule.PACKET_ID_REUSE, at + number, f"{pid} is no packet identifier")
 
 
 def from_the_head(
@@ -95,7 +88,7 @@ def from_the_head(
     else:
         found, wanted = head, [ref << FLAG_BITS | flags for ref in refs]
     if found != wanted:
-        yield Violation(QUEUE, at, "what left the queue did not stand at its head")
+        yield Violation(Rule.QUEUE, at, "what left the queue did not stand at its head")
 
 
 def dropped(
@@ -103,10 +96,10 @@ def dropped(
 ) -> Iterator[Violation]:
     """Check whether a drop says why, and names what it drops."""
     if not event.reason:
-        yield Violation(UNDELIVERED, at, "messages were dropped without a reason")
+        yield Violation(Rule.UNDELIVERED, at, "messages were dropped without a reason")
     if event.queued >= 0 and event.count != len(refs):
         what = f"{event.count} messages left the queue, but {len(refs)} are named"
-        yield Violation(QUEUE, at, what)
+        yield Violation(Rule.QUEUE, at, what)
     elif event.queued >= 0:
         yield from from_the_head(state.subscriptions.get(event.filter), refs, None, at)
 
@@ -119,14 +112,14 @@ def _received(state: SessionState, event: Received, at: Position) -> Iterator[Vi
         sent = state.inflight.get(pid)
         if sent is None or sent.flags & ~RETAIN_FLAG != 2:
             what = f"PUBREC {pid}: not on its way at QoS 2"
-            yield Violation(ACKNOWLEDGEMENT, at + number, what)
+            yield Violation(Rule.ACKNOWLEDGEMENT, at + number, what)
 
 
 def _redelivered(state: SessionState, event: Redelivered, at: Position) -> Iterator[Violation]:
     for number, pid in enumerate(from_runs(event.pids)):
         if pid not in state.inflight and pid not in state.releasing:
             what = f"{pid} was sent again, not on its way"
-            yield Violation(ACKNOWLEDGEMENT, at + number, what)
+            yield Violation(Rule.ACKNOWLEDGEMENT, at + number, what)
 
 
 def _published(state: SessionState, event: MessagePublished, at: Position) -> Iterator[Violation]:
@@ -135,7 +128,7 @@ def _published(state: SessionState, event: MessagePublished, at: Position) -> It
     for number, pid in enumerate(from_runs(event.pids)):
         if pid in state.inbound:
             what = f"PUBLISH {pid} was taken as new, the one before was not released"
-            yield Violation(PACKET_ID_REUSE, at + number, what)
+            yield Violation(Rule.PACKET_ID_REUSE, at + number, what)
 
 
 def _released(state: SessionState, event: Released, at: Position) -> Iterator[Violation]:
@@ -143,7 +136,7 @@ def _released(state: SessionState, event: Released, at: Position) -> Iterator[Vi
     for number, (pid, ref) in enumerate(zip(pids, refs, strict=True)):
         if state.inbound.get(pid) != ref:
             what = f"PUBREL {pid}: message {format_position(ref)} did not wait for it"
-            yield Violation(ACKNOWLEDGEMENT, at + number, what)
+            yield Violation(Rule.ACKNOWLEDGEMENT, at + number, what)
 
 
 WITH_STATE: Final[dict[type, Callable[[SessionState, Any, Position], Iterable[Violation]]]] = {

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from eventstore.format import from_runs
-from projections.audit.rules import ORDER, Violation
+from projections.audit.rules import Rule, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -93,7 +93,7 @@ class RedeliveryOrder:
             self._left.discard(pid)
             if pid != first:
                 yield Violation(
-                    ORDER, at + number, f"packet {pid} was sent again before packet {first}"
+                    Rule.ORDER, at + number, f"packet {pid} was sent again before packet {first}"
                 )
 
     def answered(self, event: Acked | Received | Completed) -> None:
@@ -105,7 +105,7 @@ class RedeliveryOrder:
         if self._left:
             what = f"a message was sent before packet {self._first()} was sent again"
             self._left.clear()
-            yield Violation(ORDER, at, what)
+            yield Violation(Rule.ORDER, at, what)
 
     def __bool__(self) -> bool:
         """Return whether anything is left to be sent again."""

@@ -1,58 +1,145 @@
-"""The rules of the audit of a session, and the violation of one."""
+"""The rules of the audit: the one table of them, and the violation of a rule.
+
+``projections.audit.session_audit`` checks the rules about one session, ``spark.audit`` all of them
+over whole logs.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 if TYPE_CHECKING:
     from eventstore.format import Position
 
-PACKET_ID_REUSE: Final = "packet_id_reuse"
-"""A packet identifier was given to a message while another one had it, or is none."""
-UNDELIVERED: Final = "undelivered"
-"""A message that matched was neither delivered, nor queued, nor dropped with a reason."""
-UNEXPECTED: Final = "unexpected_delivery"
-"""A message was delivered that matched no subscription, or had been delivered before."""
-NO_SUBSCRIPTION: Final = "no_subscription"
-"""A delivery names a subscription that there is not, or whose filter does not match; or a retained
-message was sent for a filter that was not subscribed to then."""
-QOS: Final = "qos"
-"""A message was delivered at another QoS than the lower one of its own and the granted one."""
-ORDER: Final = "order"
-"""Messages of a publisher on one topic were not delivered in the order in which they took effect;
-or what was on its way was not sent again first, and in its order."""
-QUEUE: Final = "queue"
-"""What left the queue was not what stood at its head."""
-ACKNOWLEDGEMENT: Final = "acknowledgement"
-"""Something was acknowledged, released or sent again that was not on its way."""
-SESSION: Final = "session"
-"""A session was resumed that there was not or that was clean, thrown away though its client wanted
-it kept, or expired while its client was there."""
-CHECKPOINT: Final = "checkpoint"
-"""A checkpoint repeats a state that is not the one the log tells."""
-EVENT: Final = "event"
-"""An event does not fit what was before; what follows is not looked at."""
 
-RULES: Final = (
-    PACKET_ID_REUSE,
-    UNDELIVERED,
-    UNEXPECTED,
-    NO_SUBSCRIPTION,
-    QOS,
-    ORDER,
-    QUEUE,
-    ACKNOWLEDGEMENT,
-    SESSION,
-    CHECKPOINT,
-    EVENT,
-)
+class Rule(StrEnum):
+    """A rule: its name, what is checked (and counted), and what it promises.
+
+    The order is that of reports.
+    """
+
+    checked: str
+    """What is counted as checked; ``spark.audit.statistics`` has the figures by this name."""
+    promise: str
+
+    def __new__(cls, name: str, checked: str, promise: str) -> Self:
+        """Make a member of a row of the table."""
+        rule = str.__new__(cls, name)
+        rule._value_ = name
+        rule.checked = checked
+        rule.promise = promise
+        return rule
+
+    CHAIN = (
+        "chain",
+        "records",
+        "the records follow each other without a gap, each linked to the one before",
+    )
+    TURN = (
+        "turn",
+        "records",
+        "a turn is whole: its events are in one record, or in parts that follow each other",
+    )
+    CHECKPOINT = (
+        "checkpoint",
+        "checkpoints and cuts",
+        "what checkpoints repeat, and what cuts carry over, is what there was",
+    )
+    PACKET_ID_REUSE = (
+        "packet_id_reuse",
+        "deliveries",
+        "no packet identifier is given out while it is in flight",
+    )
+    UNDELIVERED = (
+        "undelivered",
+        "messages owed to sessions",
+        (
+            "every QoS 1 or 2 message is delivered, queued or dropped with a reason for every "
+            "session that subscribed"
+        ),
+    )
+    DELIVERED_TWICE = (
+        "delivered_twice",
+        "deliveries",
+        "no message is delivered to a session under two packet identifiers",
+    )
+    QOS = (
+        "qos",
+        "deliveries",
+        "a message is delivered at its own QoS or at the granted one, whichever is lower",
+    )
+    ORDER = (
+        "order",
+        "deliveries",
+        (
+            "messages of a publisher on a topic are delivered in the order in which they took "
+            "effect, and again in that order after a reconnect"
+        ),
+    )
+    NO_SUBSCRIPTION = (
+        "no_subscription",
+        "deliveries",
+        "nothing is delivered without a subscription that matches",
+    )
+    ACKNOWLEDGEMENT = (
+        "acknowledgement",
+        "acknowledgements",
+        "acknowledgements only for what was delivered, releases only for what came",
+    )
+    QUEUE = (
+        "queue",
+        "deliveries",
+        "what leaves a queue is what stood at its head",
+    )
+    RETAINED = (
+        "retained",
+        "retained messages",
+        "the retained message of a topic is the one that was retained last",
+    )
+    SESSION = (
+        "session",
+        "sessions",
+        (
+            "a session is resumed when it was to be kept, and only then, and expires only while "
+            "its client is away"
+        ),
+    )
+    OWNERSHIP = (
+        "ownership",
+        "connections",
+        "a session has one connection at a time, and one node that owns it",
+    )
+    EVENT = (
+        "event",
+        "events",
+        "events fit what was before",
+    )
+    STATE = (
+        "state",
+        "claims",
+        "the broker has the state that the log tells of",
+    )
+
+
+RULES: Final = tuple(Rule)
+"""All rules, in the order of reports."""
+
+UNEXPECTED: Final = "unexpected_delivery"
+"""A message was delivered that matches no subscription, or had been delivered before.
+
+One session's open messages do not tell which: a violation of NO_SUBSCRIPTION or DELIVERED_TWICE."""
 
 
 class Violation(NamedTuple):
-    """A promise that was not kept."""
+    """A place in the log where a rule is violated."""
 
     rule: str
     at: Position
     what: str
+    """For a person; names that clients chose stand in it escaped and shortened."""
     ref: Position | None = None
-    """The message that it is about; given for UNEXPECTED."""
+    """The message concerned; given for UNEXPECTED."""
+    session: str | None = None
+    node: str = ""
+    """Empty where there is one log."""

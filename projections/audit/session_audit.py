@@ -37,17 +37,7 @@ from eventstore.format import (
 from projections.audit import checks
 from projections.audit.expected_messages import ExpectedMessage, ExpectedMessages
 from projections.audit.ordering import RedeliveryOrder, TopicOrder
-from projections.audit.rules import (
-    ACKNOWLEDGEMENT,
-    CHECKPOINT,
-    EVENT,
-    NO_SUBSCRIPTION,
-    ORDER,
-    QOS,
-    UNDELIVERED,
-    UNEXPECTED,
-    Violation,
-)
+from projections.audit.rules import UNEXPECTED, Rule, Violation
 from projections.audit.turn_subscriptions import TurnSubscriptions
 from projections.state import MISFITS, RETAIN_FLAG, Part, SessionFold, encode_session
 
@@ -158,7 +148,7 @@ class SessionAudit:
             fold.take(event, at, time_ms, payload)
         except MISFITS as error:
             self._broken = True
-            self._tell(EVENT, at, f"{type(event).__name__} does not fit: {error!r:.100}")
+            self._tell(Rule.EVENT, at, f"{type(event).__name__} does not fit: {error!r:.100}")
             return
         if fold.state is None:
             self._forget()
@@ -167,7 +157,7 @@ class SessionAudit:
         state = self.fold.state
         if state is None:
             if isinstance(event, Delivered | Queued):
-                self._tell(NO_SUBSCRIPTION, at, "there is no session to deliver to")
+                self._tell(Rule.NO_SUBSCRIPTION, at, "there is no session to deliver to")
             return
         check = self._CHECKS_WITH_STATE.get(type(event))
         if check is not None:
@@ -199,7 +189,7 @@ class SessionAudit:
     def _overdue(self, before: Position) -> None:
         for ref, message in self._expected.overdue(before):
             what = f"message {format_position(ref)} was neither delivered nor queued nor dropped"
-            self._tell(UNDELIVERED, message.at, what)
+            self._tell(Rule.UNDELIVERED, message.at, what)
 
     def _forget(self) -> None:
         """Forget the session, which ended: it no longer has to get messages."""
@@ -238,9 +228,11 @@ class SessionAudit:
             parts, self._parts = self._parts, []
             state = self.fold.state
             if state is None:
-                self._tell(CHECKPOINT, at, "a checkpoint repeats a session that there is not")
+                self._tell(Rule.CHECKPOINT, at, "a checkpoint repeats a session that there is not")
             elif orjson.dumps(encode_session(state)) != orjson.dumps(parts):
-                self._tell(CHECKPOINT, at, "a checkpoint repeats another state than the log tells")
+                self._tell(
+                    Rule.CHECKPOINT, at, "a checkpoint repeats another state than the log tells"
+                )
 
     def _subscribed(self, event: Subscribed, _at: Position, _ms: int) -> None:
         filters = dict(event.filters)
@@ -275,7 +267,7 @@ class SessionAudit:
                 self._check_message(message, event.qos, at + number)
                 if not self._expected.match(event.filter, message.topic):
                     what = f"{event.filter!r:.200} does not match the topic"
-                    self._tell(NO_SUBSCRIPTION, at + number, what)
+                    self._tell(Rule.NO_SUBSCRIPTION, at + number, what)
             else:
                 message = self._queue.pop(ref, None)
                 if message is None:  # queued before the log began
@@ -284,7 +276,7 @@ class SessionAudit:
             self._open[ref] = message
             if not self._order.delivered(message.stream, message.at):
                 what = f"message {format_position(ref)} came after a later one of its topic"
-                self._tell(ORDER, at + number, what)
+                self._tell(Rule.ORDER, at + number, what)
 
     def _queued(self, state: SessionState, event: Queued, at: Position, _ms: int) -> None:
         known = self._check_subscription(state, event.filter, at)
@@ -319,12 +311,12 @@ class SessionAudit:
             elif (ref in self._open or ref in self._queue) and not self._in_turn.granted:
                 # With a filter that was granted it may be a retained message, once more.
                 what = f"message {format_position(ref)} was dropped though it was accepted before"
-                self._tell(UNDELIVERED, at, what)
+                self._tell(Rule.UNDELIVERED, at, what)
 
     def _check_subscription(self, state: SessionState, topic_filter: str, at: Position) -> bool:
         if topic_filter in state.subscriptions or self._in_turn.left(topic_filter):
             return True
-        self._tell(NO_SUBSCRIPTION, at, f"no subscription {topic_filter!r:.200}")
+        self._tell(Rule.NO_SUBSCRIPTION, at, f"no subscription {topic_filter!r:.200}")
         return False
 
     def _unexpected(self, ref: Position, at: Position) -> None:
@@ -336,11 +328,13 @@ class SessionAudit:
         """Check that what becomes of a message is on record together with it, and its QoS."""
         self._check_turn(message, at)
         if not message.may_be_at(qos):
-            self._tell(QOS, at, f"at QoS {qos}, which is not the one of its subscriptions")
+            self._tell(Rule.QOS, at, f"at QoS {qos}, which is not the one of its subscriptions")
 
     def _check_turn(self, message: ExpectedMessage, at: Position) -> None:
         if message.at < self._turn:
-            self._tell(UNDELIVERED, at, "what became of a message was recorded in a later turn")
+            self._tell(
+                Rule.UNDELIVERED, at, "what became of a message was recorded in a later turn"
+            )
 
     # What its client answers.
 
@@ -350,7 +344,9 @@ class SessionAudit:
         for number, pid in enumerate(from_runs(event.pids)):
             sent = state.inflight.get(pid)
             if sent is None or sent.flags & ~RETAIN_FLAG != 1:
-                self._tell(ACKNOWLEDGEMENT, at + number, f"PUBACK {pid}: not on its way at QoS 1")
+                self._tell(
+                    Rule.ACKNOWLEDGEMENT, at + number, f"PUBACK {pid}: not on its way at QoS 1"
+                )
             elif not sent.flags & RETAIN_FLAG:
                 self._done(1, sent.ref, ms)
 
@@ -364,7 +360,7 @@ class SessionAudit:
         for number, pid in enumerate(from_runs(event.pids)):
             sent = state.releasing.get(pid)
             if sent is None:
-                self._tell(ACKNOWLEDGEMENT, at + number, f"PUBCOMP {pid}: no PUBREL was sent")
+                self._tell(Rule.ACKNOWLEDGEMENT, at + number, f"PUBCOMP {pid}: no PUBREL was sent")
             elif not sent.flags & RETAIN_FLAG:
                 self._done(2, sent.ref, ms)
 

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from eventstore.format import format_position
-from projections.audit.rules import NO_SUBSCRIPTION, QOS, UNEXPECTED, Violation
+from projections.audit.rules import UNEXPECTED, Rule, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -63,11 +63,11 @@ class TurnSubscriptions:
             grants = self._grants.get(topic_filter, [])
         if not grants:
             what = "a retained message was sent for a filter that was not subscribed to then"
-            yield Violation(NO_SUBSCRIPTION, at, what)
+            yield Violation(Rule.NO_SUBSCRIPTION, at, what)
             return
         if qos > max(grants):
             what = f"a retained message was sent at QoS {qos}, granted was {max(grants)}"
-            yield Violation(QOS, at, what)
+            yield Violation(Rule.QOS, at, what)
         for number, ref in enumerate(refs):
             key = topic_filter or "", ref
             self._replays[key] += 1

@@ -1,1 +1,19 @@
 """The archive job: which records to archive, and how they become Parquet files."""
+
+from typing import TYPE_CHECKING
+
+from protocol.front_door import front_door
+
+if TYPE_CHECKING:
+    from spark.archiving.archive_job import archive, archive_one
+    from spark.archiving.archive_plan import PendingArchive, archived_extent, plan_archive
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "archive_job": "archive archive_one",
+            "archive_plan": "PendingArchive archived_extent plan_archive",
+        },
+    )
+
+__all__ = ["PendingArchive", "archive", "archive_one", "archived_extent", "plan_archive"]

@@ -1,4 +1,4 @@
-"""Moves logs into an archive: Parquet files that keep every record as it was written.
+"""Copies logs into an archive: Parquet files that keep every record as it was written.
 
 A structured stream reads what is new, in batches. Each batch is written by Spark into a staging
 directory, read again and checked record by record, and only then taken into the archive, where it
@@ -24,15 +24,10 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from protocol.errors import FoldmqError
-from spark.archiving.archive_plan import check_same, due
-from spark.datasource.source import register
-from spark.runtime.errors import SparkError
-from spark.runtime.marked_errors import marked_iterator
-from spark.runtime.session import named_errors
-from spark.runtime.sync_calls import run
-from spark.storage.archive_directory import no_room, open_writer
-from spark.storage.directories import Folder
-from spark.storage.parquet_files import Run, look_through
+from spark.archiving.archive_plan import check_same_log, plan_archive
+from spark.datasource import register
+from spark.runtime import SparkError, marked_iterator, run_sync, translate_errors
+from spark.storage import Directory, RecordRun, check_file, no_room, open_writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -40,9 +35,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark.archiving.archive_plan import Due
-    from spark.datasource.log import Log
-    from spark.storage.archive_directory import Archived, ArchiveWriter
+    from spark.archiving.archive_plan import PendingArchive
+    from spark.datasource import Log
+    from spark.storage import ArchiveExtent, ArchiveWriter
 
 BATCH_BYTES: Final = 1 << 30
 """Bytes of records that are taken into an archive together."""
@@ -85,20 +80,20 @@ _LITTLE: Final = 64 << 20
 def archive(
     log: Log,
     directory: str,
-    committed: Callable[[Archived], None] | None = None,
+    committed: Callable[[ArchiveExtent], None] | None = None,
     batch_bytes: int = BATCH_BYTES,
-) -> list[Archived]:
-    """Add what is new of one or several logs to an archive; return how far it goes then.
+) -> list[ArchiveExtent]:
+    """Add the new records of one or several logs to an archive; return its extent.
 
     ``committed`` is told whenever more is in the archive, which survives whatever happens then. A
     log that cannot be archived does not keep the others from it: the first error is raised in the
     end.
 
-    Raises what :func:`spark.archiving.archive_plan.due` does, OtherLog, CutBefore, ArchiveBusy,
-    OutOfDisk, NotWritable, and what reading a log or a ledger raises.
+    Raises what :func:`spark.archiving.archive_plan.plan_archive` does, OtherLog, CutBefore,
+    ArchiveBusy, OutOfDisk, NotWritable, and what reading a log or a ledger raises.
     """
-    logs = run(due(log.options, directory))
-    archived: list[Archived] = []
+    logs = run_sync(plan_archive(log.options, directory))
+    archived: list[ArchiveExtent] = []
     problems: list[FoldmqError] = []
     for one in logs:
         try:
@@ -112,18 +107,18 @@ def archive(
 
 def archive_one(
     spark: SparkSession,
-    one: Due,
-    committed: Callable[[Archived], None] | None = None,
+    one: PendingArchive,
+    committed: Callable[[ArchiveExtent], None] | None = None,
     batch_bytes: int = BATCH_BYTES,
-) -> Archived:
-    """Add what is new of one log to an archive; as :func:`archive`.
+) -> ArchiveExtent:
+    """Add the new records of one log to an archive; as :func:`archive`.
 
     An error of Spark is raised as the one of ours that says what it means, if Spark still works.
     """
     if one.problem is not None:
         raise one.problem
-    with named_errors(), open_writer(one.directory, one.stream, one.node) as writer:
-        log = check_same(one.access, one.stream, writer.path, writer.ledger)
+    with translate_errors(), open_writer(one.directory, one.stream, one.node) as writer:
+        log = check_same_log(one.access, one.stream, writer.path, writer.ledger)
         if log.last > writer.ledger.last:
             job = _Job(spark, writer, committed, batch_bytes)
             try:
@@ -134,13 +129,13 @@ def archive_one(
 
 
 class _Job:
-    """A stream from a log into an archive, and what comes of it."""
+    """A stream from a log into an archive, and its result."""
 
     def __init__(
         self,
         spark: SparkSession,
         writer: ArchiveWriter,
-        committed: Callable[[Archived], None] | None,
+        committed: Callable[[ArchiveExtent], None] | None,
         batch_bytes: int,
     ) -> None:
         self._spark = spark
@@ -151,7 +146,7 @@ class _Job:
         self._working = threading.Lock()
         self._ended = False
 
-    def run(self, one: Due, behind: int) -> None:
+    def run(self, one: PendingArchive, behind: int) -> None:
         """Take all that the log has now behind a record, batch by batch."""
         register(self._spark)
         stream = (
@@ -203,7 +198,7 @@ class _Job:
         runs = _look_through(batch.sparkSession, self._writer.staging, names)
         if max((run.last for run in runs), default=0) != last:
             raise SparkError(
-                f"the files that the executors wrote are not in {Folder(str(staging))} as the "
+                f"the files that the executors wrote are not in {Directory(str(staging))} as the "
                 "driver sees it: an archive needs a directory that all of them have mounted"
             )
         if not runs:
@@ -215,7 +210,7 @@ class _Job:
 
 
 def _write(batch: DataFrame, after: int, staging: Path) -> int:
-    """Have Spark write the records behind ``after``; return the sequence of the last one."""
+    """Write the records behind ``after`` with Spark; return the sequence of the last one."""
     written = Observation()
     session = batch.sparkSession
     session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
@@ -238,20 +233,20 @@ def _write(batch: DataFrame, after: int, staging: Path) -> int:
     return int(written.get["last"] or 0)
 
 
-def _look_through(spark: SparkSession, staging: Path, names: list[str]) -> list[Run]:
-    """Have Spark's workers check the files record by record."""
+def _look_through(spark: SparkSession, staging: Path, names: list[str]) -> list[RecordRun]:
+    """Check the files record by record in Spark's workers."""
     if not names:
         return []
     some = min(len(names), spark.sparkContext.defaultParallelism)
     files = spark.createDataFrame([(name,) for name in names], "name string").repartition(some)
-    check = partial(_runs, Folder(str(staging)))
-    return [Run(*row) for row in files.mapInArrow(check, _RUNS_DDL).collect()]
+    check = partial(_runs, Directory(str(staging)))
+    return [RecordRun(*row) for row in files.mapInArrow(check, _RUNS_DDL).collect()]
 
 
-def _runs(folder: Folder, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _runs(folder: Directory, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for name in batch.column("name").to_pylist():
-            runs = list(marked_iterator(look_through(folder, name)))
+            runs = list(marked_iterator(check_file(folder, name)))
             columns = [pa.array(values) for values in zip(*runs, strict=True)]
             if columns:
                 yield pa.RecordBatch.from_arrays(columns, schema=_RUNS)

@@ -1,4 +1,4 @@
-"""What of a log an archive lacks, and whether it is the same log: looked at before Spark works."""
+"""What an archive lacks of a log, and whether it is the same log; checked before Spark starts."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from eventstore.display import escaped
-from eventstore.errors import CorruptLog
+from eventstore.errors import CorruptLog, NoLog
 from eventstore.format import Record, decode_record
 from eventstore.log import read_stored
 from eventstore.nats import LOG_STREAM_PREFIX, disconnect
 from eventstore.paths import expand_home
 from protocol.errors import FoldmqError
-from spark.datasource.discovery import find_with, in_nats
-from spark.datasource.options import Options
-from spark.runtime.marked_errors import BadOption, NoLog, OtherLog
-from spark.runtime.sync_calls import run
-from spark.storage.archive_directory import open_writer
-from spark.storage.archive_log import NODE, ledger_of
-from spark.storage.directories import Folder, shown
-from spark.storage.ledger import NAME, Ledger
-from spark.storage.nats_log import look_up
+from spark.datasource import SourceOptions, find_in_nats, join_with_archive
+from spark.runtime import BadOption, OtherLog, run_sync
+from spark.storage import (
+    LEDGER_FILE,
+    NODE_DIRECTORY,
+    Directory,
+    Ledger,
+    directory_text,
+    ledger_of,
+    look_up,
+    open_writer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,9 +32,7 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
-    from spark.storage.archive_directory import Archived
-    from spark.storage.nats_access import Access
-    from spark.storage.nats_log import NatsStored
+    from spark.storage import ArchiveExtent, NatsAccess, NatsLog
 
 
 class CutBefore(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
@@ -41,10 +42,10 @@ class CutBefore(FoldmqError):  # noqa: N818 - named for the condition, as in eve
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
-    """A log and the part of an archive that it goes into."""
+class PendingArchive:
+    """A log and its directory in the archive."""
 
-    access: Access
+    access: NatsAccess
     stream: str
     directory: Path
     archived: int
@@ -72,49 +73,49 @@ class Due:
         return self.last - max(self.archived, self.first - 1)
 
 
-def unchanged(one: Due) -> Archived:
-    """Return what an archive has of a log when nothing is to be added; raises as adding does."""
+def archived_extent(one: PendingArchive) -> ArchiveExtent:
+    """Return the extent of a log in an archive with nothing to add; raises as adding does."""
     if one.problem is not None:
         raise one.problem
     with open_writer(one.directory, one.stream, one.node) as writer:
-        check_same(one.access, one.stream, writer.path, writer.ledger)
+        check_same_log(one.access, one.stream, writer.path, writer.ledger)
         return writer.outcome
 
 
 def node_folder(stream: str) -> str:
     """Return the name of the directory that a log has in an archive."""
-    return NODE + quote(stream.removeprefix(LOG_STREAM_PREFIX), safe="")
+    return NODE_DIRECTORY + quote(stream.removeprefix(LOG_STREAM_PREFIX), safe="")
 
 
-async def due(options: Mapping[str, str], directory: str) -> list[Due]:
+async def plan_archive(options: Mapping[str, str], directory: str) -> list[PendingArchive]:
     """Return what is to be archived of the logs that options name.
 
     Raises BadOption, NoLog or NatsUnavailable; what is wrong with one of the logs, or with what
     the archive has of it, is its ``problem``.
     """
-    wanted = replace(Options.read(options), archive=None)
+    wanted = replace(SourceOptions.read(options), archive=None)
     path, access = local_path(directory), wanted.access
     if access is None:
         raise BadOption("an archive is made of logs in NATS: give option nats")
     client = await access.open()
     try:
-        found = await in_nats(client, access, wanted.streams)
-        logs = find_with(wanted, found, [])
+        found = await find_in_nats(client, access, wanted.streams)
+        logs = join_with_archive(wanted, found, [])
         return [await _compared(client, access, one, path) for one in found if one in logs]
     finally:
         await disconnect(client)
 
 
 def local_path(directory: str) -> Path:
-    """Return where an archive is written. Raises BadOption or NoHome for what is no such place."""
+    """Return where an archive is written. Raises BadOption if it cannot be one."""
     place = directory.removeprefix("file://")
     if "://" in place:
         raise BadOption(
-            f"an archive is written to a directory, not to {shown(directory)}: one that all "
-            "machines of the cluster have mounted; copy it from there, see docs/archive.md"
+            f"an archive is written to a directory, not to {directory_text(directory)}: one that "
+            "all machines of the cluster have mounted; copy it from there, see docs/archive.md"
         )
     path = expand_home(place).absolute()
-    if (path / NAME).exists():
+    if (path / LEDGER_FILE).exists():
         raise BadOption(
             f"{escaped(str(path), 4096)} is what an archive has of one node: give the directory "
             "above it"
@@ -122,15 +123,15 @@ def local_path(directory: str) -> Path:
     return path
 
 
-def check_same(access: Access, stream: str, path: Path, ledger: Ledger) -> NatsStored:
+def check_same_log(access: NatsAccess, stream: str, path: Path, ledger: Ledger) -> NatsLog:
     """Return the log as it is now. Raises OtherLog or CutBefore if it does not continue this.
 
     Raises NoLog, CorruptLog or NatsUnavailable, too.
     """
-    return run(_same(access, stream, path, ledger))
+    return run_sync(_same(access, stream, path, ledger))
 
 
-async def _same(access: Access, stream: str, path: Path, ledger: Ledger) -> NatsStored:
+async def _same(access: NatsAccess, stream: str, path: Path, ledger: Ledger) -> NatsLog:
     client = await access.open()
     try:
         return await _checked(client, access, stream, path, ledger)
@@ -138,10 +139,12 @@ async def _same(access: Access, stream: str, path: Path, ledger: Ledger) -> Nats
         await disconnect(client)
 
 
-async def _compared(client: Client, access: Access, stored: NatsStored, directory: Path) -> Due:
-    one = Due(access, stored.stream, directory, 0, stored.first, stored.last)
+async def _compared(
+    client: Client, access: NatsAccess, stored: NatsLog, directory: Path
+) -> PendingArchive:
+    one = PendingArchive(access, stored.stream, directory, 0, stored.first, stored.last)
     try:
-        found = ledger_of(Folder(str(one.path))) if one.path.exists() else None
+        found = ledger_of(Directory(str(one.path))) if one.path.exists() else None
         ledger = found or Ledger(stored.stream)
         now = await _checked(client, access, stored.stream, one.path, ledger)
     except FoldmqError as error:
@@ -150,17 +153,17 @@ async def _compared(client: Client, access: Access, stored: NatsStored, director
 
 
 async def _checked(
-    client: Client, access: Access, stream: str, path: Path, ledger: Ledger
-) -> NatsStored:
+    client: Client, access: NatsAccess, stream: str, path: Path, ledger: Ledger
+) -> NatsLog:
     """Return a log; raise NoLog, OtherLog or CutBefore unless it continues an archive."""
     stored = await look_up(client, access, stream)
     if stored is None:
         raise NoLog(f"there is no log {stream} on {access.where} any more")
-    await _check(client, stored, Folder(str(path)), ledger)
+    await _check(client, stored, Directory(str(path)), ledger)
     return stored
 
 
-async def _check(client: Client, stored: NatsStored, archive: Folder, ledger: Ledger) -> None:
+async def _check(client: Client, stored: NatsLog, archive: Directory, ledger: Ledger) -> None:
     stream, last = stored.stream, ledger.last
     elsewhere = "archive it into another directory"
     if ledger.stream != stream:

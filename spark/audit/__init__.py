@@ -10,3 +10,19 @@ are kept on disk; all else is made of those:
 - ``retained_rules``: the history of every retained topic, by native windows;
 - ``checkpoint_rules``: what was repeated and carried over cuts.
 """
+
+from typing import TYPE_CHECKING
+
+from protocol.front_door import front_door
+
+if TYPE_CHECKING:
+    from spark.audit.pipeline import audit
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "pipeline": "audit",
+        },
+    )
+
+__all__ = ["audit"]

@@ -1,4 +1,4 @@
-"""What cuts of the log must leave: messages that sessions still need are repeated. Native SQL."""
+"""Cuts of the log: messages that sessions still need must be repeated. Native SQL."""
 
 from __future__ import annotations
 
@@ -6,24 +6,22 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
-from spark.audit.facts.fact_schema import CARRIED, EFFECT, SENT, WILL
-from spark.audit.facts.marks import cuts_behind, cuts_within, with_marks
-from spark.audit.facts.outcome import CHECKPOINT
-from spark.audit.results import NEEDED
-from spark.audit.retained_rules import place, violations
+from projections.audit import Rule
+from spark.audit.facts import CARRIED, EFFECT, SENT, WILL, cuts_behind, cuts_within, with_marks
+from spark.audit.retained_rules import position_text, violation_rows
+from spark.audit.session_results import NEEDED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import DataFrame
 
-    from spark.audit.facts.fact_tables import Facts
-    from spark.audit.facts.log_summary import Whole
+    from spark.audit.facts import FactTables, LogSummary
 
 _CUT: Final = ("cut", "first")
 
 
-def carried_otherwise(facts: Facts) -> DataFrame:
+def carried_otherwise(facts: FactTables) -> DataFrame:
     """Return messages that were repeated, but not as they were published."""
     told = facts.of(CARRIED).select("node", "at", "ref", "topic", "check")
     there = facts.of(EFFECT, SENT, WILL).select(
@@ -32,12 +30,12 @@ def carried_otherwise(facts: Facts) -> DataFrame:
     other = told.join(there, ["node", "ref"]).where(
         (F.col("topic") != F.col("was_topic")) | (F.col("check") != F.col("was"))
     )
-    what = F.concat(F.lit("repeats message "), place("ref"), F.lit(" with another content"))
-    return violations(other.dropDuplicates(["node", "at"]), CHECKPOINT, "at", what)
+    what = F.concat(F.lit("repeats message "), position_text("ref"), F.lit(" with another content"))
+    return violation_rows(other.dropDuplicates(["node", "at"]), Rule.CHECKPOINT, "at", what)
 
 
 def not_carried(
-    facts: Facts, results: DataFrame, held: DataFrame | None, logs: Mapping[str, Whole]
+    facts: FactTables, results: DataFrame, held: DataFrame | None, logs: Mapping[str, LogSummary]
 ) -> DataFrame | None:
     """Return messages that are needed behind a cut and were not repeated; None without cuts.
 
@@ -70,5 +68,7 @@ def not_carried(
         .select("node", "cut", "ref")
     )
     lost = needed.join(kept, ["node", "cut", "ref"], "left_anti")
-    what = F.concat(F.lit("cuts off message "), place("ref"), F.lit(", which is still needed"))
-    return violations(lost, CHECKPOINT, "cut", what)
+    what = F.concat(
+        F.lit("cuts off message "), position_text("ref"), F.lit(", which is still needed")
+    )
+    return violation_rows(lost, Rule.CHECKPOINT, "cut", what)

@@ -1,4 +1,4 @@
-"""Deliveries that were not to be: whether the message had been delivered before."""
+"""Unexpected deliveries: whether the message had been delivered before."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
 from eventstore.format import Delivered, Queued, format_position, from_runs
-from spark.audit.facts.event_packing import unpack
-from spark.audit.facts.fact_schema import EVENTS
-from spark.audit.facts.outcome import DELIVERED_TWICE, NO_SUBSCRIPTION
-from spark.runtime.marked_errors import marked
+from projections.audit import Rule
+from spark.audit.facts import EVENTS, unpack_events
+from spark.runtime import mark_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from eventstore.format import Position
-    from spark.audit.facts.fact_tables import Facts
+    from spark.audit.facts import FactTables
 
 _DDL: Final = "node string, session string, ref bigint, at bigint"
 _SCHEMA: Final = pa.schema(
@@ -27,7 +26,7 @@ _SCHEMA: Final = pa.schema(
 )
 
 
-def classified(facts: Facts, found: Sequence[Any]) -> list[tuple[str, str]]:
+def classify_unexpected(facts: FactTables, found: Sequence[Any]) -> list[tuple[str, str]]:
     """Return (rule, what) for deliveries that were not expected.
 
     ``found`` are rows with node, session, at and ref. Their sessions are read once more.
@@ -54,21 +53,24 @@ def _told(ref: Position, at: Position, first: Position) -> tuple[str, str]:
     message = f"message {format_position(ref)}"
     if first < at:
         before = format_position(first)
-        return DELIVERED_TWICE, f"{message} was delivered again, after it was at {before}"
-    return NO_SUBSCRIPTION, f"{message} was delivered, but matches no subscription of QoS 1 or 2"
+        return Rule.DELIVERED_TWICE, f"{message} was delivered again, after it was at {before}"
+    return (
+        Rule.NO_SUBSCRIPTION,
+        f"{message} was delivered, but matches no subscription of QoS 1 or 2",
+    )
 
 
 def _earlier(
     wanted: Mapping[tuple[str, str], AbstractSet[Position]], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Yield where the messages that are wanted were delivered or queued."""
-    with marked():
+    with mark_errors():
         for batch in batches:
             rows: list[tuple[Any, ...]] = []
             columns = (batch.column(name).to_pylist() for name in ("node", "session", "data"))
             for node, session, data in zip(*columns, strict=True):
                 refs = wanted[node, session]
-                for at, _, _, event in unpack(session, data):
+                for at, _, _, event in unpack_events(session, data):
                     if isinstance(event, (Delivered, Queued)):
                         for place, ref in enumerate(from_runs(event.refs), at):
                             if ref in refs:

@@ -1,4 +1,4 @@
-"""Which messages each session had to get: joins of messages that took effect with subscriptions.
+"""The messages that each session must get: joins of messages that took effect with subscriptions.
 
 They are native. Python sees each subscription once, and for filters with wildcards each topic once.
 
@@ -22,9 +22,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that everybody k
 from eventstore.format import INDEX_BITS
 from projections.audit import SubscriptionSpans
 from protocol.mqtt import FilterTrie
-from spark.audit.facts.event_packing import unpack
-from spark.audit.facts.fact_schema import CARRIED, EFFECT, RELEASED, SENT, SPANS
-from spark.runtime.marked_errors import marked
+from spark.audit.facts import CARRIED, EFFECT, RELEASED, SENT, SPANS, unpack_events
+from spark.runtime import mark_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
 
     from eventstore.format import Position
     from projections.audit import SubscriptionSpan
-    from spark.audit.facts.fact_tables import Facts
-    from spark.audit.facts.log_summary import Whole
+    from spark.audit.facts import FactTables, LogSummary
 
 _SPANS = (
     "node string, session string, filter string, qos int, since bigint, until bigint, "
@@ -57,8 +55,8 @@ _PAIRS_SCHEMA = pa.schema([(name, pa.string()) for name in ("node", "topic", "fi
 _ROWS = 8192
 
 
-class Sent(NamedTuple):
-    """What is known of messages."""
+class PublishedMessages(NamedTuple):
+    """Published messages."""
 
     effects: DataFrame
     """(node, at, turn, ref, time_ms, topic, level, origin): each time that one took effect.
@@ -69,18 +67,18 @@ class Sent(NamedTuple):
     """Those of them that were released apart, with ``number`` and ``digest``; None: none was."""
 
 
-def sent(facts: Facts) -> Sent:
+def published_messages(facts: FactTables) -> PublishedMessages:
     """Return where QoS 1 and 2 messages took effect."""
     here = _effects(facts.of(EFFECT), "topic")
     if not facts.has(RELEASED):
-        return Sent(here, None)
-    # What was said again after a cut may tell less: who had its payload tells what is retained.
+        return PublishedMessages(here, None)
+    # A repetition after a cut may tell less: the row with the payload tells what is retained.
     told = F.max(F.struct("number", "digest", "topic")).alias("told")
     waiting = (
         facts.of(SENT, CARRIED).groupBy("node", "ref").agg(told).select("node", "ref", "told.*")
     )
     released = _effects(facts.of(RELEASED)).join(waiting, ["node", "ref"])
-    return Sent(here.unionByName(released.select(here.columns)), released)
+    return PublishedMessages(here.unionByName(released.select(here.columns)), released)
 
 
 def _effects(told: DataFrame, *more: str) -> DataFrame:
@@ -98,8 +96,10 @@ def _effects(told: DataFrame, *more: str) -> DataFrame:
     )
 
 
-def spans(facts: Facts, logs: Mapping[str, Whole], partitions: int) -> DataFrame:
-    """Return from where to where each filter of a session was subscribed to, at QoS 1 or 2."""
+def subscription_spans(
+    facts: FactTables, logs: Mapping[str, LogSummary], partitions: int
+) -> DataFrame:
+    """Return the spans in which each filter of a session was subscribed to, at QoS 1 or 2."""
     counts = (F.col("number") == 0) | (F.col("at") < position_of("whole", logs))
     told = (
         facts.of(SPANS)
@@ -112,8 +112,8 @@ def spans(facts: Facts, logs: Mapping[str, Whole], partitions: int) -> DataFrame
     return told.mapInArrow(partial(_spans, known), _SPANS)
 
 
-def position_of(what: str, logs: Mapping[str, Whole]) -> Column:
-    """Return a field of ``Whole`` as a column, by the column ``node``; 0 for unknown nodes."""
+def position_of(what: str, logs: Mapping[str, LogSummary]) -> Column:
+    """Return a field of ``LogSummary`` as a column, by the column ``node``; 0 for unknown nodes."""
     nodes: dict[int, list[str]] = {}
     for node, log in logs.items():
         nodes.setdefault(getattr(log, what), []).append(node)
@@ -129,12 +129,12 @@ def _spans(
     known: Mapping[str, tuple[int, int]], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     rows: list[tuple[Any, ...]] = []
-    with marked():
+    with mark_errors():
         for (node, session), some in groupby(_rows(batches), key=itemgetter(0, 1)):
             whole, end = known[node]
             held = SubscriptionSpans(session, whole)
             for _, _, data in some:
-                for at, time_ms, part, event in unpack(session, data):
+                for at, time_ms, part, event in unpack_events(session, data):
                     held.take(event, at, time_ms, part)
                 rows += _span_rows(node, session, held.ended(), end)
                 if len(rows) >= _ROWS:
@@ -174,7 +174,7 @@ def _batch(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def with_wildcard(name: str) -> Column:
-    """Return whether a filter has a wildcard: a legal one has these letters nowhere else."""
+    """Return whether a filter has a wildcard."""
     return F.col(name).contains("+") | F.col(name).contains("#")
 
 
@@ -228,8 +228,8 @@ OWED_FLAG: Final = 16
 shifted by two bits."""
 
 
-def expectations(effects: DataFrame, held: DataFrame) -> DataFrame:
-    """Return (node, session, at, ref, time_ms, topic, number, origin) for all that may be got.
+def expected_deliveries_of(effects: DataFrame, held: DataFrame) -> DataFrame:
+    """Return (node, session, at, ref, time_ms, topic, number, origin) of possible deliveries.
 
     That is each message and each subscription that was there in the turn in which it took effect,
     once for every filter that matches. With ``OWED_FLAG`` it was there from before it took effect

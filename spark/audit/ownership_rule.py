@@ -1,4 +1,4 @@
-"""Sessions that two nodes had at the same time. Native SQL."""
+"""Sessions that were on two nodes at the same time. Native SQL."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
 from eventstore.format import NATS_SESSION
-from spark.audit.facts.outcome import OWNERSHIP
-from spark.audit.results import CONNECTED
-from spark.audit.retained_rules import place, violations
+from projections.audit import Rule
+from spark.audit.retained_rules import position_text, violation_rows
+from spark.audit.session_results import CONNECTED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,7 +40,7 @@ def owned_twice(results: DataFrame) -> DataFrame:
         F.lit("connected while it had a connection to node "),
         F.col("other.node"),
         F.lit(", since "),
-        place("other.ref"),
+        position_text("other.ref"),
     )
     found = twice.withColumn("ref", F.lit(None).cast("bigint"))
-    return violations(found, OWNERSHIP, "at", what)
+    return violation_rows(found, Rule.OWNERSHIP, "at", what)

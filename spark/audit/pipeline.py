@@ -16,25 +16,44 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
 from eventstore.display import name as shown
-from projections.audit import UNEXPECTED
-from spark.audit import claims as claimed
-from spark.audit import retained_rules, statistics
+from projections.audit import RULES, UNEXPECTED, Violation
+from spark.audit import claim_table, retained_rules, statistics
 from spark.audit.checkpoint_rules import carried_otherwise, not_carried
-from spark.audit.duplicate_rule import classified
-from spark.audit.expected_deliveries import expectations, position_of, sent, spans
-from spark.audit.facts.chain import COUNTS, DROPS, RATES, Note
-from spark.audit.facts.fact_schema import CARRIED, EVENTS, GRANT, MANY, NODE, REPLAY, RETAINED
-from spark.audit.facts.fact_source import facts_of
-from spark.audit.facts.fact_tables import Facts
-from spark.audit.facts.histogram import merged
-from spark.audit.facts.log_summary import BEYOND, Found, wholes
-from spark.audit.facts.outcome import MOST, RULES, SESSION_CLAIM, Outcome, Violation
+from spark.audit.duplicate_rule import classify_unexpected
+from spark.audit.expected_deliveries import (
+    expected_deliveries_of,
+    position_of,
+    published_messages,
+    subscription_spans,
+)
+from spark.audit.facts import (
+    BEYOND_ALL,
+    CARRIED,
+    COUNTS,
+    DROPS,
+    EVENTS,
+    GRANT,
+    MANY,
+    MOST_VIOLATIONS,
+    NODE,
+    RATES,
+    REPLAY,
+    RETAINED,
+    SESSION_CLAIM,
+    FactTables,
+    LogNote,
+    LogSummaries,
+    Outcome,
+    facts_of,
+    merge_rates,
+    summarize_logs,
+)
 from spark.audit.ownership_rule import owned_twice
-from spark.audit.results import DDL as OF_RESULTS
-from spark.audit.results import TOTALS, VIOLATION, Totals
-from spark.audit.session_rules import marks_of
-from spark.audit.session_tasks import CLAIMED, EXPECTED, HAPPENED, OWED, Plan, audit_sessions
-from spark.storage.node_names import check_known
+from spark.audit.session_results import DDL as OF_RESULTS
+from spark.audit.session_results import TOTALS, VIOLATION, AuditTotals
+from spark.audit.session_rules import session_marks
+from spark.audit.session_tasks import CLAIMED, EXPECTED, HAPPENED, OWED, SessionPlan, audit_sessions
+from spark.storage import check_claimed_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -42,10 +61,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from eventstore.format import Position
-    from spark.audit.expected_deliveries import Sent
-    from spark.audit.facts.log_summary import Whole
-    from spark.audit.facts.outcome import Claim, Compared
-    from spark.datasource.log import Log
+    from spark.audit.expected_deliveries import PublishedMessages
+    from spark.audit.facts import Claim, ClaimsCompared, LogSummary
+    from spark.datasource import Log
 
 _ENTRIES_PER_TASK: Final = 1_000_000
 _MOST_TASKS: Final = 10_000
@@ -70,8 +88,9 @@ def audit(
     belong to one of them at a time. ``progress`` is called with what is done next, in a few words.
 
     The log is read once, as far as it goes now; what is made of it is kept on the disks of Spark
-    until this returns. Raises what reading a log raises: see ``spark.runtime.marked_errors.found``;
-    and BadOption for claims about nodes whose logs are not read.
+    until this returns. Raises what reading a log raises (see
+    ``spark.runtime.marked_errors.find_error``), and BadOption for claims about nodes whose logs are
+    not read.
     """
     with ExitStack() as kept:
         return _Audit(log, claims, kept, progress or _silent, cluster=cluster).outcome()
@@ -82,8 +101,8 @@ def _silent(_doing: str) -> None:
 
 
 @dataclass(slots=True)
-class _Wrong:
-    """Violations, with those that are too many to be kept counted."""
+class _Violations:
+    """Violations; those beyond a limit are only counted."""
 
     kept: list[Violation] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -93,13 +112,13 @@ class _Wrong:
         self.counts[violation.rule] += count
 
     def first(self) -> tuple[Violation, ...]:
-        """Return at most so many of each rule, in order."""
-        order = {rule: number for number, rule in enumerate(RULES)}
+        """Return the first violations of each rule, in order."""
+        order: dict[str, int] = {rule: number for number, rule in enumerate(RULES)}
         found: list[Violation] = []
         seen: Counter[str] = Counter()
         for one in sorted(self.kept, key=lambda one: (order[one.rule], one.node, one.at)):
             seen[one.rule] += 1
-            if seen[one.rule] <= MOST:
+            if seen[one.rule] <= MOST_VIOLATIONS:
                 found.append(one)
         return tuple(found)
 
@@ -122,11 +141,11 @@ class _Audit:
         self._keeping = kept
         self._tell = progress
         self._cluster = cluster
-        self._claims = claimed.table(self._spark, claims)
-        self._compared: tuple[Compared, ...] = ()
+        self._claims = claim_table.claim_table_of(self._spark, claims)
+        self._compared: tuple[ClaimsCompared, ...] = ()
         self._complete: dict[str, list[tuple[Position, str]]] = {}
-        self._wrong = _Wrong()
-        self._totals = Totals()
+        self._wrong = _Violations()
+        self._totals = AuditTotals()
         self._retained = 0
         """Times that something was retained, repeated or cleared."""
 
@@ -134,42 +153,42 @@ class _Audit:
         """Do it."""
         if self._claims is not None:
             self._tell("looking at what is claimed")
-            self._compared = claimed.compared(self._claims)
-            check_known({one.node for one in self._compared}, self._log.bounds())
+            self._compared = claim_table.claims_compared(self._claims)
+            check_claimed_nodes({one.node for one in self._compared}, self._log.bounds())
         self._tell("reading the log")
         facts = self._keep(facts_of(self._log))
         few = self._keep(facts.where(~F.col("kind").isin(*MANY)))
         # Both are made as soon as some of the few are asked for.
         rows = few.where(F.col("kind") == NODE).select("node", "at", "data").collect()
-        notes = [Note.read(row["node"], row["at"], bytes(row["data"])) for row in rows]
+        notes = [LogNote.read(row["node"], row["at"], bytes(row["data"])) for row in rows]
         counts: Counter[int] = Counter()
         for note in notes:
             if note.about == COUNTS:
                 counts.update({int(kind): count for kind, count in note.values.items()})
-        found = wholes(notes)
+        found = summarize_logs(notes)
         for node, (rule, at, what) in found.breaks:
-            self._wrong.add(Violation(rule, node, at, None, what))
+            self._wrong.add(Violation(rule, at, what, node=node))
         if found.logs:
-            if any(log.trusted < BEYOND for log in found.logs.values()):
+            if any(log.trusted < BEYOND_ALL for log in found.logs.values()):
                 trusted = F.col("at") < position_of("trusted", found.logs)
                 facts, few = facts.where(trusted), few.where(trusted)
-            self._audit(Facts(facts, few, counts), found)
+            self._audit(FactTables(facts, few, counts), found)
         return self._told(notes, found, counts)
 
     def _keep(self, table: DataFrame) -> DataFrame:
-        """Have Spark keep a table that is read more than once."""
+        """Persist a table that is read more than once."""
         table.persist(StorageLevel.DISK_ONLY)
         self._keeping.callback(table.unpersist)
         return table
 
-    def _audit(self, facts: Facts, found: Found) -> None:
+    def _audit(self, facts: FactTables, found: LogSummaries) -> None:
         logs = found.logs
         if self._claims is not None:
-            self._complete = claimed.complete(self._claims)
-        messages = sent(facts)
+            self._complete = claim_table.complete_claims(self._claims)
+        messages = published_messages(facts)
         held = None
         if facts.has(RETAINED) or messages.released is not None or self._claims is not None:
-            held = self._keep(retained_rules.intervals(facts, messages.released))
+            held = self._keep(retained_rules.retained_intervals(facts, messages.released))
         self._tell("auditing sessions")
         results = self._sessions(facts, messages, held, found)
         self._tell("auditing what is retained and repeated")
@@ -181,25 +200,27 @@ class _Audit:
 
     def _sessions(
         self,
-        facts: Facts,
-        messages: Sent,
+        facts: FactTables,
+        messages: PublishedMessages,
         held: DataFrame | None,
-        found: Found,
+        found: LogSummaries,
     ) -> DataFrame:
         logs = found.logs
         tasks = self._tasks(found)
-        subscribed = self._keep(spans(facts, logs, tasks))
+        subscribed = self._keep(subscription_spans(facts, logs, tasks))
         rows = [
             _row(facts.of(EVENTS), HAPPENED),
-            _row(expectations(messages.effects, subscribed), EXPECTED),
+            _row(expected_deliveries_of(messages.effects, subscribed), EXPECTED),
         ]
         if held is not None and facts.has(GRANT):
-            rows.append(_row(retained_rules.owed(facts, held, logs), OWED))
+            rows.append(_row(retained_rules.owed_to_filters(facts, held, logs), OWED))
         if self._claims is not None:
             rows.append(_row(self._claims_of_sessions(self._claims, logs), CLAIMED))
         connections = self._cluster and len(logs) > 1
-        marks = {node: marks_of(log, self._complete.get(node, ())) for node, log in logs.items()}
-        plan = Plan(logs, marks, connections)
+        marks = {
+            node: session_marks(log, self._complete.get(node, ())) for node, log in logs.items()
+        }
+        plan = SessionPlan(logs, marks, connections)
         results = (
             reduce(lambda one, other: one.unionByName(other), rows)
             .repartition(tasks, "node", "session")
@@ -215,19 +236,21 @@ class _Audit:
             elif row["rule"] == UNEXPECTED:
                 unexpected.append(row)
             else:
-                one = Violation(row["rule"], row["node"], row["at"], row["session"], row["what"])
+                one = Violation(
+                    row["rule"], row["at"], row["what"], session=row["session"], node=row["node"]
+                )
                 self._wrong.add(one, 0)
         self._count_wrong()
         if unexpected:
             self._classify(facts, unexpected)
         return results
 
-    def _tasks(self, found: Found) -> int:
+    def _tasks(self, found: LogSummaries) -> int:
         entries = sum(one.entries for one in found.nodes)
         cores = self._spark.sparkContext.defaultParallelism
         return min(_MOST_TASKS, max(cores, math.ceil(entries / _ENTRIES_PER_TASK)))
 
-    def _claims_of_sessions(self, claims: DataFrame, logs: Mapping[str, Whole]) -> DataFrame:
+    def _claims_of_sessions(self, claims: DataFrame, logs: Mapping[str, LogSummary]) -> DataFrame:
         return claims.where(
             (F.col("kind") == SESSION_CLAIM) & F.col("node").isin(list(logs))
         ).select(
@@ -244,14 +267,16 @@ class _Audit:
             if rule != what and rule != UNEXPECTED:
                 self._wrong.counts[rule] += count
 
-    def _classify(self, facts: Facts, unexpected: list[Any]) -> None:
-        """Say why deliveries were not expected; those that are not kept count as the most are."""
+    def _classify(self, facts: FactTables, unexpected: list[Any]) -> None:
+        """Assign unexpected deliveries to rules; those not kept count for the most frequent one."""
         unexpected.sort(key=lambda row: (row["node"], row["at"]))
-        some = unexpected[:MOST]
+        some = unexpected[:MOST_VIOLATIONS]
         rules: Counter[str] = Counter()
-        for row, (rule, what) in zip(some, classified(facts, some), strict=True):
+        for row, (rule, what) in zip(some, classify_unexpected(facts, some), strict=True):
             rules[rule] += 1
-            self._wrong.add(Violation(rule, row["node"], row["at"], row["session"], what))
+            self._wrong.add(
+                Violation(rule, row["at"], what, session=row["session"], node=row["node"])
+            )
         usual = rules.most_common(1)[0][0]
         self._wrong.counts[usual] += self._totals.counts[f"wrong {UNEXPECTED}"] - len(some)
 
@@ -259,10 +284,10 @@ class _Audit:
 
     def _natively(
         self,
-        facts: Facts,
+        facts: FactTables,
         held: DataFrame | None,
         results: DataFrame,
-        logs: Mapping[str, Whole],
+        logs: Mapping[str, LogSummary],
     ) -> None:
         tables: list[DataFrame | None] = [not_carried(facts, results, held, logs)]
         if facts.has(CARRIED):
@@ -284,20 +309,22 @@ class _Audit:
             reduce(lambda one, other: one.unionByName(other), there)
             .withColumn("number", F.row_number().over(ordered))
             .withColumn("count", F.count("*").over(of_rule))
-            .where(F.col("number") <= MOST)
+            .where(F.col("number") <= MOST_VIOLATIONS)
             .collect()
         )
         for row in rows:
             what = row["what"]
             if row["topic"] is not None:
                 what += f": topic {shown(row['topic'])}"
-            one = Violation(row["rule"], row["node"], row["at"], row["session"], what)
+            one = Violation(row["rule"], row["at"], what, session=row["session"], node=row["node"])
             self._wrong.add(one, row["count"] if row["number"] == 1 else 0)
 
     # What is told.
 
-    def _told(self, notes: list[Note], found: Found, counts: Mapping[int, int]) -> Outcome:
-        rates, interval_ms = merged(
+    def _told(
+        self, notes: list[LogNote], found: LogSummaries, counts: Mapping[int, int]
+    ) -> Outcome:
+        rates, interval_ms = merge_rates(
             (note.node, note.values) for note in notes if note.about == RATES
         )
         totals = self._totals
@@ -335,20 +362,20 @@ class _Audit:
 
 
 def _told_of(results: DataFrame) -> DataFrame:
-    """Return what the driver is told of sessions: totals, and the first violations of each rule.
+    """Return what is sent to the driver: totals, and the first violations of each rule.
 
-    Each task keeps so many of each, which together can be too many for one machine.
+    Each task keeps that many, which together can be too many for one machine.
     """
     ordered = Window.partitionBy("kind", "rule").orderBy("node", "at")
     return (
         results.where(F.col("kind").isin(VIOLATION, TOTALS))
         .withColumn("number", F.row_number().over(ordered))
-        .where((F.col("kind") == TOTALS) | (F.col("number") <= MOST))
+        .where((F.col("kind") == TOTALS) | (F.col("number") <= MOST_VIOLATIONS))
     )
 
 
 def _row(table: DataFrame, rank: int) -> DataFrame:
-    """Return what travels of a table; columns that it does not have are null."""
+    """Return a table with the columns that travel; missing ones are null."""
     there = {*table.columns} - {"rank"}
     columns = [
         F.lit(rank).alias(name)

@@ -1,4 +1,4 @@
-"""What was retained on each topic, from when to when, and what was said about it: native SQL only.
+"""The history of retained messages, compared with checkpoints, deliveries and claims. Native SQL.
 
 All functions return rows of violations with the columns of :data:`VIOLATION`.
 """
@@ -11,21 +11,23 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
+from projections.audit import Rule
 from protocol.mqtt import matches
 from spark.audit.expected_deliveries import position_of, topics_to_filters
-from spark.audit.facts.fact_schema import GRANT, REPEATED_SO, REPLAY, RETAINED, SET
-from spark.audit.facts.log_summary import BEYOND
-from spark.audit.facts.marks import next_checkpoint, with_marks
-from spark.audit.facts.outcome import (
+from spark.audit.facts import (
+    BEYOND_ALL,
     BROKER,
-    CHECKPOINT,
-    NO_SUBSCRIPTION,
+    GRANT,
     PROJECTIONS,
+    REPEATED_SO,
+    REPLAY,
+    RETAINED,
     RETAINED_CLAIM,
-    STATE,
+    SET,
+    next_checkpoint,
+    with_marks,
 )
-from spark.audit.facts.outcome import RETAINED as RULE
-from spark.runtime.marked_errors import marked
+from spark.runtime import mark_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,20 +35,19 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from eventstore.format import Position
-    from spark.audit.facts.fact_tables import Facts
-    from spark.audit.facts.log_summary import Whole
+    from spark.audit.facts import FactTables, LogSummary
 
 VIOLATION: Final = ("rule", "node", "session", "at", "ref", "topic", "what")
 """``ref`` and ``topic`` are of the message that it is about, null without one."""
 
 
-def place(column: str) -> Column:
+def position_text(column: str) -> Column:
     """Return a position as people read it."""
     index = F.col(column).bitwiseAND((1 << 20) - 1)
     return F.format_string("%d.%d", F.shiftright(F.col(column), 20), index)
 
 
-def violations(found: DataFrame, rule: str, at: str, what: Column) -> DataFrame:
+def violation_rows(found: DataFrame, rule: str, at: str, what: Column) -> DataFrame:
     """Return rows as violations of a rule, at a column; what they do not have is null."""
     null = {"session": "string", "topic": "string", "ref": "bigint"}
     columns = [
@@ -59,7 +60,7 @@ def violations(found: DataFrame, rule: str, at: str, what: Column) -> DataFrame:
     return row.select(*VIOLATION)
 
 
-def intervals(facts: Facts, released: DataFrame | None) -> DataFrame:
+def retained_intervals(facts: FactTables, released: DataFrame | None) -> DataFrame:
     """Return (node, topic, at, until, ref, digest, how, qos, old, before, previous, last).
 
     The message of ``ref`` was retained from ``at`` to before ``until``; none if its digest is
@@ -93,13 +94,13 @@ def intervals(facts: Facts, released: DataFrame | None) -> DataFrame:
     history = Window.partitionBy("node", "topic").orderBy("at")
     return told.select(
         "*",
-        F.coalesce(F.lead("at").over(history), F.lit(BEYOND)).alias("until"),
+        F.coalesce(F.lead("at").over(history), F.lit(BEYOND_ALL)).alias("until"),
         F.lag("ref").over(history).alias("previous"),
         F.lag("digest").over(history).alias("last"),
     )
 
 
-def repeated(held: DataFrame, logs: Mapping[str, Whole]) -> DataFrame:
+def repeated(held: DataFrame, logs: Mapping[str, LogSummary]) -> DataFrame:
     """Return repetitions by checkpoints that do not repeat what was retained last."""
     same = F.col("previous").eqNullSafe(F.col("old")) & F.col("last").eqNullSafe(F.col("before"))
     wrong = held.where(
@@ -109,20 +110,22 @@ def repeated(held: DataFrame, logs: Mapping[str, Whole]) -> DataFrame:
     what = F.when(
         nothing,
         F.concat(
-            F.lit("repeats message "), place("old"), F.lit(", but nothing is retained on its topic")
+            F.lit("repeats message "),
+            position_text("old"),
+            F.lit(", but nothing is retained on its topic"),
         ),
     ).otherwise(
         F.concat(
             F.lit("repeats message "),
-            place("old"),
+            position_text("old"),
             F.lit(", but retained last on its topic was another one, "),
-            place("previous"),
+            position_text("previous"),
         )
     )
-    return violations(wrong.withColumn("ref", F.col("old")), RULE, "at", what)
+    return violation_rows(wrong.withColumn("ref", F.col("old")), Rule.RETAINED, "at", what)
 
 
-def not_repeated(held: DataFrame, logs: Mapping[str, Whole]) -> DataFrame | None:
+def not_repeated(held: DataFrame, logs: Mapping[str, LogSummary]) -> DataFrame | None:
     """Return retained messages that a checkpoint left out; None without checkpoints.
 
     Each is told of once: at the first one that does not repeat it.
@@ -139,14 +142,16 @@ def not_repeated(held: DataFrame, logs: Mapping[str, Whole]) -> DataFrame | None
     left = with_marks(there, rows, ("begun", "completed"), next_checkpoint).where(
         F.col("until") > F.col("completed")
     )
-    what = F.concat(F.lit("the checkpoint does not repeat the retained message "), place("ref"))
-    return violations(left, CHECKPOINT, "completed", what)
+    what = F.concat(
+        F.lit("the checkpoint does not repeat the retained message "), position_text("ref")
+    )
+    return violation_rows(left, Rule.CHECKPOINT, "completed", what)
 
 
 # ------------------------------------------------------------------------------------ replays
 
 
-def replays(facts: Facts, held: DataFrame, logs: Mapping[str, Whole]) -> DataFrame:
+def replays(facts: FactTables, held: DataFrame, logs: Mapping[str, LogSummary]) -> DataFrame:
     """Return deliveries of retained messages that were not retained, or do not match.
 
     What was retained when the turn began may go in it, before it is delivered.
@@ -170,18 +175,20 @@ def replays(facts: Facts, held: DataFrame, logs: Mapping[str, Whole]) -> DataFra
     )
     matched = both.where(F.col("at").isNotNull())
     lost = told.join(matched, ["node", "session", "ref", "place"], "left_anti")
-    what = F.concat(F.lit("message "), place("ref"), F.lit(" was sent as retained, but is not"))
-    wrong = violations(lost, RULE, "place", what)
+    what = F.concat(
+        F.lit("message "), position_text("ref"), F.lit(" was sent as retained, but is not")
+    )
+    wrong = violation_rows(lost, Rule.RETAINED, "place", what)
     # What is queued may wait for another filter, behind what it must not overtake.
     sent = matched.where("sent")
     pairs = sent.select("filter", "topic").distinct().mapInArrow(_unlike, _PAIRS)
     strange = sent.join(F.broadcast(pairs), ["filter", "topic"], "left_semi")
     what = F.concat(
         F.lit("retained message "),
-        place("ref"),
+        position_text("ref"),
         F.lit(" does not match the filter it was sent for"),
     )
-    return wrong.unionByName(violations(strange, NO_SUBSCRIPTION, "place", what))
+    return wrong.unionByName(violation_rows(strange, Rule.NO_SUBSCRIPTION, "place", what))
 
 
 _PAIRS: Final = "filter string, topic string"
@@ -189,14 +196,16 @@ _PAIRS: Final = "filter string, topic string"
 
 def _unlike(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the pairs of filter and topic that do not match."""
-    with marked():
+    with mark_errors():
         for batch in batches:
             columns = [batch.column(name).to_pylist() for name in ("filter", "topic")]
             unlike = [not matches(*pair) for pair in zip(*columns, strict=True)]
             yield batch.filter(pa.array(unlike, pa.bool_()))
 
 
-def owed(facts: Facts, held: DataFrame, logs: Mapping[str, Whole]) -> DataFrame:
+def owed_to_filters(
+    facts: FactTables, held: DataFrame, logs: Mapping[str, LogSummary]
+) -> DataFrame:
     """Return (node, session, at, ref, topic): messages of QoS 1 and 2 to be sent for a filter.
 
     ``at`` is where the filter, which is called ``topic``, was granted: what was retained then on
@@ -244,7 +253,7 @@ def _periods(held: DataFrame) -> DataFrame:
         .where(F.col("there") != F.col("was"))
     )
     return (
-        changes.withColumn("ends", F.coalesce(F.lead("at").over(history), F.lit(BEYOND)))
+        changes.withColumn("ends", F.coalesce(F.lead("at").over(history), F.lit(BEYOND_ALL)))
         .where("there")
         .select("node", "topic", F.col("at").alias("begins"), "ends")
     )
@@ -287,10 +296,10 @@ def _asked(grants: DataFrame, periods: DataFrame) -> DataFrame:
 def claims(
     said: DataFrame,
     held: DataFrame,
-    logs: Mapping[str, Whole],
+    logs: Mapping[str, LogSummary],
     complete: Mapping[str, Sequence[tuple[Position, str]]],
 ) -> DataFrame:
-    """Return claims about retained messages that are not so, and what is not claimed.
+    """Return wrong claims about retained messages, and retained messages that are not claimed.
 
     Projections tell where a message was published, not when it took effect, and may be newer than
     their mark: for them it is enough that it was so later.
@@ -319,7 +328,7 @@ def claims(
         .where((F.col("at") >= F.col("bound")) & (F.col("known") == F.col("said")))
     )
     wrong = wrong.join(later.select(keys), keys, "left_anti")
-    as_of = F.concat(F.lit(", as of "), place("bound"))
+    as_of = F.concat(F.lit(", as of "), position_text("bound"))
     what = (
         F.when(
             F.col("said").isNull(), F.lit(" does not have a retained message that the log tells of")
@@ -330,7 +339,7 @@ def claims(
         .otherwise(F.lit(" has another retained message than the log tells of"))
     )
     told = F.concat(F.lit("the "), F.col("where"), what, as_of)
-    different = violations(wrong, STATE, "bound", told)
+    different = violation_rows(wrong, Rule.STATE, "bound", told)
     missing = _unclaimed(named, known, logs, complete)
     return different if missing is None else different.unionByName(missing)
 
@@ -338,10 +347,10 @@ def claims(
 def _unclaimed(
     named: DataFrame,
     known: DataFrame,
-    logs: Mapping[str, Whole],
+    logs: Mapping[str, LogSummary],
     complete: Mapping[str, Sequence[tuple[Position, str]]],
 ) -> DataFrame | None:
-    """Return what was retained where somebody claims to have told of all, and did not."""
+    """Return what was retained but is missing in a complete list of claims."""
     rows = [
         (node, bound, where)
         for node, some in complete.items()
@@ -355,7 +364,7 @@ def _unclaimed(
         (F.col("at") < F.col("bound"))
         & (F.col("bound") <= F.col("until"))
         # What went later may have gone before the projections were read.
-        & ((F.col("where") == BROKER) | (F.col("until") == BEYOND))
+        & ((F.col("where") == BROKER) | (F.col("until") == BEYOND_ALL))
     )
     keys = ["where", "node", "topic"]
     left = there.join(named.select(keys).distinct(), keys, "left_anti")
@@ -363,6 +372,6 @@ def _unclaimed(
         F.lit("the "),
         F.col("where"),
         F.lit(" does not have a retained message that the log tells of, as of "),
-        place("bound"),
+        position_text("bound"),
     )
-    return violations(left, STATE, "bound", what)
+    return violation_rows(left, Rule.STATE, "bound", what)

@@ -1,4 +1,4 @@
-"""The audit of one session, with what only shows beside others: claims, cuts, other nodes."""
+"""The audit of one session, including what needs other data: claims, cuts, other nodes."""
 
 from __future__ import annotations
 
@@ -31,12 +31,10 @@ from eventstore.format import (
     format_position,
     from_runs,
 )
-from projections.audit import UNDELIVERED, SessionAudit
+from projections.audit import Rule, SessionAudit
 from projections.state import digest, encode_session, expand_runs, reference_runs
 from spark.audit.expected_deliveries import OWED_FLAG
-from spark.audit.facts.event_packing import unpack
-from spark.audit.facts.log_summary import BEYOND
-from spark.audit.facts.outcome import BROKER, CHECKPOINT, OWNERSHIP, PROJECTIONS, STATE
+from spark.audit.facts import BEYOND_ALL, BROKER, PROJECTIONS, unpack_events
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,13 +42,11 @@ if TYPE_CHECKING:
     from eventstore.format import Position
     from projections.audit import Violation
     from projections.state import SessionState
-    from spark.audit.facts.event_packing import Packed
-    from spark.audit.facts.log_summary import Whole
-    from spark.audit.results import Results
+    from spark.audit.facts import LogSummary, Packed
+    from spark.audit.session_results import SessionResults
 
 BEGUN, COMPLETED, CUT, ALL = "begun", "completed", "cut", "all"
-"""What a mark may be: a checkpoint begins or is complete, the log is cut, or somebody claims to
-have told of all that there is."""
+"""Kinds of marks: a checkpoint begins or is complete, the log is cut, claims are complete."""
 
 _OF_CONNECTIONS: Final = frozenset(
     {
@@ -73,29 +69,31 @@ _CHANGES: Final = frozenset({SessionOpened, SessionClosed, SessionTakenOver})
 _place: Final = attrgetter("at")
 
 
-class Mark(NamedTuple):
-    """A position at which something is to be looked at in every session."""
+class SessionMark(NamedTuple):
+    """A position at which every session is checked."""
 
     at: Position
     """It is looked at when all before has happened."""
     kind: str
     value: Any
-    """CUT: the first position that stays. ALL: who claims."""
+    """CUT: the first position that stays. ALL: the source of the claims."""
 
 
-def marks_of(log: Whole, complete: Sequence[tuple[Position, str]]) -> list[Mark]:
+def session_marks(log: LogSummary, complete: Sequence[tuple[Position, str]]) -> list[SessionMark]:
     """Return the marks of a log; ``complete`` are claims (bound, where) of the kind ``all``."""
-    marks = [Mark(one.begun, BEGUN, None) for one in log.checkpoints]
-    marks += [Mark(one.completed, COMPLETED, None) for one in log.checkpoints]
-    marks += [Mark(one.at, CUT, one.first) for one in log.cuts]
-    marks += [Mark(bound, ALL, where) for bound, where in complete if bound <= log.end]
+    marks = [SessionMark(one.begun, BEGUN, None) for one in log.checkpoints]
+    marks += [SessionMark(one.completed, COMPLETED, None) for one in log.checkpoints]
+    marks += [SessionMark(one.at, CUT, one.first) for one in log.cuts]
+    marks += [SessionMark(bound, ALL, where) for bound, where in complete if bound <= log.end]
     return sorted((one for one in marks if log.whole <= one.at < log.trusted), key=lambda m: m.at)
 
 
-class SessionRun:
-    """Takes all about one session, in order."""
+class SessionChecker:
+    """Checks the rows of one session, in order."""
 
-    def __init__(self, log: Whole, marks: Sequence[Mark], session: str, results: Results) -> None:
+    def __init__(
+        self, log: LogSummary, marks: Sequence[SessionMark], session: str, results: SessionResults
+    ) -> None:
         self._log = log
         self._session = session
         self._results = results
@@ -106,12 +104,12 @@ class SessionRun:
         self._payload: bytes | None = None
         self._marks = marks
         self._mark = 0
-        self._mark_at = marks[0].at if marks else BEYOND
+        self._mark_at = marks[0].at if marks else BEYOND_ALL
         self._last_expected: Position = -1
         self._repeating = False
         """A checkpoint is on, and has not repeated it yet."""
         self._existed: list[tuple[Position, str]] = []
-        """Where somebody claims to have told of all, and it was there."""
+        """Where a list of claims is complete and the session existed."""
         self._claimed: set[str] = set()
         self._connection: tuple[Position, int] | None = None
         self._owed: dict[Position, list[tuple[Position, str | None]]] = {}
@@ -122,15 +120,15 @@ class SessionRun:
 
     def happened(self, data: bytes, payload: bytes | None) -> None:
         """Take its next events, packed."""
-        self._advance(BEYOND)
-        self._events = unpack(self._session, data)
+        self._advance(BEYOND_ALL)
+        self._events = unpack_events(self._session, data)
         self._next = 0
         self._payload = payload
 
     def expected(
         self, at: Position, ref: Position, topic: str, time_ms: int, number: int, origin: int
     ) -> None:
-        """Take a message that took effect, once for each filter; see ``expectations``."""
+        """Take a message that took effect, once for each filter; see ``expected_deliveries_of``."""
         if at != self._last_expected:
             self._last_expected = at
             self._advance(at)
@@ -154,7 +152,7 @@ class SessionRun:
             self._counts["owed"] += 1
 
     def claimed(self, bound: Position, where: str, said: str | None) -> None:
-        """Compare it with what somebody says it was when all before a position had happened."""
+        """Compare the session before ``bound`` with a claim about it."""
         self._claimed.add(where)
         log = self._log
         if not log.whole <= bound <= min(log.end, log.trusted):
@@ -171,22 +169,22 @@ class SessionRun:
             what = f"the {where} has a session that the log does not tell of"
         else:
             what = f"the {where} has another state of the session than the log tells of"
-        self._tell(STATE, bound, f"{what}, as of {format_position(bound)}")
+        self._tell(Rule.STATE, bound, f"{what}, as of {format_position(bound)}")
 
     def finish(self) -> None:
-        """Take note that nothing more comes."""
-        self._advance(BEYOND)
-        self._pass_marks(BEYOND)
+        """Check what remains at the end of the log."""
+        self._advance(BEYOND_ALL)
+        self._pass_marks(BEYOND_ALL)
         audit = self._audit
         if audit.fold.state is not None:
-            self._overdue(BEYOND)
+            self._overdue(BEYOND_ALL)
         audit.finish()
         state = audit.fold.state
         for bound, where in self._existed:
             # A session that ended meanwhile may have gone before the projections were read.
             if where not in self._claimed and not (where == PROJECTIONS and state is None):
                 what = f"the {where} does not have the session that the log tells of"
-                self._tell(STATE, bound, f"{what}, as of {format_position(bound)}")
+                self._tell(Rule.STATE, bound, f"{what}, as of {format_position(bound)}")
         if self._connection is not None:
             self._disconnected(None)
         if audit.latencies:
@@ -197,7 +195,7 @@ class SessionRun:
     # Events.
 
     def _advance(self, before: Position) -> None:
-        """Take the events that stand before a position."""
+        """Audit the events before a position."""
         events, audit, log = self._events, self._audit, self._log
         take, fold = audit.take, audit.fold
         before = min(before, log.trusted)
@@ -219,7 +217,7 @@ class SessionRun:
                 and kind in _OF_CONNECTIONS
                 and not (kind is MessagePublished and event.will)  # type: ignore[union-attr]
             ):
-                self._tell(OWNERSHIP, at, f"{kind.__name__} without a connection")
+                self._tell(Rule.OWNERSHIP, at, f"{kind.__name__} without a connection")
             elif kind is SessionSnapshot:
                 self._repeating = False
                 self._counts["snapshots"] += at >= log.whole
@@ -227,7 +225,7 @@ class SessionRun:
         self._next = len(events)
 
     def _pay(self, event: Event, at: Position, part: int) -> None:
-        """Look whether an event is about a retained message that is owed, or comes too late."""
+        """Settle retained messages that are owed with an event; report those that are late."""
         self._overdue((at >> INDEX_BITS) - part << INDEX_BITS)
         if isinstance(event, (Delivered, Queued)):
             paid = event.refs if event.retain and getattr(event, "queued", -1) < 0 else []
@@ -249,25 +247,25 @@ class SessionRun:
                     del self._owed[ref]
 
     def _cancel(self, filters: set[str]) -> None:
-        """Take note that filters were subscribed to anew, or no more, before they were sent."""
+        """Drop what was owed to filters that were subscribed to again or unsubscribed."""
         for ref, places in list(self._owed.items()):
             places[:] = [one for one in places if one[1] not in filters]
             if not places:
                 del self._owed[ref]
 
     def _overdue(self, turn: Position) -> None:
-        """Tell of retained messages that were to be sent before a turn began."""
+        """Report retained messages that were not sent before a turn began."""
         for ref, places in list(self._owed.items()):
             late = [at for at, _ in places if at < turn]
             if late:
                 del self._owed[ref]
             if late and late[0] < self._log.unsure:
                 what = f"retained message {format_position(ref)} was not sent for a filter"
-                self._tell(UNDELIVERED, late[0], what)
+                self._tell(Rule.UNDELIVERED, late[0], what)
 
     def _found(self, violation: Violation) -> None:
-        rule, at, what, ref = violation
-        if rule != UNDELIVERED or at < self._log.unsure:
+        rule, at, what, ref, *_ = violation
+        if rule != Rule.UNDELIVERED or at < self._log.unsure:
             self._tell(rule, at, what, ref)
 
     def _tell(self, rule: str, at: Position, what: str, ref: Position | None = None) -> None:
@@ -283,17 +281,17 @@ class SessionRun:
     # Connections.
 
     def _change(self, state: SessionState | None, event: Any, at: Position, time_ms: int) -> None:
-        """Look at the beginning or end of a connection."""
+        """Check the beginning or end of a connection."""
         kind = type(event)
         if kind is SessionOpened:
             self._counts["opened"] += 1
             if state is not None:
                 if state.connected:
                     what = "a connection was accepted while the one before it was not closed"
-                    self._tell(OWNERSHIP, at, what)
+                    self._tell(Rule.OWNERSHIP, at, what)
                 if event.generation != state.generation + 1:
                     what = f"connection {event.generation} follows connection {state.generation}"
-                    self._tell(OWNERSHIP, at, what)
+                    self._tell(Rule.OWNERSHIP, at, what)
                 if not event.resumed:
                     self._repeating = False
             self._disconnected(time_ms)
@@ -301,10 +299,10 @@ class SessionRun:
             return
         if state is not None:
             if not state.connected:
-                self._tell(OWNERSHIP, at, "a connection ended that there was not")
+                self._tell(Rule.OWNERSHIP, at, "a connection ended that there was not")
             elif event.generation != state.generation:
                 what = f"connection {event.generation} ended, but it was {state.generation}"
-                self._tell(OWNERSHIP, at, what)
+                self._tell(Rule.OWNERSHIP, at, what)
         if kind is SessionClosed:
             self._disconnected(time_ms)
 
@@ -318,7 +316,7 @@ class SessionRun:
     # Marks.
 
     def _pass_marks(self, here: Position) -> None:
-        """Look at what is to be looked at up to a position."""
+        """Apply the marks up to a position."""
         marks = self._marks
         if self._audit.fold.state is None:
             # Marks say nothing of a session that there is not, and there may be many of both.
@@ -327,14 +325,14 @@ class SessionRun:
         while self._mark < len(marks) and marks[self._mark].at <= here:
             self._pass(marks[self._mark], self._audit.fold.state)
             self._mark += 1
-        self._mark_at = marks[self._mark].at if self._mark < len(marks) else BEYOND
+        self._mark_at = marks[self._mark].at if self._mark < len(marks) else BEYOND_ALL
 
-    def _pass(self, mark: Mark, state: SessionState | None) -> None:
+    def _pass(self, mark: SessionMark, state: SessionState | None) -> None:
         if mark.kind == BEGUN:
             self._repeating = state is not None
         elif mark.kind == COMPLETED:
             if self._repeating and state is not None:
-                self._tell(CHECKPOINT, mark.at, "the checkpoint does not repeat the session")
+                self._tell(Rule.CHECKPOINT, mark.at, "the checkpoint does not repeat the session")
             self._repeating = False
         elif mark.kind == CUT:
             if state is not None:

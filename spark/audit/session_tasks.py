@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from spark.audit.facts.fact_scan import few_collections
-from spark.audit.results import Results
-from spark.audit.session_rules import Mark, SessionRun
-from spark.runtime.marked_errors import marked
+from spark.audit.facts import collect_seldom
+from spark.audit.session_results import SessionResults
+from spark.audit.session_rules import SessionChecker, SessionMark
+from spark.runtime import mark_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
-    from spark.audit.facts.log_summary import Whole
+    from spark.audit.facts import LogSummary
 
 CLAIMED, EXPECTED, HAPPENED, OWED = range(4)
 """Ranks of rows at the same position: the order in which they are taken."""
@@ -28,29 +28,31 @@ COLUMNS: Final = (
     "node", "session", "at", "rank", "ref", "time_ms", "topic", "number", "origin", "data",
     "payload",
 )  # fmt: skip
-"""``topic`` of a claim is who claims, ``data`` what. What is owed are retained messages, ``topic``
-is the filter then. ``number`` and ``origin`` are those of ``expected_deliveries.expectations``."""
+"""``topic`` of a claim is its source, ``data`` its digest. Of a retained message that is owed,
+``topic`` is the filter. ``number`` and ``origin`` are as in ``expected_deliveries``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What every task knows."""
+class SessionPlan:
+    """What every task needs to know."""
 
-    logs: Mapping[str, Whole]
-    marks: Mapping[str, Sequence[Mark]]
+    logs: Mapping[str, LogSummary]
+    marks: Mapping[str, Sequence[SessionMark]]
     connections: bool
     """To tell when sessions had connections."""
 
 
-def audit_sessions(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def audit_sessions(
+    plan: SessionPlan, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Yield what is found, see ``results``; rows come sorted by node, session, position, rank."""
-    with marked(), few_collections():
+    with mark_errors(), collect_seldom():
         yield from _audited(plan, batches)
 
 
-def _audited(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    results = Results(connections=plan.connections)
-    run: SessionRun | None = None
+def _audited(plan: SessionPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    results = SessionResults(connections=plan.connections)
+    run: SessionChecker | None = None
     of: tuple[str, str] | None = None
     for batch in batches:
         columns = [batch.column(name).to_pylist() for name in COLUMNS]
@@ -61,7 +63,7 @@ def _audited(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
                 if run is not None:
                     run.finish()
                 of = node, session
-                run = SessionRun(plan.logs[node], plan.marks.get(node, ()), session, results)
+                run = SessionChecker(plan.logs[node], plan.marks.get(node, ()), session, results)
             if rank == HAPPENED:
                 run.happened(data, payload)
             elif rank == EXPECTED:

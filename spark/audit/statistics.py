@@ -1,63 +1,26 @@
-"""What an audit tells besides violations: how much was looked at, latencies, the slowest, drops."""
+"""The figures of an audit: how much was checked, latencies, the slowest sessions, drops."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from projections.audit import BUCKETS
-from spark.audit.facts.fact_schema import REPLAY
-from spark.audit.facts.outcome import (
-    ACKNOWLEDGEMENT,
-    CHAIN,
-    CHECKPOINT,
-    DELIVERED_TWICE,
-    EVENT,
-    NO_SUBSCRIPTION,
-    ORDER,
-    OWNERSHIP,
-    PACKET_ID_REUSE,
-    QOS,
-    QUEUE,
-    RULES,
-    SESSION,
-    STATE,
-    TURN,
-    UNDELIVERED,
-    Drops,
-    Latency,
-    RuleResult,
-    SlowSession,
-)
-from spark.audit.facts.outcome import RETAINED as RETAINED_RULE
-from spark.audit.results import bounded, quantile
+from projections.audit import BUCKETS, RULES, Rule
+from spark.audit.facts import REPLAY, DropCount, LatencyHistogram, RuleResult, SlowSession
+from spark.audit.session_results import bounded, quantile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from spark.audit.facts.outcome import NodeSummary, RatePoint
-    from spark.audit.results import Totals
-
-_UNITS: Final = {
-    CHAIN: "records",
-    TURN: "records",
-    CHECKPOINT: "checkpoints and cuts",
-    UNDELIVERED: "messages owed to sessions",
-    ACKNOWLEDGEMENT: "acknowledgements",
-    RETAINED_RULE: "retained messages",
-    SESSION: "sessions",
-    OWNERSHIP: "connections",
-    EVENT: "events",
-    STATE: "claims",
-}
-_DELIVERIES: Final = (PACKET_ID_REUSE, DELIVERED_TWICE, QOS, ORDER, NO_SUBSCRIPTION, QUEUE)
+    from spark.audit.facts import NodeSummary, RatePoint
+    from spark.audit.session_results import AuditTotals
 
 
 def rule_results(
     nodes: Sequence[NodeSummary],
     rates: Iterable[RatePoint],
     facts: Mapping[int, int],
-    totals: Totals,
+    totals: AuditTotals,
     violations: Mapping[str, int],
     *,
     checkpoints: int,
@@ -65,7 +28,7 @@ def rule_results(
     claims: bool,
     retained_claims: int,
 ) -> tuple[RuleResult, ...]:
-    """Return how much was looked at for each rule, and how much was wrong.
+    """Return for each rule how much was checked and how many violations there are.
 
     ``facts`` are counts by kind, ``checkpoints`` those and cuts, ``retained`` the changes of what
     is retained.
@@ -76,27 +39,26 @@ def rule_results(
         completed += point.completed
     records = sum(one.records for one in nodes)
     counts = totals.counts
-    checked = {
-        **dict.fromkeys(_DELIVERIES, delivered),
-        CHAIN: records,
-        TURN: records,
-        CHECKPOINT: checkpoints,
-        UNDELIVERED: counts["expected"] + counts["owed"],
-        ACKNOWLEDGEMENT: completed,
-        RETAINED_RULE: retained + facts.get(REPLAY, 0),
-        SESSION: counts["sessions"],
-        OWNERSHIP: counts["opened"],
-        EVENT: sum(one.events for one in nodes),
-        STATE: counts["claims"] + retained_claims,
+    figures = {
+        "deliveries": delivered,
+        "records": records,
+        "checkpoints and cuts": checkpoints,
+        "messages owed to sessions": counts["expected"] + counts["owed"],
+        "acknowledgements": completed,
+        "retained messages": retained + facts.get(REPLAY, 0),
+        "sessions": counts["sessions"],
+        "connections": counts["opened"],
+        "events": sum(one.events for one in nodes),
+        "claims": counts["claims"] + retained_claims,
     }
     return tuple(
-        RuleResult(rule, checked[rule], _UNITS.get(rule, "deliveries"), violations.get(rule, 0))
+        RuleResult(rule, figures[rule.checked], rule.checked, violations.get(rule, 0))
         for rule in RULES
-        if claims or rule != STATE
+        if claims or rule != Rule.STATE
     )
 
 
-def latencies(totals: Totals) -> tuple[Latency, ...]:
+def latencies(totals: AuditTotals) -> tuple[LatencyHistogram, ...]:
     """Return the latencies of each QoS."""
     bounds = tuple(1 << number for number in range(BUCKETS))
     found = []
@@ -104,11 +66,11 @@ def latencies(totals: Totals) -> tuple[Latency, ...]:
         longest = totals.longest_ms[qos]
         used = max((number for number, count in enumerate(buckets) if count), default=0) + 1
         p50, p99 = (bounded(quantile(buckets, share), longest) for share in (0.5, 0.99))
-        found.append(Latency(qos, bounds[:used], tuple(buckets[:used]), p50, p99, longest))
+        found.append(LatencyHistogram(qos, bounds[:used], tuple(buckets[:used]), p50, p99, longest))
     return tuple(found)
 
 
-def slowest(totals: Totals) -> tuple[SlowSession, ...]:
+def slowest(totals: AuditTotals) -> tuple[SlowSession, ...]:
     """Return the slowest sessions, slowest first."""
     return tuple(
         SlowSession(node, session, completed, p50, p99, longest)
@@ -116,10 +78,10 @@ def slowest(totals: Totals) -> tuple[SlowSession, ...]:
     )
 
 
-def drops(told: Iterable[tuple[str, Mapping[str, int]]]) -> tuple[Drops, ...]:
-    """Return what was dropped, of (node, count by reason), most first."""
+def drops(told: Iterable[tuple[str, Mapping[str, int]]]) -> tuple[DropCount, ...]:
+    """Return the drops of (node, count by reason), most first."""
     sums: Counter[tuple[str, str]] = Counter()
     for node, counts in told:
         for reason, count in counts.items():
             sums[node, reason] += count
-    return tuple(Drops(node, reason, count) for (node, reason), count in sums.most_common())
+    return tuple(DropCount(node, reason, count) for (node, reason), count in sums.most_common())

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from spark.columnar.integers import Flags
-    from spark.columnar.run_columns import Integers
+    from spark.columnar.integer_columns import Integers
+    from spark.columnar.integer_text import Flags
 
 
 def of_numbers(values: NDArray[Any], kind: pa.DataType, valid: Flags | None = None) -> pa.Array:
@@ -31,7 +31,7 @@ def of_flags(values: Flags, valid: Flags | None = None) -> pa.Array:
 
 
 def indices(where: Integers) -> pa.Array:
-    """Return what ``take`` takes; where a number is negative, it gives null."""
+    """Return indices for ``take``; a negative number becomes null."""
     missing = where < 0
     return of_numbers(where, pa.int64(), ~missing if missing.any() else None)
 
@@ -55,15 +55,15 @@ def of_joined(data: bytes, lengths: Integers, valid: Flags | None = None) -> pa.
 
 
 def of_lists(lengths: Integers, values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return the values, so many in each list, as an array of lists."""
+    """Return values as an array of lists of the given lengths."""
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     buffers = [None, _buffer(offsets)]
     return pa.Array.from_buffers(kind, len(lengths), buffers, children=[values])
 
 
-def cut(data: pa.Buffer, begins: Integers, ends: Integers, kind: pa.DataType) -> pa.Array:
-    """Return pieces of some data, which stand in it in this order."""
+def cut_pieces(data: pa.Buffer, begins: Integers, ends: Integers, kind: pa.DataType) -> pa.Array:
+    """Return pieces of some data, given in ascending order."""
     # one array of the pieces and of the gaps between them, of which the pieces are taken
     edges = np.empty(2 * len(begins) + 1, np.int32)
     edges[0:-1:2] = begins
@@ -74,13 +74,13 @@ def cut(data: pa.Buffer, begins: Integers, ends: Integers, kind: pa.DataType) ->
 
 
 def nulled(array: pa.Array, valid: Flags) -> pa.Array:
-    """Return an array without nulls with nulls where a value is not valid."""
+    """Return an array with nulls where a value is not valid."""
     buffers = [_bits(valid), *array.buffers()[1:]]
     return pa.Array.from_buffers(array.type, len(array), buffers, offset=array.offset)
 
 
-def joined(arrays: Sequence[pa.Array]) -> pa.Array:
-    """Return arrays of one type, at least one, as one."""
+def join_arrays(arrays: Sequence[pa.Array]) -> pa.Array:
+    """Return one array of several of one type, at least one."""
     return pa.concat_arrays(arrays) if len(arrays) > 1 else arrays[0]
 
 

@@ -1,4 +1,4 @@
-"""Where the events and entries of a batch of records stand."""
+"""The layout of a batch of records: the positions of events and entries."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from eventstore.format import INDEX_BITS, VERSIONS
 from spark.columnar.arrays import nulled, of_numbers, of_texts
-from spark.columnar.event_groups import Group
-from spark.columnar.json_scan import Scan
-from spark.columnar.run_columns import Integers, Misfit, before, integers
-from spark.schema.arrow_types import ENTRIES
+from spark.columnar.event_groups import EventGroup
+from spark.columnar.integer_columns import Integers, UnusualEvent, integers, sums_before
+from spark.columnar.json_scan import JsonScan
+from spark.schema import ENTRIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from eventstore.format import Position, Record
-    from spark.columnar.row_filter import Wanted
+    from spark.columnar.row_filter import RowFilter
 
 _KINDS: Final = tuple(VERSIONS)
 KIND_NAMES: Final = of_texts(kind.encode() for kind in _KINDS)
@@ -46,42 +46,42 @@ _MARKED: Final = np.array(
 _MARKS: Final = np.array([_mark_of(_KINDS[code]) for code in _MARKED.tolist()])
 
 
-class Made(NamedTuple):
-    """Events of one type, and where their entries go."""
+class PlacedEvents(NamedTuple):
+    """Events of one type, and the rows of their entries."""
 
-    group: Group
+    group: EventGroup
     rows: Integers
     """The row of each of its entries."""
 
 
-def _codes(scan: Scan) -> NDArray[np.int8]:
+def _codes(scan: JsonScan) -> NDArray[np.int8]:
     """Return the number of each event's type; raise Misfit for one that is not known."""
     last = scan.first_key + scan.key_count - 2
     if (scan.key_count < 2).any() or not scan.has(scan.key_at[last], b'"e":"').all():
-        raise Misfit("an event that does not end with its type and version")
+        raise UnusualEvent("an event that does not end with its type and version")
     names = scan.keys[last] + 1
     marks = _mark(scan.words(scan.closes[names] - 8), scan.closes[names] - scan.opens[names] - 1)
     at = np.minimum(np.searchsorted(_MARKS, marks), len(_MARKS) - 1)
     if not np.array_equal(_MARKS[at], marks):
-        raise Misfit("an event of an unknown type")
+        raise UnusualEvent("an event of an unknown type")
     return _MARKED[at]
 
 
-def _groups(scan: Scan, codes: NDArray[np.int8]) -> Iterator[Group]:
+def _groups(scan: JsonScan, codes: NDArray[np.int8]) -> Iterator[EventGroup]:
     """Yield the events of each type."""
     order = np.argsort(codes, kind="stable")
     start = 0
     for code, size in enumerate(np.bincount(codes, minlength=len(_KINDS)).tolist()):
         if size:
-            yield Group(_KINDS[code], scan, order[start : start + size])
+            yield EventGroup(_KINDS[code], scan, order[start : start + size])
             start += size
 
 
-class Layout:
-    """Where the entries of the events of some records stand."""
+class BatchLayout:
+    """The rows of the entries of the events of some records."""
 
-    def __init__(self, records: Sequence[Record], wanted: Wanted) -> None:
-        self.scan = scan = Scan(records)
+    def __init__(self, records: Sequence[Record], wanted: RowFilter) -> None:
+        self.scan = scan = JsonScan(records)
         self.record_of = np.repeat(np.arange(len(records)), scan.lengths)
         """For each event, the number of its record."""
         self.codes = _codes(scan)
@@ -90,8 +90,8 @@ class Layout:
         counts = np.zeros(len(scan), np.int64)
         for group in groups:
             counts[group.numbers] = group.counts
-        so_far = before(counts)
-        firsts = before(scan.lengths)
+        so_far = sums_before(counts)
+        firsts = sums_before(scan.lengths)
         base = so_far[np.minimum(firsts, max(len(scan) - 1, 0))] if len(scan) else firsts
         self.index_of = so_far - base[self.record_of]
         """For each event, the index of its first entry."""
@@ -105,9 +105,9 @@ class Layout:
         for group in self.groups:
             self.counts[group.numbers] = group.counts
         self.total = int(self.counts.sum())
-        self.first_row = before(self.counts)
+        self.first_row = sums_before(self.counts)
         self.made = [
-            Made(group, self.first_row[group.numbers][group.event_of] + group.entry)
+            PlacedEvents(group, self.first_row[group.numbers][group.event_of] + group.entry)
             for group in self.groups
         ]
         self.event_of = np.repeat(np.arange(len(scan)), self.counts)

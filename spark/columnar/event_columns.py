@@ -14,14 +14,20 @@ import pyarrow as pa
 
 from spark.columnar.arrays import nulled
 from spark.columnar.event_fields import SHAPES
-from spark.columnar.run_columns import Integers, Misfit, before, expand, numbers_within
+from spark.columnar.integer_columns import (
+    Integers,
+    UnusualEvent,
+    expand,
+    numbers_within,
+    sums_before,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from spark.columnar.event_fields import Field
-    from spark.columnar.integers import Flags
-    from spark.columnar.json_scan import Scan
+    from spark.columnar.event_fields import EventField
+    from spark.columnar.integer_text import Flags
+    from spark.columnar.json_scan import JsonScan
 
 _NULL: Final = b"null"
 _BRACE: Final = ord("{")
@@ -32,10 +38,10 @@ _decode_raws = msgspec.json.Decoder(list[list[msgspec.Raw] | None]).decode
 _decode_filters = msgspec.json.Decoder(list[list[tuple[str, int]]]).decode
 
 
-class Values:
+class EventColumns:
     """The fields of events of one type, in the order of the log."""
 
-    def __init__(self, kind: str, scan: Scan, numbers: Integers) -> None:
+    def __init__(self, kind: str, scan: JsonScan, numbers: Integers) -> None:
         """Take the events with some numbers; raise Misfit if one is not written as usual."""
         self.kind = kind
         self.numbers = numbers
@@ -49,14 +55,14 @@ class Values:
     def _check(self) -> None:
         scan, fields = self._scan, self._fields
         if not (scan.key_count[self.numbers] == len(fields) + 2).all():
-            raise Misfit("with more or fewer fields")
+            raise UnusualEvent("with more or fewer fields")
         for name, field in fields.items():
             if not scan.has(self._key(field) - 1, field.literal).all():
-                raise Misfit(f"with another field than {name}")
+                raise UnusualEvent(f"with another field than {name}")
         tail = SHAPES[self.kind].tail
         last = scan.key_at[self._first + len(fields)] - 1
         if not (scan.has(last, tail) & (last + len(tail) == scan.ends[self.numbers])).all():
-            raise Misfit("of another version")
+            raise UnusualEvent("of another version")
 
     def __len__(self) -> int:
         """Return the number of events."""
@@ -66,7 +72,7 @@ class Values:
         """Return whether the events have a field."""
         return name in self._fields
 
-    def _key(self, field: Field, more: int = 0) -> Integers:
+    def _key(self, field: EventField, more: int = 0) -> Integers:
         """Return where the key of a field is in each event, or that of one after it."""
         return self._scan.key_at[self._first + field.number + more]
 
@@ -92,7 +98,7 @@ class Values:
             valid = following > number
             null = self._scan.has(begins, _NULL) & (ends - begins == len(_NULL))
             if not (valid | null).all():
-                raise Misfit(f"with a wrong {name}")
+                raise UnusualEvent(f"with a wrong {name}")
         of = np.minimum(number, len(self._scan.closes) - 1)
         wrong = (
             (following - number != 1)
@@ -100,7 +106,7 @@ class Values:
             | (self._scan.closes[of] + 1 != ends)
         )
         if (wrong if valid is None else wrong & valid).any():
-            raise Misfit(f"with a wrong {name}")
+            raise UnusualEvent(f"with a wrong {name}")
         begins, ends = begins + 1, ends - 1
         return begins, ends if valid is None else np.where(valid, ends, begins), valid
 
@@ -114,7 +120,7 @@ class Values:
         """Return a field of integers of all events."""
         values, right = self._scan.numbers(*self.span(name))
         if not right.all():
-            raise Misfit(f"with a wrong {name}")
+            raise UnusualEvent(f"with a wrong {name}")
         return values
 
     def known_integers(self, name: str) -> tuple[Integers, Flags | None]:
@@ -125,7 +131,7 @@ class Values:
         values, right = self._scan.numbers(begins, ends)
         null = self._scan.has(begins, _NULL) & (ends - begins == len(_NULL))
         if not (right | null).all():
-            raise Misfit(f"with a wrong {name}")
+            raise UnusualEvent(f"with a wrong {name}")
         return values, right
 
     def flags(self, name: str) -> Flags:
@@ -135,7 +141,7 @@ class Values:
         yes: Flags = self._scan.has(begins, b"true") & (lengths == len("true"))
         no = self._scan.has(begins, b"false") & (lengths == len("false"))
         if not (yes | no).all():
-            raise Misfit(f"with a wrong {name}")
+            raise UnusualEvent(f"with a wrong {name}")
         return yes
 
     def objects(self, name: str) -> pa.Array:
@@ -145,7 +151,7 @@ class Values:
         if not known.any():
             return pa.nulls(len(self), pa.string())
         if not (self._scan.bytes[begins[known]] == _BRACE).all():
-            raise Misfit("a field that is no object")
+            raise UnusualEvent("a field that is no object")
         self._decoded(_decode_raw, begins, ends)
         return nulled(self._scan.raw(begins, ends), known)
 
@@ -180,7 +186,7 @@ class Values:
             and self._scan.has(followed + 1, b',"').all()
             and self._scan.has(ends - 1, b"]").all()
         ):
-            raise Misfit(f"with wrong {name}")
+            raise UnusualEvent(f"with wrong {name}")
         return lengths, self._scan.strings(opens + 1, closes)
 
     def longest(self, name: str) -> Integers:
@@ -239,7 +245,7 @@ class Values:
             return lengths, single[right]
         lengths[some], several = expand(self._decoded(decode, begins[some], ends[some]))
         values = np.empty(int(lengths.sum()), np.int64)
-        at = before(lengths)
+        at = sums_before(lengths)
         values[at[right]] = single[right]
         values[np.repeat(at[some], lengths[some]) + numbers_within(lengths[some])] = several
         return lengths, values
@@ -248,12 +254,12 @@ class Values:
         try:
             return decode(b"[%b]" % b",".join(self._scan.slices(begins, ends)))
         except msgspec.DecodeError as error:
-            raise Misfit(str(error)) from None
+            raise UnusualEvent(str(error)) from None
 
 
 def _object(text: msgspec.Raw) -> msgspec.Raw | None:
     """Return the JSON of an object, None for null; raise Misfit for anything else."""
     first = bytes(memoryview(text)[:1])
     if first not in (b"{", b"n"):
-        raise Misfit("a field that is no object")
+        raise UnusualEvent("a field that is no object")
     return text if first == b"{" else None

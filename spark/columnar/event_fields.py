@@ -1,4 +1,4 @@
-"""How foldmq writes the events of each type: which fields, in which order, of which types.
+"""The JSON form of each type of event: the fields, their order and their types.
 
 All of it follows from ``eventstore.format.events``. What is written otherwise (an older version, a
 field with a default that is left out) is for ``parse_event``, which says what is wrong if anything
@@ -17,7 +17,7 @@ _BEGINS: Final[dict[Any, str]] = {str: '"', list: "[", dict: "{"}
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class EventField:
     """A field of the events of a type."""
 
     number: int
@@ -30,28 +30,28 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """The fields of a type of event, but for its name and version, which end it."""
+class EventShape:
+    """The fields of a type of event, without its name and version, which come last."""
 
-    fields: dict[str, Field]
+    fields: dict[str, EventField]
     tail: bytes
     """How it ends, from the comma before its name on."""
 
 
-def _shape_of(kind: type) -> Shape:
+def _shape_of(kind: type) -> EventShape:
     hints = get_type_hints(kind)
     names = [field.name for field in fields(kind) if field.name not in ("e", "v")]
     made = {name: _field(number, name, _kinds(hints[name])) for number, name in enumerate(names)}
     name = kind.__name__
     before = "," if made else "{"
-    return Shape(made, f'{before}"e":"{name}","v":{VERSIONS[name]}}}'.encode())
+    return EventShape(made, f'{before}"e":"{name}","v":{VERSIONS[name]}}}'.encode())
 
 
-def _field(number: int, name: str, kinds: frozenset[Any]) -> Field:
+def _field(number: int, name: str, kinds: frozenset[Any]) -> EventField:
     named = f'"{name}":'
     begins = "".join(_BEGINS.get(one, "") for one in kinds) if len(kinds) == 1 else ""
     literal = ("," if number else "{") + named + begins
-    return Field(number, kinds, literal.encode(), len(named))
+    return EventField(number, kinds, literal.encode(), len(named))
 
 
 def _kinds(hint: Any) -> frozenset[Any]:

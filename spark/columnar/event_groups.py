@@ -1,4 +1,4 @@
-"""The events of one type in a batch of records, and the entries that they stand for.
+"""The events of one type in a batch of records, and their entries.
 
 Lists that do not fit each other are a Misfit.
 """
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from eventstore.format import MAX_INDEX
-from spark.columnar.event_columns import Values
-from spark.columnar.run_columns import Integers, Misfit, before, numbers_within
+from spark.columnar.event_columns import EventColumns
+from spark.columnar.integer_columns import Integers, UnusualEvent, numbers_within, sums_before
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import msgspec
     import pyarrow as pa
 
-    from spark.columnar.integers import Flags
+    from spark.columnar.integer_text import Flags
 
 MESSAGES: Final = frozenset({"MessagePublished", "MessagesCarried", "RetainedSnapshot"})
 """Events that bring messages: an entry for each."""
@@ -36,12 +36,12 @@ COUNTED_BY: Final = {
 """Events with an entry for each integer of a column of runs."""
 
 
-class Group(Values):
+class EventGroup(EventColumns):
     """The events of one type, in the order of the log."""
 
-    def some(self, keep: Sequence[int]) -> Group:
+    def some(self, keep: Sequence[int]) -> EventGroup:
         """Return the group of some of the events only."""
-        return Group(self.kind, self._scan, self.numbers[list(keep)])
+        return EventGroup(self.kind, self._scan, self.numbers[list(keep)])
 
     @cached_property
     def counts(self) -> Integers:
@@ -53,7 +53,7 @@ class Group(Values):
         else:
             return np.ones(len(self), np.int64)
         if len(counts) and (int(counts.min()) < 0 or int(counts.max()) > MAX_INDEX + 1):
-            raise Misfit(f"{self.kind} with a count that cannot be")
+            raise UnusualEvent(f"{self.kind} with a count that cannot be")
         return counts
 
     @cached_property
@@ -87,8 +87,8 @@ class Group(Values):
             return values, None
         empty = counts == 0
         if self.kind != "MessagePublished" or not (empty | (counts == self.counts)).all():
-            raise Misfit(f"{self.kind} with fewer packet identifiers than messages")
-        pick = np.repeat(before(counts), self.counts) + self.entry
+            raise UnusualEvent(f"{self.kind} with fewer packet identifiers than messages")
+        pick = np.repeat(sums_before(counts), self.counts) + self.entry
         pick[np.repeat(empty, self.counts)] = -1
         return values, pick
 
@@ -96,7 +96,7 @@ class Group(Values):
         """Return the position of the message that each entry is about."""
         counts, values = self.runs("refs")
         if not np.array_equal(counts, self.counts):
-            raise Misfit(f"{self.kind} with another number of positions than of messages")
+            raise UnusualEvent(f"{self.kind} with another number of positions than of messages")
         return values
 
     def waits(self) -> Flags:
@@ -120,19 +120,19 @@ class Group(Values):
         else:
             spread = np.where(lengths < 0, self.counts, lengths)
             self._check_lengths(spread, "sizes")
-            pick = np.repeat(before(np.abs(lengths)), self.counts)
+            pick = np.repeat(sums_before(np.abs(lengths)), self.counts)
             pick += np.where(np.repeat(lengths < 0, self.counts), 0, self.entry)
             each = values[pick]
         if len(each) and int(each.min()) < 0:
-            raise Misfit(f"{self.kind} with a negative size")
+            raise UnusualEvent(f"{self.kind} with a negative size")
         return each
 
     @cached_property
     def starts(self) -> Integers:
         """Where each payload begins in its record's payload area."""
         at = self.integers("at")
-        so_far = before(self.sizes)
-        firsts = before(self.counts)
+        so_far = sums_before(self.sizes)
+        firsts = sums_before(self.counts)
         inside = np.minimum(firsts, max(self.total - 1, 0))
         base = so_far[inside] if self.total else np.zeros(len(firsts), np.int64)
         return (at - base)[self.event_of] + so_far
@@ -145,17 +145,17 @@ class Group(Values):
             return topics, None
         chosen, which = self.integer_lists("which")
         if len(lengths) and int(lengths[(self.counts > 0) & (chosen == 0)].min(initial=1)) < 1:
-            raise Misfit(f"{self.kind} without a topic")
+            raise UnusualEvent(f"{self.kind} without a topic")
         if not len(which):
             if self.single and (lengths == 1).all():
                 return topics, None
-            return topics, before(lengths)[self.event_of]
+            return topics, sums_before(lengths)[self.event_of]
         self._check_lengths(np.where(chosen == 0, self.counts, chosen), "which")
         picked = np.zeros(self.total, np.int64)
         picked[np.repeat(chosen > 0, self.counts)] = which
         if int(picked.min()) < 0 or bool((picked >= lengths[self.event_of]).any()):
-            raise Misfit(f"{self.kind} with a topic that is not there")
-        return topics, before(lengths)[self.event_of] + picked
+            raise UnusualEvent(f"{self.kind} with a topic that is not there")
+        return topics, sums_before(lengths)[self.event_of] + picked
 
     def properties(self) -> list[msgspec.Raw | None] | None:
         """Return the properties of each message, None for none; None: no message has any."""
@@ -165,7 +165,9 @@ class Group(Values):
         found: list[msgspec.Raw | None] = []
         for properties, count in zip(lists, self.counts.tolist(), strict=True):
             if properties is not None and len(properties) != count:
-                raise Misfit(f"{self.kind} with another number of properties than of messages")
+                raise UnusualEvent(
+                    f"{self.kind} with another number of properties than of messages"
+                )
             found += [None] * count if properties is None else properties
         return found
 
@@ -177,4 +179,4 @@ class Group(Values):
 
     def _check_lengths(self, lengths: Integers, name: str) -> None:
         if not np.array_equal(lengths, self.counts):
-            raise Misfit(f"{self.kind} with another number of {name} than of messages")
+            raise UnusualEvent(f"{self.kind} with another number of {name} than of messages")

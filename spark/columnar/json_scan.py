@@ -1,4 +1,4 @@
-"""Where the events of a batch are in their JSON, and where each event's fields are.
+"""Locates the events of a batch in their JSON, and the fields of each event.
 
 The JSON of all events of a batch is one text, in which numpy finds the quotes, the keys, and where
 each event begins and ends. No event is made into an object: a column is cut out of the text, for
@@ -14,15 +14,15 @@ import orjson
 import pyarrow as pa
 
 from eventstore.format import HEADER_FROM
-from spark.columnar.arrays import cut, of_joined, of_texts
-from spark.columnar.integers import PAD, parse, words_of
-from spark.columnar.run_columns import Integers, Misfit
+from spark.columnar.arrays import cut_pieces, of_joined, of_texts
+from spark.columnar.integer_columns import Integers, UnusualEvent
+from spark.columnar.integer_text import PAD, parse_integers, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from eventstore.format import Record
-    from spark.columnar.integers import Flags
+    from spark.columnar.integer_text import Flags
 
 _EVENTS: Final = b',"events":['
 _QUOTE, _COLON, _COMMA, _BACKSLASH, _OPEN, _CLOSE = map(ord, '":,\\{}')
@@ -39,12 +39,12 @@ def area_of(record: Record) -> memoryview:
     # Within a string the quotes would be escaped: the first place is the one.
     start = data.find(_EVENTS, HEADER_FROM, end) + len(_EVENTS)
     if start < HEADER_FROM + len(_EVENTS) or data[end : end + 2] != b"]}":
-        raise Misfit("a header that is written otherwise")
+        raise UnusualEvent("a header that is written otherwise")
     return memoryview(data)[start:end]
 
 
-class Scan:
-    """The JSON of the events of some records, taken apart."""
+class JsonScan:
+    """The JSON of the events of some records, with the places of their fields."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         areas = [area_of(record) for record in records]
@@ -55,7 +55,7 @@ class Scan:
         self._words = words_of(text)
         self._buffer = pa.py_buffer(text)
         if int(self.bytes.min()) < _SPACE:
-            raise Misfit("a control character")
+            raise UnusualEvent("a control character")
         if not text.isascii():
             self._check_utf8()
         self._has_escapes = b"\\" in text
@@ -65,7 +65,7 @@ class Scan:
         self.closes = quotes[1::2]
         """Where its closing quote is."""
         if len(self.opens) != len(self.closes):
-            raise Misfit("a string without an end")
+            raise UnusualEvent("a string without an end")
         braces, depths = self._braces(quotes)
         opening = self.bytes[braces] == _OPEN
         self.begins = braces[opening & (depths == 1)]
@@ -86,7 +86,7 @@ class Scan:
         self.first_key = np.flatnonzero(self.bytes[self.key_at - 1] == _OPEN)
         """For each event, which of the keys is its first one."""
         if not np.array_equal(self.key_at[self.first_key], self.begins + 1):
-            raise Misfit("an event without fields")
+            raise UnusualEvent("an event without fields")
         self.key_count = np.diff(self.first_key, append=len(keys))
         """For each event, how many fields it has."""
 
@@ -94,7 +94,7 @@ class Scan:
         try:
             of_joined(self.text, np.array([len(self.text)])).validate(full=True)
         except pa.ArrowInvalid:
-            raise Misfit("text that is no UTF-8") from None
+            raise UnusualEvent("text that is no UTF-8") from None
 
     def _quotes(self) -> Integers:
         """Return where strings begin and end."""
@@ -125,7 +125,7 @@ class Scan:
             or not np.array_equal(begins[1:], ends[:-1] + 1)
             or not (self.bytes[ends[:-1]] == _COMMA).all()
         ):
-            raise Misfit("not a list of events")
+            raise UnusualEvent("not a list of events")
 
     def _lengths(self, areas: Sequence[memoryview], some: Sequence[memoryview]) -> Integers:
         sizes = np.fromiter(map(len, areas), np.int64, len(areas))
@@ -134,7 +134,7 @@ class Scan:
             stops = PAD + np.cumsum(sizes[sizes > 0] + 1)
             behind = np.searchsorted(self.ends, stops)
             if not np.array_equal(self.ends[behind - 1] + 1, stops):
-                raise Misfit("an event in two records")
+                raise UnusualEvent("an event in two records")
             lengths[sizes > 0] = np.diff(behind, prepend=0)
         return lengths
 
@@ -169,11 +169,11 @@ class Scan:
 
     def numbers(self, begins: Integers, ends: Integers) -> tuple[Integers, Flags]:
         """Return integers, and which of them are some."""
-        return parse(self.text, begins, ends)
+        return parse_integers(self.text, begins, ends)
 
     def strings(self, begins: Integers, ends: Integers) -> pa.Array:
         """Return what is between quotes, in the order of the text."""
-        found = cut(self._buffer, begins, ends, pa.string())
+        found = cut_pieces(self._buffer, begins, ends, pa.string())
         if not self._has_escapes:
             return found
         some = self.slices(begins, ends)
@@ -185,11 +185,11 @@ class Scan:
 
     def raw(self, begins: Integers, ends: Integers) -> pa.Array:
         """Return pieces of JSON as they are written, in the order of the text."""
-        return cut(self._buffer, begins, ends, pa.string())
+        return cut_pieces(self._buffer, begins, ends, pa.string())
 
 
 def _unescaped(text: bytes) -> bytes:
     try:
         return cast("str", orjson.loads(b'"%b"' % text)).encode()
     except ValueError:
-        raise Misfit("a string that is none") from None
+        raise UnusualEvent("a string that is none") from None

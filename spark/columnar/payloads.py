@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from spark.columnar.arrays import cut, indices, of_texts
-from spark.columnar.run_columns import Integers, Misfit, before
+from spark.columnar.arrays import cut_pieces, indices, of_texts
+from spark.columnar.integer_columns import Integers, UnusualEvent, sums_before
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from eventstore.format import Record
 
 
-class Areas:
-    """The payload areas of some records, joined when a payload is wanted."""
+class PayloadAreas:
+    """The payload areas of some records, joined when first needed."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         self._records = records
         self._lengths = np.array([len(record.payload) for record in records], np.int64)
-        self._bases = before(self._lengths)
+        self._bases = sums_before(self._lengths)
         self._joined: pa.Buffer | None = None
 
     def check(self, owners: Integers, starts: Integers, sizes: Integers) -> None:
@@ -32,7 +32,7 @@ class Areas:
             or int(sizes.min()) < 0
             or bool((starts + sizes > self._lengths[owners]).any())
         ):
-            raise Misfit("a payload outside the record's payload area")
+            raise UnusualEvent("a payload outside the record's payload area")
 
     def cut(self, owners: Integers, starts: Integers, sizes: Integers) -> pa.Array:
         """Return payloads; ``owners`` says in which record's area each one begins where."""
@@ -46,7 +46,7 @@ class Areas:
             begins, ends = begins[order], ends[order]
             if bool((begins[1:] < ends[:-1]).any()):
                 return self._copied(owners, starts, sizes)
-        found = cut(self._joined, begins, ends, pa.binary())
+        found = cut_pieces(self._joined, begins, ends, pa.binary())
         if order is None:
             return found
         back = np.empty(len(order), np.int64)

@@ -1,4 +1,4 @@
-"""Which rows are wanted: what a query pushed down, and between which places it reads."""
+"""Filters of rows: those that a query pushed down, and the positions that it reads."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from eventstore.nats import LOG_STREAM_PREFIX
 
 if TYPE_CHECKING:
     from eventstore.format import Position
-    from spark.columnar.event_groups import Group
+    from spark.columnar.event_groups import EventGroup
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RowFilter:
     """Types and sessions (None: all of them), and the first and last position (both included)."""
 
     types: frozenset[str] | None = None
@@ -21,7 +21,7 @@ class Wanted:
     first: Position = 0
     last: Position | None = None
 
-    def of(self, group: Group) -> Group | None:
+    def of(self, group: EventGroup) -> EventGroup | None:
         """Return the events of a group that are wanted, None when there are none."""
         if self.types is not None and group.kind not in self.types:
             return None
@@ -37,8 +37,8 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
-    """What the filters of a query leave over; None: everything."""
+class PushedFilters:
+    """The filters of a query that were pushed down; None: no filter."""
 
     nodes: frozenset[str] | None = None
     types: frozenset[str] | None = None
@@ -57,6 +57,6 @@ class Pushed:
             return False
         return stream.removeprefix(LOG_STREAM_PREFIX) not in self.nodes
 
-    def wanted(self, first: Position, last: Position | None) -> Wanted:
+    def wanted(self, first: Position, last: Position | None) -> RowFilter:
         """Return which rows of a record are."""
-        return Wanted(self.types, self.sessions, first, last)
+        return RowFilter(self.types, self.sessions, first, last)

@@ -1,4 +1,4 @@
-"""How much memory rows take that repeat what their event says once.
+"""The memory that rows take which repeat values of their event.
 
 An event about 30 000 messages is short, and its rows each have its session and its filter, which
 may have 64 KiB. So what a batch is bounded by cannot be rows alone.
@@ -16,11 +16,11 @@ from spark.columnar.event_groups import MESSAGES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from spark.columnar.batch_layout import Made
-    from spark.columnar.event_groups import Group
-    from spark.columnar.run_columns import Integers
+    from spark.columnar.batch_layout import PlacedEvents
+    from spark.columnar.event_groups import EventGroup
+    from spark.columnar.integer_columns import Integers
 
-ROWS: Final = 1 << 15
+MOST_ROWS: Final = 1 << 15
 """Rows of an Arrow batch at most."""
 _BYTES: Final = 32 << 20
 """Bytes of text that the rows of a batch may repeat."""
@@ -33,11 +33,11 @@ _TEXTS: Final = {
 """Event type -> its fields of text, which all of its rows have."""
 
 
-def cut(made: Sequence[Made], start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Cut the rows from one to before another into ranges, each for one batch."""
+def cut_rows(made: Sequence[PlacedEvents], start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Split a range of rows into ranges of one batch each."""
     sums = _sums(made, stop)
     while start < stop:
-        end = min(start + ROWS, stop)
+        end = min(start + MOST_ROWS, stop)
         if sums is not None:
             within = int(np.searchsorted(sums, sums[start] + _BYTES, "right")) - 1
             end = max(start + 1, min(end, within))
@@ -45,7 +45,7 @@ def cut(made: Sequence[Made], start: int, stop: int) -> Iterator[tuple[int, int]
         start = end
 
 
-def _sums(made: Sequence[Made], stop: int) -> Integers | None:
+def _sums(made: Sequence[PlacedEvents], stop: int) -> Integers | None:
     """Return for each row what all before it repeat; None: together they do not repeat much."""
     widths = [(one, _widths(one.group)) for one in made if not one.group.single]
     if sum(int(width @ one.group.counts) for one, width in widths) <= _BYTES:
@@ -56,7 +56,7 @@ def _sums(made: Sequence[Made], stop: int) -> Integers | None:
     return np.cumsum(sums)
 
 
-def _widths(group: Group) -> Integers:
+def _widths(group: EventGroup) -> Integers:
     """Return the bytes that each row of an event has of it, about."""
     widths = np.zeros(len(group), np.int64)
     for name in _TEXTS[group.kind]:

@@ -1,1 +1,47 @@
 """The data source ``foldmq``: options, planning, pushdown, batches and streams."""
+
+from typing import TYPE_CHECKING
+
+from protocol.front_door import front_door
+
+if TYPE_CHECKING:
+    from spark.datasource.discovery import (
+        find_in_archive,
+        find_in_nats,
+        find_logs,
+        join_with_archive,
+    )
+    from spark.datasource.log import Log, LogBounds
+    from spark.datasource.moments import MomentOption
+    from spark.datasource.options import SourceOptions
+    from spark.datasource.planning import RecordTimes, plan_log, plan_ranges, split_ranges
+    from spark.datasource.source import FoldmqSource, register
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "discovery": "find_in_archive find_in_nats find_logs join_with_archive",
+            "log": "Log LogBounds",
+            "moments": "MomentOption",
+            "options": "SourceOptions",
+            "planning": "RecordTimes plan_log plan_ranges split_ranges",
+            "source": "FoldmqSource register",
+        },
+    )
+
+__all__ = [
+    "FoldmqSource",
+    "Log",
+    "LogBounds",
+    "MomentOption",
+    "RecordTimes",
+    "SourceOptions",
+    "find_in_archive",
+    "find_in_nats",
+    "find_logs",
+    "join_with_archive",
+    "plan_log",
+    "plan_ranges",
+    "register",
+    "split_ranges",
+]

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from eventstore.display import escaped
-from eventstore.errors import CorruptLog
+from eventstore.errors import CorruptLog, NoLog
 from eventstore.format import link_of
 from eventstore.nats import disconnect, list_logs
-from spark.runtime.marked_errors import BadOption, NoLog, OtherLog
-from spark.runtime.sync_calls import run
-from spark.storage.nats_log import look_up
+from spark.runtime import BadOption, OtherLog, run_sync
+from spark.storage import look_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -19,37 +18,36 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
 
     from protocol.errors import FoldmqError
-    from spark.datasource.options import Options
-    from spark.storage.archive_log import ArchivedStored
-    from spark.storage.nats_access import Access
-    from spark.storage.nats_log import NatsStored
-    from spark.storage.stored_log import Stored
+    from spark.datasource.options import SourceOptions
+    from spark.storage import ArchivedLog, NatsAccess, NatsLog, StoredLog
 
 _LISTED: Final = 10
 _STEP_BYTES: Final = 4 << 20
 
 
-def find(options: Options) -> list[Stored]:
+def find_logs(options: SourceOptions) -> list[StoredLog]:
     """Return the logs as they are now, each once, in the order of their names.
 
     Raises NoLog, BadOption when it must be said which, NatsUnavailable, and what reading the
     archive raises.
     """
-    old = in_archive(options)
+    old = find_in_archive(options)
     access = options.access
-    return find_with(options, [] if access is None else run(_ask(access, options.streams)), old)
+    return join_with_archive(
+        options, [] if access is None else run_sync(_ask(access, options.streams)), old
+    )
 
 
-async def _ask(access: Access, wanted: Sequence[str]) -> list[NatsStored]:
+async def _ask(access: NatsAccess, wanted: Sequence[str]) -> list[NatsLog]:
     client = await access.open()
     try:
-        return await in_nats(client, access, wanted)
+        return await find_in_nats(client, access, wanted)
     finally:
         await disconnect(client)
 
 
-async def in_nats(client: Client, access: Access, wanted: Sequence[str]) -> list[NatsStored]:
-    """Return those of the wanted logs (all without a name) that are in NATS."""
+async def find_in_nats(client: Client, access: NatsAccess, wanted: Sequence[str]) -> list[NatsLog]:
+    """Return the wanted logs (all if none is named) that are in NATS."""
     names = [name for name in wanted if name != "*"]
     if not wanted or "*" in wanted:
         names += [name for name in await list_logs(client) if name not in names]
@@ -57,7 +55,7 @@ async def in_nats(client: Client, access: Access, wanted: Sequence[str]) -> list
     return [one for one in found if one is not None]
 
 
-def in_archive(options: Options) -> list[ArchivedStored]:
+def find_in_archive(options: SourceOptions) -> list[ArchivedLog]:
     """Return the wanted logs that are in the archive, if there is one.
 
     It is to be asked before NATS: what is archived goes on while we ask, so that an archive that
@@ -65,21 +63,21 @@ def in_archive(options: Options) -> list[ArchivedStored]:
     """
     if options.archive is None:
         return []
-    from spark.storage import archive_log  # not before: Parquet takes long to import
+    from spark.storage import archived_logs  # not before: Parquet takes long to import
 
-    wanted, found = options.streams, archive_log.plan(options.archive)
+    wanted, found = options.streams, archived_logs(options.archive)
     return [one for one in found if not wanted or "*" in wanted or one.stream in wanted]
 
 
-def find_with(
-    options: Options, stored: Iterable[NatsStored], old: Iterable[ArchivedStored]
-) -> list[Stored]:
-    """Return the wanted logs, of which some are in NATS, and old ones in the archive.
+def join_with_archive(
+    options: SourceOptions, stored: Iterable[NatsLog], old: Iterable[ArchivedLog]
+) -> list[StoredLog]:
+    """Return the wanted logs, joining those in NATS with those in the archive.
 
-    Raises as :func:`find`, and OtherLog.
+    Raises as :func:`find_logs`, and OtherLog.
     """
     wanted = [name for name in options.streams if name != "*"]
-    logs: dict[str, Stored] = {one.stream: one for one in stored}
+    logs: dict[str, StoredLog] = {one.stream: one for one in stored}
     for one in old:
         new = logs.get(one.stream)
         logs[one.stream] = one if new is None else _joined(_reaching(one, new, options), new)
@@ -98,28 +96,28 @@ def find_with(
     return [logs[name] for name in sorted(logs)]
 
 
-def _where(options: Options) -> str:
+def _where(options: SourceOptions) -> str:
     archive = None
     if options.archive is not None:
-        from spark.storage.directories import shown
+        from spark.storage import directory_text
 
-        archive = f"in the archive {shown(options.archive)}"
+        archive = f"in the archive {directory_text(options.archive)}"
     nats = None if options.access is None else f"on {options.access.where}"
     return " or ".join(place for place in (nats, archive) if place is not None)
 
 
-def _reaching(old: ArchivedStored, new: Stored, options: Options) -> ArchivedStored:
+def _reaching(old: ArchivedLog, new: StoredLog, options: SourceOptions) -> ArchivedLog:
     """Return the part of a log in the archive; as it is now if the other one begins behind it.
 
     The broker may have cut its log since the archive was asked, for more is archived now.
     """
     if new.first <= old.last + 1:
         return old
-    return next((one for one in in_archive(options) if one.stream == old.stream), old)
+    return next((one for one in find_in_archive(options) if one.stream == old.stream), old)
 
 
-def _joined(old: ArchivedStored, new: Stored) -> Stored:
-    """Return the log that both have; raises OtherLog if it is not one.
+def _joined(old: ArchivedLog, new: StoredLog) -> StoredLog:
+    """Return both parts as one log; raises OtherLog if they are not of one log.
 
     If the log goes on behind the archive, that shows where it does: in the chain.
     """
@@ -136,18 +134,18 @@ def _joined(old: ArchivedStored, new: Stored) -> Stored:
                 f"log {new.stream} has another record {old.last} than the archive {old.folder}: "
                 f"{advice}"
             )
-    return JoinedStored(old, new)
+    return JoinedLog(old, new)
 
 
 @dataclass(frozen=True, slots=True)
-class JoinedStored:
+class JoinedLog:
     """A log whose older records are in an archive, and whose newer ones are in NATS.
 
     What is in both is read from the archive. That both are of one log shows in the chain.
     """
 
-    older: Stored
-    newer: Stored
+    older: StoredLog
+    newer: StoredLog
 
     @property
     def stream(self) -> str:
@@ -156,12 +154,12 @@ class JoinedStored:
 
     @property
     def first(self) -> int:
-        """Sequence of the first record that one of both has."""
+        """Sequence of the first record in either."""
         return min((one.first for one in self._with_records()), default=1)
 
     @property
     def last(self) -> int:
-        """Sequence of the last record that one of both has."""
+        """Sequence of the last record in either."""
         return max((one.last for one in self._with_records()), default=0)
 
     @property
@@ -226,5 +224,5 @@ class JoinedStored:
             return self.older.place(sequence)
         return self.newer.place(sequence)
 
-    def _with_records(self) -> list[Stored]:
+    def _with_records(self) -> list[StoredLog]:
         return [one for one in (self.older, self.newer) if one.last >= one.first]

@@ -1,4 +1,4 @@
-"""A log as jobs and notebooks hold it: tables with the columns that they name."""
+"""``Log``: the tables of one or several logs, for jobs and notebooks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from eventstore.format import (
     position,
     sequence_of,
 )
-from spark.datasource.discovery import find
-from spark.datasource.options import Options
-from spark.datasource.planning import ranges
+from spark.datasource.discovery import find_logs
+from spark.datasource.options import SourceOptions
+from spark.datasource.planning import plan_ranges
 from spark.datasource.source import register
-from spark.storage.node_names import nodes_of
-from spark.storage.stored_log import opened
+from spark.storage import nodes_of, open_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,16 +29,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from eventstore.format import Position
-    from spark.storage.stored_log import Range
+    from spark.storage import RecordRange
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class LogBounds:
     """Where a log begins and ends."""
 
     stream: str
     begins: int
-    """Sequence of the first record that there is: more than 1 if the log was cut."""
+    """Sequence of the first record that exists: more than 1 if the log was cut."""
     ends: int
     """Sequence of the last one."""
     first: int
@@ -74,7 +73,7 @@ class Log:
         return self.having(until=str(moment))
 
     def since(self, moment: str | int) -> Log:
-        """Return the log from a position or an ISO time on."""
+        """Return the log from a position or an ISO time, included."""
         return self.having(**{"from": str(moment)})
 
     def only(
@@ -82,7 +81,7 @@ class Log:
     ) -> Log:
         """Return the log with events of some types and sessions only; None: all.
 
-        Other than a filter of a query, this is not read at all. (Spark 4.3 can push filters into
+        Unlike a filter of a query, this leaves the rest unread. (Spark 4.3 can push filters into
         the source as well, but then one DataFrame must not be used twice: see docs/spark.md.)
         """
         given = {"types": types, "sessions": sessions}
@@ -90,12 +89,12 @@ class Log:
         return self.having(**chosen)
 
     def to_its_end(self) -> Log:
-        """Return the log up to where it ends whenever it is read, whatever :meth:`until` said."""
+        """Return the log without the end that :meth:`until` set."""
         kept = {name: value for name, value in self.options.items() if name.lower() != "until"}
         return replace(self, options=kept)
 
     def having(self, **options: str) -> Log:
-        """Return the log with some options set otherwise; ``stream`` replaces ``node``."""
+        """Return the log with other options; ``stream`` replaces ``node``."""
         kept = {
             name: value
             for name, value in self.options.items()
@@ -114,13 +113,13 @@ class Log:
             return self
         return self.having(until=json.dumps(ends), stream=",".join(ends))
 
-    def ranges(self) -> list[Range]:
-        """Return what is read of each log as of now; a log without records is left out."""
-        options = Options.read(self.options)
-        return ranges(find(options), options, options.pushed)
+    def ranges(self) -> list[RecordRange]:
+        """Return the range that is read of each log, as of now; empty logs are left out."""
+        options = SourceOptions.read(self.options)
+        return plan_ranges(find_logs(options), options, options.pushed)
 
-    def bounds(self) -> dict[str, Bounds]:
-        """Return from where to where each node's log is read as of now, by the node's name.
+    def bounds(self) -> dict[str, LogBounds]:
+        """Return the bounds of each node's log as of now, by the node's name.
 
         A log without records is left out. No job of Spark is run. Raises as :meth:`pinned`, and
         BadOption when two logs are of one node.
@@ -128,7 +127,7 @@ class Log:
         ranges = self.ranges()
         nodes = nodes_of(found.stored for found in ranges)
         return {
-            nodes[found.stored.stream]: Bounds(
+            nodes[found.stored.stream]: LogBounds(
                 found.stored.stream,
                 found.stored.first,
                 found.stored.last,
@@ -147,7 +146,7 @@ class Log:
         return self.spark.read.format("foldmq").options(**options).load()
 
 
-def _end_of(found: Range) -> Position:
+def _end_of(found: RecordRange) -> Position:
     """Return the last position of a range: the last one of the event in which ``until`` lies."""
     until = found.until
     if until is None:
@@ -157,7 +156,7 @@ def _end_of(found: Range) -> Position:
     end = until
     # Where this record cannot be read, the job that reads it says so.
     with (
-        opened(found.stored, found.last, found.last) as records,
+        open_records(found.stored, found.last, found.last) as records,
         suppress(CorruptLog, UnknownLogFormat, UnreadableEvent),
     ):
         for sequence, data in records:

@@ -1,41 +1,28 @@
-"""Places in logs as options name them: a position, a time, or a position for each log."""
+"""The options ``from`` and ``until``: a position, a time, or a position for each log."""
 
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from datetime import UTC
+from typing import TYPE_CHECKING
 
-from eventstore.format import MAX_INDEX, Position, parse_position, position
-from spark.runtime.marked_errors import BadOption
+from eventstore.format import MAX_INDEX, Moment, parse_moment
+from spark.runtime import BadOption
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_POSITION: Final = re.compile(r"[0-9]{1,13}(\.[0-9]{1,7})?")
-_EPOCH: Final = datetime.fromtimestamp(0, UTC)
-
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """A position, or a time in Unix milliseconds; exactly one of both is set."""
-
-    text: str
-    position: Position | None = None
-    time_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Moments:
-    """Where reading begins or ends: one moment for all logs, or one for each; None: anywhere."""
+class MomentOption:
+    """Where reading begins or ends: one moment for all logs, or one for each; None: no bound."""
 
     everywhere: Moment | None = None
     each: Mapping[str, Moment] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, option: str, text: str | None) -> Moments:
+    def read(cls, option: str, text: str | None) -> MomentOption:
         """Read an option; raises BadOption.
 
         A record's number alone stands for all of it: in ``until`` for its last position, in
@@ -55,7 +42,7 @@ class Moments:
 
     @property
     def given(self) -> bool:
-        """Whether there is one."""
+        """Whether a moment is set."""
         return self.everywhere is not None or bool(self.each)
 
     def of(self, stream: str) -> Moment | None:
@@ -64,7 +51,7 @@ class Moments:
 
     @staticmethod
     def offsets(text: str | None) -> Mapping[str, int]:
-        """Read where a stream begins; gives of each log, ``*`` for all, the last one not to read.
+        """Read where a stream begins; return the last record not to read by log, ``*`` for all.
 
         It is ``earliest``, ``latest`` (-1), the sequence of the first record to read, or a JSON
         object as in a checkpoint, of the last ones not to read.
@@ -85,24 +72,10 @@ class Moments:
 
 
 def _moment(option: str, text: str) -> Moment:
-    text = text.strip()
-    if _POSITION.fullmatch(text):
-        whole = "." not in text
-        try:
-            if whole:
-                return Moment(text, position(int(text), MAX_INDEX if option == "until" else 0))
-            return Moment(text, parse_position(text))
-        except ValueError:
-            pass
-    else:
-        try:
-            moment = datetime.fromisoformat(text)
-            if moment.tzinfo is None:
-                moment = moment.replace(tzinfo=UTC)
-            return Moment(text, time_ms=(moment - _EPOCH) // timedelta(milliseconds=1))
-        except (ValueError, OverflowError):
-            pass
-    raise BadOption(
-        f"{option} = {text!a}: expected a position such as 12 or 12.3, or a time such as "
-        "2026-11-20T09:30:00Z"
-    )
+    moment = parse_moment(text, UTC, MAX_INDEX if option == "until" else 0)
+    if moment is None:
+        raise BadOption(
+            f"{option} = {text.strip()!a}: expected a position such as 12 or 12.3, or a time such "
+            "as 2026-11-20T09:30:00Z"
+        )
+    return moment

@@ -1,4 +1,4 @@
-"""Up to where a batch of a stream goes: the ends of whole turns, within limits."""
+"""The ends of the batches of a stream: ends of turns, within limits."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import CorruptLog
 from eventstore.format import decode_record
-from spark.storage.record_frames import frame_of
-from spark.storage.stored_log import Stored, opened
+from spark.storage import StoredLog, frame_of, open_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +15,7 @@ _MORE: Final = 8
 """By how many times as many records are looked at, if a turn did not end among the last ones."""
 
 
-def whole_end(stored: Stored, above: int, last: int) -> int:
+def whole_end(stored: StoredLog, above: int, last: int) -> int:
     """Return the last record up to a sequence with which a turn ends; ``above`` for none."""
     count = 1
     while last > above:
@@ -33,15 +32,15 @@ def whole_end(stored: Stored, above: int, last: int) -> int:
 
 
 def _ends(sequence: int, data: bytes) -> bool:
-    """Return whether a turn ends with a record; a damaged one counts: a batch must tell of it."""
+    """Return whether a turn ends with a record; a damaged one counts, as a batch must report it."""
     try:
         return frame_of(sequence, data).last
     except CorruptLog:
         return True
 
 
-def within(stored: Stored, above: int, end: int, limits: Mapping[str, int]) -> int:
-    """Return up to where a batch may go that begins behind a sequence, at most to ``end``.
+def within(stored: StoredLog, above: int, end: int, limits: Mapping[str, int]) -> int:
+    """Return the end of a batch that begins behind a sequence, at most ``end``.
 
     ``limits`` are ``records``, ``bytes`` (by their average) and ``events``; a turn that is larger
     than they are is taken alone.
@@ -58,10 +57,10 @@ def within(stored: Stored, above: int, end: int, limits: Mapping[str, int]) -> i
     return found if found > above else _next_end(stored, most, end)
 
 
-def _of_events(stored: Stored, above: int, last: int, limit: int) -> int:
+def _of_events(stored: StoredLog, above: int, last: int, limit: int) -> int:
     """Return the last record, but at least the first one, up to which there are not more events."""
     seen = 0
-    with opened(stored, above + 1, last) as records:
+    with open_records(stored, above + 1, last) as records:
         for sequence, data in records:
             try:
                 seen += len(decode_record(sequence, data).raw_events)
@@ -72,9 +71,9 @@ def _of_events(stored: Stored, above: int, last: int, limit: int) -> int:
     return last
 
 
-def _next_end(stored: Stored, above: int, end: int) -> int:
+def _next_end(stored: StoredLog, above: int, end: int) -> int:
     """Return the first record behind a sequence with which a turn ends."""
-    with opened(stored, above + 1, end) as records:
+    with open_records(stored, above + 1, end) as records:
         for sequence, data in records:
             if _ends(sequence, data):
                 return sequence

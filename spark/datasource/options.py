@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from eventstore.display import escaped
 from eventstore.nats import LOG_STREAM_PREFIX
-from spark.columnar.row_filter import Pushed
-from spark.datasource.moments import Moments
-from spark.runtime.marked_errors import BadOption
-from spark.schema.columns import Columns
-from spark.storage.nats_access import Access
+from spark.columnar import PushedFilters
+from spark.datasource.moments import MomentOption
+from spark.runtime import BadOption
+from spark.schema import Columns
+from spark.storage import NatsAccess
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,19 +42,19 @@ _CLOCK_SKEW: Final = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What is to be read, and how."""
+class SourceOptions:
+    """What to read, and how."""
 
-    access: Access | None
+    access: NatsAccess | None
     """None: from an archive alone."""
     streams: tuple[str, ...]
     """Names of logs; ``*`` is all that there are, and none at all the only one."""
     archive: str | None = field(repr=False)  # a URI may have a password in it
     columns: Columns
-    start: Moments
-    until: Moments
+    start: MomentOption
+    until: MomentOption
     partitions: int | None
-    pushed: Pushed
+    pushed: PushedFilters
     """What is left over of the rows by the options themselves."""
     pushdown: bool
     """Whether the filters of a query may be pushed down too."""
@@ -68,7 +68,7 @@ class Options:
     -1: the end as of then. Logs that are not named begin at their beginning."""
 
     @classmethod
-    def read(cls, given: Mapping[str, str]) -> Options:
+    def read(cls, given: Mapping[str, str]) -> SourceOptions:
         """Read options; raises BadOption. Their names may be written in any case."""
         options = {name.lower(): value for name, value in given.items() if value}
         options.pop("path", None)
@@ -78,7 +78,7 @@ class Options:
                 raise BadOption(f"there is no option {escaped(name)!r}: there are {known}")
         access = None
         if options.get("nats"):
-            access = Access({name: options[name] for name in _ACCESS if name in options})
+            access = NatsAccess({name: options[name] for name in _ACCESS if name in options})
         archive = options.get("archive") or None
         if access is None and archive is None:
             raise BadOption(
@@ -97,10 +97,10 @@ class Options:
             _streams(options),
             archive,
             Columns.of(rows, names),
-            Moments.read("from", options.get("from")),
-            Moments.read("until", options.get("until")),
+            MomentOption.read("from", options.get("from")),
+            MomentOption.read("until", options.get("until")),
             None if partitions is None else _positive("partitions", partitions),
-            Pushed(
+            PushedFilters(
                 types=_types(options.get("types")),
                 sessions=_names("sessions", options.get("sessions")),
             ),
@@ -108,7 +108,7 @@ class Options:
             mode,
             1000 * _positive("clockSkew", options.get("clockskew", str(_CLOCK_SKEW))),
             {name[3:-10]: _positive(name, options[name]) for name in _LIMITS if name in options},
-            Moments.offsets(options.get("startingoffset")),
+            MomentOption.offsets(options.get("startingoffset")),
         )
 
 

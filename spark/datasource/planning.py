@@ -1,4 +1,4 @@
-"""Which ranges of which logs are read: by positions, times and filters, cut into partitions."""
+"""Plans the ranges to read from each log by positions, times and filters, and splits them."""
 
 from __future__ import annotations
 
@@ -8,40 +8,41 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from eventstore.display import escaped
-from eventstore.errors import CorruptLog
+from eventstore.errors import CorruptLog, CutOff
 from eventstore.format import MAX_INDEX, index_of, sequence_of
-from spark.runtime.marked_errors import BadOption, CutOff, of_log
-from spark.storage.record_frames import frame_of
-from spark.storage.stored_log import Range, opened
+from spark.runtime import BadOption, name_log_in_errors
+from spark.storage import RecordRange, frame_of, open_records
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from spark.columnar.row_filter import Pushed
-    from spark.datasource.moments import Moments
-    from spark.datasource.options import Options
-    from spark.storage.stored_log import Stored
+    from spark.columnar import PushedFilters
+    from spark.datasource.moments import MomentOption
+    from spark.datasource.options import SourceOptions
+    from spark.storage import StoredLog
 
 _PARTITION_BYTES: Final = 32 << 20
 _NEAR: Final = 64
 _LISTED: Final = 10
 
 
-def ranges(found: Iterable[Stored], options: Options, pushed: Pushed) -> list[Range]:
-    """Return what of some logs is to be read, without those of which it is nothing.
+def plan_ranges(
+    found: Iterable[StoredLog], options: SourceOptions, pushed: PushedFilters
+) -> list[RecordRange]:
+    """Return the ranges to read from each log, omitting empty ones.
 
-    Raises as :func:`plan`, and BadOption when an option names a log that is not among them.
+    Raises as :func:`plan_log`, and BadOption when an option names a log that is not among them.
     """
     logs = list(found)
     names = [stored.stream for stored in logs]
     for option, moments in (("until", options.until), ("from", options.start)):
         check_named(option, moments.each, names)
-    planned = (plan(stored, options, pushed) for stored in logs)
+    planned = (plan_log(stored, options, pushed) for stored in logs)
     return [one for one in planned if one is not None]
 
 
 def check_named(option: str, named: Iterable[str], logs: Collection[str]) -> None:
-    """Raise BadOption when an option names a log that is not read: its place would be ignored."""
+    """Raise BadOption when an option names a log that is not read."""
     for name in named:
         if name not in logs:
             listed = ", ".join(sorted(logs)[:_LISTED]) + (", ..." if len(logs) > _LISTED else "")
@@ -50,21 +51,25 @@ def check_named(option: str, named: Iterable[str], logs: Collection[str]) -> Non
             )
 
 
-def plan(stored: Stored, options: Options, pushed: Pushed) -> Range | None:
-    """Return what of a log is to be read, None when there is nothing.
+def plan_log(
+    stored: StoredLog, options: SourceOptions, pushed: PushedFilters
+) -> RecordRange | None:
+    """Return the range to read from a log, None when it is empty.
 
     Raises CutOff for a position in a part of the log that was cut off, BadOption for one beyond
     its end.
     """
-    with of_log(stored.stream):
+    with name_log_in_errors(stored.stream):
         return _planned(stored, options, pushed)
 
 
-def _planned(stored: Stored, options: Options, pushed: Pushed) -> Range | None:
-    whole = Range(stored, stored.first, stored.last, stored.last)
+def _planned(
+    stored: StoredLog, options: SourceOptions, pushed: PushedFilters
+) -> RecordRange | None:
+    whole = RecordRange(stored, stored.first, stored.last, stored.last)
     if stored.last < stored.first or pushed.excludes(stored.stream):
         return None
-    times = Times(stored)
+    times = RecordTimes(stored)
     found = _since(_until(whole, options.until, times), options.start, times)
     skew_ms = options.clock_skew_ms
     first = max(found.first, pushed.first_sequence)
@@ -76,7 +81,7 @@ def _planned(stored: Stored, options: Options, pushed: Pushed) -> Range | None:
     return replace(found, first=first, last=last) if first <= last else None
 
 
-def _until(found: Range, until: Moments, times: Times) -> Range:
+def _until(found: RecordRange, until: MomentOption, times: RecordTimes) -> RecordRange:
     stored = found.stored
     moment = until.of(stored.stream)
     if moment is None:
@@ -90,7 +95,7 @@ def _until(found: Range, until: Moments, times: Times) -> Range:
     return replace(found, last=last, horizon=last, until=None if whole else moment.position)
 
 
-def _since(found: Range, start: Moments, times: Times) -> Range:
+def _since(found: RecordRange, start: MomentOption, times: RecordTimes) -> RecordRange:
     stored = found.stored
     moment = start.of(stored.stream)
     if moment is None:
@@ -103,7 +108,7 @@ def _since(found: Range, start: Moments, times: Times) -> Range:
     return replace(found, first=max(found.first, first), start=moment.position)
 
 
-def _check_within(option: str, text: str, sequence: int, stored: Stored) -> None:
+def _check_within(option: str, text: str, sequence: int, stored: StoredLog) -> None:
     if sequence > stored.last:
         raise BadOption(
             f"{option} = {text} is beyond the end of log {stored.stream}, whose last record is "
@@ -116,14 +121,14 @@ def _check_within(option: str, text: str, sequence: int, stored: Stored) -> None
         )
 
 
-class Times:
-    """The times of a log's records, looked up as they are needed."""
+class RecordTimes:
+    """The times of a log's records, looked up when needed."""
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: StoredLog) -> None:
         self._stored = stored
 
     def last_until(self, time_ms: int) -> int:
-        """Return the last record that is not later than a time; the one before the first if none.
+        """Return the last record not later than a time; the one before the first if all are later.
 
         Clocks may be set back: then it is one of those after which a later record comes.
         """
@@ -151,18 +156,18 @@ class Times:
 
     def _first(self, first: int, last: int) -> int | None:
         """Return the time of the first record of some that can be read."""
-        with opened(self._stored, first, last) as records:
+        with open_records(self._stored, first, last) as records:
             for sequence, data in records:
                 with suppress(CorruptLog):
                     return frame_of(sequence, data).time_ms
         return None
 
 
-def split(found: Sequence[Range], wanted: int | None) -> list[Range]:
-    """Cut ranges into partitions: as many as are wanted, or of some 32 MiB each."""
+def split_ranges(found: Sequence[RecordRange], wanted: int | None) -> list[RecordRange]:
+    """Split ranges into the wanted number of partitions, or into some 32 MiB each."""
     sizes = [_bytes(one) for one in found]
     total = sum(sizes)
-    parts: list[Range] = []
+    parts: list[RecordRange] = []
     for one, size in zip(found, sizes, strict=True):
         if wanted is None:
             count = -(-size // _PARTITION_BYTES)
@@ -172,12 +177,12 @@ def split(found: Sequence[Range], wanted: int | None) -> list[Range]:
     return parts
 
 
-def _bytes(one: Range) -> int:
+def _bytes(one: RecordRange) -> int:
     stored = one.stored
     return stored.size * (one.last - one.first + 1) // (stored.last - stored.first + 1)
 
 
-def _pieces(one: Range, count: int) -> Iterator[Range]:
+def _pieces(one: RecordRange, count: int) -> Iterator[RecordRange]:
     records = one.last - one.first + 1
     count = min(count, records)
     firsts = {one.first + records * number // count for number in range(count)}

@@ -1,4 +1,4 @@
-"""A connection that stays open while a stream runs: it is asked again and again."""
+"""A connection that stays open while a stream runs, to poll for new records."""
 
 from __future__ import annotations
 
@@ -7,34 +7,32 @@ import threading
 from typing import TYPE_CHECKING
 
 from eventstore.nats import disconnect
-from spark.datasource.discovery import find_with, in_archive, in_nats
+from spark.datasource.discovery import find_in_archive, find_in_nats, join_with_archive
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
 
-    from spark.datasource.options import Options
-    from spark.storage.nats_access import Access
-    from spark.storage.nats_log import NatsStored
-    from spark.storage.stored_log import Stored
+    from spark.datasource.options import SourceOptions
+    from spark.storage import NatsAccess, NatsLog, StoredLog
 
 
-class Standing:
-    """Looks up logs; connected from the first time on, until closed. What is pickled is not."""
+class PollingConnection:
+    """Looks up logs; connects at first use and stays connected until closed. Not pickled."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._client: Client | None = None
 
-    def find(self) -> list[Stored]:
-        """Return the logs as they are now; raises as ``discovery.find``."""
-        old = in_archive(self._options)
+    def find(self) -> list[StoredLog]:
+        """Return the logs as they are now; raises as ``discovery.find_logs``."""
+        old = find_in_archive(self._options)
         access = self._options.access
-        stored: list[NatsStored] = []
+        stored: list[NatsLog] = []
         if access is not None:
             stored = self._run(access)
-        return find_with(self._options, stored, old)
+        return join_with_archive(self._options, stored, old)
 
     def close(self) -> None:
         """Disconnect."""
@@ -48,13 +46,13 @@ class Standing:
         thread.join()
         loop.close()
 
-    def __getstate__(self) -> Options:
+    def __getstate__(self) -> SourceOptions:
         return self._options
 
-    def __setstate__(self, options: Options) -> None:
+    def __setstate__(self, options: SourceOptions) -> None:
         self.__init__(options)  # type: ignore[misc] # a reader in another process: not connected
 
-    def _run(self, access: Access) -> list[NatsStored]:
+    def _run(self, access: NatsAccess) -> list[NatsLog]:
         if self._loop is None:
             # a loop of its own thread answers the server's pings between two questions
             self._loop = asyncio.new_event_loop()
@@ -64,7 +62,7 @@ class Standing:
             self._thread.start()
         return asyncio.run_coroutine_threadsafe(self._look(access), self._loop).result()
 
-    async def _look(self, access: Access) -> list[NatsStored]:
+    async def _look(self, access: NatsAccess) -> list[NatsLog]:
         if self._client is None:
             self._client = await access.open()
-        return await in_nats(self._client, access, self._options.streams)
+        return await find_in_nats(self._client, access, self._options.streams)

@@ -1,4 +1,4 @@
-"""Filters of a query that the source can make use of."""
+"""Filters of a query that the source can apply."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 
     from pyspark.sql.datasource import Filter
 
-    from spark.columnar.row_filter import Pushed
+    from spark.columnar import PushedFilters
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
-def push(pushed: Pushed, filters: Iterable[Filter]) -> tuple[Pushed, list[Filter]]:
-    """Return what filters leave over of what there was, and those that Spark must still apply.
+def push_filters(
+    pushed: PushedFilters, filters: Iterable[Filter]
+) -> tuple[PushedFilters, list[Filter]]:
+    """Return the pushed filters with more filters added, and those that Spark must still apply.
 
     Filters on type and session are applied in full. Those on node, seq, position and time only
     leave out what is not worth reading: Spark applies them to the rest.
@@ -46,8 +48,8 @@ def push(pushed: Pushed, filters: Iterable[Filter]) -> tuple[Pushed, list[Filter
     return pushed, rest
 
 
-def _apply(pushed: Pushed, one: Filter) -> Pushed | None:
-    """Return what a filter leaves of what others left, None when it is no help."""
+def _apply(pushed: PushedFilters, one: Filter) -> PushedFilters | None:
+    """Return the pushed filters with one added, None if it cannot be used."""
     if isinstance(one, (EqualTo, EqualNullSafe)):
         (column, *inner), values = one.attribute, (one.value,)
     elif isinstance(one, In):
@@ -74,8 +76,8 @@ def _apply(pushed: Pushed, one: Filter) -> Pushed | None:
     return _between(pushed, "sequence" if column in _SEQUENCES else "ms", lowest, highest)
 
 
-def _named(pushed: Pushed, column: str, values: list[Any]) -> Pushed | None:
-    """Return what names leave over."""
+def _named(pushed: PushedFilters, column: str, values: list[Any]) -> PushedFilters | None:
+    """Add a filter by names."""
     if not all(type(value) is str for value in values):
         return None
     wanted = frozenset(values)
@@ -88,8 +90,10 @@ def _named(pushed: Pushed, column: str, values: list[Any]) -> Pushed | None:
     return replace(pushed, sessions=left)
 
 
-def _between(pushed: Pushed, what: str, lowest: int | None, highest: int | None) -> Pushed:
-    """Return what bounds leave over; they may be wider than the filter's, never narrower."""
+def _between(
+    pushed: PushedFilters, what: str, lowest: int | None, highest: int | None
+) -> PushedFilters:
+    """Add bounds; they may be wider than the filter's, never narrower."""
     if what == "sequence":
         first, last = pushed.first_sequence, pushed.last_sequence
         if lowest is not None:
@@ -121,7 +125,7 @@ def _record(value: Any) -> int | None:
 
 
 def _milliseconds(value: Any) -> int | None:
-    """Return a time in milliseconds; one without a zone is of an unknown zone, so no help."""
+    """Return a time in milliseconds; None for one without a zone."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
     return (value - _EPOCH) // timedelta(milliseconds=1)

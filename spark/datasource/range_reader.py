@@ -1,4 +1,4 @@
-"""Reading a range of a log into Arrow batches."""
+"""Reads a range of a log into Arrow batches."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from eventstore.errors import CorruptLog
 from eventstore.format import UnknownEvent, UnreadableEvent, position
 from eventstore.nats import LOG_STREAM_PREFIX
 from spark.datasource.options import DROPMALFORMED, FAILFAST
-from spark.rows.decoder import Decoder, rows_of
-from spark.rows.records import record_rows
-from spark.runtime.marked_errors import of_log
-from spark.storage.record_checks import Checked, Checker
-from spark.storage.record_frames import frame_of, mentioning
+from spark.rows import Decoder, record_rows, sparse_rows
+from spark.runtime import name_log_in_errors
+from spark.storage import CheckedRecord, RecordChecker, frame_of, mentioning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,9 +19,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from eventstore.format import Record
-    from spark.columnar.row_filter import Pushed
-    from spark.schema.columns import Columns
-    from spark.storage.stored_log import Range
+    from spark.columnar import PushedFilters
+    from spark.schema import Columns
+    from spark.storage import RecordRange
 
 _HEADERS: Final = 1536 << 10
 """Bytes of headers that are decoded together: a batch costs something for each column."""
@@ -33,36 +31,40 @@ _BYTES: Final = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How ranges are read."""
+class RangeReader:
+    """Reads ranges with the columns, filters and mode of a query."""
 
     columns: Columns
-    pushed: Pushed
+    pushed: PushedFilters
     mode: str
     """One of the modes of ``spark.datasource.options``."""
 
-    def read(self, part: Range) -> Iterator[pa.RecordBatch]:
+    def read(self, part: RecordRange) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range in order.
 
         Raises SparkFailure naming the log, for damage unless it is to be shown or dropped, and in
         any case for what a later foldmq wrote.
         """
-        with of_log(part.stored.stream):
+        with name_log_in_errors(part.stored.stream):
             yield from self._batches(part)
 
-    def _batches(self, part: Range) -> Iterator[pa.RecordBatch]:
-        found = Checker(part, frame_of, strict=self.mode == FAILFAST).records()
+    def _batches(self, part: RecordRange) -> Iterator[pa.RecordBatch]:
+        found = RecordChecker(part, frame_of, strict=self.mode == FAILFAST).records()
         if self.mode == DROPMALFORMED:
             found = (one for one in found if one.damage is None)
         if self.columns.rows == "records":
             return self._records(part, found)
         return self._events(part, found)
 
-    def _records(self, part: Range, found: Iterator[Checked]) -> Iterator[pa.RecordBatch]:
+    def _records(
+        self, part: RecordRange, found: Iterator[CheckedRecord]
+    ) -> Iterator[pa.RecordBatch]:
         for some in _gathered(found, _Bound()):
             yield record_rows(_node(part), some, self.columns.names)
 
-    def _events(self, part: Range, found: Iterator[Checked]) -> Iterator[pa.RecordBatch]:
+    def _events(
+        self, part: RecordRange, found: Iterator[CheckedRecord]
+    ) -> Iterator[pa.RecordBatch]:
         decoder = Decoder(self.columns, self.pushed.wanted(part.start, part.until))
         mentions = mentioning(self.pushed.types, self.pushed.sessions)
         bound = _Bound()
@@ -71,7 +73,7 @@ class Reading:
             for piece in _pieces(some):
                 for batch in (
                     self._damage(part, piece)
-                    if isinstance(piece, Checked)
+                    if isinstance(piece, CheckedRecord)
                     else self._decoded(decoder, part, piece)
                 ):
                     rows += batch.num_rows
@@ -79,7 +81,7 @@ class Reading:
             bound.learn(some, rows)
 
     def _decoded(
-        self, decoder: Decoder, part: Range, records: Sequence[Record]
+        self, decoder: Decoder, part: RecordRange, records: Sequence[Record]
     ) -> Iterator[pa.RecordBatch]:
         try:
             yield from decoder.batches(records)
@@ -93,10 +95,10 @@ class Reading:
                     yield from self._decoded(decoder, part, [record])
             elif self.mode != DROPMALFORMED:
                 bad = records[0]
-                yield from self._damage(part, Checked(bad.sequence, None, bad, str(error)))
+                yield from self._damage(part, CheckedRecord(bad.sequence, None, bad, str(error)))
 
-    def _damage(self, part: Range, found: Checked) -> Iterator[pa.RecordBatch]:
-        """Yield the row that tells of a damaged record: it is of no type and no session."""
+    def _damage(self, part: RecordRange, found: CheckedRecord) -> Iterator[pa.RecordBatch]:
+        """Yield the row for a damaged record, which has neither type nor session."""
         if self.pushed.types is None and self.pushed.sessions is None:
             row: dict[str, object] = {
                 "node": _node(part),
@@ -105,17 +107,17 @@ class Reading:
                 "position": position(found.sequence, 0),
                 "damage": found.damage,
             }
-            yield rows_of(self.columns, [row])
+            yield sparse_rows(self.columns, [row])
 
 
-def _node(part: Range) -> str:
+def _node(part: RecordRange) -> str:
     return part.stored.stream.removeprefix(LOG_STREAM_PREFIX)
 
 
 def _wanted(
-    found: Iterable[Checked], mentions: Callable[[bytes], bool] | None
-) -> Iterator[Checked]:
-    """Yield what may have rows: not what is void, nor what mentions nothing that is wanted."""
+    found: Iterable[CheckedRecord], mentions: Callable[[bytes], bool] | None
+) -> Iterator[CheckedRecord]:
+    """Yield the records that may have rows: not void, with a wanted type and session."""
     for one in found:
         if one.void:
             continue
@@ -129,19 +131,19 @@ class _Bound:
     def __init__(self) -> None:
         self.size = _HEADERS
 
-    def learn(self, some: Sequence[Checked], rows: int) -> None:
-        """Take how many rows some records have become."""
+    def learn(self, some: Sequence[CheckedRecord], rows: int) -> None:
+        """Adapt to the number of rows that some records became."""
         size = sum(map(_header_size, some))
         self.size = max(_FEWEST, min(_HEADERS, _ROWS * size // max(rows, 1)))
 
 
-def _header_size(one: Checked) -> int:
+def _header_size(one: CheckedRecord) -> int:
     return 0 if one.record is None or one.data is None else len(one.data) - len(one.record.payload)
 
 
-def _gathered(found: Iterable[Checked], bound: _Bound) -> Iterator[list[Checked]]:
-    """Yield records in groups that are bounded in what must be decoded, and in bytes."""
-    some: list[Checked] = []
+def _gathered(found: Iterable[CheckedRecord], bound: _Bound) -> Iterator[list[CheckedRecord]]:
+    """Yield records in groups of bounded size."""
+    some: list[CheckedRecord] = []
     headers = size = 0
     for one in found:
         some.append(one)
@@ -155,8 +157,8 @@ def _gathered(found: Iterable[Checked], bound: _Bound) -> Iterator[list[Checked]
         yield some
 
 
-def _pieces(some: Sequence[Checked]) -> Iterator[list[Record] | Checked]:
-    """Yield what is damaged by itself, and what is not together, in order."""
+def _pieces(some: Sequence[CheckedRecord]) -> Iterator[list[Record] | CheckedRecord]:
+    """Yield damaged records singly and intact ones in lists, in order."""
     records: list[Record] = []
     for one in some:
         if one.damage is None and one.record is not None:

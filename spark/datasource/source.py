@@ -21,10 +21,10 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from spark.datasource.options import Options
-from spark.datasource.partitions import LogPartition, read
-from spark.runtime.marked_errors import BadOption, marked
-from spark.schema.columns import Columns
+from spark.datasource.options import SourceOptions
+from spark.datasource.partitions import LogPartition, read_partition
+from spark.runtime import BadOption, mark_errors
+from spark.schema import Columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -45,29 +45,29 @@ class FoldmqSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns that the options ask for."""
-        with marked():
-            return Options.read(self.options).columns.ddl
+        with mark_errors():
+            return SourceOptions.read(self.options).columns.ddl
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads the log as it is now."""
-        with marked():
-            return LogReader(with_columns(Options.read(self.options), schema))
+        """Return a reader of the log as it is now."""
+        with mark_errors():
+            return LogReader(with_columns(SourceOptions.read(self.options), schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return what reads the log as it grows."""
+        """Return a reader of the log as it grows."""
         from spark.datasource.streaming import LogStreamReader
 
-        with marked():
-            return LogStreamReader(with_columns(Options.read(self.options), schema))
+        with mark_errors():
+            return LogStreamReader(with_columns(SourceOptions.read(self.options), schema))
 
 
 def register(session: SparkSession) -> None:
-    """Make the source known to a session."""
+    """Register the source with a session."""
     session.dataSource.register(FoldmqSource)
 
 
 class _Push:
-    """``pushFilters`` of a reader, in a form that asks nothing of the session.
+    """``pushFilters`` of a reader.
 
     Spark refuses a reader that overrides the method when pushing filters down is switched off, as
     it is by default, and tells one by its ``__func__``. Without filters ours reads everything and
@@ -80,51 +80,51 @@ class _Push:
         self._reader = reader
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        with marked():
+        with mark_errors():
             return self._reader.push(filters)
 
 
 class LogReader(DataSourceReader):
-    """Reads logs as a table, from what they are at planning."""
+    """Reads logs as a table, as they are at planning."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._pushed = options.pushed
 
     @property
     def pushFilters(self) -> Callable[[list[Filter]], Iterable[Filter]]:  # noqa: N802
-        """What takes the filters of a query and returns those that Spark must still apply."""
+        """The function that takes filters and returns those that Spark must still apply."""
         return _Push(self)
 
     def push(self, filters: list[Filter]) -> list[Filter]:
-        """Take filters; return those that Spark must still apply."""
+        """Apply filters; return those that Spark must still apply."""
         if not self._options.pushdown:
             return filters
-        from spark.datasource.pushdown import push
+        from spark.datasource.pushdown import push_filters
 
-        self._pushed, rest = push(self._pushed, filters)
+        self._pushed, rest = push_filters(self._pushed, filters)
         return rest
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the ranges that are to be read."""
-        from spark.datasource.discovery import find
-        from spark.datasource.planning import ranges, split
+        from spark.datasource.discovery import find_logs
+        from spark.datasource.planning import plan_ranges, split_ranges
 
         options = self._options
-        with marked():
-            found = ranges(find(options), options, self._pushed)
-            return [LogPartition(part) for part in split(found, options.partitions)]
+        with mark_errors():
+            found = plan_ranges(find_logs(options), options, self._pushed)
+            return [LogPartition(part) for part in split_ranges(found, options.partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range."""
-        return read(self._options, self._pushed, partition)
+        return read_partition(self._options, self._pushed, partition)
 
 
-def with_columns(options: Options, schema: StructType) -> Options:
-    """Return the options with the columns of a schema, which must be ones that there are."""
+def with_columns(options: SourceOptions, schema: StructType) -> SourceOptions:
+    """Return the options with the columns of a schema; raises BadOption for unknown ones."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from spark.schema.arrow_types import schema_of
+    from spark.schema import schema_of
 
     columns = Columns.of(options.columns.rows, schema.fieldNames())
     given = to_arrow_schema(schema, timezone="UTC")

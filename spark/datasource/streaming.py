@@ -1,7 +1,7 @@
 """The log as a stream: offsets are the sequences up to which each log was read.
 
 An offset is the end of a whole turn, so that no batch ends within one. What is between two offsets
-never changes: with a checkpoint every row is taken exactly once, however often a query is killed.
+never changes: with a checkpoint every row is processed exactly once, even if the query is killed.
 """
 
 # ruff: noqa: N802 - the names of the methods are Spark's
@@ -20,35 +20,36 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from eventstore.display import escaped
+from eventstore.errors import CutOff, NoLog
 from spark.datasource.offsets import whole_end, within
-from spark.datasource.partitions import LogPartition, read
-from spark.datasource.planning import check_named, split
-from spark.datasource.polling_connection import Standing
-from spark.runtime.marked_errors import BadOption, CutOff, NoLog, marked
-from spark.storage.stored_log import Range
+from spark.datasource.partitions import LogPartition, read_partition
+from spark.datasource.planning import check_named, split_ranges
+from spark.datasource.polling_connection import PollingConnection
+from spark.runtime import BadOption, mark_errors
+from spark.storage import RecordRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
-    from spark.datasource.options import Options
-    from spark.storage.stored_log import Stored
+    from spark.datasource.options import SourceOptions
+    from spark.storage import StoredLog
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads logs as they grow."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         if options.until.given or options.start.given:
             raise BadOption("a stream has no until and no from: it begins at startingOffset")
         self._options = options
-        self._standing = Standing(options)
+        self._standing = PollingConnection(options)
         self._target: dict[str, int] | None = None
 
     def initialOffset(self) -> dict[str, int]:
         """Return where the stream begins."""
-        with marked():
+        with mark_errors():
             found = self._standing.find()
             named = self._options.starting.keys() - {"*"}
             check_named("startingOffset", named, [stored.stream for stored in found])
@@ -65,7 +66,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember where the logs end now: the query reads up to there."""
-        with marked():
+        with mark_errors():
             logs = self._standing.find()
             self._target = {one.stream: whole_end(one, 0, one.last) for one in logs}
 
@@ -75,7 +76,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         A log that is new since the last batch is read from the batch after this one on, and from
         its beginning: ``startingOffset`` is about what there was when the stream began.
         """
-        with marked():
+        with mark_errors():
             found = self._standing.find()
             logs = _logs(found, start)
             end = dict(start)
@@ -92,23 +93,23 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, int]:
         """Return where the logs end, for the progress of the query."""
-        with marked():
+        with mark_errors():
             return {stored.stream: stored.last for stored in self._standing.find()}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """Return the ranges between two offsets."""
-        with marked():
+        with mark_errors():
             logs = _logs(self._standing.find(), start)
             ranges = [
-                Range(logs[name], start[name] + 1, last, last)
+                RecordRange(logs[name], start[name] + 1, last, last)
                 for name, last in end.items()
                 if last > start.get(name, last)
             ]
-            return [LogPartition(part) for part in split(ranges, self._options.partitions)]
+            return [LogPartition(part) for part in split_ranges(ranges, self._options.partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range."""
-        return read(self._options, self._options.pushed, partition)
+        return read_partition(self._options, self._options.pushed, partition)
 
     def commit(self, end: dict[str, int]) -> None:
         """Do nothing: the log is not the reader's to cut."""
@@ -117,7 +118,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Disconnect."""
         self._standing.close()
 
-    def _begin(self, stored: Stored) -> int:
+    def _begin(self, stored: StoredLog) -> int:
         """Return the last sequence of a log that is not read; raises BadOption or CutOff."""
         starting = self._options.starting
         begin = starting.get(stored.stream, starting.get("*"))
@@ -128,18 +129,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _check(stored, begin)
         return begin
 
-    def _reaches(self, stored: Stored) -> bool:
+    def _reaches(self, stored: StoredLog) -> bool:
         """Return whether the query goes on to a log: not if it came after where the query ends."""
         return self._target is None or stored.stream in self._target
 
-    def _end(self, stored: Stored, start: int) -> int:
+    def _end(self, stored: StoredLog, start: int) -> int:
         last = stored.last
         if self._target is not None:
             last = min(last, self._target.get(stored.stream, start))
         return whole_end(stored, start, last)
 
 
-def _logs(stored: Sequence[Stored], start: dict[str, int]) -> dict[str, Stored]:
+def _logs(stored: Sequence[StoredLog], start: dict[str, int]) -> dict[str, StoredLog]:
     """Return the logs of an offset; raises NoLog or CutOff when what follows it is gone."""
     found = {one.stream: one for one in stored}
     for name, sequence in start.items():
@@ -152,7 +153,7 @@ def _logs(stored: Sequence[Stored], start: dict[str, int]) -> dict[str, Stored]:
     return {name: found[name] for name in start}
 
 
-def _check(stored: Stored, sequence: int) -> None:
+def _check(stored: StoredLog, sequence: int) -> None:
     """Raise CutOff or BadOption unless a log goes on behind a sequence."""
     if stored.first > sequence + 1:
         raise CutOff(

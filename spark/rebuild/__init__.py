@@ -1,65 +1,62 @@
-"""What the log says the state is: every projection, rebuilt from the log alone.
+"""The state that the log tells: every projection, rebuilt from the log alone.
 
-:func:`rebuild` does all of it for a log. The modules below have each job by itself:
-
-``sessions``, ``queues``
-    Folded by the broker's own fold, session by session (``folding``).
-``retained``, ``pending``, ``wills``
-    Native Spark SQL, the latter two over ``session_facts``.
-``beginning``
-    From where on the state of a log that was cut is known.
+:func:`rebuild` runs one of the :data:`JOBS`. Sessions and queues are folded by the broker's own
+fold, session by session; retained messages, packet identifiers and wills are native Spark SQL.
+``beginnings`` tells from where on the state of a log that was cut is known.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from typing import TYPE_CHECKING, Final
-
-from spark.rebuild.beginning import beginnings
-from spark.rebuild.pending import pending
-from spark.rebuild.queues import queues
-from spark.rebuild.retained import retained
-from spark.rebuild.sessions import sessions
-from spark.rebuild.wills import wills
-from spark.runtime.marked_errors import BadOption
+from protocol.front_door import front_door
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from pyspark.sql import DataFrame
-
-    from spark.datasource.log import Log
-    from spark.rebuild.beginning import Beginnings
+    from spark.rebuild.armed_wills import wills
+    from spark.rebuild.arrow_batches import arrow_batches_of, ddl
+    from spark.rebuild.beginning import Beginnings, beginnings
+    from spark.rebuild.claim_comparison import SessionClaims, retained_otherwise
+    from spark.rebuild.folding import parse_event_json, report_misfits, session_events
+    from spark.rebuild.jobs import JOBS, rebuild
+    from spark.rebuild.packet_ids import pending
+    from spark.rebuild.retained_messages import retained
+    from spark.rebuild.session_groups import SessionGroup, group_by_session, sorted_by_session
+    from spark.rebuild.session_queues import queues
+    from spark.rebuild.session_states import sessions
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "armed_wills": "wills",
+            "arrow_batches": "arrow_batches_of ddl",
+            "beginning": "Beginnings beginnings",
+            "claim_comparison": "SessionClaims retained_otherwise",
+            "folding": "parse_event_json report_misfits session_events",
+            "jobs": "JOBS rebuild",
+            "packet_ids": "pending",
+            "retained_messages": "retained",
+            "session_groups": "SessionGroup group_by_session sorted_by_session",
+            "session_queues": "queues",
+            "session_states": "sessions",
+        },
+    )
 
 __all__ = [
     "JOBS",
+    "Beginnings",
+    "SessionClaims",
+    "SessionGroup",
+    "arrow_batches_of",
     "beginnings",
+    "ddl",
+    "group_by_session",
+    "parse_event_json",
     "pending",
     "queues",
     "rebuild",
+    "report_misfits",
     "retained",
+    "retained_otherwise",
+    "session_events",
     "sessions",
+    "sorted_by_session",
     "wills",
 ]
-
-
-def rebuild(log: Log, what: str) -> DataFrame:
-    """Return one of the :data:`JOBS`, as of the end of the log (see ``Log.until``).
-
-    Raises CutOff when the state cannot be known there: a log that was cut begins with a checkpoint.
-    """
-    job = _JOBS.get(what)
-    if job is None:
-        raise BadOption(f"nothing is called {what!r:.60}: there are {', '.join(JOBS)}")
-    pinned = log.pinned()
-    return job(pinned, beginnings(pinned))
-
-
-_JOBS: Final[Mapping[str, Callable[[Log, Beginnings], DataFrame]]] = {
-    "sessions": sessions,
-    "retained": lambda log, _begin: retained(log),
-    "pending": pending,
-    "queues": queues,
-    "wills": wills,
-}
-JOBS: Final = tuple(_JOBS)
-"""What can be rebuilt."""

@@ -35,7 +35,7 @@ def _ddl(kind: pa.DataType) -> str:
     return _NAMES[kind]
 
 
-def batches(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def arrow_batches_of(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield rows as batches; texts and payloads count for how large one may become."""
     some: list[dict[str, Any]] = []
     size = 0

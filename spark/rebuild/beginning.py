@@ -1,4 +1,4 @@
-"""From where on the log of a node tells its whole state.
+"""The position from which the log of a node tells its whole state.
 
 A log that was cut begins with a checkpoint, which repeats the state: the state is known from its
 ``CheckpointCompleted`` on, and what is repeated before that counts. See ``projections.state.node``.
@@ -14,15 +14,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.display import name as shown
-from eventstore.errors import CorruptLog
+from eventstore.errors import CorruptLog, CutOff
 from eventstore.format import CheckpointCompleted, TurnAssembler, position
-from spark.datasource.discovery import find
-from spark.datasource.moments import Moments
-from spark.datasource.options import Options
-from spark.datasource.planning import plan
-from spark.runtime.marked_errors import CutOff, of_log
-from spark.storage.node_names import nodes_of
-from spark.storage.record_frames import opener
+from spark.datasource import MomentOption, SourceOptions, find_logs, plan_log
+from spark.runtime import name_log_in_errors
+from spark.storage import nodes_of, record_opener
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,13 +26,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
     from eventstore.format import Position
-    from spark.datasource.log import Log
-    from spark.storage.stored_log import Stored
+    from spark.datasource import Log
+    from spark.storage import StoredLog
 
 
 @dataclass(frozen=True)
 class Beginnings:
-    """How the logs of some nodes begin."""
+    """The beginnings of the logs of some nodes."""
 
     whole: Mapping[str, Position] = field(default_factory=dict)
     """By node, for logs that were cut: the position from which on the state is known."""
@@ -46,11 +42,11 @@ class Beginnings:
     """The names of the streams that these logs are."""
 
     def of(self, node: str) -> Position:
-        """Return from where on the state of a node is known; 0: from its first record on."""
+        """Return the position from which the state of a node is known; 0: its first record."""
         return self.whole.get(node, 0)
 
     def repeated(self) -> Column:
-        """Tell of which rows the position lies where the state of their node is not known yet."""
+        """Return a column: whether a row is before the position from which the state is known."""
         if not self.whole:
             return F.lit(False)
         places = chain.from_iterable((F.lit(node), F.lit(at)) for node, at in self.whole.items())
@@ -58,7 +54,7 @@ class Beginnings:
         return F.coalesce(F.col("position") < known_from, F.lit(False))
 
     def partial(self, log: Log) -> Log | None:
-        """Return the beginnings of the logs, up to where the states are known; None: none was cut.
+        """Return the logs up to the positions from which the states are known; None: none was cut.
 
         What stands behind these positions, in the same turn, is in them too: see ``repeated``.
         """
@@ -69,31 +65,31 @@ class Beginnings:
 
 
 def beginnings(log: Log) -> Beginnings:
-    """Return how logs begin. Reads the beginnings of those that were cut, in this process.
+    """Return how logs begin. Reads the beginnings of cut logs in this process.
 
     Raises CutOff when a log, or what of it is looked at, ends before its state is known, and
     SparkFailure when it never is, or a record is damaged.
     """
-    options = replace(Options.read(log.options), start=Moments())
+    options = replace(SourceOptions.read(log.options), start=MomentOption())
     whole: dict[str, Position] = {}
     ends: dict[str, int] = {}
     streams: dict[str, str] = {}
-    found = [stored for stored in find(options) if stored.last >= stored.first]
+    found = [stored for stored in find_logs(options) if stored.last >= stored.first]
     nodes = nodes_of(found)
     for stored in found:
         if stored.first > 1:
             node = nodes[stored.stream]
             streams[node] = stored.stream
-            with of_log(stored.stream):
+            with name_log_in_errors(stored.stream):
                 whole[node], ends[node] = _known_from(stored)
             _check_until(stored, node, whole[node], ends[node], options)
     return Beginnings(whole, ends, streams)
 
 
-def _known_from(stored: Stored) -> tuple[Position, int]:
+def _known_from(stored: StoredLog) -> tuple[Position, int]:
     """Return where the first checkpoint that begins in a log is complete, and its turn."""
     begin = position(stored.first, 0)
-    open_record = opener([CheckpointCompleted.__name__], None)
+    open_record = record_opener([CheckpointCompleted.__name__], None)
     turns = TurnAssembler()
     for sequence, data in stored.read(stored.first, stored.last):
         for record in turns.take(open_record(sequence, data))[1]:
@@ -104,10 +100,10 @@ def _known_from(stored: Stored) -> tuple[Position, int]:
 
 
 def _check_until(
-    stored: Stored, node: str, known_from: Position, end: int, options: Options
+    stored: StoredLog, node: str, known_from: Position, end: int, options: SourceOptions
 ) -> None:
     """Raise CutOff when a log is read up to before the ``end`` of the turn at ``known_from``."""
-    found = plan(stored, options, options.pushed)
+    found = plan_log(stored, options, options.pushed)
     if found is None or found.last < end or (found.until is not None and found.until < known_from):
         raise CutOff(
             f"the state of node {shown(node)} cannot be known there: its log begins with record "

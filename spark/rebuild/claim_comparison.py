@@ -1,4 +1,4 @@
-"""What somebody says that sessions and retained messages were, compared with what the log tells."""
+"""Compares claims about sessions and retained messages with the log."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.format import format_position
 from projections.state import digest
-from spark.rebuild.retained import digest as digest_column
-from spark.rebuild.retained import effects
-from spark.rebuild.sessions import texts_of
+from spark.rebuild.retained_messages import retained_digest_column as digest_column
+from spark.rebuild.retained_messages import retained_effects
+from spark.rebuild.session_states import session_texts_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from eventstore.format import Position
     from projections.state import SessionFold
-    from spark.datasource.log import Log
+    from spark.datasource import Log
 
 _BEYOND = 1 << 62
 """Behind every position."""
@@ -32,7 +32,7 @@ def retained_otherwise(log: Log, claimed: DataFrame, complete: DataFrame) -> Dat
     null: nothing is retained), ``complete`` node and bound: everything that was retained there is
     claimed. Columns: node, topic, bound, said, known (digests).
     """
-    digests = effects(log).select(
+    digests = retained_effects(log).select(
         "node",
         "topic",
         "effect",
@@ -59,7 +59,7 @@ def retained_otherwise(log: Log, claimed: DataFrame, complete: DataFrame) -> Dat
 
 
 class SessionClaims:
-    """Compares a session, as it is folded, with what its broker says of it."""
+    """Compares a session, as it is folded, with the claims of its broker."""
 
     def __init__(self, fold: SessionFold, complete: Sequence[Position]) -> None:
         self.findings: list[tuple[Position, str]] = []
@@ -69,16 +69,16 @@ class SessionClaims:
         self._told = False
 
     def reach(self, at: Position) -> None:
-        """Look, before what stands at a position, whether it was there where all is claimed."""
+        """Record whether the session existed where claims are complete, up to ``at``."""
         while self._complete and self._complete[-1] <= at:
             bound = self._complete.pop()
             if self._fold.state is not None and self._existed is None:
                 self._existed = bound
 
     def compare(self, bound: Position, said: str | None) -> None:
-        """Compare its state as of now with a digest; None: there is no such session."""
+        """Compare the current state with a digest; None: there is no such session."""
         self._told = True
-        texts = texts_of(self._fold)
+        texts = session_texts_of(self._fold)
         known = None if texts is None else digest(texts, self._fold.pending.values())
         if known == said:
             return
@@ -91,7 +91,7 @@ class SessionClaims:
         self.findings.append((bound, f"{what}, as of {format_position(bound)}"))
 
     def finish(self) -> None:
-        """Take note that nothing more comes."""
+        """Check what remains at the end of the log."""
         self.reach(_BEYOND)
         if self._existed is not None and not self._told:
             what = "the broker does not tell of the session that the log tells of"

@@ -25,9 +25,9 @@ from eventstore.format import (
     sequence_of,
 )
 from projections.state import EVOLVE, SessionFold
-from spark.rebuild.arrow_batches import batches, ddl
-from spark.rebuild.session_groups import grouped, sorted_by_session
-from spark.runtime.marked_errors import marked_iterator
+from spark.rebuild.arrow_batches import arrow_batches_of, ddl
+from spark.rebuild.session_groups import group_by_session, sorted_by_session
+from spark.runtime import marked_iterator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from eventstore.format import Event, Position
-    from spark.datasource.log import Log
+    from spark.datasource import Log
     from spark.rebuild.beginning import Beginnings
-    from spark.rebuild.session_groups import Group, Row
+    from spark.rebuild.session_groups import Row, SessionGroup
 
 TYPES: Final = tuple(
     sorted(kind.__name__ for kind in (*EVOLVE, SessionExpired, SessionSnapshot, RetainedSnapshot))
@@ -79,7 +79,7 @@ def session_events(log: Log, begin: Beginnings) -> DataFrame:
 
 
 def _looked_at() -> Column:
-    """Tell the payloads of which events matter: retained ones, taken at QoS 2, and wills.
+    """Return a column: whether the payload of an event matters (retained at QoS 2, or a will).
 
     JSON is not parsed for it: the log's has no white space, and no text in it holds a bare quote.
     """
@@ -89,24 +89,24 @@ def _looked_at() -> Column:
     return published | kind.isin("RetainedSnapshot", "WillArmed")
 
 
-def fold(group: Group, whole: Position) -> SessionFold:
+def fold_session(group: SessionGroup, whole: Position) -> SessionFold:
     """Fold the rows of one session."""
     folded = SessionFold(group.session, whole)
     for row in group.rows:
-        take(folded, row)
+        fold_row(folded, row)
     return folded
 
 
-def take(folded: SessionFold, row: Row) -> None:
+def fold_row(folded: SessionFold, row: Row) -> None:
     """Fold a row of :func:`session_events`. Raises CorruptLog, UnreadableEvent."""
     node, _, at, time_ms, text, payload = row
-    with fitting(node, at):
-        folded.take(parsed(text, node, at), at, time_ms, payload)
+    with report_misfits(node, at):
+        folded.take(parse_event_json(text, node, at), at, time_ms, payload)
 
 
 @contextmanager
-def fitting(node: str, at: Position) -> Iterator[None]:
-    """Raise CorruptLog for what a fold raises when an event does not fit what was before."""
+def report_misfits(node: str, at: Position) -> Iterator[None]:
+    """Raise CorruptLog when the fold fails on an event that does not fit the state."""
     try:
         yield
     except _MISFITS as error:
@@ -114,7 +114,7 @@ def fitting(node: str, at: Position) -> Iterator[None]:
         raise CorruptLog(sequence_of(at), what) from error
 
 
-def parsed(text: str, node: str, at: Position) -> Event:
+def parse_event_json(text: str, node: str, at: Position) -> Event:
     """Return the event of a column ``json``. Raises UnreadableEvent, naming where it stands."""
     try:
         raw = orjson.loads(text)
@@ -132,7 +132,7 @@ def _folded(
 ) -> Iterator[pa.RecordBatch]:
     rows = (
         row
-        for group in grouped(found)
-        for row in rows_of(group.node, fold(group, begin.of(group.node)))
+        for group in group_by_session(found)
+        for row in rows_of(group.node, fold_session(group, begin.of(group.node)))
     )
-    yield from marked_iterator(batches(rows, schema))
+    yield from marked_iterator(arrow_batches_of(rows, schema))

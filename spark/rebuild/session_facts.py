@@ -1,8 +1,8 @@
-"""What the native jobs need to know of sessions, alike for whole logs and for cut ones.
+"""The facts about sessions that the native jobs need, the same for whole and for cut logs.
 
-A *fact* is an entry of the log. A log that was cut begins with the
-state that there was: its snapshots are told as facts as well, as though all that they hold had
-happened just then. What is computed from facts need not ask how a log begins.
+A *fact* is an entry of the log. A log that was cut begins with a checkpoint: its snapshots become
+facts too, as if everything in them had happened at that position. So the jobs need not know how a
+log begins.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from projections.state import QOS_MASK, RETAIN_FLAG, decode_session
-from spark.rebuild.arrow_batches import batches, ddl
-from spark.rebuild.session_groups import grouped, sorted_by_session
-from spark.runtime.marked_errors import marked_iterator
+from spark.rebuild.arrow_batches import arrow_batches_of, ddl
+from spark.rebuild.session_groups import group_by_session, sorted_by_session
+from spark.runtime import marked_iterator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from projections.state import InFlight, SessionState
-    from spark.datasource.log import Log
+    from spark.datasource import Log
     from spark.rebuild.beginning import Beginnings
 
 _STRING, _BOOLEAN, _INT, _BIGINT = pa.string(), pa.bool_(), pa.int32(), pa.int64()
@@ -50,7 +50,7 @@ _FACTS: Final = pa.schema(
 _SNAPSHOT: Final = ("node", "session", "position", "time_ms", "state", "last")
 
 
-def facts(log: Log, begin: Beginnings, types: Sequence[str]) -> DataFrame:
+def session_facts_of(log: Log, begin: Beginnings, types: Sequence[str]) -> DataFrame:
     """Return the facts of some types.
 
     ``begin`` is what :func:`spark.rebuild.beginning.beginnings` found. Columns: node, session,
@@ -69,11 +69,11 @@ def facts(log: Log, begin: Beginnings, types: Sequence[str]) -> DataFrame:
 
 
 def _tell_snapshots(found: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield from marked_iterator(batches(_facts_of(found), _FACTS))
+    yield from marked_iterator(arrow_batches_of(_facts_of(found), _FACTS))
 
 
 def _facts_of(found: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-    for group in grouped(found):
+    for group in group_by_session(found):
         parts: list[Any] = []
         for _, _, position, time_ms, text, last in group.rows:
             parts.append(orjson.loads(text))
@@ -84,7 +84,7 @@ def _facts_of(found: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
 
 
 def _facts_in(state: SessionState) -> Iterator[dict[str, Any]]:
-    """Yield what would have to happen for a session to be in this state."""
+    """Yield the facts that lead to this state."""
     yield {"type": "SessionOpened", "resumed": False, "clean": state.clean}
     if (will := state.will) is not None:
         about = {"topic": will.topic, "qos": will.qos, "retain": will.retain, "ref": will.ref}

@@ -1,7 +1,7 @@
-"""Rows sorted by session, taken up one session at a time.
+"""Rows sorted by session, processed one session at a time.
 
-Spark's own grouping hands a whole group to Python at once; a session can have had more events than
-fit into memory. Here rows stream through, and only what the caller keeps is kept.
+Spark's own grouping passes a whole group to Python at once; a session can have more events than fit
+into memory. Here rows are streamed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Row: TypeAlias = tuple[Any, ...]
 _KEY = itemgetter(0, 1)
 
 
-class Group(NamedTuple):
-    """The rows of a session, to be taken before the next group is asked for."""
+class SessionGroup(NamedTuple):
+    """The rows of a session; iterate them before taking the next group."""
 
     node: str
     session: str
@@ -47,11 +47,11 @@ def sorted_by_session(rows: DataFrame, *then: str) -> DataFrame:
     )
 
 
-def grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[Group]:
+def group_by_session(batches: Iterable[pa.RecordBatch]) -> Iterator[SessionGroup]:
     """Yield the sessions in batches of rows that are sorted so."""
     rows = chain.from_iterable(map(_rows, batches))
     for (node, session), some in groupby(rows, _KEY):
-        yield Group(node, session, some)
+        yield SessionGroup(node, session, some)
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[Row]:

@@ -1,1 +1,24 @@
 """The recovery check: whether a restarted broker has the state that its log tells."""
+
+from typing import TYPE_CHECKING
+
+from protocol.front_door import front_door
+
+if TYPE_CHECKING:
+    from spark.recovery.recovery_job import (
+        BrokerStart,
+        NodeRecovery,
+        RecoveryOutcome,
+        recovery_check,
+    )
+    from spark.recovery.session_check import RecoveryFinding
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "recovery_job": "BrokerStart NodeRecovery RecoveryOutcome recovery_check",
+            "session_check": "RecoveryFinding",
+        },
+    )
+
+__all__ = ["BrokerStart", "NodeRecovery", "RecoveryFinding", "RecoveryOutcome", "recovery_check"]

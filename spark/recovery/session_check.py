@@ -1,4 +1,4 @@
-"""What the log must tell of a session after its broker was started again.
+"""What the log must record of a session after its broker was restarted.
 
 Whatever was acknowledged or on its way when the broker ended is in the log before its
 ``BrokerStarted``. What the log tells after it shows what the broker had in memory then: it ends the
@@ -42,25 +42,25 @@ if TYPE_CHECKING:
 _AT_RESTART: Final = frozenset({"broker_restarted", "session_failed"})
 """Why connections end that the broker before left open; the second if an actor failed with it."""
 _WILL_DROPPED: Final = ("reserved_topic", "not_permitted", "topic_levels")
-"""Why a will that was due may have been seen by nobody."""
+"""Reasons for which a will that was due may not have been published."""
 _TO_THE_ABSENT: Final = (Queued, MessageDropped, SessionSnapshot, RetainedSnapshot)
-"""What may happen to a session without its client. What is dropped was not queued before: only who
-unsubscribes has something taken out of the queue."""
+"""What may happen to a session without its client. What is dropped was not queued before: only
+an UNSUBSCRIBE removes messages from a queue."""
 _WITH_OPENING: Final = (WillArmed, SessionSnapshot, RetainedSnapshot)
 """What may stand between the beginning of a connection and the PUBRELs that are sent again."""
 _MOST: Final = 100
 """Findings of one session that are kept."""
 
 
-class Finding(NamedTuple):
-    """Something that is not as it must be after a recovery."""
+class RecoveryFinding(NamedTuple):
+    """A violation found after a recovery."""
 
     at: Position
     what: str
 
 
-class Before(NamedTuple):
-    """What a session was when the broker was started."""
+class StateBefore(NamedTuple):
+    """The state of a session when the broker was started."""
 
     connected: bool
     clean: bool
@@ -80,8 +80,8 @@ class SessionRecovery:
 
     def __init__(self, session: str, started: Position | None, whole: Position = 0) -> None:
         self.fold = SessionFold(session, whole)
-        self.findings: list[Finding] = []
-        self.before: Before | None = None
+        self.findings: list[RecoveryFinding] = []
+        self.before: StateBefore | None = None
         """None: there was no such session."""
         self.resumed = False
         """The client came back, and the session went on where it was."""
@@ -115,7 +115,7 @@ class SessionRecovery:
         self.fold.take(event, at, time_ms, payload)
 
     def finish(self, torn: Position | None = None) -> None:
-        """Say that no more events follow; from ``torn`` on, because no more are looked at."""
+        """End the check; from the position ``torn`` on events are not checked."""
         if self._started is None:
             return
         if self._check is None:
@@ -127,7 +127,7 @@ class SessionRecovery:
 
     def _tell(self, at: Position, what: str) -> None:
         if len(self.findings) < _MOST:
-            self.findings.append(Finding(at, what))
+            self.findings.append(RecoveryFinding(at, what))
 
     def _begin(self) -> None:
         """Look at what there was when the broker was started."""
@@ -157,7 +157,7 @@ class SessionRecovery:
             clean = self.before is not None and self.before.clean
             self._check = self._none if clean else self._away
         elif isinstance(event, MessageDropped) and event.reason in _WILL_DROPPED:
-            self._published = True  # a will that nobody may see
+            self._published = True  # a will that may not be published
         elif not _may_happen_to_the_absent(event):
             self._tell(at, f"{type(event).__name__} before its connection was ended")
 
@@ -197,7 +197,7 @@ class SessionRecovery:
             follow(self, event, at)
 
     def _settled(self, _event: Event, _at: Position, _payload: bytes | None) -> None:
-        """Nothing more is to be looked at: what was before the start does not matter any more."""
+        """End the check: the state before the start no longer matters."""
 
     # What is looked at.
 
@@ -286,7 +286,7 @@ def _may_happen_to_the_absent(event: Event) -> bool:
 
 
 def _same(topic: str, one: bytes | None, other: bytes | None) -> bool:
-    """Say whether two payloads of a will are one, as far as they are known.
+    """Return whether two payloads of a will are the same, if both are known.
 
     The timestamp of a Sparkplug death is set when it is published.
     """
@@ -295,8 +295,8 @@ def _same(topic: str, one: bytes | None, other: bytes | None) -> bool:
     return one == other or (is_death(topic) and with_timestamp(one, 0) == with_timestamp(other, 0))
 
 
-def _before(state: SessionState) -> Before:
-    return Before(
+def _before(state: SessionState) -> StateBefore:
+    return StateBefore(
         state.connected,
         state.clean,
         state.will is not None,

@@ -1,5 +1,36 @@
-"""What an audit found, as somebody is told of it: text, JSON, and one HTML page with plots.
+"""Reports of an audit: text, JSON, and one HTML page with plots."""
 
-``text`` and ``json_report`` need nothing but Python; ``page`` needs matplotlib. All of them take an
-``Outcome`` and do nothing with Spark. Names that clients chose are shown harmless everywhere.
-"""
+from typing import TYPE_CHECKING
+
+from protocol.front_door import front_door
+
+if TYPE_CHECKING:
+    from spark.report.findings import span, utc
+    from spark.report.html_report import audit_page
+    from spark.report.json_report import audit_json
+    from spark.report.svg import require_matplotlib
+    from spark.report.text_report import audit_text
+    from spark.report.text_table import Cell, table_lines
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "findings": "span utc",
+            "html_report": "audit_page",
+            "json_report": "audit_json",
+            "svg": "require_matplotlib",
+            "text_report": "audit_text",
+            "text_table": "Cell table_lines",
+        },
+    )
+
+__all__ = [
+    "Cell",
+    "audit_json",
+    "audit_page",
+    "audit_text",
+    "require_matplotlib",
+    "span",
+    "table_lines",
+    "utc",
+]

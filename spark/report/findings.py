@@ -1,6 +1,6 @@
-"""What all reports of an audit have in common: the verdict, violations by rule, what to run next.
+"""What all reports of an audit share: the verdict, violations by rule, the next command to run.
 
-Times are in UTC: a report is read by somebody else, somewhere else.
+Times are in UTC, as a report may be read in another time zone.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 from eventstore.display import counted, escaped, name
 from eventstore.format import format_position
-from spark.audit.facts.outcome import CHAIN, RULES, STATE, TURN
+from projections.audit import Rule
 
 if TYPE_CHECKING:
-    from spark.audit.facts.outcome import Latency, Outcome, RuleResult, Violation
+    from projections.audit import Violation
+    from spark.audit.facts import LatencyHistogram, Outcome, RuleResult
 
 _MESSAGE = re.compile(r"\bmessage (\d+\.\d+)\b")
 _WHAT_LIMIT: Final = 500
@@ -27,7 +28,7 @@ _TYPED_LIMIT: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenRule:
     """A rule that was broken."""
 
     result: RuleResult
@@ -41,7 +42,7 @@ class Broken:
         return self.result.violations - len(self.shown)
 
 
-def entries(outcome: Outcome) -> int:
+def entry_count(outcome: Outcome) -> int:
     """Return how many entries were audited."""
     return sum(node.entries for node in outcome.nodes)
 
@@ -55,7 +56,7 @@ def verdict(outcome: Outcome) -> str:
         total = sum(rule.violations for rule in broken)
         found = f"{len(broken)} of {counted(rules, 'promise')}, {counted(total, 'violation')}"
         return f"BROKEN: {found}, in {where}"
-    if not entries(outcome):
+    if not entry_count(outcome):
         return "nothing to audit: the log is empty"
     return f"kept: {counted(rules, 'promise')}, in {where}"
 
@@ -67,11 +68,11 @@ def extent(outcome: Outcome) -> str:
         return "an empty log"
     told = [node for node in outcome.nodes if node.records]
     nodes = name(told[0].node) if len(told) == 1 else f"the logs of {len(told)} nodes"
-    return f"{counted_entries(entries(outcome))} of {nodes}, {span(*reach)}"
+    return f"{counted_entries(entry_count(outcome))} of {nodes}, {span(*reach)}"
 
 
 def extent_ms(outcome: Outcome) -> tuple[int, int] | None:
-    """Return from when to when the logs reach; None when they are empty."""
+    """Return the first and the last time in the logs; None when they are empty."""
     told = [node for node in outcome.nodes if node.records]
     if not told:
         return None
@@ -84,7 +85,7 @@ def counted_entries(count: int) -> str:
 
 
 def span(begins_ms: int, ends_ms: int) -> str:
-    """Return from when to when, in UTC, the day once if it is one."""
+    """Return a span of time in UTC; the date only once if both ends are on one day."""
     begins, ends = utc(begins_ms), utc(ends_ms)
     if begins[:10] == ends[:10]:
         ends = ends[11:]
@@ -97,7 +98,7 @@ def utc(time_ms: int) -> str:
 
 
 def milliseconds(value: int) -> str:
-    """Return a span of time as short as it can be read: 12 ms, 3.4 s, 2.1 min, 5 h."""
+    """Return a duration with its unit: 12 ms, 3.4 s, 2.1 min, 5 h."""
     for limit, unit, one in ((1000, "ms", 1), (60, "s", 1000), (60, "min", 60_000)):
         number = value / one
         if number < limit:
@@ -105,13 +106,13 @@ def milliseconds(value: int) -> str:
     return f"{value / 3_600_000:,.3g} h"
 
 
-def largest(latency: Latency) -> str:
+def longest_latency(latency: LatencyHistogram) -> str:
     """Return the longest latency, which is exact."""
     return milliseconds(latency.max_ms)
 
 
-def broken(outcome: Outcome, most: int) -> list[Broken]:
-    """Return the rules that were broken, in their order, each with its first violations."""
+def broken_rules(outcome: Outcome, most: int) -> list[BrokenRule]:
+    """Return the broken rules, in order, each with its first violations."""
     by_rule = {
         rule: tuple(found)
         for rule, found in groupby(
@@ -119,33 +120,33 @@ def broken(outcome: Outcome, most: int) -> list[Broken]:
         )
     }
     return [
-        Broken(result, RULES.get(result.rule, ""), by_rule.get(result.rule, ())[:most])
+        BrokenRule(result, result.rule.promise, by_rule.get(result.rule, ())[:most])
         for result in outcome.rules
         if result.violations
     ]
 
 
-def what(violation: Violation) -> str:
-    """Return what was wrong on one line, whatever stands in it."""
+def violation_text(violation: Violation) -> str:
+    """Return the description of a violation as one printable line."""
     text = violation.what
     return text if text.isprintable() and len(text) <= _WHAT_LIMIT else escaped(text, _WHAT_LIMIT)
 
 
 def next_step(violation: Violation, *, several: bool) -> str:
-    """Return the command that shows more of a violation; flags that name the log come on top.
+    """Return the command that shows more of a violation, without the flags that name the log.
 
     ``several`` says that there is more than one node.
     """
     at = format_position(violation.at)
     node = f" --node {shlex.quote(violation.node)}" if several else ""
-    if violation.rule in (CHAIN, TURN):
+    if violation.rule in (Rule.CHAIN, Rule.TURN):
         return f"foldmq log verify{node}"
     session = violation.session
     if session is None or not session.isprintable() or not 0 < len(session) <= _TYPED_LIMIT:
         return f"foldmq log{node} --from {at} -n 1"
     typed = "=" + shlex.quote(session) if session.startswith("-") else " " + shlex.quote(session)
     message = _MESSAGE.search(violation.what)
-    if violation.rule == STATE:
+    if violation.rule == Rule.STATE:
         return f"foldmq replay{node} --session{typed} --at {at}"
     if message is not None:
         return f"foldmq why{node} --position {message[1]} --client{typed}"

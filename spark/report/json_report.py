@@ -1,4 +1,4 @@
-"""The report of an audit for machines."""
+"""The report of an audit as JSON."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from eventstore.display import iso
 from eventstore.format import format_position
-from spark.audit.facts.outcome import RULES
 from spark.report import findings
 
 if TYPE_CHECKING:
-    from spark.audit.facts.outcome import Outcome
+    from spark.audit.facts import Outcome
 
 
-def report(outcome: Outcome) -> dict[str, Any]:
-    """Return the report as what JSON knows; names are as the clients chose them.
+def audit_json(outcome: Outcome) -> dict[str, Any]:
+    """Return the report as JSON values; names are as the clients chose them.
 
     Positions are given as people write them (``position``) and packed (``at``), times in
     milliseconds since 1970 and in ISO 8601.
@@ -33,10 +32,14 @@ def report(outcome: Outcome) -> dict[str, Any]:
             }
             for node in outcome.nodes
         ],
-        "rules": [{**asdict(rule), "promise": RULES.get(rule.rule, "")} for rule in outcome.rules],
+        "rules": [{**asdict(rule), "promise": rule.rule.promise} for rule in outcome.rules],
         "violations": [
             {
-                **asdict(one),
+                "rule": one.rule,
+                "node": one.node,
+                "at": one.at,
+                "session": one.session,
+                "what": one.what,
                 "position": format_position(one.at),
                 "next": findings.next_step(one, several=several),
             }

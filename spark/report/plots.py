@@ -1,4 +1,4 @@
-"""The plots of the page; each is drawn twice, for a wide and for a narrow window."""
+"""The plots of the HTML page, each drawn for a wide and for a narrow window."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from eventstore.display import name
 from spark.report import findings
 from spark.report.findings import milliseconds
-from spark.report.series import by_reason, histogram, powers, rates, ticks
+from spark.report.series import (
+    drops_by_reason,
+    latency_shares,
+    rate_series,
+    round_numbers,
+    time_ticks,
+)
 from spark.report.svg import COLOURS, axes, draw
 
 if TYPE_CHECKING:
@@ -17,8 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from spark.audit.facts.outcome import Outcome, SlowSession
-    from spark.report.series import Histogram, Rates
+    from spark.audit.facts import Outcome, SlowSession
+    from spark.report.series import LatencyShares, RateSeries
 
 SLOWEST: Final = 10
 """Sessions in the plot."""
@@ -28,7 +34,7 @@ _ROW = 0.32
 
 
 class Plot(NamedTuple):
-    """A plot and what is said of it."""
+    """A plot and its caption."""
 
     title: str
     note: str
@@ -39,15 +45,15 @@ class Plot(NamedTuple):
 def plots(outcome: Outcome) -> dict[str, Plot | None]:
     """Return the plots by name, None where there is nothing to plot; raises NoPlots."""
     found: dict[str, Plot | None] = dict.fromkeys(("rates", "latencies", "slowest", "drops"))
-    over_time = rates(outcome.rates, outcome.interval_ms, findings.extent_ms(outcome))
+    over_time = rate_series(outcome.rates, outcome.interval_ms, findings.extent_ms(outcome))
     if over_time.at_ms:
         found["rates"] = _rates(over_time)
-    latencies = histogram(outcome.latencies)
+    latencies = latency_shares(outcome.latencies)
     if latencies.shares:
         found["latencies"] = _latencies(latencies)
     if outcome.slowest:
         found["slowest"] = _slowest(outcome.slowest[:SLOWEST])
-    reasons = by_reason(outcome.drops)
+    reasons = drops_by_reason(outcome.drops)
     if reasons:
         found["drops"] = _drops(reasons[:REASONS])
     return found
@@ -66,7 +72,7 @@ def _both(
     return Plot(title, note, wide, narrow)
 
 
-def _rates(over_time: Rates) -> Plot:
+def _rates(over_time: RateSeries) -> Plot:
     lines = (
         ("published", over_time.published, "a", "-"),
         ("delivered", over_time.delivered, "b", "-"),
@@ -93,7 +99,7 @@ def _rates(over_time: Rates) -> Plot:
                 times, over_time.dropped, width=over_time.interval_ms * 0.95, color=COLOURS["d"]
             )
             _calm(lowest, "dropped/s")
-        marks = ticks(over_time.at_ms[0], over_time.ends_ms, 4 if narrow else 9)
+        marks = time_ticks(over_time.at_ms[0], over_time.ends_ms, 4 if narrow else 9)
         lowest.set_xticks([at for at, _ in marks], [title for _, title in marks])
         lowest.set_xlim(over_time.at_ms[0], over_time.ends_ms)
 
@@ -109,7 +115,7 @@ def _rates(over_time: Rates) -> Plot:
     return _both("rates", "Rates", note, label, 3.0, fill)
 
 
-def _latencies(found: Histogram) -> Plot:
+def _latencies(found: LatencyShares) -> Plot:
     places = range(len(found.bounds_ms))
     names = [milliseconds(bound) for bound in found.bounds_ms]
     width = 0.8 / len(found.shares)
@@ -171,7 +177,7 @@ def _slowest(sessions: Sequence[SlowSession]) -> Plot:
         pane.set_yticks(rows, shown, color=COLOURS["text"])
         pane.invert_yaxis()
         low, high = min(map(min, spans)), max(map(max, spans))
-        marks = powers(low, high, 4 if narrow else 8)
+        marks = round_numbers(low, high, 4 if narrow else 8)
         pane.set_xscale("log")
         pane.set_xticks(marks, map(milliseconds, marks))
         pane.minorticks_off()

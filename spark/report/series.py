@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spark.audit.facts.outcome import Drops, Latency, RatePoint
+    from spark.audit.facts import DropCount, LatencyHistogram, RatePoint
 
 POINTS: Final = 400
 """Points of a line at most: more are not seen."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
-    """What happened a second, in intervals that follow each other without a gap."""
+class RateSeries:
+    """Messages per second, in intervals without gaps."""
 
     at_ms: tuple[int, ...]
     """When each interval begins."""
@@ -34,15 +34,15 @@ class Rates:
         return self.at_ms[-1] + self.interval_ms
 
 
-def rates(
+def rate_series(
     points: Sequence[RatePoint], interval_ms: int, extent_ms: tuple[int, int] | None = None
-) -> Rates:
-    """Return the rates of all nodes together; intervals are joined when there are many.
+) -> RateSeries:
+    """Return the rates of all nodes together; many intervals are merged into fewer.
 
     ``extent_ms`` is from when to when the logs reach: an interval may be cut short there.
     """
     if not points:
-        return Rates((), interval_ms, (), (), (), ())
+        return RateSeries((), interval_ms, (), (), (), ())
     begins = min(point.at_ms for point in points)
     ends = max(point.at_ms for point in points) + interval_ms
     step = interval_ms * -(-(ends - begins) // (interval_ms * POINTS))
@@ -62,11 +62,11 @@ def rates(
     lines = [
         tuple(value / length for value, length in zip(row, seconds, strict=True)) for row in sums
     ]
-    return Rates(tuple(begins + at * step for at in range(count)), step, *lines)
+    return RateSeries(tuple(begins + at * step for at in range(count)), step, *lines)
 
 
-def powers(low: int, high: int, most: int) -> list[int]:
-    """Return at most so many round numbers that reach from ``low`` to ``high`` or beyond."""
+def round_numbers(low: int, high: int, most: int) -> list[int]:
+    """Return at most ``most`` round numbers that cover ``low`` to ``high``."""
     tens = [10**power for power in range(len(str(low)) - 1, len(str(high)) + 1)]
     for factors in ((1, 2, 5), (1, 3), (1,)):
         found = sorted(ten * factor for ten in tens for factor in factors)
@@ -87,8 +87,8 @@ _STEPS: Final = (
 )
 
 
-def ticks(begins_ms: int, ends_ms: int, most: int) -> list[tuple[int, str]]:
-    """Return at most so many round moments of a span with what to write there, in UTC.
+def time_ticks(begins_ms: int, ends_ms: int, most: int) -> list[tuple[int, str]]:
+    """Return at most ``most`` round times of a span with their labels, in UTC.
 
     Within a day the day stands below the first moment, and below the first one of each other day.
     """
@@ -107,7 +107,7 @@ def ticks(begins_ms: int, ends_ms: int, most: int) -> list[tuple[int, str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
+class LatencyShares:
     """Shares of the deliveries of each QoS by latency."""
 
     bounds_ms: tuple[int, ...]
@@ -116,15 +116,15 @@ class Histogram:
     """QoS, and for each bucket a share of 1."""
 
 
-def histogram(latencies: Sequence[Latency]) -> Histogram:
+def latency_shares(latencies: Sequence[LatencyHistogram]) -> LatencyShares:
     """Return the latencies from the first bucket to the last one that holds anything."""
     told = [one for one in latencies if sum(one.counts)]
     if not told:
-        return Histogram((), ())
+        return LatencyShares((), ())
     used = [at for one in told for at, count in enumerate(one.counts) if count]
     first, last = min(used), max(used)
     longest = max(told, key=lambda one: len(one.bounds_ms))
-    return Histogram(
+    return LatencyShares(
         longest.bounds_ms[first : last + 1],
         tuple((one.qos, _shares(one.counts, first, last)) for one in told),
     )
@@ -137,7 +137,7 @@ def _shares(counts: Sequence[int], first: int, last: int) -> tuple[float, ...]:
     return tuple(count / total for count in chosen)
 
 
-def by_reason(drops: Sequence[Drops]) -> list[tuple[str, int]]:
+def drops_by_reason(drops: Sequence[DropCount]) -> list[tuple[str, int]]:
     """Return what all nodes dropped by reason, most first."""
     reasons: Counter[str] = Counter()
     for drop in drops:

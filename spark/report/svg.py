@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup
 
-from spark.runtime.errors import INSTALL, NoSpark
+from spark.runtime import INSTALL, NoSpark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -63,7 +63,7 @@ class NoPlots(NoSpark):
     """Matplotlib, which draws the plots of the page, is not installed."""
 
 
-def check() -> None:
+def require_matplotlib() -> None:
     """Raise NoPlots unless plots can be drawn."""
     try:
         import matplotlib.backends.backend_svg  # noqa: F401
@@ -76,9 +76,9 @@ def draw(
 ) -> Markup:
     """Return what ``fill`` draws on a figure, as an ``svg`` element.
 
-    ``name`` makes its ids unique in the page, ``label`` says what it shows to who cannot see it.
+    ``name`` makes its ids unique in the page, ``label`` describes it for screen readers.
     """
-    check()
+    require_matplotlib()
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import pyarrow as pa
 
 from eventstore.format import UnreadableEvent, decode_record, encode_record
-from spark.columnar.run_columns import Misfit
-from spark.rows.entries import Entries
-from spark.rows.events import Events
-from spark.schema.arrow_types import GRAINS, schema_of
+from spark.columnar import UnusualEvent
+from spark.rows.entries import EntryRows
+from spark.rows.events import EventRows
+from spark.schema import GRAINS, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from eventstore.format import Record
-    from spark.columnar.row_filter import Wanted
-    from spark.schema.columns import Columns
+    from spark.columnar import RowFilter
+    from spark.schema import Columns
 
 
-class Maker(Protocol):
+class RowMaker(Protocol):
     """What makes rows from records."""
 
     def batches(self, records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
@@ -36,8 +36,8 @@ class Maker(Protocol):
 class Decoder:
     """Makes the rows of entries or events from records whose checksums were right."""
 
-    def __init__(self, columns: Columns, wanted: Wanted) -> None:
-        self._maker: Maker = (Entries if columns.rows == "entries" else Events)(
+    def __init__(self, columns: Columns, wanted: RowFilter) -> None:
+        self._maker: RowMaker = (EntryRows if columns.rows == "entries" else EventRows)(
             columns.names, wanted
         )
 
@@ -49,14 +49,14 @@ class Decoder:
         """
         try:
             yield from self._maker.batches(records)
-        except Misfit:
+        except UnusualEvent:
             yield from self._again(records)
 
     def _again(self, records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
-        records = [as_today(record) for record in records]
+        records = [upcast_record(record) for record in records]
         try:
             yield from self._maker.batches(records)
-        except Misfit:
+        except UnusualEvent:
             for record in records:
                 self._check(record)
             yield from self._in_halves(records)
@@ -66,7 +66,7 @@ class Decoder:
         try:
             for _ in self._maker.batches([record]):
                 return
-        except Misfit as misfit:
+        except UnusualEvent as misfit:
             what = f"record {record.sequence} holds {_article(str(misfit))}"
             raise UnreadableEvent(what) from None
 
@@ -76,7 +76,7 @@ class Decoder:
         for some in (records[:middle], records[middle:]):
             try:
                 yield from self._maker.batches(some)
-            except Misfit:
+            except UnusualEvent:
                 if len(some) == 1:
                     raise
                 yield from self._in_halves(some)
@@ -86,7 +86,7 @@ def _article(what: str) -> str:
     return what if what.startswith(("a ", "an ")) else f"an event {what}"
 
 
-def as_today(record: Record) -> Record:
+def upcast_record(record: Record) -> Record:
     """Return the record with its events in today's versions and with all fields.
 
     Raises CorruptLog when its header is none, UnreadableEvent, and UnknownEvent.
@@ -105,7 +105,7 @@ def as_today(record: Record) -> Record:
     return replace(record, payload=memoryview(data)[len(data) - len(record.payload) :])
 
 
-def rows_of(columns: Columns, rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
+def sparse_rows(columns: Columns, rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
     """Return rows given by the few columns that are not null in them."""
     known = GRAINS[columns.rows]
     arrays = [pa.array([row.get(name) for row in rows], known[name]) for name in columns.names]

@@ -13,56 +13,61 @@ import numpy as np
 import pyarrow as pa
 
 from eventstore.format import INDEX_BITS
-from spark.columnar.arrays import indices, joined, of_numbers
-from spark.columnar.batch_layout import KIND_NAMES, KIND_VERSIONS, Layout, Made
-from spark.columnar.event_groups import MESSAGES
-from spark.columnar.payloads import Areas
-from spark.columnar.row_widths import cut
-from spark.rows.entry_columns import MAKERS, Cells
+from spark.columnar import (
+    KIND_NAMES,
+    KIND_VERSIONS,
+    MESSAGES,
+    BatchLayout,
+    PayloadAreas,
+    PlacedEvents,
+    cut_rows,
+    indices,
+    join_arrays,
+    of_numbers,
+)
+from spark.rows.entry_columns import MAKERS, EntryCells
 from spark.rows.single_message_events import as_json
-from spark.schema.arrow_types import ENTRIES, schema_of
+from spark.schema import ENTRIES, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from eventstore.format import Record
-    from spark.columnar.event_groups import Group
-    from spark.columnar.row_filter import Wanted
-    from spark.columnar.run_columns import Integers
+    from spark.columnar import EventGroup, Integers, RowFilter
 
 
-class Entries:
+class EntryRows:
     """Makes the rows of rows=entries from records."""
 
-    def __init__(self, columns: Sequence[str], wanted: Wanted) -> None:
+    def __init__(self, columns: Sequence[str], wanted: RowFilter) -> None:
         self._columns = tuple(columns)
         self._wanted = wanted
         self._schema = schema_of("entries", columns)
 
     def batches(self, records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some records in order; raise Misfit when an event is not as usual."""
-        layout = Layout(records, self._wanted)
+        layout = BatchLayout(records, self._wanted)
         if not layout.total:
             return
         table = _Table(records, layout)
         table.check(self._columns)
         first, last = layout.between(self._wanted.first, self._wanted.last)
-        for start, stop in cut(layout.made, first, last):
-            piece = _Piece(table, start, stop)
+        for start, stop in cut_rows(layout.made, first, last):
+            piece = _EntryPiece(table, start, stop)
             arrays = [piece.column(name) for name in self._columns]
             yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
 class _Table:
-    """The cells of a batch of records, each made once when the first piece asks for it."""
+    """The cells of a batch of records, each made once when first needed."""
 
-    def __init__(self, records: Sequence[Record], layout: Layout) -> None:
+    def __init__(self, records: Sequence[Record], layout: BatchLayout) -> None:
         self.records = records
         self.layout = layout
-        self.areas = Areas(records)
-        self._cells: dict[str, list[tuple[Made, Cells]]] = {}
+        self.areas = PayloadAreas(records)
+        self._cells: dict[str, list[tuple[PlacedEvents, EntryCells]]] = {}
 
-    def cells(self, column: str) -> list[tuple[Made, Cells]]:
+    def cells(self, column: str) -> list[tuple[PlacedEvents, EntryCells]]:
         """Return the cells of a column, of each type that has it."""
         found = self._cells.get(column)
         if found is None:
@@ -73,7 +78,7 @@ class _Table:
             ]
         return found
 
-    def payloads(self, made: Made) -> tuple[Integers, Integers, Integers] | None:
+    def payloads(self, made: PlacedEvents) -> tuple[Integers, Integers, Integers] | None:
         """Return of each payload of a group the record, where it begins there, and its size."""
         group = made.group
         owners = self.layout.record_of[group.numbers][group.event_of]
@@ -94,7 +99,7 @@ class _Table:
                 self.areas.check(*found)
 
 
-class _Piece:
+class _EntryPiece:
     """The rows of a batch of records from one to before another."""
 
     def __init__(self, table: _Table, start: int, stop: int) -> None:
@@ -128,7 +133,7 @@ class _Piece:
             found = self._nulls[kind] = pa.nulls(self._length, kind)
         return found
 
-    def _gather(self, name: str, cells: list[tuple[Made, Cells]]) -> pa.Array:
+    def _gather(self, name: str, cells: list[tuple[PlacedEvents, EntryCells]]) -> pa.Array:
         if not cells:
             return self._nothing(name)
         key = tuple(
@@ -149,9 +154,9 @@ class _Piece:
                     where[rows] = np.where(pick < 0, -1, pick + base)
                 base += len(one.values)
             take = self._takes[key] = indices(where)
-        return joined([one.values for _, one in cells]).take(take)
+        return join_arrays([one.values for _, one in cells]).take(take)
 
-    def _sliced(self, name: str, pieces: list[tuple[Made, pa.Array]]) -> pa.Array:
+    def _sliced(self, name: str, pieces: list[tuple[PlacedEvents, pa.Array]]) -> pa.Array:
         """Bring cells that were made for these rows only into their order."""
         where = np.full(self._length, -1, np.int64)
         base = 0
@@ -161,7 +166,7 @@ class _Piece:
             base += high - low
         if not pieces:
             return self._nothing(name)
-        return joined([values for _, values in pieces]).take(indices(where))
+        return join_arrays([values for _, values in pieces]).take(indices(where))
 
     def _of_node(self) -> pa.Array:
         return self._layout.nodes(self._record_of)
@@ -197,7 +202,7 @@ class _Piece:
         return self._nothing("damage")
 
     def _of_payload(self) -> pa.Array:
-        pieces: list[tuple[Made, pa.Array]] = []
+        pieces: list[tuple[PlacedEvents, pa.Array]] = []
         for made in self._layout.made:
             low, high = self._within[id(made)]
             if low < high and (found := self._table.payloads(made)) is not None:
@@ -208,14 +213,14 @@ class _Piece:
     def _of_json(self) -> pa.Array:
         if self._layout.plain:
             return self._layout.scan.events(slice(self._start, self._start + self._length))
-        pieces: list[tuple[Made, pa.Array]] = []
+        pieces: list[tuple[PlacedEvents, pa.Array]] = []
         for made in self._layout.made:
             low, high = self._within[id(made)]
             if low < high:
                 pieces.append((made, self._json(made.group, low, high)))
         return self._sliced("json", pieces)
 
-    def _json(self, group: Group, low: int, high: int) -> pa.Array:
+    def _json(self, group: EventGroup, low: int, high: int) -> pa.Array:
         if group.single:
             return self._layout.scan.events(group.numbers[low:high])
         return as_json(self._layout, group, low, high)

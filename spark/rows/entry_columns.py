@@ -12,19 +12,28 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from spark.columnar.arrays import of_flags, of_lists, of_numbers, of_texts
-from spark.columnar.event_fields import SHAPES
-from spark.columnar.event_groups import COUNTED_BY, MESSAGES, Group
-from spark.columnar.run_columns import Integers, Misfit, integers
-from spark.schema.arrow_types import ENTRIES
+from spark.columnar import (
+    COUNTED_BY,
+    MESSAGES,
+    SHAPES,
+    EventGroup,
+    Integers,
+    UnusualEvent,
+    integers,
+    of_flags,
+    of_lists,
+    of_numbers,
+    of_texts,
+)
+from spark.schema import ENTRIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from spark.columnar.integers import Flags
+    from spark.columnar import Flags
 
 
-class Cells(NamedTuple):
+class EntryCells(NamedTuple):
     """The cells of one type of event in one column."""
 
     values: pa.Array
@@ -32,7 +41,7 @@ class Cells(NamedTuple):
     """For each entry, which of the values it has (-1: null); None: one each, in order."""
 
 
-Maker: TypeAlias = "Callable[[Group], Cells]"
+Maker: TypeAlias = "Callable[[EventGroup], EntryCells]"
 
 
 def _integers(values: Integers, column: str, valid: Flags | None = None) -> pa.Array:
@@ -40,13 +49,13 @@ def _integers(values: Integers, column: str, valid: Flags | None = None) -> pa.A
         return of_numbers(values, pa.int64(), valid)
     narrow = values.astype(np.int32)
     if not np.array_equal(narrow, values):
-        raise Misfit(f"{column} with a value that is too large")
+        raise UnusualEvent(f"{column} with a value that is too large")
     return of_numbers(narrow, ENTRIES[column], valid)
 
 
-def of_events(group: Group, values: pa.Array) -> Cells:
+def of_events(group: EventGroup, values: pa.Array) -> EntryCells:
     """Return cells of which each event has one for all of its entries."""
-    return Cells(values, None if group.single else group.event_of)
+    return EntryCells(values, None if group.single else group.event_of)
 
 
 def _of_text(name: str) -> Maker:
@@ -54,7 +63,7 @@ def _of_text(name: str) -> Maker:
 
 
 def _of_integers(name: str) -> Maker:
-    def make(group: Group) -> Cells:
+    def make(group: EventGroup) -> EntryCells:
         values, valid = group.known_integers(name)
         return of_events(group, _integers(values, name, valid))
 
@@ -72,55 +81,55 @@ def _of_json(name: str) -> Maker:
 def _total(field: str, column: str) -> Maker:
     """Make cells of a sum over an event: at its first entry, 0 at the others."""
 
-    def make(group: Group) -> Cells:
+    def make(group: EventGroup) -> EntryCells:
         totals = group.integers(field)
         each = totals[group.event_of]
         each[(group.entry > 0) & (each > 0)] = 0
-        return Cells(_integers(each, column), None)
+        return EntryCells(_integers(each, column), None)
 
     return make
 
 
-def _packet_ids(group: Group) -> Cells:
+def _packet_ids(group: EventGroup) -> EntryCells:
     values, pick = group.pids()
-    return Cells(_integers(values, "packet_id"), pick)
+    return EntryCells(_integers(values, "packet_id"), pick)
 
 
-def _refs(group: Group) -> Cells:
-    return Cells(_integers(group.refs(), "ref"), None)
+def _refs(group: EventGroup) -> EntryCells:
+    return EntryCells(_integers(group.refs(), "ref"), None)
 
 
-def _sizes(group: Group) -> Cells:
-    return Cells(_integers(group.sizes, "size"), None)
+def _sizes(group: EventGroup) -> EntryCells:
+    return EntryCells(_integers(group.sizes, "size"), None)
 
 
-def _topics(group: Group) -> Cells:
-    return Cells(*group.topics())
+def _topics(group: EventGroup) -> EntryCells:
+    return EntryCells(*group.topics())
 
 
-def _each_qos(group: Group) -> Cells:
-    return Cells(_integers(group.for_each("qos"), "qos"), None)
+def _each_qos(group: EventGroup) -> EntryCells:
+    return EntryCells(_integers(group.for_each("qos"), "qos"), None)
 
 
-def _waiting(group: Group) -> Cells:
-    return Cells(of_flags(group.waits()), None)
+def _waiting(group: EventGroup) -> EntryCells:
+    return EntryCells(of_flags(group.waits()), None)
 
 
-def _each_properties(group: Group) -> Cells:
+def _each_properties(group: EventGroup) -> EntryCells:
     found = group.properties()
     if found is None:
-        return Cells(pa.nulls(1, pa.string()), np.zeros(group.total, np.int64))
+        return EntryCells(pa.nulls(1, pa.string()), np.zeros(group.total, np.int64))
     valid = np.array([one is not None for one in found], np.bool_)
-    return Cells(of_texts([b"" if one is None else one for one in found], valid), None)
+    return EntryCells(of_texts([b"" if one is None else one for one in found], valid), None)
 
 
-def _dropped_refs(group: Group) -> Cells:
+def _dropped_refs(group: EventGroup) -> EntryCells:
     counts, values = group.runs("refs")
     kind = ENTRIES["refs"]
     return of_events(group, of_lists(counts, of_numbers(values, pa.int64()), kind))
 
 
-def _granted(group: Group) -> Cells:
+def _granted(group: EventGroup) -> EntryCells:
     lists = group.granted()
     names = of_texts(name.encode() for pairs in lists for name, _ in pairs)
     granted = integers([qos for pairs in lists for _, qos in pairs])
@@ -128,18 +137,18 @@ def _granted(group: Group) -> Cells:
     return _filters(group, lengths, names, _integers(granted, "qos"))
 
 
-def _taken(group: Group) -> Cells:
+def _taken(group: EventGroup) -> EntryCells:
     lengths, names = group.string_lists("filters")
     return _filters(group, lengths, names, pa.nulls(len(names), ENTRIES["qos"]))
 
 
-def _filters(group: Group, lengths: Integers, names: pa.Array, qos: pa.Array) -> Cells:
+def _filters(group: EventGroup, lengths: Integers, names: pa.Array, qos: pa.Array) -> EntryCells:
     kind = ENTRIES["filters"]
     pairs = pa.Array.from_buffers(kind.value_type, len(names), [None], children=[names, qos])
     return of_events(group, of_lists(lengths, pairs, kind))
 
 
-def _cleared(group: Group) -> Cells:
+def _cleared(group: EventGroup) -> EntryCells:
     return of_events(group, of_lists(*group.string_lists("topics"), ENTRIES["topics"]))
 
 

@@ -8,32 +8,38 @@ import numpy as np
 import pyarrow as pa
 
 from eventstore.format import INDEX_BITS
-from spark.columnar.arrays import indices, of_numbers
-from spark.columnar.batch_layout import KIND_NAMES, KIND_VERSIONS, Layout
-from spark.columnar.event_groups import MESSAGES
-from spark.columnar.payloads import Areas
-from spark.columnar.row_widths import ROWS
-from spark.columnar.run_columns import Integers, before
-from spark.schema.arrow_types import EVENTS, schema_of
+from spark.columnar import (
+    KIND_NAMES,
+    KIND_VERSIONS,
+    MESSAGES,
+    MOST_ROWS,
+    BatchLayout,
+    Integers,
+    PayloadAreas,
+    indices,
+    of_numbers,
+    sums_before,
+)
+from spark.schema import EVENTS, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from eventstore.format import Record
-    from spark.columnar.row_filter import Wanted
+    from spark.columnar import RowFilter
 
 
-class Events:
+class EventRows:
     """Makes the rows of rows=events from records."""
 
-    def __init__(self, columns: Sequence[str], wanted: Wanted) -> None:
+    def __init__(self, columns: Sequence[str], wanted: RowFilter) -> None:
         self._columns = tuple(columns)
         self._wanted = wanted
         self._schema = schema_of("events", columns)
 
     def batches(self, records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some records in order; raise Misfit when an event is not as usual."""
-        layout = Layout(records, self._wanted)
+        layout = BatchLayout(records, self._wanted)
         if not layout.groups:
             return
         numbers = np.sort(np.concatenate([group.numbers for group in layout.groups]))
@@ -42,8 +48,8 @@ class Events:
         last = self._wanted.last
         high = len(at) if last is None else int(np.searchsorted(at, last, "right"))
         payloads = _Payloads(records, layout) if "payload" in self._columns else None
-        for start in range(low, high, ROWS):
-            piece = _Piece(records, layout, numbers[start : min(start + ROWS, high)])
+        for start in range(low, high, MOST_ROWS):
+            piece = _EventPiece(records, layout, numbers[start : min(start + MOST_ROWS, high)])
             arrays = [
                 payloads.of(piece.numbers)
                 if payloads is not None and name == "payload"
@@ -56,15 +62,15 @@ class Events:
 class _Payloads:
     """The part of each event in the payload area of its record."""
 
-    def __init__(self, records: Sequence[Record], layout: Layout) -> None:
-        self._areas = Areas(records)
+    def __init__(self, records: Sequence[Record], layout: BatchLayout) -> None:
+        self._areas = PayloadAreas(records)
         self._owners = layout.record_of
         self._starts = np.full(len(layout.scan), -1, np.int64)
         self._sizes = np.zeros(len(layout.scan), np.int64)
         for group in layout.groups:
             if group.kind in MESSAGES:
                 sums = np.concatenate(([0], np.cumsum(group.sizes)))
-                firsts = before(group.counts)
+                firsts = sums_before(group.counts)
                 self._sizes[group.numbers] = sums[firsts + group.counts] - sums[firsts]
             elif group.kind == "WillArmed":
                 self._sizes[group.numbers] = group.integers("size")
@@ -86,10 +92,10 @@ class _Payloads:
         return payloads.take(indices(where))
 
 
-class _Piece:
+class _EventPiece:
     """Some events in order."""
 
-    def __init__(self, records: Sequence[Record], layout: Layout, numbers: Integers) -> None:
+    def __init__(self, records: Sequence[Record], layout: BatchLayout, numbers: Integers) -> None:
         self.numbers = numbers
         self._records = records
         self._layout = layout

@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from spark.columnar.batch_layout import Layout
-from spark.columnar.row_filter import Wanted
-from spark.columnar.run_columns import Misfit
-from spark.rows.decoder import as_today
-from spark.schema.arrow_types import RECORDS, schema_of
+from spark.columnar import BatchLayout, RowFilter, UnusualEvent
+from spark.rows.decoder import upcast_record
+from spark.schema import RECORDS, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from eventstore.format import Record
-    from spark.storage.record_checks import Checked
+    from spark.storage import CheckedRecord
 
 NEED_EVENTS: Final = frozenset({"events", "entries"})
 """Columns for which the events must be read."""
 
 
-def record_rows(node: str, found: Sequence[Checked], columns: Sequence[str]) -> pa.RecordBatch:
+def record_rows(
+    node: str, found: Sequence[CheckedRecord], columns: Sequence[str]
+) -> pa.RecordBatch:
     """Return a row for each record that was found; raises UnreadableEvent."""
     rows = [_row(node, one) for one in found]
     if NEED_EVENTS & set(columns):
@@ -38,7 +38,7 @@ def record_rows(node: str, found: Sequence[Checked], columns: Sequence[str]) -> 
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _row(node: str, found: Checked) -> dict[str, Any]:
+def _row(node: str, found: CheckedRecord) -> dict[str, Any]:
     row: dict[str, Any] = {
         "node": node,
         "seq": found.sequence,
@@ -65,9 +65,9 @@ def _row(node: str, found: Checked) -> dict[str, Any]:
 def _counts(records: Sequence[Record]) -> Sequence[tuple[int, int]]:
     """Return how many events and entries each record has."""
     try:
-        layout = Layout(records, Wanted())
-    except Misfit:
-        layout = Layout([as_today(record) for record in records], Wanted())
+        layout = BatchLayout(records, RowFilter())
+    except UnusualEvent:
+        layout = BatchLayout([upcast_record(record) for record in records], RowFilter())
     events = np.bincount(layout.record_of, minlength=len(records))
     entries = np.bincount(layout.record_of, layout.counts, minlength=len(records))
     return list(zip(events.tolist(), entries.astype(np.int64).tolist(), strict=True))

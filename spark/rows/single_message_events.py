@@ -13,20 +13,17 @@ import orjson
 import pyarrow as pa
 from pyarrow import compute
 
-from spark.columnar.arrays import indices, joined, of_numbers, of_texts
-from spark.columnar.event_groups import MESSAGES, Group
+from spark.columnar import MESSAGES, EventGroup, indices, join_arrays, of_numbers, of_texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spark.columnar.batch_layout import Layout
-    from spark.columnar.json_scan import Scan
-    from spark.columnar.run_columns import Integers
+    from spark.columnar import BatchLayout, Integers, JsonScan
 
 _TOTALS: Final = {"Delivered": "queued", "Queued": "size"}
 
 
-def as_json(layout: Layout, group: Group, first: int, last: int) -> pa.Array:
+def as_json(layout: BatchLayout, group: EventGroup, first: int, last: int) -> pa.Array:
     """Return the entries of a group from one to before another, each as an event of its own.
 
     Raises Misfit as the group does.
@@ -42,13 +39,13 @@ def as_json(layout: Layout, group: Group, first: int, last: int) -> pa.Array:
     where = np.empty(last - first, np.int64)
     where[several] = np.arange(len(several))
     where[alone] = len(several) + np.arange(len(alone))
-    return joined([made, scan.events(group.numbers[events[alone]])]).take(indices(where))
+    return join_arrays([made, scan.events(group.numbers[events[alone]])]).take(indices(where))
 
 
 class _Raws(dict[int, dict[str, Any]]):
     """The events of a group as JSON objects, each parsed when it is asked for."""
 
-    def __init__(self, scan: Scan, numbers: Integers) -> None:
+    def __init__(self, scan: JsonScan, numbers: Integers) -> None:
         super().__init__()
         self._scan = scan
         self._numbers = numbers
@@ -58,7 +55,7 @@ class _Raws(dict[int, dict[str, Any]]):
         return raw  # type: ignore[no-any-return]
 
 
-def _of_runs(group: Group, raws: _Raws, chosen: Integers) -> pa.Array:
+def _of_runs(group: EventGroup, raws: _Raws, chosen: Integers) -> pa.Array:
     """Return entries of which each has its integers in the place of its event's runs."""
     names = [name for name in ("pids", "refs") if group.has(name)]
     columns = [group.pids()[0] if name == "pids" else group.refs() for name in names]
@@ -82,7 +79,7 @@ def _pieces(
     Once for its first entry, which has the total, and once for all others.
     """
     one: dict[str, Any] = {name: [0] if name in names else raw[name] for name in raw}
-    if [name for name in raw if name in names] != names:  # nobody writes it so
+    if [name for name in raw if name in names] != names:  # not as foldmq writes it
         one = {name: one[name] for name in (*(one.keys() - set(names)), *names)}
     first = _split(one, names)
     if total is None or raw[total] <= 0:
@@ -100,7 +97,7 @@ def _split(one: dict[str, Any], names: Sequence[str]) -> list[str]:
     return [*pieces, rest]
 
 
-def _messages(group: Group, raws: _Raws, chosen: Integers) -> pa.Array:
+def _messages(group: EventGroup, raws: _Raws, chosen: Integers) -> pa.Array:
     """Return the entries of events that bring messages."""
     found_topics, pick = group.topics()
     topics = found_topics.to_pylist()
@@ -134,7 +131,7 @@ def _messages(group: Group, raws: _Raws, chosen: Integers) -> pa.Array:
     return of_texts(found)
 
 
-def _properties(group: Group, raws: _Raws, chosen: Integers) -> list[Any]:
+def _properties(group: EventGroup, raws: _Raws, chosen: Integers) -> list[Any]:
     """Return the properties of each message, in a list of their own."""
     group.properties()  # as many as there are messages
     places = zip(group.event_of[chosen].tolist(), group.entry[chosen].tolist(), strict=True)

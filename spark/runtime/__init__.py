@@ -1,1 +1,71 @@
 """Spark itself: sessions, Java, the JVM, and errors on their way through it."""
+
+from typing import TYPE_CHECKING
+
+from protocol.front_door import front_door
+
+if TYPE_CHECKING:
+    from spark.runtime.errors import INSTALL, NoSpark, NotWritable, OutOfDisk, SparkError
+    from spark.runtime.java import find_java
+    from spark.runtime.marked_errors import (
+        BadOption,
+        OtherLog,
+        SparkFailure,
+        find_error,
+        mark_errors,
+        marked_iterator,
+        name_log_in_errors,
+    )
+    from spark.runtime.session import (
+        check_settings,
+        is_local,
+        is_submitted,
+        kill_jvm,
+        require_pyspark,
+        running_session,
+        spark_session,
+        translate_errors,
+    )
+    from spark.runtime.sync_calls import run_sync
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "errors": "INSTALL NoSpark NotWritable OutOfDisk SparkError",
+            "java": "find_java",
+            "marked_errors": (
+                "BadOption OtherLog SparkFailure find_error mark_errors marked_iterator "
+                "name_log_in_errors"
+            ),
+            "session": (
+                "check_settings is_local is_submitted kill_jvm require_pyspark "
+                "running_session spark_session translate_errors"
+            ),
+            "sync_calls": "run_sync",
+        },
+    )
+
+__all__ = [
+    "INSTALL",
+    "BadOption",
+    "NoSpark",
+    "NotWritable",
+    "OtherLog",
+    "OutOfDisk",
+    "SparkError",
+    "SparkFailure",
+    "check_settings",
+    "find_error",
+    "find_java",
+    "is_local",
+    "is_submitted",
+    "kill_jvm",
+    "mark_errors",
+    "marked_iterator",
+    "name_log_in_errors",
+    "require_pyspark",
+    "run_sync",
+    "running_session",
+    "spark_session",
+    "translate_errors",
+]

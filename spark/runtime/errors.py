@@ -1,4 +1,4 @@
-"""What can go wrong around Spark; each is one line for a person, with its exit code."""
+"""Errors around Spark: one line each, with an exit code."""
 
 # ruff: noqa: N818 - named for the condition that is found, as in eventstore.errors
 
@@ -7,7 +7,7 @@ from protocol.errors import FoldmqError
 
 
 class SparkError(FoldmqError):
-    """A job of Spark did not end well, for a reason that foldmq cannot name better."""
+    """A Spark job failed for a reason that foldmq does not know."""
 
     exit_code = 70
 
@@ -19,7 +19,7 @@ class NoSpark(SparkError):
 
 
 class NoJava(NoSpark):
-    """There is no Java that Spark can run on."""
+    """No Java that Spark can run on was found."""
 
 
 class NoCluster(NoSpark):
@@ -37,7 +37,7 @@ class OutOfMemory(SparkError):
 
 
 class OutOfDisk(SparkError):
-    """There is no room for what Spark keeps on disk while it works, or for what it writes."""
+    """The disk of Spark's temporary files or of its output is full."""
 
     exit_code = 74
 
@@ -53,13 +53,13 @@ def disk_failed(error: OSError) -> OutOfDisk:
 
 
 class BadSetting(SparkError):
-    """A setting of Spark, or the master, is not one."""
+    """A setting of Spark, or the master, is invalid."""
 
     exit_code = 2
 
 
 class NotWritable(SparkError):
-    """What a job was to write cannot be written there."""
+    """The output of a job cannot be written."""
 
     exit_code = 73
 

@@ -1,4 +1,4 @@
-"""Why a job of Spark failed: one line for a person in place of pages of Java."""
+"""Why a Spark job failed, as one line instead of pages of Java."""
 
 import re
 from collections.abc import Callable
@@ -30,22 +30,22 @@ _SHIP = f"ship foldmq and what it needs with the job, {_DOCS}"
 _Known: TypeAlias = tuple[re.Pattern[str], Callable[[re.Match[str]], FoldmqError]]
 
 
-def explained(error: BaseException, said: str = "", gone: bool = False) -> FoldmqError:
-    """Return what an error of PySpark or Py4J means.
+def explain(error: BaseException, said: str = "", gone: bool = False) -> FoldmqError:
+    """Return the error that explains one of PySpark or Py4J.
 
     ``said`` is what the JVM said last, ``gone``: it has ended by itself.
     """
     if isinstance(error, FoldmqError):
         return error
     text = str(error)
-    found = marked_errors.found(text) or _known(text)
+    found = marked_errors.find_error(text) or _known(text)
     if found is None and gone:
-        found = marked_errors.found(said) or _known(said) or _ended()
+        found = marked_errors.find_error(said) or _known(said) or _ended()
     return found or SparkError(f"Spark failed: {_cause(text) or type(error).__name__}")
 
 
 def not_started(said: str) -> FoldmqError:
-    """Return why Spark's JVM did not start, from what it said."""
+    """Return why Spark's JVM did not start, from its output."""
     known = _known(said)
     if known is not None:
         return known

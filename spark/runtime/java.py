@@ -1,4 +1,4 @@
-"""Java, which Spark runs on: found and looked at before anything of Spark is started."""
+"""Finds and checks Java before Spark is started."""
 
 import os
 import re
@@ -31,7 +31,7 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """Return the Java of JAVA_HOME, or the one in PATH if that is none that can be used.
+    """Return the Java of JAVA_HOME, or of PATH if that cannot be used.
 
     Raises NoJava saying what was found instead.
     """

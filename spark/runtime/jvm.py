@@ -1,4 +1,4 @@
-"""The JVM of a Spark session that this process starts: quiet, known by its process, and ended.
+"""The JVM of a Spark session that this process starts and ends.
 
 PySpark starts the JVM and forgets its process; what the JVM says goes to the user's terminal.
 Here it goes through a pipe of which the end is kept, so that a failure can be explained.
@@ -36,7 +36,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Jvm:
-    """A JVM for Spark, with a directory of its own for all that Spark keeps on disk.
+    """A JVM for Spark, with its own directory for Spark's files.
 
     ``verbose`` leaves what it says on stderr. Raises OutOfDisk if the directory cannot be made.
     """

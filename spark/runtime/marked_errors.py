@@ -1,7 +1,7 @@
-"""Errors on their way through Spark: one line for a person, found again in what Spark makes of it.
+"""Errors of foldmq that pass through Spark: one line each, marked, so that it can be found again.
 
-Spark's Python workers send an exception as text, with a traceback, inside others. So that whoever
-started the job can show the one line that matters, our errors carry a mark in their text.
+Spark's Python workers send an exception as text, with a traceback, inside other exceptions. The
+mark lets the driver show the one line that matters.
 """
 
 from __future__ import annotations
@@ -22,35 +22,19 @@ Item = TypeVar("Item")
 
 
 class BadOption(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
-    """An option of the source is wrong."""
+    """An option of the data source is wrong."""
 
     exit_code = 64
 
 
-class NoLog(FoldmqError):  # noqa: N818
-    """There is no log to read."""
-
-    exit_code = 66
-
-
 class OtherLog(FoldmqError):  # noqa: N818
-    """An archive has another history than the log of that name."""
+    """An archive has a different history from the log of that name."""
 
     exit_code = 65
 
 
-class CutOff(NoLog):
-    """What was asked for stood in a part of the log that was cut off."""
-
-
-class CutMeanwhile(FoldmqError):  # noqa: N818
-    """The broker cut off what was being read, or was still to be."""
-
-    exit_code = 75
-
-
 class SparkFailure(FoldmqError):  # noqa: N818
-    """An error that came through Spark."""
+    """A foldmq error that passed through Spark."""
 
     def __init__(self, line: str, exit_code: int) -> None:
         super().__init__(line)
@@ -58,7 +42,7 @@ class SparkFailure(FoldmqError):  # noqa: N818
 
 
 class MarkedError(Exception):
-    """An error with the mark by which :func:`found` finds it."""
+    """An error with the mark by which :func:`find_error` finds it."""
 
     def __init__(self, error: FoldmqError) -> None:
         code = error.exit_code
@@ -66,8 +50,8 @@ class MarkedError(Exception):
 
 
 @contextmanager
-def of_log(stream: str) -> Iterator[None]:
-    """Have errors about what a log holds say which log it is."""
+def name_log_in_errors(stream: str) -> Iterator[None]:
+    """Add the name of the log to errors about what a log holds."""
     try:
         yield
     except CorruptLog as error:
@@ -84,8 +68,8 @@ def of_log(stream: str) -> Iterator[None]:
 
 
 @contextmanager
-def marked() -> Iterator[None]:
-    """Mark the errors of ours that leave the block; for code that Spark's workers run."""
+def mark_errors() -> Iterator[None]:
+    """Mark foldmq's errors that leave the block; for code that Spark's workers run."""
     try:
         yield
     except FoldmqError as error:
@@ -93,13 +77,13 @@ def marked() -> Iterator[None]:
 
 
 def marked_iterator(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield the same, with errors of ours marked."""
-    with marked():
+    """Yield the items; mark foldmq's errors."""
+    with mark_errors():
         yield from items
 
 
-def found(error: object) -> SparkFailure | None:
-    """Return our error that a text or an exception of Spark tells of; None: of none."""
+def find_error(error: object) -> SparkFailure | None:
+    """Return the marked error in a text or an exception of Spark; None if there is none."""
     text = str(error)
     at = text.find(_MARK)
     while at >= 0:

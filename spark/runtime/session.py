@@ -1,4 +1,4 @@
-"""Spark sessions: one that foldmq starts on this machine or a cluster, or the one there is.
+"""Spark sessions: started by foldmq on this machine or a cluster, or the active one.
 
 What `spark-submit` or a notebook has started is used as it is.
 """
@@ -58,7 +58,7 @@ def spark_session(
     *,
     verbose: bool = False,
 ) -> "SparkSession":
-    """Return the session that is there, or start one.
+    """Return the active session, or start one.
 
     ``master`` is where Spark runs, ``memory`` what a JVM may use for its heap (``2g``): the one of
     this process if Spark runs in it (``local``), else the driver and each executor. ``conf`` goes
@@ -90,7 +90,7 @@ def running_session(
     *,
     verbose: bool = False,
 ) -> Iterator["SparkSession"]:
-    """Give a session as `spark_session` does, and end it with its JVM; at once after Ctrl-C.
+    """Yield a session as `spark_session` does, and end it with its JVM; immediately after Ctrl-C.
 
     What Spark raises inside comes out as the FoldmqError that says what it means.
     """
@@ -102,8 +102,8 @@ def running_session(
 
 
 @contextlib.contextmanager
-def named_errors() -> Iterator[None]:
-    """Raise what Spark raises inside as the FoldmqError that says what it means, and let Spark be.
+def translate_errors() -> Iterator[None]:
+    """Raise errors of Spark in the block as the FoldmqError that explains them.
 
     If Spark has ended, its errors are left as they are: nothing more can be done with it then.
     """
@@ -130,24 +130,24 @@ def _works() -> bool:
         return False
 
 
-def abandon() -> None:
-    """Kill the JVM that this process started, if any: whatever waits for Spark fails at once."""
+def kill_jvm() -> None:
+    """Kill the JVM that this process started, if any; calls that wait for Spark fail."""
     if _jvm is not None:
         _jvm.abandon()
 
 
 def is_submitted() -> bool:
-    """Tell whether `spark-submit` runs this process: it says where Spark is, and with what."""
+    """Return whether `spark-submit` runs this process."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def is_local(master: str) -> bool:
-    """Tell whether Spark is to run in one process on this machine."""
+    """Return whether Spark runs in one process on this machine."""
     return _LOCAL.fullmatch(master) is not None
 
 
 def check_settings(master: str, memory: str) -> None:
-    """Raise BadSetting for what Spark could not mean."""
+    """Raise BadSetting for invalid settings of Spark."""
     if not is_local(master) and not _CLUSTER.match(master):
         raise BadSetting(
             f"not a master of Spark: {master!r}; expected one such as local[4], "
@@ -284,7 +284,7 @@ def _ended_by_errors() -> Iterator[None]:
         yield
     except (Py4JError, PySparkException, OSError) as error:
         said, gone = _last_words()
-        if isinstance(error, BrokenPipeError) and not gone:  # who read our output has gone
+        if isinstance(error, BrokenPipeError) and not gone:  # the reader of our output is gone
             _end(quickly=True)
             raise
         meant = _meant(error, said, gone=gone)  # it may ask the JVM: before that is ended
@@ -297,9 +297,9 @@ def _ended_by_errors() -> Iterator[None]:
 
 def _meant(error: Exception, said: str = "", *, gone: bool = False) -> FoldmqError:
     """Return what an error of Spark means, or one of the disk on which PySpark works."""
-    from spark.runtime.explain_failure import explained
+    from spark.runtime.explain_failure import explain
 
-    meant = explained(error, said, gone)
+    meant = explain(error, said, gone)
     if not isinstance(error, OSError) or isinstance(error, ConnectionError):
         return meant
     return disk_failed(error) if type(meant) is SparkError and error.errno is not None else meant

@@ -1,4 +1,4 @@
-"""Questions to a server from code that is not asynchronous, wherever it is called."""
+"""Runs coroutines from synchronous code, even inside a running event loop."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 
-def run(work: Coroutine[Any, Any, Answer]) -> Answer:
-    """Return what a coroutine does, when it has ended; raises what it raises.
+def run_sync(work: Coroutine[Any, Any, Answer]) -> Answer:
+    """Run a coroutine to its end; return its result or raise its error.
 
     In a notebook a loop is running in the thread that runs the cells, and no second one may run
     there: then the work has a thread of its own.

@@ -1,7 +1,7 @@
 """The types of the columns as Arrow calls them.
 
-They are apart from the columns because Arrow takes long to import, and who only wants to know which
-columns there are does without.
+They are separate from the columns because Arrow takes long to import, and planning needs only the
+names of the columns.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from spark.runtime.marked_errors import BadOption
+from spark.runtime import BadOption
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

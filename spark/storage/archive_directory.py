@@ -1,4 +1,4 @@
-"""The directory of a node in an archive, as the one process sees it that writes it.
+"""Writes the directory of a node in an archive; one process at a time.
 
 Files come from a staging directory. They are synced, moved to their place and, when all that is
 on disk, told in the ledger, which is synced too: from then on they are in the archive, and a power
@@ -23,14 +23,21 @@ from typing import TYPE_CHECKING, Final
 from eventstore.display import escaped
 from eventstore.errors import CorruptLog
 from protocol.errors import FoldmqError
-from spark.runtime.errors import NotWritable, OutOfDisk
-from spark.storage.directories import Folder
-from spark.storage.ledger import NAME, File, Ledger, Segment, parse, whole
+from spark.runtime import NotWritable, OutOfDisk
+from spark.storage.directories import Directory
+from spark.storage.ledger import (
+    LEDGER_FILE,
+    ArchiveFile,
+    Ledger,
+    Segment,
+    parse_ledger,
+    whole_lines,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from spark.storage.parquet_files import Run
+    from spark.storage.parquet_files import RecordRun
 
 _LOCK: Final = "_foldmq/lock"
 _STAGING: Final = "_staging"
@@ -45,8 +52,8 @@ class ArchiveBusy(FoldmqError):  # noqa: N818 - named for the condition, as in e
 
 
 @dataclass(frozen=True, slots=True)
-class Archived:
-    """What an archive has of one log, and what a run added to it."""
+class ArchiveExtent:
+    """The extent of a log in an archive, and what a run added to it."""
 
     stream: str
     where: str
@@ -79,11 +86,11 @@ class ArchiveWriter:
         self._added: list[Segment] = []
 
     @property
-    def outcome(self) -> Archived:
+    def outcome(self) -> ArchiveExtent:
         """What the archive has, and what was added since it was opened; it is on disk."""
         ledger, added = self.ledger, self._added
         files = [file for segment in added for file in segment.files]
-        return Archived(
+        return ArchiveExtent(
             ledger.stream,
             str(self.path),
             ledger.last,
@@ -95,7 +102,7 @@ class ArchiveWriter:
             sum(file.size for file in files),
         )
 
-    def add(self, runs: Iterable[Run]) -> list[Segment]:
+    def add(self, runs: Iterable[RecordRun]) -> list[Segment]:
         """Take files into the archive: the runs are all that is in them, checked.
 
         The names of the files are relative to the staging directory. When this returns they are
@@ -104,28 +111,28 @@ class ArchiveWriter:
         """
         grouped = _grouped(runs)
         _check_chain(self.ledger, [run for group in grouped for run in group])
-        with writing(self.path):
+        with write_error(self.path):
             self.unsure = True
             segments = [self._moved(group) for group in grouped]
             for folder in {Path(file.name).parent for one in segments for file in one.files}:
-                sync(self.path / folder)
-            sync(self.path)
+                sync_to_disk(self.path / folder)
+            sync_to_disk(self.path)
             self._tell(segments)
             self.unsure = False
         self.ledger = Ledger(self.ledger.stream, (*self.ledger.segments, *segments))
         self._added += segments
         return segments
 
-    def _moved(self, group: Sequence[Run]) -> Segment:
+    def _moved(self, group: Sequence[RecordRun]) -> Segment:
         """Move the files of one segment to their place, synced."""
-        files: list[File] = []
+        files: list[ArchiveFile] = []
         for name in dict.fromkeys(run.file for run in group):
             held = [run for run in group if run.file == name]
             staged = self.staging / name
-            sync(staged)
+            sync_to_disk(staged)
             place = Path(_date(name)) / f"{held[0].first:012}-{held[-1].last:012}.parquet"
             (self.path / place).parent.mkdir(exist_ok=True)
-            files.append(File(str(place), staged.stat().st_size))
+            files.append(ArchiveFile(str(place), staged.stat().st_size))
             staged.replace(self.path / place)
         return Segment(
             group[0].first,
@@ -141,7 +148,7 @@ class ArchiveWriter:
     def _tell(self, segments: Iterable[Segment]) -> None:
         """Write the lines of the ledger; they are on disk when this returns, or not there."""
         lines = b"".join(segment.line() for segment in segments)
-        with (self.path / NAME).open("r+b", buffering=0) as file:
+        with (self.path / LEDGER_FILE).open("r+b", buffering=0) as file:
             end = file.seek(0, os.SEEK_END)
             try:
                 _write_all(file.fileno(), lines)
@@ -162,8 +169,8 @@ def open_writer(directory: Path, stream: str, node: str) -> Iterator[ArchiveWrit
     """
     path = directory / node
     with ExitStack() as stack:
-        with writing(path):
-            make(path / Path(NAME).parent)
+        with write_error(path):
+            make_directory(path / Path(LEDGER_FILE).parent)
             stack.enter_context(_alone(path))
             ledger = _mended(path, stream)
             writer = ArchiveWriter(path, ledger, _staging(path, ledger))
@@ -172,8 +179,8 @@ def open_writer(directory: Path, stream: str, node: str) -> Iterator[ArchiveWrit
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Say in one line what keeps an archive from being written."""
+def write_error(path: Path) -> Iterator[None]:
+    """Return in one line why an archive cannot be written."""
     try:
         yield
     except OSError as error:
@@ -187,29 +194,29 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def no_room(path: Path) -> OutOfDisk:
-    """Return the error that says that the disk of an archive is full."""
+    """Return the error for a full disk of an archive."""
     return OutOfDisk(
         f"no space left for the archive {escaped(str(path), 4096)}: what is in it stays; free some "
         "space, then go on"
     )
 
 
-def make(path: Path) -> None:
-    """Make a directory with those above it, so that it is there after a power cut.
+def make_directory(path: Path) -> None:
+    """Make a directory and its parents durably: they survive a power cut.
 
-    Those that are there already are synced as well: who made them may have been killed before.
+    Existing ones are synced as well: the process that made them may have been killed before it did.
     """
     path.mkdir(parents=True, exist_ok=True)
     device = path.stat().st_dev
     for one in path.parents:
         if one.stat().st_dev != device:
             break  # what is mounted there was there before
-        if os.access(one, os.W_OK):  # else nobody has made anything in it
-            sync(one)
+        if os.access(one, os.W_OK):  # else nothing was made in it
+            sync_to_disk(one)
 
 
-def sync(path: Path) -> None:
-    """Have a file or directory on disk."""
+def sync_to_disk(path: Path) -> None:
+    """Sync a file or directory to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -238,21 +245,21 @@ def _alone(path: Path) -> Iterator[None]:
 
 def _mended(path: Path, stream: str) -> Ledger:
     """Return the ledger, without a line that was only begun; write one if there is none."""
-    file = path / NAME
+    file = path / LEDGER_FILE
     data = file.read_bytes() if file.exists() else b""
-    end = whole(data)
+    end = whole_lines(data)
     if not end:
         head = Ledger(stream)
         with file.open("wb", buffering=0) as made:
             _write_all(made.fileno(), head.head())
             os.fsync(made.fileno())
-        sync(file.parent)
+        sync_to_disk(file.parent)
         return head
-    ledger = parse(data, f"{Folder(str(path))}/{NAME}")
+    ledger = parse_ledger(data, f"{Directory(str(path))}/{LEDGER_FILE}")
     if end < len(data):
         os.truncate(file, end)
-    sync(file)  # who wrote the last line may have been killed before that
-    sync(file.parent)
+    sync_to_disk(file)  # the process that wrote the last line may have been killed before it did
+    sync_to_disk(file.parent)
     return ledger
 
 
@@ -268,7 +275,7 @@ def _staging(path: Path, ledger: Ledger) -> Path:
         shutil.rmtree(staging, ignore_errors=True)
     own = staging / uuid.uuid4().hex
     own.mkdir(parents=True)
-    sync(path)  # the next one must find it if any file is moved
+    sync_to_disk(path)  # the next one must find it if any file is moved
     return own
 
 
@@ -281,7 +288,7 @@ def _sweep(path: Path, ledger: Ledger) -> None:
         for file in left:
             file.unlink()
         if left:
-            sync(folder)
+            sync_to_disk(folder)
 
 
 def _clear(writer: ArchiveWriter) -> None:
@@ -289,13 +296,13 @@ def _clear(writer: ArchiveWriter) -> None:
     path = writer.path
     with suppress(OSError, FoldmqError):
         if writer.unsure:  # the ledger is asked: a line that was to be taken back may be there
-            _sweep(path, parse((path / NAME).read_bytes(), path))
+            _sweep(path, parse_ledger((path / LEDGER_FILE).read_bytes(), path))
         shutil.rmtree(path / _STAGING, ignore_errors=True)
         return
     shutil.rmtree(writer.staging, ignore_errors=True)
 
 
-def _grouped(runs: Iterable[Run]) -> list[list[Run]]:
+def _grouped(runs: Iterable[RecordRun]) -> list[list[RecordRun]]:
     """Return the runs in order, those together whose files lie in one another.
 
     That is so when the clock was set back over midnight: a file is of one day.
@@ -304,7 +311,7 @@ def _grouped(runs: Iterable[Run]) -> list[list[Run]]:
     ends: dict[str, int] = {}
     for run in ordered:
         ends[run.file] = run.last
-    groups: list[list[Run]] = []
+    groups: list[list[RecordRun]] = []
     reach = 0
     for run in ordered:
         if run.first > reach:
@@ -314,7 +321,7 @@ def _grouped(runs: Iterable[Run]) -> list[list[Run]]:
     return groups
 
 
-def _check_chain(ledger: Ledger, runs: Iterable[Run]) -> None:
+def _check_chain(ledger: Ledger, runs: Iterable[RecordRun]) -> None:
     """Raise CorruptLog unless runs continue a ledger, each the one before."""
     last, link = ledger.last, ledger.link if ledger.segments else None
     for run in runs:

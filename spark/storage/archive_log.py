@@ -1,4 +1,4 @@
-"""Logs in an archive, as the source reads them: no Spark is needed for it, and no JVM.
+"""Logs in an archive, as the source reads them; needs neither Spark nor a JVM.
 
 An archive is a directory with one for each node in it, ``node=<node>``; each of them is whole by
 itself and may be read alone. See ``docs/archive.md``.
@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, Final
 
 from eventstore.display import escaped
 from spark.storage import parquet_files
-from spark.storage.directories import Folder
-from spark.storage.ledger import NAME, Ledger, NoArchive, parse
+from spark.storage.directories import Directory
+from spark.storage.ledger import LEDGER_FILE, Ledger, NoArchive, parse_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NODE: Final = "node="
+NODE_DIRECTORY: Final = "node="
 
 
 @dataclass(frozen=True, slots=True)
-class ArchivedStored:
-    """The records of one log in an archive, up to what it had when that was looked up.
+class ArchivedLog:
+    """The records of one log in an archive, as of when it was looked up.
 
     Where they are is read from the ledger on each machine that needs it: what a ledger has once
     said it goes on saying.
     """
 
-    folder: Folder
+    folder: Directory
     """The directory of the node."""
     stream: str
     first: int
@@ -50,7 +50,7 @@ class ArchivedStored:
         first, last = max(first, self.first), min(last, self.last)
         for segment in self._ledger().between(first, last):
             parts = [
-                parquet_files.read(self.folder, file.name, first, last, file.size)
+                parquet_files.read_file(self.folder, file.name, first, last, file.size)
                 for file in segment.files
             ]
             try:
@@ -85,7 +85,7 @@ class ArchivedStored:
     def place(self, sequence: int) -> str:
         """Name the file that has a record."""
         for segment in self._ledger().between(sequence, sequence):
-            files = [parquet_files.shown(self.folder, file.name) for file in segment.files]
+            files = [parquet_files.file_text(self.folder, file.name) for file in segment.files]
             return f"file {' or '.join(files)} of the archive"
         return f"the archive {self.folder}"
 
@@ -93,43 +93,43 @@ class ArchivedStored:
         return _ledger_up_to(self.folder, self.last)
 
 
-def plan(directory: str) -> list[ArchivedStored]:
+def archived_logs(directory: str) -> list[ArchivedLog]:
     """Return the logs that are in an archive.
 
     ``directory`` is a path or a URI that Arrow knows, of an archive or of one node's part of it.
     Raises NoArchive, NoFolder, ArchiveDamaged or LaterArchive.
     """
-    folder = Folder(directory)
+    folder = Directory(directory)
     found = _look(folder)
     if found is not None:
         return [found]
-    parts = [folder.within(name) for name in folder.folders() if name.startswith(NODE)]
+    parts = [folder.within(name) for name in folder.folders() if name.startswith(NODE_DIRECTORY)]
     logs = [found for part in parts if (found := _look(part)) is not None]
     if not logs:
         raise NoArchive(f"there is no archive in {folder}: 'foldmq spark archive' writes one")
     return logs
 
 
-def ledger_of(folder: Folder) -> Ledger | None:
+def ledger_of(folder: Directory) -> Ledger | None:
     """Return the ledger in the directory of a node, None if there is none, or nothing in it."""
-    data = folder.read(NAME)
+    data = folder.read(LEDGER_FILE)
     if data is None:
         return None
     try:
-        return parse(data, f"{folder}/{NAME}")
+        return parse_ledger(data, f"{folder}/{LEDGER_FILE}")
     except NoArchive:
         return None
 
 
-def _look(folder: Folder) -> ArchivedStored | None:
+def _look(folder: Directory) -> ArchivedLog | None:
     ledger = ledger_of(folder)
     if ledger is None or not ledger.segments:
         return None
-    return ArchivedStored(folder, ledger.stream, ledger.first, ledger.last, ledger.size)
+    return ArchivedLog(folder, ledger.stream, ledger.first, ledger.last, ledger.size)
 
 
 @lru_cache(maxsize=16)
-def _ledger_up_to(folder: Folder, last: int) -> Ledger:
+def _ledger_up_to(folder: Directory, last: int) -> Ledger:
     """Return the ledger of a directory, which is known to reach a record."""
     ledger = ledger_of(folder)
     if ledger is None or ledger.last < last:

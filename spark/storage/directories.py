@@ -1,4 +1,4 @@
-"""Directories that are read from: of this machine, or of a store that Arrow knows by its URI."""
+"""Directories to read from: on this machine, or in a store that Arrow knows by its URI."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ _LEAST: Final = 4
 """Letters of what is hidden: fewer occur in other words."""
 
 
-class NoFolder(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
+class NoDirectory(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
     """A directory is not there, or cannot be read."""
 
     exit_code = 66
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class Directory:
     """A directory: a path, or a URI such as ``s3://bucket/path``."""
 
     where: str = field(repr=False)
-    """It may have a password in it: :func:`shown` has not."""
+    """It may contain a password; :func:`directory_text` omits it."""
 
     def __str__(self) -> str:
         """Name the directory in a message."""
-        return shown(self.where)
+        return directory_text(self.where)
 
-    def within(self, name: str) -> Folder:
+    def within(self, name: str) -> Directory:
         """Return a directory in this one."""
-        return Folder(f"{self.where.rstrip('/')}/{name}")
+        return Directory(f"{self.where.rstrip('/')}/{name}")
 
     def folders(self) -> list[str]:
         """Return the names of the directories in it. Raises NoFolder."""
@@ -83,11 +83,11 @@ class Folder:
         try:
             return look(*self._system())
         except FileNotFoundError:
-            raise NoFolder(f"there is no directory {self}") from None
+            raise NoDirectory(f"there is no directory {self}") from None
         except (OSError, pa.ArrowException) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             why = " ".join(without_secrets(why, self.where).split())
-            raise NoFolder(f"{self} cannot be read: {escaped(why)}") from None
+            raise NoDirectory(f"{self} cannot be read: {escaped(why)}") from None
 
     def _system(self) -> tuple[fs.FileSystem, str]:
         scheme, separator, rest = self.where.partition("://")
@@ -97,13 +97,13 @@ class Folder:
         return system, path.rstrip("/") or "/"
 
 
-def shown(where: str) -> str:
-    """Name a directory in a message: a URI without user, password and query."""
+def directory_text(where: str) -> str:
+    """Return a directory for a message: a URI without user, password and query."""
     return escaped(_parts(where)[0], 4096)
 
 
 def without_secrets(text: str, where: str) -> str:
-    """Return what somebody says about a directory without what :func:`shown` leaves out."""
+    """Return a message about a directory without what :func:`directory_text` leaves out."""
     plain, user, query = _parts(where)
     scheme, _, rest = where.partition("://")
     text = text.replace(f"{_HADOOP_NAMES.get(scheme, scheme)}://{rest}", plain)

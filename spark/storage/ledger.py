@@ -1,4 +1,4 @@
-"""What an archive of a log has: its ledger, a file of one JSON object a line.
+"""The ledger of a log's archive: a file with one JSON object a line.
 
 The first line says whose log it is. Each other one is a *segment*: consecutive records, checked,
 in Parquet files that are on disk. A line is written when that is so: what has no line is not in
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 VERSION: Final = 1
-NAME: Final = "_foldmq/ledger.jsonl"
+LEDGER_FILE: Final = "_foldmq/ledger.jsonl"
 """Where it is below the directory of a node."""
 _LINK: Final = re.compile("[0-9a-f]{64}")
 
 
 class NoArchive(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
-    """There is no archive where one is looked for."""
+    """There is no archive at the given place."""
 
     exit_code = 66
 
 
 class ArchiveDamaged(FoldmqError):  # noqa: N818
-    """Something in an archive is not as it was written."""
+    """A file of an archive is damaged."""
 
     exit_code = 65
 
@@ -45,7 +45,7 @@ class LaterArchive(FoldmqError):  # noqa: N818
     exit_code = 78
 
 
-class File(NamedTuple):
+class ArchiveFile(NamedTuple):
     """A file of an archive."""
 
     name: str
@@ -70,7 +70,7 @@ class Segment:
     ends_ms: int
     size: int
     """Bytes of the records, as they are in the log."""
-    files: tuple[File, ...]
+    files: tuple[ArchiveFile, ...]
 
     def line(self) -> bytes:
         """Return its line of the ledger."""
@@ -92,7 +92,7 @@ _KINDS: Final[dict[str, type]] = {
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What an archive of one log has."""
+    """The contents of the archive of one log."""
 
     stream: str
     """Name of the log."""
@@ -131,8 +131,8 @@ class Ledger:
         return orjson.dumps({"archive": VERSION, "stream": self.stream}) + b"\n"
 
 
-def parse(data: bytes, where: object) -> Ledger:
-    """Return the ledger that a file holds; a last line that was only begun is left out.
+def parse_ledger(data: bytes, where: object) -> Ledger:
+    """Return the ledger in a file; an incomplete last line is left out.
 
     Raises ArchiveDamaged, LaterArchive, or NoArchive when there is not even its first line;
     ``where`` names the file in the message.
@@ -160,8 +160,8 @@ def parse(data: bytes, where: object) -> Ledger:
     return Ledger(stream, tuple(segments))
 
 
-def whole(data: bytes) -> int:
-    """Return how many bytes of a ledger's file are lines that were written to their end."""
+def whole_lines(data: bytes) -> int:
+    """Return how many bytes of a ledger's file are complete lines."""
     return data.rfind(b"\n") + 1
 
 
@@ -178,7 +178,7 @@ def _object(line: bytes, where: object, number: int) -> dict[str, Any]:
 def _segment(found: dict[str, Any], where: object, number: int) -> Segment:
     try:
         fields = {name: found[name] for name in _KINDS}
-        files = tuple(File(str(name), int(size)) for name, size in found["files"])
+        files = tuple(ArchiveFile(str(name), int(size)) for name, size in found["files"])
     except (KeyError, TypeError, ValueError):
         fields, files = {}, ()
     fits = all(type(value) is _KINDS[name] for name, value in fields.items())

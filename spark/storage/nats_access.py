@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """How to reach a NATS server; what is secret in it is never shown."""
+class NatsAccess:
+    """How to reach a NATS server; secrets in it are never shown."""
 
     options: Mapping[str, str] = field(repr=False)
     """``nats`` (URLs, with commas), ``user``, ``password``, ``token``, and paths of files:
@@ -24,7 +24,7 @@ class Access:
 
     def connection(self) -> ConnectionOptions:
         """Return what the connection is made with."""
-        # Only who connects needs what connects: it takes a third of a second to import.
+        # Imported when connecting: it takes a third of a second.
         from eventstore.nats import ConnectionOptions
 
         options = self.options

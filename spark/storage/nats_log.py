@@ -1,4 +1,4 @@
-"""Logs in NATS: which there are, and reading them ahead of who decodes."""
+"""Logs in NATS: finding them, and reading them ahead of the decoder."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from eventstore.errors import CorruptLog, LogUnavailable, LostLog
+from eventstore.errors import CorruptLog, CutMeanwhile, LogUnavailable, LostLog
 from eventstore.log import read_stored
-from eventstore.nats import disconnect, read_bounds, read_info
-from spark.runtime.marked_errors import CutMeanwhile
-from spark.runtime.sync_calls import run
+from eventstore.nats import disconnect, read_bounds, request_stream
+from spark.runtime import run_sync
 from spark.storage.read_ahead import read_ahead
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
 
     from protocol.errors import FoldmqError
-    from spark.storage.nats_access import Access
+    from spark.storage.nats_access import NatsAccess
 
 _SECONDS: Final = 10.0
 _TRIES: Final = 3
@@ -27,10 +26,10 @@ _TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class NatsStored:
+class NatsLog:
     """A log in a JetStream stream."""
 
-    access: Access
+    access: NatsAccess
     stream: str
     first: int
     last: int
@@ -53,13 +52,10 @@ class NatsStored:
 
     def explain(self, sequence: int) -> FoldmqError | None:
         """Return what says that the broker cut the record off meanwhile; None: it is missing."""
-        first = run(self._first_now())
+        first = run_sync(self._first_now())
         if first <= sequence:
             return None
-        return CutMeanwhile(
-            f"log {self.stream} was cut while it was read: it begins with record {first} now, and "
-            f"record {sequence} was still to be read; read it again, or from an archive"
-        )
+        return CutMeanwhile(first, f"log {self.stream}", "read it again, or from an archive")
 
     def place(self, _sequence: int) -> str:
         """Name what has a record: nothing more than the log."""
@@ -94,14 +90,14 @@ class NatsStored:
             await disconnect(client)
 
 
-async def look_up(client: Client, access: Access, stream: str) -> NatsStored | None:
+async def look_up(client: Client, access: NatsAccess, stream: str) -> NatsLog | None:
     """Return a log as it is now, None when there is none; raises CorruptLog if it was emptied."""
     try:
-        answer = await read_info(client, stream, _SECONDS)
+        answer = await request_stream(client, stream, f"STREAM.INFO.{stream}", None, _SECONDS)
     except LostLog:
         return None
     state = answer["state"]
     first, last = state["first_seq"], state["last_seq"]
     if first > last > 0:
         raise CorruptLog(1, f"is gone with all others: stream {stream} was emptied")
-    return NatsStored(access, stream, max(1, first), last, state["bytes"])
+    return NatsLog(access, stream, max(1, first), last, state["bytes"])

@@ -1,4 +1,4 @@
-"""Which node wrote a log: its records say so, whatever the stream is called that they are in."""
+"""The node that wrote a log, as its records say, whatever the name of their stream."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from eventstore.display import escaped
 from eventstore.display import name as shown
 from eventstore.errors import CorruptLog
 from eventstore.nats import LOG_STREAM_PREFIX
-from spark.runtime.marked_errors import BadOption, of_log
+from spark.runtime import BadOption, name_log_in_errors
 from spark.storage.record_frames import frame_of
-from spark.storage.stored_log import opened
+from spark.storage.stored_log import open_records
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from spark.storage.stored_log import Stored
+    from spark.storage.stored_log import StoredLog
 
 _NEAR: Final = 64
 """Records that are looked at when the first one is damaged or missing."""
 _LISTED: Final = 10
 
 
-def node_of(stored: Stored) -> str:
-    """Return the node that wrote a log, as its first record says that can be read.
+def node_of(stored: StoredLog) -> str:
+    """Return the node that wrote a log, from its first readable record.
 
     If none can, that after which the stream is called. Raises what reading raises.
     """
     begin, last = stored.first, stored.last
-    with of_log(stored.stream):
+    with name_log_in_errors(stored.stream):
         for first, until in ((begin, begin), (begin + 1, begin + _NEAR)):
             found = _first_node(stored, first, min(until, last))
             if found is not None:
@@ -37,16 +37,16 @@ def node_of(stored: Stored) -> str:
     return stored.stream.removeprefix(LOG_STREAM_PREFIX)
 
 
-def _first_node(stored: Stored, first: int, last: int) -> str | None:
+def _first_node(stored: StoredLog, first: int, last: int) -> str | None:
     if first <= last:
-        with opened(stored, first, last) as records:
+        with open_records(stored, first, last) as records:
             for sequence, data in records:
                 with suppress(CorruptLog):
                     return frame_of(sequence, data).node
     return None
 
 
-def nodes_of(logs: Iterable[Stored]) -> dict[str, str]:
+def nodes_of(logs: Iterable[StoredLog]) -> dict[str, str]:
     """Return the node of each log, by the names of their streams.
 
     Raises BadOption when two are of the same node: what is in both would have happened twice.
@@ -65,8 +65,8 @@ def nodes_of(logs: Iterable[Stored]) -> dict[str, str]:
     return found
 
 
-def check_known(claimed: Iterable[str], nodes: Collection[str]) -> None:
-    """Raise BadOption for claims about a node whose log is not read: nothing would test them."""
+def check_claimed_nodes(claimed: Iterable[str], nodes: Collection[str]) -> None:
+    """Raise BadOption for claims about a node whose log is not read."""
     for node in sorted(claimed):
         if node not in nodes:
             names = [shown(one) for one in sorted(nodes)[:_LISTED]]

@@ -1,7 +1,7 @@
-"""The Parquet files of an archive: records in order, read in bounded memory, and looked through.
+"""The Parquet files of an archive: records in order, read in bounded memory, and checked.
 
 A row is a record: ``seq`` its stream sequence, ``data`` its bytes as they were in the log. What is
-in ``time``, ``part``, ``last`` and ``bytes`` is for whoever reads the files without foldmq.
+in ``time``, ``part``, ``last`` and ``bytes`` is for readers other than foldmq.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark.storage.record_frames import frame_of
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from spark.storage.directories import Folder
+    from spark.storage.directories import Directory
 
 _AT_ONCE: Final = 4 * 1024 * 1024
 """Bytes of records that are decoded at once, about."""
@@ -31,7 +31,7 @@ _UNREADABLE: Final = (OSError, pa.ArrowException, LookupError, ValueError, TypeE
 """What reading a file raises that is not what was written; its footer may say anything then."""
 
 
-class Run(NamedTuple):
+class RecordRun(NamedTuple):
     """Consecutive records of a file: checked, and each continues the one before."""
 
     file: str
@@ -46,8 +46,8 @@ class Run(NamedTuple):
     """Bytes of the records."""
 
 
-def read(
-    folder: Folder, name: str, first: int, last: int, size: int | None = None
+def read_file(
+    folder: Directory, name: str, first: int, last: int, size: int | None = None
 ) -> Generator[tuple[int, bytes]]:
     """Yield (sequence, bytes) of the records of a file between two sequences, in order.
 
@@ -63,17 +63,17 @@ def read(
                 yield sequence, data
                 behind = sequence
     except FileNotFoundError:
-        raise ArchiveDamaged(f"file {shown(folder, name)} of the archive is missing") from None
+        raise ArchiveDamaged(f"file {file_text(folder, name)} of the archive is missing") from None
     except _UNREADABLE as error:
         why = without_secrets(str(error), folder.where)
         raise ArchiveDamaged(
-            f"file {shown(folder, name)} of the archive is damaged: it cannot be read from record "
-            f"{behind + 1} on: {escaped(' '.join(why.split()), _SENTENCE)}"
+            f"file {file_text(folder, name)} of the archive is damaged: it cannot be read from "
+            f"record {behind + 1} on: {escaped(' '.join(why.split()), _SENTENCE)}"
         ) from None
 
 
-def shown(folder: Folder, name: str) -> str:
-    """Name a file in a message."""
+def file_text(folder: Directory, name: str) -> str:
+    """Return the name of a file for a message."""
     return f"{folder}/{escaped(name)}"
 
 
@@ -109,13 +109,13 @@ def _rows_at_once(file: parquet.ParquetFile, group: int) -> int:
     return max(1, int(about.num_rows * _AT_ONCE / max(1, about.total_byte_size)))
 
 
-def look_through(folder: Folder, name: str) -> Iterator[Run]:
-    """Check every record of a file and yield the runs that it has.
+def check_file(folder: Directory, name: str) -> Iterator[RecordRun]:
+    """Check every record of a file and yield its runs.
 
     Raises ArchiveDamaged, or CorruptLog for a record that is not as it was written.
     """
-    run: Run | None = None
-    for sequence, data in read(folder, name, 1, 1 << 62):
+    run: RecordRun | None = None
+    for sequence, data in read_file(folder, name, 1, 1 << 62):
         record = frame_of(sequence, data)
         previous, link = record.previous.hex(), record.link.hex()
         if run is not None and sequence == run.last + 1:
@@ -131,7 +131,7 @@ def look_through(folder: Folder, name: str) -> Iterator[Run]:
             continue
         if run is not None:
             yield run
-        run = Run(
+        run = RecordRun(
             name, sequence, sequence, previous, link, record.time_ms, record.time_ms, len(data)
         )
     if run is not None:

@@ -1,4 +1,4 @@
-"""Reading ahead: a thread with a loop of its own fetches what is taken later."""
+"""Reading ahead: a thread with its own event loop fetches records before they are needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PATIENCE: Final = 20.0
 
 
 def read_ahead(source: Callable[[], AsyncIterator[Item]]) -> Iterator[Item]:
-    """Yield what the source gives; its error is raised here. Closing this ends the source."""
+    """Yield the items of the source; raise its error. Closing the iterator ends the source."""
     reader = _Reader(source)
     reader.start()
     try:
@@ -45,7 +45,7 @@ class _Reader(threading.Thread):
         self._room: asyncio.Semaphore
 
     def run(self) -> None:
-        """Read until the source ends, fails or nobody takes more."""
+        """Read until the source ends or fails, or reading ahead is stopped."""
         try:
             asyncio.run(self._read())
         except asyncio.CancelledError:

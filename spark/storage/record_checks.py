@@ -1,4 +1,4 @@
-"""The records of a range, each checked by itself, against the one before, and within its turn."""
+"""Checks the records of a range: each by itself, against the one before, and within its turn."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from eventstore.errors import CorruptLog, UnknownLogFormat
 from eventstore.format import GENESIS, Record, check_record, link_of
 from spark.storage.record_frames import frame_of
-from spark.storage.stored_log import opened
+from spark.storage.stored_log import open_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from spark.storage.stored_log import Range
+    from spark.storage.stored_log import RecordRange
 
 
 @dataclass(slots=True)
-class Checked:
-    """A record as it was found."""
+class CheckedRecord:
+    """A record and what is wrong with it."""
 
     sequence: int
     data: bytes | None
@@ -34,27 +34,27 @@ class Checked:
     """
 
 
-class Checker:
-    """Goes through the records of a range.
+class RecordChecker:
+    """Reads and checks the records of a range.
 
     ``open_record`` opens a record whose bytes are given with its sequence. ``strict`` makes the
     first damage an error.
     """
 
     def __init__(
-        self, part: Range, open_record: Callable[[int, bytes], Record], *, strict: bool
+        self, part: RecordRange, open_record: Callable[[int, bytes], Record], *, strict: bool
     ) -> None:
         self._part = part
         self._open_record = open_record
         self._strict = strict
 
-    def records(self) -> Iterator[Checked]:
+    def records(self) -> Iterator[CheckedRecord]:
         """Yield the records in order; damaged and missing ones too, unless they are an error.
 
         Raises CorruptLog if they are, CutMeanwhile for records that were cut off meanwhile, and
         UnknownLogFormat for one that a later foldmq wrote.
         """
-        held: list[Checked] = []
+        held: list[CheckedRecord] = []
         anywhere = self._part.first > self._part.stored.first
         for one in self._in_order():
             if one.record is None and not held:
@@ -72,12 +72,12 @@ class Checker:
                 anywhere = False
         yield from _turn(held, anywhere, finished=bool(held) and self._goes_on(held))
 
-    def _in_order(self) -> Iterator[Checked]:
+    def _in_order(self) -> Iterator[CheckedRecord]:
         part = self._part
         expected = part.first
         link = GENESIS if part.first == 1 else part.stored.link_before(part.first)
         before = max(part.stored.first, part.first - 1) if link is None else part.first
-        with opened(part.stored, before, part.last) as found:
+        with open_records(part.stored, before, part.last) as found:
             for sequence, data in found:
                 if sequence < part.first:
                     link = _intact_link(sequence, data)
@@ -92,26 +92,26 @@ class Checker:
         if expected <= part.last:
             yield self._missing(expected, part.last)
 
-    def _opened(self, sequence: int, data: bytes) -> Checked:
+    def _opened(self, sequence: int, data: bytes) -> CheckedRecord:
         try:
-            return Checked(sequence, data, self._open_record(sequence, data))
+            return CheckedRecord(sequence, data, self._open_record(sequence, data))
         except CorruptLog as error:
-            return Checked(sequence, data, None, self._damage(sequence, error.what))
+            return CheckedRecord(sequence, data, None, self._damage(sequence, error.what))
 
-    def _continued(self, one: Checked, link: bytes | None) -> bytes | None:
+    def _continued(self, one: CheckedRecord, link: bytes | None) -> bytes | None:
         """Check a record against the link of the one before, None: unknown; return its own."""
         if one.record is None:
             return None
         if link is not None and one.record.previous != link:
             one.damage = self._damage(one.sequence, f"does not continue record {one.sequence - 1}")
         if one.sequence == self._part.last:
-            # whoever reads on from here may not look at this record, but take what is known of it
+            # the task that reads on from here may rely on the known link instead of this record
             known = self._part.stored.link_before(one.sequence + 1)
             if known is not None and one.record.link != known:
                 one.damage = self._damage(one.sequence, "is not the one that was archived")
         return one.record.link
 
-    def _missing(self, first: int, last: int) -> Checked:
+    def _missing(self, first: int, last: int) -> CheckedRecord:
         what = "is missing or cannot be read"
         if first < last:
             what = f"and all up to {last} are missing or cannot be read"
@@ -120,7 +120,7 @@ class Checker:
             what = gone.what
         elif gone is not None:
             raise gone
-        return Checked(first, None, None, self._damage(first, what))
+        return CheckedRecord(first, None, None, self._damage(first, what))
 
     def _damage(self, sequence: int, what: str) -> str:
         """Return what is damaged, with the place if there is one to name; raise it if strict."""
@@ -131,20 +131,20 @@ class Checker:
             raise CorruptLog(sequence, what)
         return what
 
-    def _goes_on(self, held: list[Checked]) -> bool:
+    def _goes_on(self, held: list[CheckedRecord]) -> bool:
         """Return whether the turn in which the range ends is finished, there or behind it."""
         part = self._part
         damaged = _is_damaged(held)
         if part.last >= part.horizon:
             return damaged
         expected = part.last + 1
-        with opened(part.stored, expected, part.horizon) as behind:
+        with open_records(part.stored, expected, part.horizon) as behind:
             for sequence, data in behind:
                 damaged = damaged or sequence != expected
                 expected = sequence + 1
                 try:
                     record = frame_of(sequence, data)
-                except CorruptLog:  # told by whoever reads that range
+                except CorruptLog:  # reported by the task that reads that range
                     damaged = True
                     continue
                 if _begins_another(record, held, damaged):
@@ -164,7 +164,7 @@ def _intact_link(sequence: int, data: bytes) -> bytes | None:
     return link_of(data)
 
 
-def _begins_another(record: Record, held: list[Checked], damaged: bool) -> bool:
+def _begins_another(record: Record, held: list[CheckedRecord], damaged: bool) -> bool:
     """Return whether a record is of another turn than those before it, the first of them intact.
 
     ``damaged``: so is the one right before. Then it may have been the first part of that turn.
@@ -175,12 +175,12 @@ def _begins_another(record: Record, held: list[Checked], damaged: bool) -> bool:
     return first is not None and record.sequence - record.part != first.sequence - first.part
 
 
-def _is_damaged(held: list[Checked]) -> bool:
-    """Return whether the last one of some records is damaged or missing."""
+def _is_damaged(held: list[CheckedRecord]) -> bool:
+    """Return whether the last of some records is damaged or missing."""
     return bool(held) and held[-1].record is None
 
 
-def _turn(held: list[Checked], anywhere: bool, *, finished: bool) -> list[Checked]:
+def _turn(held: list[CheckedRecord], anywhere: bool, *, finished: bool) -> list[CheckedRecord]:
     """Return the records of a turn, as void if it did not finish.
 
     So is one whose beginning is not there, unless it may be ``anywhere`` else.

@@ -1,4 +1,4 @@
-"""Records opened only as far as is needed: their frame without their events."""
+"""Records decoded only as far as needed: their frame without their events."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def frame_of(sequence: int, data: bytes) -> Record:
 def mentioning(
     types: Iterable[str] | None, sessions: Iterable[str] | None
 ) -> Callable[[bytes], bool] | None:
-    """Return what tells by a record's bytes whether it may have events of types and sessions.
+    """Return a test of whether a record's bytes may hold events of some types and sessions.
 
     None: any record may.
     """
@@ -63,10 +63,10 @@ def mentioning(
     return lambda data: all(any(word in data for word in words) for words in needed)
 
 
-def opener(
+def record_opener(
     types: Iterable[str] | None, sessions: Iterable[str] | None
 ) -> Callable[[int, bytes], Record]:
-    """Return what opens records of which only events of some types and sessions are wanted.
+    """Return a decoder for records of which only events of some types and sessions are wanted.
 
     Records in which none of their names occurs are opened without their events.
     """

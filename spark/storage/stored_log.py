@@ -1,4 +1,4 @@
-"""Where the records of a log are stored: the one interface behind which NATS and archives are."""
+"""The interface to the stored records of a log, in NATS or in an archive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from protocol.errors import FoldmqError
 
 
-class Stored(Protocol):
+class StoredLog(Protocol):
     """The records of one log. Small and picklable: it travels to executors.
 
     ``first`` and ``last`` are the sequences that it has as of planning, ``last`` one less than
@@ -49,7 +49,7 @@ class Stored(Protocol):
         """
 
     def link_before(self, sequence: int) -> bytes | None:
-        """Return the link of the record before one, None: it is not known unless that is read."""
+        """Return the link of the record before one; None if it is not known without reading it."""
 
     def around(self, time_ms: int) -> tuple[int, int]:
         """Return between which records the last one lies that is not later than a time.
@@ -58,15 +58,15 @@ class Stored(Protocol):
         """
 
     def explain(self, sequence: int) -> FoldmqError | None:
-        """Return why a record that was there at planning is not now; None: it is missing."""
+        """Return why a record that existed at planning no longer does; None: it is missing."""
 
     def place(self, sequence: int) -> str:
-        """Name what has a record, for a person; empty: there is no more to say than the log."""
+        """Return where a record is stored, for a person; empty if the name of the log says it."""
 
 
 @contextmanager
-def opened(stored: Stored, first: int, last: int) -> Iterator[Iterator[tuple[int, bytes]]]:
-    """Give the records between two sequences; what they hold is freed when the block is left."""
+def open_records(stored: StoredLog, first: int, last: int) -> Iterator[Iterator[tuple[int, bytes]]]:
+    """Yield an iterator of the records between two sequences; close it when the block is left."""
     records = stored.read(first, last)
     try:
         yield records
@@ -77,10 +77,10 @@ def opened(stored: Stored, first: int, last: int) -> Iterator[Iterator[tuple[int
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class RecordRange:
     """Consecutive records of a log, read by one task."""
 
-    stored: Stored
+    stored: StoredLog
     first: int
     """Sequence of the first record."""
     last: int

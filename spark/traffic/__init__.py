@@ -1,1 +1,19 @@
 """Traffic statistics of a log, and their report."""
+
+from typing import TYPE_CHECKING
+
+from protocol.front_door import front_door
+
+if TYPE_CHECKING:
+    from spark.traffic.traffic_report import traffic_json, traffic_text
+    from spark.traffic.traffic_stats import TRAFFIC_KEYS, TrafficStats, measure_traffic
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "traffic_report": "traffic_json traffic_text",
+            "traffic_stats": "TRAFFIC_KEYS TrafficStats measure_traffic",
+        },
+    )
+
+__all__ = ["TRAFFIC_KEYS", "TrafficStats", "measure_traffic", "traffic_json", "traffic_text"]

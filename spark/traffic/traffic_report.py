@@ -1,4 +1,4 @@
-"""The traffic of a log for a terminal and for machines: of each node, and of the busiest groups."""
+"""The traffic of a log as text and JSON: of each node, and of the busiest groups."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.display import duration, iso, name, size
-from spark.report.findings import span, utc
-from spark.report.table import Cell, table
+from spark.report import Cell, span, table_lines, utc
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from spark.traffic.traffic_stats import Stats
+    from spark.traffic.traffic_stats import TrafficStats
 
 TOP: Final = 20
 """Groups that are shown, unless more are asked for."""
@@ -21,7 +20,7 @@ _NAME: Final = 48
 _TIMES: Final = ("begins", "ends", "peak_at")
 
 
-def text(stats: Stats, top: int = TOP) -> str:
+def traffic_text(stats: TrafficStats, top: int = TOP) -> str:
     """Return the traffic as tables; every line is printable."""
     nodes = _rows(stats.nodes)
     if not nodes:
@@ -54,7 +53,7 @@ def text(stats: Stats, top: int = TOP) -> str:
         *(">messages/s", ">peak/s", "peak at (UTC)"),
         *([">more/s a day"] if trends else []),
     ]
-    lines += table(head, rows)
+    lines += table_lines(head, rows)
     lines += [
         "",
         f"Peaks are averages over {duration(stats.window_s * 1000)}; bytes are those of payloads.",
@@ -63,8 +62,8 @@ def text(stats: Stats, top: int = TOP) -> str:
     return "\n".join(lines) + "\n"
 
 
-def report(stats: Stats, top: int | None = None) -> dict[str, Any]:
-    """Return the traffic as what JSON knows, of all groups or the first ``top`` of each node."""
+def traffic_json(stats: TrafficStats, top: int | None = None) -> dict[str, Any]:
+    """Return the traffic as JSON values, of all groups or the first ``top`` of each node."""
     groups = stats.groups if top is None else stats.groups.limit(top)
     return {
         "by": list(stats.by),
@@ -75,7 +74,7 @@ def report(stats: Stats, top: int | None = None) -> dict[str, Any]:
     }
 
 
-def _keys(stats: Stats) -> list[str]:
+def _keys(stats: TrafficStats) -> list[str]:
     return [key for key in stats.groups.columns if key in stats.by]
 
 
@@ -90,7 +89,7 @@ def _with_times(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _row(
-    stats: Stats, label: str | None, row: dict[str, Any], *, several: bool, trends: bool
+    stats: TrafficStats, label: str | None, row: dict[str, Any], *, several: bool, trends: bool
 ) -> list[Cell]:
     keys = _keys(stats)
     if label is None:

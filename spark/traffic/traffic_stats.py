@@ -1,4 +1,4 @@
-"""Traffic by topic level, client and QoS in windows of time: what planning of capacity asks for.
+"""Traffic by topic level, client and QoS in windows of time, for capacity planning.
 
 Native Spark SQL throughout; the log is read once for the messages and once for the sizes of its
 records. Of what is published at QoS 0 the log knows the retained messages only, and of what is
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from spark.runtime.marked_errors import BadOption
+from spark.runtime import BadOption
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyspark.sql import Column, DataFrame
 
-    from spark.datasource.log import Log
+    from spark.datasource import Log
 
 COLUMNS: Final = (
     "node",
@@ -50,7 +50,7 @@ TYPES: Final = (
 )
 """The events that tell of traffic, and those that tell of messages whose records were cut off."""
 
-KEYS: Final = ("topic", "client", "qos")
+TRAFFIC_KEYS: Final = ("topic", "client", "qos")
 """What traffic can be told apart by, beside the node."""
 MEASURES: Final = (
     "published",
@@ -71,16 +71,16 @@ _DAY_MS: Final = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
-class Stats:
+class TrafficStats:
     """The traffic of a log; :meth:`close` it when it is no longer needed."""
 
     by: tuple[str, ...]
     levels: int
     window_s: int
     windows: DataFrame
-    """A row for each node, window and group: see :func:`traffic`."""
+    """A row for each node, window and group: see :func:`traffic_windows`."""
     groups: DataFrame
-    """A row for each node and group, the busiest first: see :func:`summed`."""
+    """A row for each node and group, the busiest first: see :func:`traffic_totals`."""
     nodes: DataFrame
     """A row for each node: the same of all its groups, and what its log takes on disk."""
 
@@ -93,15 +93,15 @@ def _say_nothing(_: str) -> None:
     pass
 
 
-def stats(
+def measure_traffic(
     log: Log,
     *,
     by: Sequence[str] = ("topic",),
     levels: int = 2,
     window_s: int = 60,
     tell: Callable[[str], None] = _say_nothing,
-) -> Stats:
-    """Return the traffic of a log by some of :data:`KEYS`, in windows of so many seconds.
+) -> TrafficStats:
+    """Return the traffic of a log by some of :data:`TRAFFIC_KEYS`, in windows of ``window_s``.
 
     ``levels`` is how many levels of a topic count. Raises BadOption for what is none of these, and
     what reading the log raises.
@@ -110,18 +110,24 @@ def stats(
     log = log.pinned()
     tell("reading the log")
     entries = log.only(types=TYPES).entries(*COLUMNS)
-    windows = traffic(entries, by=by, levels=levels, window_s=window_s).persist()
+    windows = traffic_windows(entries, by=by, levels=levels, window_s=window_s).persist()
     extents = _extents(log.records("node", "time_ms", "bytes"), window_s).persist()
     keys = _keys(by)
-    groups = summed(windows, extents, keys, window_s).orderBy(
+    groups = traffic_totals(windows, extents, keys, window_s).orderBy(
         "node", F.desc(F.col("published") + F.col("delivered")), *keys
     )
-    nodes = summed(windows, extents, [], window_s).join(_stored(extents), "node").orderBy("node")
-    return Stats(tuple(by), levels, window_s, windows, groups, nodes)
+    nodes = (
+        traffic_totals(windows, extents, [], window_s)
+        .join(_stored(extents), "node")
+        .orderBy("node")
+    )
+    return TrafficStats(tuple(by), levels, window_s, windows, groups, nodes)
 
 
-def traffic(entries: DataFrame, *, by: Sequence[str], levels: int, window_s: int) -> DataFrame:
-    """Return what happened in each window, by node and some of :data:`KEYS`.
+def traffic_windows(
+    entries: DataFrame, *, by: Sequence[str], levels: int, window_s: int
+) -> DataFrame:
+    """Return what happened in each window, by node and some of :data:`TRAFFIC_KEYS`.
 
     ``entries`` are those of one or more logs, with the :data:`COLUMNS`. Columns: node, at_ms (when
     the window begins), the keys, the :data:`MEASURES`. A topic with more levels than ``levels``
@@ -161,15 +167,17 @@ def traffic(entries: DataFrame, *, by: Sequence[str], levels: int, window_s: int
     )
 
 
-def summed(windows: DataFrame, extents: DataFrame, keys: Sequence[str], window_s: int) -> DataFrame:
+def traffic_totals(
+    windows: DataFrame, extents: DataFrame, keys: Sequence[str], window_s: int
+) -> DataFrame:
     """Return the traffic of each node and group over the whole log.
 
-    ``windows`` is what :func:`traffic` gives, by these keys or more. Columns: node, the keys, the
-    measures; rate (messages published and delivered a second, over the whole log), peak_rate and
-    peak_bytes (messages and payload bytes a second in the window that had most of them), peak_at
-    (when the window of peak_rate begins), growth (messages a second that come to the rate in a
-    day: the slope of the line that fits the windows best, those left out with which the log begins
-    and ends; null when fewer than three are left, or the log is shorter than a day).
+    ``windows`` is what :func:`traffic_windows` returns, by these keys or more. Columns: node, the
+    keys, the measures; rate (messages published and delivered a second, over the whole log),
+    peak_rate and peak_bytes (messages and payload bytes a second in the window that had most of
+    them), peak_at (when the window of peak_rate begins), growth (messages a second that come to the
+    rate in a day: the slope of the line that fits the windows best, those left out with which the
+    log begins and ends; null when fewer than three are left, or the log is shorter than a day).
     """
     measures = _measures(keys)
     window_ms = window_s * 1000
@@ -220,8 +228,8 @@ def summed(windows: DataFrame, extents: DataFrame, keys: Sequence[str], window_s
 
 def _check(by: Sequence[str], levels: int, window_s: int) -> None:
     for key in by:
-        if key not in KEYS:
-            raise BadOption(f"traffic cannot be told apart by {key!r}: {', '.join(KEYS)}")
+        if key not in TRAFFIC_KEYS:
+            raise BadOption(f"traffic cannot be told apart by {key!r}: {', '.join(TRAFFIC_KEYS)}")
     if levels < 1:
         raise BadOption(f"levels = {levels}: at least one level of a topic counts")
     if window_s < 1:
@@ -229,7 +237,7 @@ def _check(by: Sequence[str], levels: int, window_s: int) -> None:
 
 
 def _keys(by: Sequence[str]) -> list[str]:
-    return [key for key in KEYS if key in by]
+    return [key for key in TRAFFIC_KEYS if key in by]
 
 
 def _measures(keys: Sequence[str]) -> list[str]:
@@ -242,7 +250,7 @@ def _measures(keys: Sequence[str]) -> list[str]:
 def _with_messages(entries: DataFrame) -> DataFrame:
     """Return entries with the topic and the size of the messages that they refer to.
 
-    Who publishes a message and who gets it meet in one shuffle, by the position of the message.
+    One shuffle by the position of the message joins publications and deliveries.
     """
     kind = F.col("type")
     dropped = (kind == "MessageDropped") & (F.size("refs") > 0)

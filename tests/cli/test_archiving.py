@@ -14,12 +14,12 @@ from cli.sparkjobs.archive import Brokers, Report, run_archive
 from cli.sparkjobs.log_location import Found
 from cli.sparkjobs.spark_flags import SparkFlags
 from protocol.errors import FoldmqError
-from spark.storage.archive_directory import Archived
+from spark.storage.archive_directory import ArchiveExtent
 
 LOG = "FOLDMQ_LOG_a"
-NEW = Archived(LOG, "/a/node=a", 1234, "ab" * 32, 1_700_000_000_000, 1234, 5 << 20, 2, 1 << 19)
-OLD = Archived(LOG, "/a/node=a", 7, "ab" * 32, 1_700_000_000_000)
-NOTHING = Archived(LOG, "/a/node=a", 0, "00" * 32, 0)
+NEW = ArchiveExtent(LOG, "/a/node=a", 1234, "ab" * 32, 1_700_000_000_000, 1234, 5 << 20, 2, 1 << 19)
+OLD = ArchiveExtent(LOG, "/a/node=a", 7, "ab" * 32, 1_700_000_000_000)
+NOTHING = ArchiveExtent(LOG, "/a/node=a", 0, "00" * 32, 0)
 
 
 class Run:
@@ -39,7 +39,7 @@ class Run:
             look(found).send(None)
         return self.report
 
-    async def tell(self, _node: str, archived: Archived) -> None:
+    async def tell(self, _node: str, archived: ArchiveExtent) -> None:
         self.told.append(archived.through)
         if self.answer is not None:
             raise self.answer

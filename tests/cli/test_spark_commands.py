@@ -251,27 +251,29 @@ Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent c
             "Spark failed: ValueError: what nobody thought of?[2J",
         ),
         (
-            IN_EXECUTOR.format(error="spark.columnar.run_columns.Misfit: a run of no kind"),
+            IN_EXECUTOR.format(
+                error="spark.columnar.integer_columns.UnusualEvent: a run of no kind"
+            ),
             70,
-            "Spark failed: spark.columnar.run_columns.Misfit: a run of no kind",
+            "Spark failed: spark.columnar.integer_columns.UnusualEvent: a run of no kind",
         ),
         ("java.lang.IllegalStateException: odd\nCaused by: java.io.IOException: even", 70, "even"),
     ],
 )
 def test_what_an_error_of_spark_means(text: str, exit_code: int, says: str) -> None:
-    from spark.runtime.explain_failure import explained
+    from spark.runtime.explain_failure import explain
 
-    error = explained(RuntimeError(text))
+    error = explain(RuntimeError(text))
     assert says in str(error)
     assert error.exit_code == exit_code
     assert str(error).isprintable()
 
 
 def test_an_error_of_ours_goes_before_what_spark_made_of_it() -> None:
-    from spark.runtime.explain_failure import explained
+    from spark.runtime.explain_failure import explain
 
     ours = MarkedError(CorruptLog(7, "has a wrong checksum"))
-    error = explained(
+    error = explain(
         RuntimeError(IN_EXECUTOR.format(error=f"spark.runtime.marked_errors.MarkedError: {ours}"))
     )
     assert str(error).startswith("the log is damaged: record 7 has a wrong checksum; ")
@@ -327,18 +329,18 @@ def test_an_error_of_spark_that_does_not_end_it(
 
     monkeypatch.setattr(session, "_works", lambda: works)
     ours = MarkedError(CorruptLog(7, "has a wrong checksum"))
-    with pytest.raises(SparkFailure if works else PySparkException), session.named_errors():
+    with pytest.raises(SparkFailure if works else PySparkException), session.translate_errors():
         raise PySparkException(
             IN_EXECUTOR.format(error=f"spark.runtime.marked_errors.MarkedError: {ours}")
         )
 
 
 def test_a_jvm_that_has_gone() -> None:
-    from spark.runtime.explain_failure import explained
+    from spark.runtime.explain_failure import explain
 
-    assert explained(ConnectionRefusedError("x"), "", gone=True).exit_code == 71
+    assert explain(ConnectionRefusedError("x"), "", gone=True).exit_code == 71
     said = "# java.lang.OutOfMemoryError: Java heap space"
-    assert "--memory" in str(explained(ConnectionRefusedError("x"), said, gone=True))
+    assert "--memory" in str(explain(ConnectionRefusedError("x"), said, gone=True))
 
 
 YARN = """WARNING: Using incubator modules: jdk.incubator.vector

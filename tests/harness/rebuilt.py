@@ -18,7 +18,7 @@ from projections.replay import Replay
 from projections.state import retained_digest, session_digest
 from spark.datasource.log import Log
 from spark.rebuild import JOBS
-from spark.recovery.check import recovery_check
+from spark.recovery.recovery_job import recovery_check
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from harness.staterows import Row
     from projections.state import NodeState
     from spark.audit.facts.outcome import Claim
-    from spark.recovery.check import RecoveryOutcome
+    from spark.recovery.recovery_job import RecoveryOutcome
 
 
 class _Gathered(NamedTuple):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.plans import INTERPRETED
-from spark.runtime.session import abandon, running_session
+from spark.runtime.session import kill_jvm, running_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +59,7 @@ def was_cut(call: pytest.CallInfo[Any]) -> bool:
 
 def discard(item: pytest.Item) -> None:
     """Kill the JVM; the fixture ``spark``, and all that were made with it, are made anew."""
-    abandon()
+    kill_jvm()
     assert isinstance(item, pytest.Function)
     for fixture in item._fixtureinfo.name2fixturedefs.get("spark", ()):
         # Spark cannot be stopped any more.

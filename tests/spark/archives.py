@@ -12,8 +12,8 @@ from pyarrow import parquet
 
 from eventstore.format import MessagePublished, decode_record
 from spark.storage.archive_directory import ArchiveWriter, open_writer
-from spark.storage.directories import Folder
-from spark.storage.parquet_files import Run, look_through
+from spark.storage.directories import Directory
+from spark.storage.parquet_files import RecordRun, check_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,14 +41,14 @@ def publish(log: LogBuilder, count: int, size: int = 20, time_ms: int | None = N
 
 def stage(
     writer: ArchiveWriter, records: Iterable[tuple[int, bytes]], name: str = "f", group: int = 5
-) -> list[Run]:
+) -> list[RecordRun]:
     """Write records into the staging directory, a file for each day, as Spark's executors do."""
     days: dict[str, list[tuple[int, bytes]]] = {}
     for sequence, data in records:
         time_ms = decode_record(sequence, data).time_ms
         day = datetime.fromtimestamp(time_ms / 1000, UTC).date().isoformat()
         days.setdefault(day, []).append((sequence, data))
-    runs: list[Run] = []
+    runs: list[RecordRun] = []
     for day, rows in days.items():
         path = Path(f"date={day}") / f"{name}.parquet"
         (writer.staging / path).parent.mkdir(exist_ok=True)
@@ -64,7 +64,7 @@ def stage(
             write_batch_size=1,  # else a page is as large as its row group
             write_page_checksum=True,
         )
-        runs += look_through(Folder(str(writer.staging)), str(path))
+        runs += check_file(Directory(str(writer.staging)), str(path))
     return runs
 
 
@@ -74,7 +74,7 @@ def archived(
     """Archive what is new of a log, up to a record; return the segments that were added."""
     last = log.last if through is None else through
     with open_writer(directory, log.stream, NODE) as writer:
-        runs: list[Run] = []
+        runs: list[RecordRun] = []
         for start in range(writer.ledger.last + 1, last + 1, per_file):
             end = min(start + per_file - 1, last)
             rows = list(enumerate(log.records[start - 1 : end], start))

@@ -3,20 +3,16 @@
 import random
 
 from eventstore.format import position
+from projections.audit import RULES, Rule, Violation
 from spark.audit.facts.outcome import (
-    PACKET_ID_REUSE,
-    RULES,
-    STATE,
-    UNDELIVERED,
-    Compared,
-    Drops,
-    Latency,
+    ClaimsCompared,
+    DropCount,
+    LatencyHistogram,
     NodeSummary,
     Outcome,
     RatePoint,
     RuleResult,
     SlowSession,
-    Violation,
 )
 
 BEGINS_MS = 1_780_000_000_000
@@ -74,8 +70,8 @@ def kept(seconds: int = 600, nodes: int = 1) -> Outcome:
         rates=rates,
         interval_ms=1000,
         latencies=(
-            Latency(1, BOUNDS, _counts(chance, 5), 32, 512, 9_120),
-            Latency(2, BOUNDS, _counts(chance, 7), 128, 1024, 65_000),
+            LatencyHistogram(1, BOUNDS, _counts(chance, 5), 32, 512, 9_120),
+            LatencyHistogram(2, BOUNDS, _counts(chance, 7), 128, 1024, 65_000),
         ),
         slowest=tuple(
             SlowSession(
@@ -89,11 +85,11 @@ def kept(seconds: int = 600, nodes: int = 1) -> Outcome:
             for number in range(12)
         ),
         drops=(
-            Drops(names[0], "queue_messages", 7_315),
-            Drops(names[0], "slow_reader", 950),
-            Drops(names[0], "unsubscribed", 12),
+            DropCount(names[0], "queue_messages", 7_315),
+            DropCount(names[0], "slow_reader", 950),
+            DropCount(names[0], "unsubscribed", 12),
         ),
-        compared=(Compared("broker", names[0], 981, 102, position(16_240, 3)),),
+        compared=(ClaimsCompared("broker", names[0], 981, 102, position(16_240, 3)),),
         seconds=61.94,
     )
 
@@ -111,34 +107,41 @@ def broken() -> Outcome:
     violations = (
         tuple(
             Violation(
-                PACKET_ID_REUSE,
-                "n1",
+                Rule.PACKET_ID_REUSE,
                 position(12 + number, number),
-                name,
                 f"packet identifier {number} was in flight already",
+                session=name,
+                node="n1",
             )
             for number, name in enumerate(HOSTILE)
         )
         + tuple(
             Violation(
-                UNDELIVERED,
-                "n2",
+                Rule.UNDELIVERED,
                 position(99, number),
-                "reader-00007",
                 f"message {98}.{number} was neither delivered nor queued nor dropped",
+                session="reader-00007",
+                node="n2",
             )
             for number in range(1000)
         )
         + (
+            Violation("chain", position(77, 0), "record 77 does not continue record 76", node="n1"),
             Violation(
-                "chain", "n1", position(77, 0), None, "record 77 does not continue record 76"
-            ),
-            Violation(
-                STATE, "n1", position(5000, 0), "reader-00003", "<b>another</b>\x1b[2J digest"
+                Rule.STATE,
+                position(5000, 0),
+                "<b>another</b>\x1b[2J digest",
+                session="reader-00003",
+                node="n1",
             ),
         )
     )
-    count = {PACKET_ID_REUSE: len(HOSTILE), UNDELIVERED: 12_345, "chain": 1, STATE: 1}
+    count = {
+        Rule.PACKET_ID_REUSE: len(HOSTILE),
+        Rule.UNDELIVERED: 12_345,
+        "chain": 1,
+        Rule.STATE: 1,
+    }
     return Outcome(
         nodes=good.nodes,
         rules=tuple(
@@ -153,7 +156,7 @@ def broken() -> Outcome:
             SlowSession("n1", name, 10, 1 << number, 4 << number, 9 << number)
             for number, name in enumerate(HOSTILE)
         ),
-        drops=(*good.drops, Drops("n2", "<i>\x1b[1m", 3)),
+        drops=(*good.drops, DropCount("n2", "<i>\x1b[1m", 3)),
         compared=good.compared,
         seconds=good.seconds,
         notes=("the broker did not answer in time: it was not compared <hr>",),
@@ -164,7 +167,7 @@ def nothing() -> Outcome:
     """Give what is found in an empty log."""
     return Outcome(
         nodes=(NodeSummary("n1", 0, 0, 0, 0, 0, 0, 0, 0),),
-        rules=tuple(RuleResult(rule, 0, "records", 0) for rule in RULES if rule != STATE),
+        rules=tuple(RuleResult(rule, 0, "records", 0) for rule in RULES if rule != Rule.STATE),
         violations=(),
         rates=(),
         interval_ms=1000,
@@ -180,7 +183,7 @@ def silent() -> Outcome:
     """Give what is found in a log in which clients came, and one published to nobody."""
     return Outcome(
         nodes=(NodeSummary("n1", 1, 3, BEGINS_MS, BEGINS_MS + 5000, 3, 4, 4, 900),),
-        rules=tuple(RuleResult(rule, 4, "records", 0) for rule in RULES if rule != STATE),
+        rules=tuple(RuleResult(rule, 4, "records", 0) for rule in RULES if rule != Rule.STATE),
         violations=(),
         rates=(RatePoint("n1", BEGINS_MS, 1, 0, 0, 0),),
         interval_ms=1000,

@@ -10,14 +10,21 @@ import pytest
 from archives import access, publish, stage
 from harness.logs import LogBuilder
 
-from eventstore.errors import CorruptLog, NatsUnavailable
-from spark.archiving.archive_plan import CutBefore, Due, due, local_path, node_folder, unchanged
-from spark.datasource.discovery import _ask, find_with, in_archive
-from spark.datasource.options import Options
+from eventstore.errors import CorruptLog, NatsUnavailable, NoLog
+from spark.archiving.archive_plan import (
+    CutBefore,
+    PendingArchive,
+    archived_extent,
+    local_path,
+    node_folder,
+    plan_archive,
+)
+from spark.datasource.discovery import _ask, find_in_archive, join_with_archive
+from spark.datasource.options import SourceOptions
 from spark.datasource.source import LogReader
-from spark.runtime.marked_errors import BadOption, NoLog, OtherLog, found
+from spark.runtime.marked_errors import BadOption, OtherLog, find_error
 from spark.storage.archive_directory import ArchiveBusy, open_writer
-from spark.storage.ledger import NAME, ArchiveDamaged
+from spark.storage.ledger import LEDGER_FILE, ArchiveDamaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +34,8 @@ if TYPE_CHECKING:
     New = Callable[..., LogBuilder]
 
 
-def looked_up(nats: Nats, log: LogBuilder, directory: Path) -> Due:
-    (one,) = asyncio.run(due({**access(nats), "stream": log.stream}, str(directory)))
+def looked_up(nats: Nats, log: LogBuilder, directory: Path) -> PendingArchive:
+    (one,) = asyncio.run(plan_archive({**access(nats), "stream": log.stream}, str(directory)))
     return one
 
 
@@ -57,10 +64,10 @@ def test_what_is_new_is_due(tmp_path: Path, nats: Nats, new_log: New) -> None:
     archived(tmp_path, log, 13, 20)
     one = looked_up(nats, log, tmp_path)
     assert (one.records, one.problem) == (0, None)
-    outcome = unchanged(one)
+    outcome = archived_extent(one)
     assert (outcome.through, outcome.records, outcome.where) == (20, 0, str(one.path))
     with open_writer(tmp_path, log.stream, one.node), pytest.raises(ArchiveBusy):
-        unchanged(one)
+        archived_extent(one)
 
 
 def test_a_log_that_was_cut_is_archived_from_where_it_begins(
@@ -82,7 +89,7 @@ def test_a_log_that_was_cut_is_archived_from_where_it_begins(
     assert isinstance(one.problem, CutBefore)
     assert f"records 11 to 11 of log {log.stream} were cut off before" in str(one.problem)
     with pytest.raises(CutBefore):
-        unchanged(one)
+        archived_extent(one)
 
 
 @pytest.mark.parametrize(
@@ -129,10 +136,10 @@ def test_beside_an_archive_another_history_is_refused(
     archived(tmp_path, log, 1, 12)
     another(log, records).store(nats)
     options = {**access(nats), "stream": log.stream, "archive": str(tmp_path), "columns": "seq"}
-    reader = LogReader(Options.read(options))
+    reader = LogReader(SourceOptions.read(options))
     with pytest.raises(Exception, match=why) as refused:
         [list(reader.read(part)) for part in reader.partitions()]
-    error = found(refused.value)
+    error = find_error(refused.value)
     assert error is not None
     assert error.exit_code == 65
 
@@ -145,7 +152,7 @@ def test_an_archive_that_has_all_of_a_log_is_read_beside_it(
     archived(tmp_path, log, 1, 12)
     log.store(nats)
     options = {**access(nats), "stream": log.stream, "archive": str(tmp_path), "columns": "seq"}
-    reader = LogReader(Options.read(options))
+    reader = LogReader(SourceOptions.read(options))
     for first in (1, 12):
         if first > 1:
             log.cut(nats, first)
@@ -161,12 +168,14 @@ def test_a_log_that_is_archived_and_cut_while_it_is_looked_up(
     archived(tmp_path, log, 1, 12)
     log.store(nats)
     given = {**access(nats), "stream": log.stream, "archive": str(tmp_path)}
-    options = Options.read(given)
+    options = SourceOptions.read(given)
     assert options.access is not None
-    asked_before = in_archive(options)
+    asked_before = find_in_archive(options)
     archived(tmp_path, log, 13, 20)
     log.cut(nats, 16)
-    (one,) = find_with(options, asyncio.run(_ask(options.access, [log.stream])), asked_before)
+    (one,) = join_with_archive(
+        options, asyncio.run(_ask(options.access, [log.stream])), asked_before
+    )
     assert [sequence for sequence, _ in one.read(1, 30)] == [*range(1, 31)]
 
 
@@ -190,9 +199,9 @@ def test_one_bad_log_is_told_beside_the_others(tmp_path: Path, nats: Nats, new_l
         publish(log, 5)
         log.store(nats)
         archived(tmp_path, log, 1, 5)
-    (tmp_path / f"node={logs[1].node}" / NAME).write_bytes(b"{}\n")
+    (tmp_path / f"node={logs[1].node}" / LEDGER_FILE).write_bytes(b"{}\n")
     streams = ",".join(log.stream for log in logs)
-    found = asyncio.run(due({**access(nats), "stream": streams}, str(tmp_path)))
+    found = asyncio.run(plan_archive({**access(nats), "stream": streams}, str(tmp_path)))
     assert [one.stream for one in found] == [log.stream for log in logs]
     assert [type(one.problem) for one in found] == [
         type(None),
@@ -211,7 +220,7 @@ def test_a_damaged_record_or_ledger_is_named(tmp_path: Path, nats: Nats, new_log
     problem = looked_up(nats, log, tmp_path).problem
     assert isinstance(problem, CorruptLog)
     assert "record 5 has a wrong checksum" in str(problem)
-    ledger = tmp_path / f"node={log.node}" / NAME
+    ledger = tmp_path / f"node={log.node}" / LEDGER_FILE
     ledger.write_bytes(ledger.read_bytes() + b"x\n")
     problem = looked_up(nats, log, tmp_path).problem
     assert isinstance(problem, ArchiveDamaged)
@@ -222,9 +231,9 @@ def test_what_is_no_log_and_no_server(tmp_path: Path, nats: Nats, new_log: New) 
     with pytest.raises(NoLog):
         looked_up(nats, new_log(), tmp_path)
     with pytest.raises(NatsUnavailable):
-        asyncio.run(due({"nats": "nats://127.0.0.1:1"}, str(tmp_path)))
+        asyncio.run(plan_archive({"nats": "nats://127.0.0.1:1"}, str(tmp_path)))
     with pytest.raises(BadOption, match="give option nats"):
-        asyncio.run(due({"archive": str(tmp_path)}, str(tmp_path)))
+        asyncio.run(plan_archive({"archive": str(tmp_path)}, str(tmp_path)))
 
 
 def test_an_archive_is_written_to_a_directory(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ from spark.archiving.archive_job import archive
 from spark.datasource.log import Log
 from spark.runtime.errors import OutOfDisk, SparkError
 from spark.runtime.marked_errors import OtherLog
-from spark.storage.archive_directory import ArchiveBusy, Archived, open_writer
-from spark.storage.archive_log import plan
+from spark.storage.archive_directory import ArchiveBusy, ArchiveExtent, open_writer
+from spark.storage.archive_log import archived_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,7 @@ __all__ = ["small_disk"]  # a fixture
 
 def stored(directory: Path, log: LogBuilder) -> list[tuple[int, bytes]]:
     """What an archive has of a log, as the source reads it."""
-    for one in plan(str(directory)):
+    for one in archived_logs(str(directory)):
         if one.stream == log.stream:
             return list(one.read(1, 1 << 40))
     return []
@@ -80,9 +80,9 @@ def test_a_large_log_goes_in_batches_each_of_which_counts(
 ) -> None:
     log = new_log()
     publish(log, 100, 1000)
-    told: list[Archived] = []
+    told: list[ArchiveExtent] = []
 
-    def committed(archived: Archived) -> None:
+    def committed(archived: ArchiveExtent) -> None:
         told.append(archived)
         assert stored(tmp_path, log) == records(log, 1, archived.through)
 
@@ -311,7 +311,7 @@ def test_killed_while_it_works(
     got = stored(tmp_path / "a", log) if (tmp_path / "a").exists() and commits else []
     assert got == records(log, 1, len(got))
     assert not commits or len(got) >= commits[-1]
-    told: list[Archived] = []
+    told: list[ArchiveExtent] = []
     (outcome,) = archive(found, str(tmp_path / "a"), told.append)
     assert outcome.through == 500
     assert outcome.records < 500 or not commits

@@ -23,15 +23,15 @@ from cli.sparkjobs.spark_flags import SparkFlags
 from eventstore.display import iso
 from eventstore.errors import CorruptLog, UsageError
 from eventstore.format import decode_record
-from spark.datasource.options import Options
-from spark.datasource.planning import Times
+from spark.datasource.options import SourceOptions
+from spark.datasource.planning import RecordTimes
 from spark.datasource.source import LogReader
 from spark.runtime.marked_errors import BadOption, MarkedError
 from spark.storage import parquet_files
 from spark.storage.archive_directory import open_writer
-from spark.storage.archive_log import ArchivedStored, plan
-from spark.storage.directories import Folder, NoFolder, without_secrets
-from spark.storage.ledger import NAME, ArchiveDamaged, LaterArchive, NoArchive, parse
+from spark.storage.archive_log import ArchivedLog, archived_logs
+from spark.storage.directories import Directory, NoDirectory, without_secrets
+from spark.storage.ledger import LEDGER_FILE, ArchiveDamaged, LaterArchive, NoArchive, parse_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,7 @@ def built(count: int, size: int = 20) -> LogBuilder:
 
 
 def all_of(directory: Path | str) -> list[tuple[int, bytes]]:
-    (stored,) = plan(str(directory))
+    (stored,) = archived_logs(str(directory))
     return list(stored.read(1, 1 << 40))
 
 
@@ -60,7 +60,7 @@ def test_an_archive_gives_the_records_of_the_log(tmp_path: Path) -> None:
     log = built(57)
     archived(tmp_path, log, 23)
     archived(tmp_path, log)
-    (stored,) = plan(str(tmp_path))
+    (stored,) = archived_logs(str(tmp_path))
     assert (stored.stream, stored.first, stored.last) == (log.stream, 1, 57)
     assert stored.size == sum(map(len, log.records))
     assert stored.borders == (1, 11, 21, 24, 34, 44, 54)
@@ -94,10 +94,10 @@ def test_it_may_be_moved(tmp_path: Path) -> None:
 def test_what_travels_to_executors_is_small_and_reads_the_same(tmp_path: Path) -> None:
     log = built(300)
     archived(tmp_path, log, per_file=2)
-    (stored,) = plan(str(tmp_path))
+    (stored,) = archived_logs(str(tmp_path))
     sent = pickle.dumps(stored)
     assert len(sent) < 500
-    there: ArchivedStored = pickle.loads(sent)
+    there: ArchivedLog = pickle.loads(sent)
     archived(tmp_path, built(300), per_file=7)
     assert list(there.read(290, 400)) == list(enumerate(log.records, 1))[289:]
 
@@ -118,7 +118,7 @@ def test_only_what_the_statistics_allow_is_read(
         return whole(self, rows, groups, names)
 
     monkeypatch.setattr(parquet.ParquetFile, "iter_batches", counted)
-    (stored,) = plan(str(tmp_path))
+    (stored,) = archived_logs(str(tmp_path))
     assert [sequence for sequence, _ in stored.read(27, 31)] == [27, 28, 29, 30, 31]
     assert read == [(26, 30), (31, 35)]
 
@@ -127,7 +127,7 @@ def test_memory_is_bounded_by_what_is_decoded_at_once(tmp_path: Path) -> None:
     log = built(64, 1 << 20)
     with open_writer(tmp_path, log.stream, NODE) as writer:
         writer.add(stage(writer, enumerate(log.records, 1), group=64))
-    (stored,) = plan(str(tmp_path))
+    (stored,) = archived_logs(str(tmp_path))
     before, most = pa.total_allocated_bytes(), 0
     for at, (sequence, data) in enumerate(stored.read(1, 64), 1):
         assert sequence == at
@@ -150,7 +150,7 @@ def test_a_clock_that_was_set_back_over_midnight(tmp_path: Path) -> None:
     assert len(segment.files) == 2
     assert len({file.name.split("/")[0] for file in segment.files}) == 2
     records = list(enumerate(log.records, 1))
-    (stored,) = plan(str(tmp_path))
+    (stored,) = archived_logs(str(tmp_path))
     for first, last in itertools.combinations(range(1, 13), 2):
         assert list(stored.read(first, last)) == records[first - 1 : last]
 
@@ -161,7 +161,7 @@ def test_several_nodes_in_one_archive(tmp_path: Path) -> None:
         publish(log, 3)
         with open_writer(tmp_path, log.stream, f"node={log.node}") as writer:
             writer.add(stage(writer, enumerate(log.records, 1)))
-    found = plan(str(tmp_path))
+    found = archived_logs(str(tmp_path))
     assert [one.stream for one in found] == [log.stream for log in logs]
     for one, log in zip(found, logs, strict=True):
         assert [data for _, data in one.read(1, 3)] == log.records
@@ -172,7 +172,7 @@ def test_several_nodes_in_one_archive(tmp_path: Path) -> None:
 
 def seqs(directory: Path | str, **options: str) -> list[int]:
     """What the source reads of an archive alone."""
-    reader = LogReader(Options.read({"archive": str(directory), "columns": "seq", **options}))
+    reader = LogReader(SourceOptions.read({"archive": str(directory), "columns": "seq", **options}))
     found: list[int] = []
     for part in reader.partitions():
         for batch in reader.read(part):
@@ -203,10 +203,10 @@ def test_times_are_looked_up_in_the_ledger_as_they_are_in_the_log(tmp_path: Path
     log = LogBuilder(step_ms=100)
     publish(log, 60)
     archived(tmp_path, log, per_file=7)
-    (stored,) = plan(str(tmp_path))
+    (stored,) = archived_logs(str(tmp_path))
     times = [decode_record(at, data).time_ms for at, data in enumerate(log.records, 1)]
     for time_ms in range(times[0] - 100, times[-1] + 200, 50):
-        assert Times(stored).last_until(time_ms) == bisect.bisect_right(times, time_ms)
+        assert RecordTimes(stored).last_until(time_ms) == bisect.bisect_right(times, time_ms)
 
 
 def test_a_file_that_another_one_replaced_is_noticed_at_its_end(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_command_says_before_spark_starts_what_is_not_in_an_archive(tmp_path: 
         looked_up(tmp_path / "one", "12.3")
     with pytest.raises(BadOption, match="from = 10 is beyond the end"):
         looked_up(tmp_path / "one", None, "10")
-    with pytest.raises(NoFolder, match=r"there is no directory .*/none"):
+    with pytest.raises(NoDirectory, match=r"there is no directory .*/none"):
         looked_up(tmp_path / "none")
     two_nodes(tmp_path / "two")
     time = "2023-11-14T22:13:20.000Z"
@@ -284,7 +284,7 @@ def test_a_command_shows_no_secret_of_an_archive(capsys: pytest.CaptureFixture[s
             await find(stack, stack, flags)
 
     uri = "s3://AKIAKEY:TopSecret@bucket/a?nonsense=TopSecret"
-    with pytest.raises(NoFolder) as refusal:
+    with pytest.raises(NoDirectory) as refusal:
         asyncio.run(look(SparkFlags(SourceFlags(verbose=True), archive=uri)))
     assert capsys.readouterr().err == "foldmq: reading archive s3://bucket/a\n"
     assert "Secret" not in str(refusal.value)
@@ -310,7 +310,7 @@ def test_a_command_shows_no_secret_of_an_archive(capsys: pytest.CaptureFixture[s
     ],
 )
 def test_a_uri_is_shown_without_what_is_secret(where: str, plain: str) -> None:
-    folder = Folder(where)
+    folder = Directory(where)
     assert str(folder) == plain
     assert "Secret" not in repr(folder)
     arrow = without_secrets(f"Cannot parse '{where.replace('s3a', 's3')}': {where}", where)
@@ -341,24 +341,24 @@ def test_no_message_shows_what_is_secret_in_a_uri(uri: str) -> None:
     assert f"{uri.partition(':')[0]}://bucket/a cannot be read: " in str(failed.value)
     assert "Secret" not in str(failed.value)
     assert "AKIAKEY" not in str(failed.value)
-    assert "Secret" not in repr(Options.read({"archive": uri}))
+    assert "Secret" not in repr(SourceOptions.read({"archive": uri}))
 
 
 # ------------------------------------------------------------------------------- nothing, damage
 
 
 def test_there_is_no_archive(tmp_path: Path) -> None:
-    with pytest.raises(NoFolder, match=r"there is no directory .*/nowhere") as none:
-        plan(str(tmp_path / "nowhere"))
+    with pytest.raises(NoDirectory, match=r"there is no directory .*/nowhere") as none:
+        archived_logs(str(tmp_path / "nowhere"))
     assert none.value.exit_code == 66
     with pytest.raises(NoArchive, match="there is no archive in"):
-        plan(str(tmp_path))
+        archived_logs(str(tmp_path))
     with open_writer(tmp_path, "FOLDMQ_LOG_n1", NODE):
         pass
     with pytest.raises(NoArchive):
-        plan(str(tmp_path))
-    with pytest.raises(NoFolder, match="cannot be read"):
-        plan("nosuch://place/a")
+        archived_logs(str(tmp_path))
+    with pytest.raises(NoDirectory, match="cannot be read"):
+        archived_logs("nosuch://place/a")
 
 
 def test_a_damaged_file_is_named_and_never_read_as_something_else(tmp_path: Path) -> None:
@@ -389,7 +389,7 @@ def test_a_damaged_file_is_named_and_never_read_as_something_else(tmp_path: Path
 def read_until_damage(
     directory: Path,
 ) -> tuple[list[tuple[int, bytes]], ArchiveDamaged | None]:
-    (stored,) = plan(str(directory))
+    (stored,) = archived_logs(str(directory))
     got: list[tuple[int, bytes]] = []
     try:
         got.extend(stored.read(1, 30))
@@ -408,7 +408,7 @@ def test_a_file_that_is_not_the_one_that_was_written(tmp_path: Path, what: str) 
         file.unlink()
     else:
         file.write_bytes(changed[what])
-    (stored,) = plan(str(tmp_path))
+    (stored,) = archived_logs(str(tmp_path))
     got = stored.read(1, 30)
     assert [next(got)[0] for _ in range(10)] == [*range(1, 11)]
     with pytest.raises(ArchiveDamaged, match=f"file {file} of the archive is") as damage:
@@ -419,7 +419,7 @@ def test_a_file_that_is_not_the_one_that_was_written(tmp_path: Path, what: str) 
 
 def test_a_record_is_found_by_its_file(tmp_path: Path) -> None:
     archived(tmp_path, built(30))
-    (stored,) = plan(str(tmp_path))
+    (stored,) = archived_logs(str(tmp_path))
     assert stored.place(12) == f"file {files(tmp_path)[1]} of the archive"
     assert stored.place(99) == f"the archive {tmp_path}/{NODE}"
 
@@ -431,11 +431,11 @@ def test_what_is_checked_is_every_record(tmp_path: Path) -> None:
         path = writer.staging / "date=2023-11-14"
         path.mkdir()
 
-        def write(rows: list[tuple[int, bytes]]) -> list[parquet_files.Run]:
+        def write(rows: list[tuple[int, bytes]]) -> list[parquet_files.RecordRun]:
             seq, data = zip(*rows, strict=True)
             parquet.write_table(pa.table({"seq": seq, "data": data}), path / "f.parquet")
-            folder = Folder(str(writer.staging))
-            return list(parquet_files.look_through(folder, "date=2023-11-14/f.parquet"))
+            folder = Directory(str(writer.staging))
+            return list(parquet_files.check_file(folder, "date=2023-11-14/f.parquet"))
 
         rows = list(enumerate(log.records, 1))
         with pytest.raises(CorruptLog, match="record 4 has a wrong checksum"):
@@ -451,11 +451,15 @@ def test_what_is_checked_is_every_record(tmp_path: Path) -> None:
 
 
 def lines(directory: Path) -> list[dict[str, object]]:
-    return [orjson.loads(line) for line in (directory / NODE / NAME).read_bytes().splitlines()]
+    return [
+        orjson.loads(line) for line in (directory / NODE / LEDGER_FILE).read_bytes().splitlines()
+    ]
 
 
 def write_lines(directory: Path, found: list[dict[str, object]]) -> None:
-    (directory / NODE / NAME).write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in found))
+    (directory / NODE / LEDGER_FILE).write_bytes(
+        b"".join(orjson.dumps(line) + b"\n" for line in found)
+    )
 
 
 @pytest.mark.parametrize(
@@ -482,7 +486,7 @@ def test_a_ledger_that_does_not_fit_together(
     change(found)
     write_lines(tmp_path, found)
     with pytest.raises(ArchiveDamaged, match=why):
-        plan(str(tmp_path))
+        archived_logs(str(tmp_path))
     with (
         pytest.raises(ArchiveDamaged, match=why),
         open_writer(tmp_path, "FOLDMQ_LOG_n1", NODE),
@@ -492,12 +496,12 @@ def test_a_ledger_that_does_not_fit_together(
 
 def test_a_ledger_with_a_line_that_is_none(tmp_path: Path) -> None:
     archived(tmp_path, built(30))
-    path = tmp_path / NODE / NAME
+    path = tmp_path / NODE / LEDGER_FILE
     for line in (b"nonsense\n", b"\x00\x00\n", b"[1]\n"):
         whole = path.read_bytes()
         path.write_bytes(whole + line)
         with pytest.raises(ArchiveDamaged, match="line 5 cannot be read"):
-            plan(str(tmp_path))
+            archived_logs(str(tmp_path))
         path.write_bytes(whole)
 
 
@@ -511,26 +515,26 @@ def test_a_later_ledger_is_refused_and_a_field_that_is_added_is_not(tmp_path: Pa
     found[0]["archive"] = 2
     write_lines(tmp_path, found)
     with pytest.raises(LaterArchive, match="has format 2, this foldmq reads format 1") as later:
-        plan(str(tmp_path))
+        archived_logs(str(tmp_path))
     assert later.value.exit_code == 78
 
 
 def test_a_line_that_is_being_written_is_not_read(tmp_path: Path) -> None:
     archived(tmp_path, built(30))
-    whole = (tmp_path / NODE / NAME).read_bytes()
+    whole = (tmp_path / NODE / LEDGER_FILE).read_bytes()
     ends = [at + 1 for at, byte in enumerate(whole) if byte == ord("\n")]
     for length in range(len(whole) + 1):
         if length < ends[0]:
             with pytest.raises(NoArchive, match="nothing is archived yet"):
-                parse(whole[:length], "x")
+                parse_ledger(whole[:length], "x")
         else:
             segments = sum(end <= length for end in ends) - 1
-            assert len(parse(whole[:length], "x").segments) == segments
+            assert len(parse_ledger(whole[:length], "x").segments) == segments
 
 
 def test_an_archive_that_was_replaced_meanwhile(tmp_path: Path) -> None:
     archived(tmp_path / "a", built(30))
-    (stored,) = plan(str(tmp_path / "a"))
+    (stored,) = archived_logs(str(tmp_path / "a"))
     (tmp_path / "a").rename(tmp_path / "b")
     archived(tmp_path / "a", built(20))
     with pytest.raises(NoArchive, match="does not have record 30 any more"):

@@ -18,8 +18,8 @@ from harness.powercut import Disk, UnusableError
 from eventstore.errors import CorruptLog
 from spark.runtime.errors import NotWritable, OutOfDisk
 from spark.storage.archive_directory import ArchiveBusy, open_writer
-from spark.storage.archive_log import plan
-from spark.storage.ledger import NAME, NoArchive
+from spark.storage.archive_log import archived_logs
+from spark.storage.ledger import LEDGER_FILE, NoArchive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ def records(log: LogBuilder, first: int, last: int) -> list[tuple[int, bytes]]:
 
 def all_of(directory: Path) -> list[tuple[int, bytes]]:
     try:
-        (stored,) = plan(str(directory))
+        (stored,) = archived_logs(str(directory))
     except NoArchive:
         return []
     return list(stored.read(1, 1 << 40))
@@ -52,7 +52,7 @@ def names(directory: Path) -> set[str]:
 
 
 def told(directory: Path) -> set[str]:
-    (stored,) = plan(str(directory))
+    (stored,) = archived_logs(str(directory))
     segments = stored._ledger().segments
     return {file.name for one in segments for file in one.files}
 
@@ -90,7 +90,7 @@ def test_an_archive_may_begin_where_a_log_was_cut(tmp_path: Path) -> None:
     log = built(40)
     with open_writer(tmp_path, log.stream, NODE) as writer:
         writer.add(stage(writer, records(log, 17, 40)))
-    (stored,) = plan(str(tmp_path))
+    (stored,) = archived_logs(str(tmp_path))
     assert (stored.first, stored.last) == (17, 40)
     assert list(stored.read(1, 99)) == records(log, 17, 40)
 
@@ -213,7 +213,7 @@ def test_killed_at_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             archived(directory, log, max(20, len(got)), per_file=7)
             archived(directory, log, per_file=7)
             assert all_of(directory) == records(log, 1, 30)
-            assert names(directory) == {NAME, "_foldmq/lock", *told(directory)}
+            assert names(directory) == {LEDGER_FILE, "_foldmq/lock", *told(directory)}
             shutil.rmtree(directory)
             if not killed:
                 counts[kind] = steps
@@ -319,7 +319,7 @@ def test_what_is_told_is_on_disk_before(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setattr(Path, "replace", move)
         (segment,) = writer.add(runs)
     (file,) = segment.files
-    place, ledger = f"{NODE}/{file.name}", f"{NODE}/{NAME}"
+    place, ledger = f"{NODE}/{file.name}", f"{NODE}/{LEDGER_FILE}"
     assert done == [
         ("sync", staged),
         ("move", place),
@@ -344,10 +344,10 @@ def test_a_line_that_was_not_synced_is_synced_by_the_next_writer(
 
     monkeypatch.setattr(os, "fsync", sync)
     with open_writer(tmp_path, "FOLDMQ_LOG_n1", NODE):
-        assert str(tmp_path / NODE / NAME) in synced
+        assert str(tmp_path / NODE / LEDGER_FILE) in synced
 
 
-@pytest.mark.parametrize("behind", ["new", f"new/{NODE}/{NAME}"])
+@pytest.mark.parametrize("behind", ["new", f"new/{NODE}/{LEDGER_FILE}"])
 def test_directories_that_were_not_synced_are_synced_by_the_next_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: str
 ) -> None:
@@ -376,7 +376,7 @@ def test_directories_that_were_not_synced_are_synced_by_the_next_writer(
     monkeypatch.setattr(os, "fsync", sync)
     archived(directory, log)
     own = f"new/deep/{NODE}"
-    assert synced >= {".", "new", "new/deep", own, f"{own}/_foldmq", f"{own}/{NAME}"}
+    assert synced >= {".", "new", "new/deep", own, f"{own}/_foldmq", f"{own}/{LEDGER_FILE}"}
 
 
 def test_a_line_that_cannot_be_synced_is_taken_back(
@@ -387,7 +387,7 @@ def test_a_line_that_cannot_be_synced_is_taken_back(
     whole = os.fsync
 
     def sync(descriptor: int) -> None:
-        if Path(f"/proc/self/fd/{descriptor}").readlink().name == Path(NAME).name:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name == Path(LEDGER_FILE).name:
             raise OSError(errno.EIO, "Input/output error")
         whole(descriptor)
 
@@ -424,7 +424,7 @@ def test_a_disk_that_is_full(
             with pytest.raises(OutOfDisk, match=r"no space left for the archive .*: what is in it"):
                 writer.add(runs)
     assert all_of(tmp_path) == records(log, 1, 10)
-    assert names(tmp_path) == {NAME, "_foldmq/lock", *told(tmp_path)}
+    assert names(tmp_path) == {LEDGER_FILE, "_foldmq/lock", *told(tmp_path)}
     archived(tmp_path, log)
     assert all_of(tmp_path) == records(log, 1, 20)
 
@@ -444,10 +444,10 @@ def test_what_a_failed_run_cannot_remove_is_removed_by_the_next(
         broken.setattr(Path, "unlink", fail)
         with pytest.raises(OutOfDisk):
             writer.add(runs)
-    assert len(names(tmp_path)) > len({NAME, "_foldmq/lock", *told(tmp_path)})
+    assert len(names(tmp_path)) > len({LEDGER_FILE, "_foldmq/lock", *told(tmp_path)})
     archived(tmp_path, log, per_file=20)
     assert all_of(tmp_path) == records(log, 1, 30)
-    assert names(tmp_path) == {NAME, "_foldmq/lock", *told(tmp_path)}
+    assert names(tmp_path) == {LEDGER_FILE, "_foldmq/lock", *told(tmp_path)}
 
 
 def test_a_line_that_cannot_be_taken_back_keeps_its_files(
@@ -458,7 +458,7 @@ def test_a_line_that_cannot_be_taken_back_keeps_its_files(
     synced = os.fsync
 
     def sync(descriptor: int) -> None:
-        if Path(f"/proc/self/fd/{descriptor}").readlink().name == Path(NAME).name:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name == Path(LEDGER_FILE).name:
             os.close(descriptor)  # nor can the file be cut then
             raise OSError(errno.EIO, "Input/output error")
         synced(descriptor)

@@ -15,7 +15,8 @@ from cli.logsource.source_flags import SourceFlags
 from cli.settings.settings import load
 from cli.sparkjobs.claims import of_brokers, of_projections
 from cli.sparkjobs.log_location import Found, _access
-from spark.audit.facts.outcome import BROKER, PROJECTIONS, UNDELIVERED
+from projections.audit import Rule
+from spark.audit.facts.outcome import BROKER, PROJECTIONS
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log
 
@@ -65,5 +66,5 @@ def test_a_broker_that_was_killed_kept_its_promises(
     assert options == last
     assert {one.where for one in outcome.compared} == {BROKER, PROJECTIONS}
     checked = {result.rule: result.checked for result in outcome.rules}
-    assert checked[UNDELIVERED] > 100, checked
+    assert checked[Rule.UNDELIVERED] > 100, checked
     assert min(latency.qos for latency in outcome.latencies) == 1

@@ -17,6 +17,7 @@ from eventstore.format import (
     Subscribed,
     decode_record,
 )
+from projections.audit import Rule
 from projections.state import NO_DIGEST, NodeState, retained_digest, session_digest
 from spark.audit.facts.outcome import (
     ALL_CLAIM,
@@ -24,7 +25,6 @@ from spark.audit.facts.outcome import (
     PROJECTIONS,
     RETAINED_CLAIM,
     SESSION_CLAIM,
-    STATE,
     Claim,
 )
 from spark.audit.pipeline import audit
@@ -231,7 +231,7 @@ def outcome(spark: SparkSession, nats: Nats, made: dict[str, Made]) -> Outcome:
 def test_claims(name: str, made: dict[str, Made], outcome: Outcome) -> None:
     found = [one for one in outcome.violations if one.node == name]
     _, _, expected = made[name]
-    assert {one.rule for one in found} <= {STATE}
+    assert {one.rule for one in found} <= {Rule.STATE}
     assert len(found) == len(expected), found
     for place, session, words in expected:
         assert any(
@@ -254,5 +254,5 @@ def test_how_much_was_compared(made: dict[str, Made], outcome: Outcome) -> None:
     (compared,) = (one for one in outcome.compared if one.node == "another_session")
     assert (compared.where, compared.sessions, compared.retained) == (BROKER, 2, 2)
     assert compared.as_of == at(7)
-    (result,) = (one for one in outcome.rules if one.rule == STATE)
+    (result,) = (one for one in outcome.rules if one.rule == Rule.STATE)
     assert result.violations == sum(len(expected) for _, _, expected in made.values())

@@ -10,7 +10,7 @@ from harness.logs import LogBuilder
 from harness.nats import access
 
 from eventstore.format import BrokerStarted
-from spark.audit.facts.outcome import OWNERSHIP
+from projections.audit import Rule
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log
 
@@ -55,8 +55,8 @@ def log(spark: SparkSession, nats: Nats) -> Log:
 def test_two_nodes_at_once(log: Log) -> None:
     found = audit(log).violations
     assert {(one.rule, one.node, one.session) for one in found} == {
-        (OWNERSHIP, "east", "both"),
-        (OWNERSHIP, "east", "stays"),
+        (Rule.OWNERSHIP, "east", "both"),
+        (Rule.OWNERSHIP, "east", "stays"),
     }
     assert len(found) == 2
     both = next(one for one in found if one.session == "both")

@@ -10,10 +10,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark.audit.facts.chain import BEGUN, COMPLETED, CUT, PIECE, REPEATED, Link, Note, Piece
-from spark.audit.facts.log_summary import _completions, _cuts, wholes
+from projections.audit import Rule
+from spark.audit.facts.chain import (
+    BEGUN,
+    COMPLETED,
+    CUT,
+    PIECE,
+    REPEATED,
+    LogNote,
+    LogPiece,
+    RecordLink,
+)
+from spark.audit.facts.log_summary import _completions, _cuts, summarize_logs
 from spark.audit.facts.marks import _marked, cuts_behind, cuts_within, next_checkpoint
-from spark.audit.facts.outcome import CHECKPOINT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -115,7 +124,7 @@ def test_cuts_that_leave_something(seed: int, *, in_order: bool) -> None:
 # --------------------------------------------------------------------- checkpoints of a log
 
 
-class Watched(Note):
+class Watched(LogNote):
     """A note that counts how often it is looked at."""
 
     looked = 0
@@ -125,10 +134,10 @@ class Watched(Note):
         return super().__getattribute__(name)
 
 
-def checkpointed(count: int) -> tuple[list[Note], dict[Position, Note], list[Note]]:
+def checkpointed(count: int) -> tuple[list[LogNote], dict[Position, LogNote], list[LogNote]]:
     """What is completed, begun, and repeated, of as many checkpoints."""
     begun = {
-        100 * number: Note("n", 100 * number, BEGUN, {"checkpoint": number})
+        100 * number: LogNote("n", 100 * number, BEGUN, {"checkpoint": number})
         for number in range(count)
     }
     completed = [
@@ -157,7 +166,7 @@ def test_the_numbers_of_checkpoints_are_compared() -> None:
     assert not _completions(right(completed), begun, repeated, 0)
 
 
-def right(completed: list[Note]) -> list[Note]:
+def right(completed: list[LogNote]) -> list[LogNote]:
     return [one._replace(values={**one.values, "retained": 7}) for one in completed]
 
 
@@ -183,11 +192,15 @@ class Places(set[int]):
 
 def test_cuts_are_looked_up_among_checkpoints() -> None:
     begun = {
-        number << 20: Note("n", number << 20, BEGUN, {"previous": str(number), "time_ms": number})
+        number << 20: LogNote(
+            "n", number << 20, BEGUN, {"previous": str(number), "time_ms": number}
+        )
         for number in range(1, 60)
     }
     cuts = [
-        Note("n", (number + 1 << 20) + 7, CUT, {"first": number, "link": link, "begins_ms": number})
+        LogNote(
+            "n", (number + 1 << 20) + 7, CUT, {"first": number, "link": link, "begins_ms": number}
+        )
         for number, link in ((5, "5"), (9, "other"), (59, "59"), (70, "70"))
     ]
     wrong = _cuts(cuts, begun, Places(begun), 0)
@@ -199,13 +212,13 @@ def test_cuts_are_looked_up_among_checkpoints() -> None:
 
 
 def test_a_checkpoint_that_is_said_to_begin_behind_its_end() -> None:
-    first = Link(1, "1", "0" * 64, 0, last=True, starts=True)
+    first = RecordLink(1, "1", "0" * 64, 0, last=True, starts=True)
     notes = [
-        Note("n", 1 << 20, PIECE, Piece(first, first, 0, 0).values()),
-        Note("n", 900, BEGUN, {"checkpoint": 1, "previous": "", "time_ms": 0}),
-        Note("n", 500, REPEATED, {"sessions": 1, "retained": 1}),
-        Note("n", 300, COMPLETED, {"begun": 900, "checkpoint": 1, "sessions": 1, "retained": 1}),
+        LogNote("n", 1 << 20, PIECE, LogPiece(first, first, 0, 0).values()),
+        LogNote("n", 900, BEGUN, {"checkpoint": 1, "previous": "", "time_ms": 0}),
+        LogNote("n", 500, REPEATED, {"sessions": 1, "retained": 1}),
+        LogNote("n", 300, COMPLETED, {"begun": 900, "checkpoint": 1, "sessions": 1, "retained": 1}),
     ]
-    ((_, wrong),) = wholes(notes).breaks
-    assert wrong.rule == CHECKPOINT
+    ((_, wrong),) = summarize_logs(notes).breaks
+    assert wrong.rule == Rule.CHECKPOINT
     assert wrong.what.endswith("but it has 0 and 0")

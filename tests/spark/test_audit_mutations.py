@@ -17,8 +17,7 @@ from harness.nats import access
 from simulation.promises import violations
 
 from eventstore.format import decode_record
-from projections.audit import RULES, UNEXPECTED
-from spark.audit.facts.outcome import DELIVERED_TWICE, NO_SUBSCRIPTION
+from projections.audit import UNEXPECTED, Rule
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log
 
@@ -35,6 +34,21 @@ SEEDS = (3, 5)
 """Of the simulation."""
 MUTANTS = 12
 """Logs made of each."""
+
+OF_A_SESSION = {
+    Rule.PACKET_ID_REUSE,
+    Rule.UNDELIVERED,
+    Rule.DELIVERED_TWICE,
+    Rule.NO_SUBSCRIPTION,
+    Rule.QOS,
+    Rule.ORDER,
+    Rule.QUEUE,
+    Rule.ACKNOWLEDGEMENT,
+    Rule.SESSION,
+    Rule.CHECKPOINT,
+    Rule.EVENT,
+}
+"""The rules that are checked session by session."""
 
 Found = set[tuple[str, "Position", str]]
 """Rule, position, session."""
@@ -109,7 +123,7 @@ def told(outcome: Outcome, log: LogBuilder) -> Found:
     return {
         (one.rule, one.at, one.session or "")
         for one in outcome.violations
-        if one.node == log.node and (one.rule in RULES or one.rule == DELIVERED_TWICE)
+        if one.node == log.node and (one.rule in OF_A_SESSION)
     }
 
 
@@ -122,7 +136,7 @@ def test_what_breaks_is_found(outcome: Outcome, logs: list[LogBuilder]) -> None:
         classified = {
             one
             for one in found - known
-            if one[0] in (DELIVERED_TWICE, NO_SUBSCRIPTION) and one[1:] in unexpected
+            if one[0] in (Rule.DELIVERED_TWICE, Rule.NO_SUBSCRIPTION) and one[1:] in unexpected
         }
         assert {one[1:] for one in classified} == unexpected, log.node
         only_spark = owed(outcome, log) - known

@@ -22,18 +22,36 @@ from eventstore.format import (
     decode_record,
     entries,
 )
-from projections.audit import BUCKETS
+from projections.audit import BUCKETS, Rule
 from spark.audit import statistics
-from spark.audit.facts.chain import COUNTS, PIECE, PROBLEM, RATES, Link, Note, Piece, follow, joined
-from spark.audit.facts.event_packing import item, pack, unpack
-from spark.audit.facts.fact_schema import EFFECT, EVENTS, NODE, RELEASED, SENT, Facts
-from spark.audit.facts.fact_source import FactsPartition, FactsReader, Part
-from spark.audit.facts.histogram import LEAST_MS, Rates, interval_ms, merged
-from spark.audit.facts.log_summary import BEYOND, wholes
-from spark.audit.facts.outcome import CHAIN, EVENT, MOST, TURN
-from spark.audit.results import SLOWEST, TOTALS, VIOLATION, Results, Totals, bounded, quantile
-from spark.datasource.options import Options
-from spark.storage.stored_log import Range
+from spark.audit.facts.chain import (
+    COUNTS,
+    PIECE,
+    PROBLEM,
+    RATES,
+    LogNote,
+    LogPiece,
+    RecordLink,
+    check_link,
+    join_pieces,
+)
+from spark.audit.facts.event_packing import pack_events, packed_item, unpack_events
+from spark.audit.facts.fact_schema import EFFECT, EVENTS, NODE, RELEASED, SENT, FactBuffer
+from spark.audit.facts.fact_source import FactRange, FactsPartition, FactsReader
+from spark.audit.facts.histogram import LEAST_MS, RateCounts, interval_ms, merge_rates
+from spark.audit.facts.log_summary import BEYOND_ALL, summarize_logs
+from spark.audit.facts.outcome import MOST_VIOLATIONS
+from spark.audit.session_results import (
+    SLOWEST,
+    TOTALS,
+    VIOLATION,
+    AuditTotals,
+    SessionResults,
+    bounded,
+    quantile,
+)
+from spark.datasource.options import SourceOptions
+from spark.storage.stored_log import RecordRange
 
 sys.path.append(str(Path(__file__).parents[1] / "eventstore"))
 from samples import every_event
@@ -50,8 +68,10 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("event", every_event(), ids=lambda event: type(event).__name__)
 def test_what_is_packed_is_the_same_again(event: Event) -> None:
     session = getattr(event, "session", None) or "none"
-    data = pack([item(event, at(3, 4), 1000, 2), item(event, at(3, 5), 1001, 2)])
-    (first, second) = unpack(session, data)
+    data = pack_events(
+        [packed_item(event, at(3, 4), 1000, 2), packed_item(event, at(3, 5), 1001, 2)]
+    )
+    (first, second) = unpack_events(session, data)
     assert first[:3] == (at(3, 4), 1000, 2)
     assert second[:3] == (at(3, 5), 1001, 2)
     for _, _, _, found in (first, second):
@@ -63,9 +83,9 @@ def test_what_is_packed_is_the_same_again(event: Event) -> None:
 # -------------------------------------------------------------------------------- chain
 
 
-def link(sequence: int, part: int = 0, *, last: bool = True, **given: Any) -> Link:
+def link(sequence: int, part: int = 0, *, last: bool = True, **given: Any) -> RecordLink:
     hexed = {"link": f"{sequence:064x}", "previous": f"{sequence - 1:064x}", "starts": False}
-    return Link(sequence=sequence, part=part, last=last, **{**hexed, **given})
+    return RecordLink(sequence=sequence, part=part, last=last, **{**hexed, **given})
 
 
 @pytest.mark.parametrize(
@@ -78,25 +98,25 @@ def link(sequence: int, part: int = 0, *, last: bool = True, **given: Any) -> Li
         (link(1, link=""), link(2), None),
         (link(1, -1), link(2, 7), None),
         (link(1), link(3), None),
-        (link(1), link(2, previous="00"), CHAIN),
-        (link(1, last=False), link(2), TURN),
-        (link(1), link(2, 1), TURN),
-        (link(1, 1, last=False), link(2, 1), TURN),
+        (link(1), link(2, previous="00"), Rule.CHAIN),
+        (link(1, last=False), link(2), Rule.TURN),
+        (link(1), link(2, 1), Rule.TURN),
+        (link(1, 1, last=False), link(2, 1), Rule.TURN),
     ],
 )
-def test_what_may_follow(one: Link, other: Link, rule: str | None) -> None:
-    assert [found.rule for found in follow(one, other)] == ([] if rule is None else [rule])
+def test_what_may_follow(one: RecordLink, other: RecordLink, rule: str | None) -> None:
+    assert [found.rule for found in check_link(one, other)] == ([] if rule is None else [rule])
 
 
-def piece(first: int, last: int, **given: Any) -> Piece:
+def piece(first: int, last: int, **given: Any) -> LogPiece:
     begin = link(first, previous=GENESIS.hex()) if first == 1 else link(first, **given)
-    return Piece(begin, link(last), 1000 + first, 1000 + last, last - first + 1, 10, 20, 30)
+    return LogPiece(begin, link(last), 1000 + first, 1000 + last, last - first + 1, 10, 20, 30)
 
 
 def test_pieces_are_put_together_in_any_order() -> None:
     pieces = [piece(1, 3), piece(4, 6), piece(7, 9)]
     random.Random(1).shuffle(pieces)
-    whole, breaks = joined(pieces)
+    whole, breaks = join_pieces(pieces)
     assert breaks == []
     assert (whole.first.sequence, whole.last.sequence, whole.records) == (1, 9, 9)
     assert (whole.events, whole.entries, whole.bytes) == (30, 60, 90)
@@ -110,17 +130,17 @@ def test_what_is_missing_is_found_once(gone: set[int], splits: tuple[int, ...]) 
     for _ in range(9):
         log.record(Acked("s", []))
     rows = scanned(log, *splits, gone=gone)
-    found = wholes(notes(rows))
+    found = summarize_logs(notes(rows))
     broken = [one.at for _, one in found.breaks]
-    assert all(one.rule == CHAIN for _, one in found.breaks)
+    assert all(one.rule == Rule.CHAIN for _, one in found.breaks)
     assert min(broken) == at(min(gone)) == found.logs["n"].trusted
     assert {place >> 20 for place in broken} <= gone
     assert found.nodes[0].records == 9 - len(gone)
 
 
 def test_the_first_record_continues_nothing() -> None:
-    (broken,) = joined([Piece(link(1, previous="1" * 64), link(1), 0, 0)])[1]
-    assert (broken.rule, broken.at) == (CHAIN, at(1))
+    (broken,) = join_pieces([LogPiece(link(1, previous="1" * 64), link(1), 0, 0)])[1]
+    assert (broken.rule, broken.at) == (Rule.CHAIN, at(1))
 
 
 # --------------------------------------------------------------------------------- scan
@@ -132,9 +152,9 @@ def scanned(
     """The facts of a log, scanned in as many tasks as it is split into."""
     rows: list[dict[str, Any]] = []
     for before, last in pairwise([0, *splits, log.last]):
-        part = Range(HeldLog(log, gone=gone), before + 1, last, log.last, until=end)
-        reader = FactsReader(Options.read({"archive": "none"}))
-        for batch in reader.read(FactsPartition([Part(part, log.node, LEAST_MS)])):
+        part = RecordRange(HeldLog(log, gone=gone), before + 1, last, log.last, until=end)
+        reader = FactsReader(SourceOptions.read({"archive": "none"}))
+        for batch in reader.read(FactsPartition([FactRange(part, log.node, LEAST_MS)])):
             rows += batch.to_pylist()
     return rows
 
@@ -143,8 +163,8 @@ def of_kind(rows: Sequence[dict[str, Any]], kind: int) -> list[dict[str, Any]]:
     return [row for row in rows if row["kind"] == kind]
 
 
-def notes(rows: Sequence[dict[str, Any]]) -> list[Note]:
-    return [Note.read(row["node"], row["at"], row["data"]) for row in of_kind(rows, NODE)]
+def notes(rows: Sequence[dict[str, Any]]) -> list[LogNote]:
+    return [LogNote.read(row["node"], row["at"], row["data"]) for row in of_kind(rows, NODE)]
 
 
 def test_a_message_released_in_another_task_is_left_to_a_join() -> None:
@@ -166,7 +186,7 @@ def test_events_of_a_session_stay_in_order_and_are_not_lost() -> None:
         story(published("t", "t", pid=1), payloads=2)
     packed = [row for row in of_kind(scanned(story.log, 10, 30), EVENTS) if row["session"] == "p"]
     assert len(packed) == 3
-    places = [at for row in packed for at, *_ in unpack("p", row["data"])]
+    places = [at for row in packed for at, *_ in unpack_events("p", row["data"])]
     assert places == sorted(places)
     assert len(places) == 51
 
@@ -193,27 +213,27 @@ def test_an_event_that_cannot_be_is_a_violation_and_costs_no_memory(event: dict[
     log = LogBuilder("n")
     log.record(BrokerStarted("0.1"), event, Acked("s", [1]))
     (problem,) = (note for note in notes(scanned(log)) if note.about == PROBLEM)
-    assert (problem.values["rule"], problem.at) == (EVENT, at(1, 1))
+    assert (problem.values["rule"], problem.at) == (Rule.EVENT, at(1, 1))
 
 
 def test_positions_beyond_the_end_are_not_looked_at() -> None:
     story = Story("n")(published("t"), delivered(at(2)), Acked("s", [1]), payloads=1)
     rows = scanned(story.log, end=at(2, 1))
     (packed,) = (row for row in of_kind(rows, EVENTS) if row["session"] == "s")
-    assert [place for place, *_ in unpack("s", packed["data"])][-1] == at(2, 1)
-    log = wholes(notes(rows)).logs["n"]
+    assert [place for place, *_ in unpack_events("s", packed["data"])][-1] == at(2, 1)
+    log = summarize_logs(notes(rows)).logs["n"]
     assert log.unsure == at(2)
-    assert log.trusted == BEYOND
+    assert log.trusted == BEYOND_ALL
 
 
 def test_a_damaged_record_ends_what_is_judged_at_the_turn_before_it() -> None:
     story = Story("n")
     story(published("t"), payloads=1, last=False)(delivered(at(2)), part=1)(Acked("s", [1]))
     story.log.damage(3)
-    found = wholes(notes(scanned(story.log)))
+    found = summarize_logs(notes(scanned(story.log)))
     log = found.logs["n"]
     assert (log.trusted, log.unsure) == (at(3), at(2))
-    assert [one.rule for _, one in found.breaks] == [CHAIN]
+    assert [one.rule for _, one in found.breaks] == [Rule.CHAIN]
     assert "from 3.0 on is not judged" in found.remarks[0]
 
 
@@ -224,14 +244,14 @@ def test_facts_are_counted() -> None:
     rows = scanned(story.log, 7)
     counts = [note.values for note in notes(rows) if note.about == COUNTS]
     assert sum(one.get(str(EFFECT), 0) for one in counts) == 60 == len(of_kind(rows, EFFECT))
-    pieces = [Piece.read(note.values) for note in notes(rows) if note.about == PIECE]
+    pieces = [LogPiece.read(note.values) for note in notes(rows) if note.about == PIECE]
     assert [(one.records, one.entries) for one in pieces] == [(7, 4 + 18), (14, 42)]
     assert sum(note.values["published"] for note in notes(rows) if note.about == RATES) == 60
 
 
 def test_long_names_make_small_batches() -> None:
     """A topic may have 64 KiB, and one event may say it for thousands of messages."""
-    facts = Facts("n1")
+    facts = FactBuffer("n1")
     count, topic = 2000, "t" * 60_000
     numbers = ([number] * count for number in range(5))
     facts.effects.extend(["s"] * count, *numbers, [topic] * count)
@@ -256,12 +276,12 @@ def test_as_many_pieces_as_one_can_hold() -> None:
 
 
 def test_rates_grow_coarser_and_lose_nothing() -> None:
-    rates, chance = Rates(), random.Random(2)
+    rates, chance = RateCounts(), random.Random(2)
     times = [chance.randrange(10**10) for _ in range(20_000)]
     for time_ms in times:
         rates.of(time_ms)[Delivered] += 1
         rates.of(time_ms)[MessagePublished] += 2
-    points, length = merged(("n", point) for point in rates.points())
+    points, length = merge_rates(("n", point) for point in rates.points())
     assert len(points) <= 241
     assert sum(point.delivered for point in points) == 20_000
     assert sum(point.published for point in points) == 40_000
@@ -284,8 +304,8 @@ def test_readers_of_one_log_count_in_the_same_intervals(monkeypatch: pytest.Monk
     for _ in range(2000):
         log.record(Acked("s", [1]))
     log.stream = "COPY"
-    monkeypatch.setattr("spark.audit.facts.fact_source.find", lambda _options: [HeldLog(log)])
-    reader = FactsReader(Options.read({"archive": "none", "partitions": "50"}))
+    monkeypatch.setattr("spark.audit.facts.fact_source.find_logs", lambda _options: [HeldLog(log)])
+    reader = FactsReader(SourceOptions.read({"archive": "none", "partitions": "50"}))
     parts = reader.partitions()
     assert len(parts) == 50
     rows = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
@@ -293,13 +313,13 @@ def test_readers_of_one_log_count_in_the_same_intervals(monkeypatch: pytest.Monk
     told = [note for note in notes(rows) if note.about == RATES]
     assert sum(note.values["completed"] for note in told) == 2000
     assert len(told) < 240 + 50
-    points, length = merged((note.node, note.values) for note in told)
+    points, length = merge_rates((note.node, note.values) for note in told)
     assert 120 <= len(points) <= 241
     assert {note.values["length_ms"] for note in told} == {length}
 
 
 def test_a_reader_keeps_few_intervals_when_clocks_are_wrong() -> None:
-    rates = Rates()
+    rates = RateCounts()
     for second in range(100_000):
         rates.of(second * 1000)[Acked] += 1
     points = list(rates.points())
@@ -308,15 +328,15 @@ def test_a_reader_keeps_few_intervals_when_clocks_are_wrong() -> None:
 
 
 def test_rates_of_several_readers_are_added() -> None:
-    one, other = Rates(), Rates()
+    one, other = RateCounts(), RateCounts()
     one.of(1500)[Acked] += 1
     other.of(1999)[Acked] += 1
     other.of(2000)[Acked] += 1
     told = [("n", point) for rates in (one, other) for point in rates.points()]
-    points, length = merged(told)
+    points, length = merge_rates(told)
     assert length == 1000
     assert [(point.at_ms, point.completed) for point in points] == [(1000, 2), (2000, 1)]
-    assert merged([]) == ((), 1000)
+    assert merge_rates([]) == ((), 1000)
 
 
 def latencies(*values_ms: int) -> dict[int, list[int]]:
@@ -337,13 +357,13 @@ def test_quantiles_are_bounds_of_their_bucket() -> None:
 def test_totals_of_tasks_are_put_together() -> None:
     tasks = []
     for task in range(3):
-        results = Results()
+        results = SessionResults()
         for number in range(30):
             longest = task * 100 + number
             results.totals.add_session("n", f"s{longest}", latencies(longest), {1: longest})
         results.totals.counts["expected"] += 5
         tasks.append(results)
-    totals = Totals()
+    totals = AuditTotals()
     for results in tasks:
         (batch,) = results.rest()
         (row,) = batch.to_pylist()
@@ -358,15 +378,15 @@ def test_totals_of_tasks_are_put_together() -> None:
 
 
 def test_violations_that_are_too_many_are_counted() -> None:
-    results = Results()
-    for number in range(MOST + 50):
+    results = SessionResults()
+    for number in range(MOST_VIOLATIONS + 50):
         results.violation("order", "n", "s", number, "what")
     results.violation("queue", "n", "s", 1, "what")
     rows = [row for batch in (*results.full(), *results.rest()) for row in batch.to_pylist()]
     kept = [row["rule"] for row in rows if row["kind"] == VIOLATION]
-    assert (kept.count("order"), kept.count("queue")) == (MOST, 1)
+    assert (kept.count("order"), kept.count("queue")) == (MOST_VIOLATIONS, 1)
     totals = orjson.loads(rows[-1]["data"])
-    assert totals["counts"]["wrong order"] == MOST + 50
+    assert totals["counts"]["wrong order"] == MOST_VIOLATIONS + 50
 
 
 def test_decoding_is_that_of_the_broker() -> None:
@@ -375,7 +395,7 @@ def test_decoding_is_that_of_the_broker() -> None:
     packed = [
         event
         for row in of_kind(scanned(story.log), EVENTS)
-        for place, _, _, event in unpack(row["session"], row["data"])
+        for place, _, _, event in unpack_events(row["session"], row["data"])
         if place >= at(2)
     ]
     assert sorted(map(str, packed)) == sorted(str(event) for _, event in record.events())

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from protocol.mqtt import matches
 from spark.audit.facts.fact_schema import DDL, GRANT, RETAINED, SET
-from spark.audit.facts.fact_tables import Facts
-from spark.audit.facts.log_summary import BEYOND, Whole
-from spark.audit.facts.outcome import MOST
+from spark.audit.facts.fact_tables import FactTables
+from spark.audit.facts.log_summary import BEYOND_ALL, LogSummary
+from spark.audit.facts.outcome import MOST_VIOLATIONS
 from spark.audit.pipeline import _told_of
-from spark.audit.results import DDL as OF_RESULTS
-from spark.audit.results import NEEDED, TOTALS, VIOLATION
-from spark.audit.retained_rules import _asked, _periods, intervals, owed
+from spark.audit.retained_rules import _asked, _periods, owed_to_filters, retained_intervals
+from spark.audit.session_results import DDL as OF_RESULTS
+from spark.audit.session_results import NEEDED, TOTALS, VIOLATION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,9 +26,9 @@ NODES = ("one", "two")
 Row = dict[str, Any]
 
 
-def facts_of(rows: list[Row], spark: SparkSession) -> Facts:
+def facts_of(rows: list[Row], spark: SparkSession) -> FactTables:
     table = spark.createDataFrame([tuple(row.get(name) for name in NAMES) for row in rows], DDL)
-    return Facts(table, table, Counter(row["kind"] for row in rows))
+    return FactTables(table, table, Counter(row["kind"] for row in rows))
 
 
 def history(chance: random.Random) -> list[Row]:
@@ -73,9 +73,9 @@ def known(rows: list[Row], whole: int) -> list[tuple[Any, ...]]:
 def test_what_is_owed_is_what_was_retained_at_the_grant(spark: SparkSession) -> None:
     rows = history(random.Random(3))
     facts = facts_of(rows, spark)
-    logs = {node: Whole(node, 0, 600, 0, 100, BEYOND, BEYOND) for node in NODES}
-    held = intervals(facts, None).persist()
-    found = sorted(map(tuple, owed(facts, held, logs).collect()))
+    logs = {node: LogSummary(node, 0, 600, 0, 100, BEYOND_ALL, BEYOND_ALL) for node in NODES}
+    held = retained_intervals(facts, None).persist()
+    found = sorted(map(tuple, owed_to_filters(facts, held, logs).collect()))
     assert found == known(rows, 100)
     assert len(found) > 100
     # Grants are not compared with what was not there then: not one row more is made of them.
@@ -90,18 +90,18 @@ def result(kind: str, rule: str | None, node: str, at: int) -> tuple[Any, ...]:
 
 def test_the_driver_is_told_of_the_first_of_many_violations(spark: SparkSession) -> None:
     def many() -> DataFrame:
-        places = [(node, at) for at in range(MOST) for node in ("b", "a")]
+        places = [(node, at) for at in range(MOST_VIOLATIONS) for node in ("b", "a")]
         rows = [result(VIOLATION, "order", *place) for place in places]
         rows += [result(VIOLATION, "queue", "b", 7), result(NEEDED, None, "b", 8)]
-        rows += [result(TOTALS, None, "", 0) for _ in range(MOST + 5)]
+        rows += [result(TOTALS, None, "", 0) for _ in range(MOST_VIOLATIONS + 5)]
         return spark.createDataFrame(rows, OF_RESULTS)
 
     told = _told_of(many()).collect()
     counts = Counter((row["kind"], row["rule"]) for row in told)
     assert counts == {
-        (VIOLATION, "order"): MOST,
+        (VIOLATION, "order"): MOST_VIOLATIONS,
         (VIOLATION, "queue"): 1,
-        (TOTALS, None): MOST + 5,
+        (TOTALS, None): MOST_VIOLATIONS + 5,
     }
     first = {(row["node"], row["at"]) for row in told if row["rule"] == "order"}
-    assert first == {("a", at) for at in range(MOST)}
+    assert first == {("a", at) for at in range(MOST_VIOLATIONS)}

@@ -10,10 +10,10 @@ from brokenlogs import BROKEN, KEPT, Case, at
 from harness.nats import access
 from harness.plans import compiled
 
-from spark.audit.expected_deliveries import sent
+from projections.audit import RULES, Rule
+from spark.audit.expected_deliveries import published_messages
 from spark.audit.facts.fact_schema import CARRIED, DDL, RELEASED, SCHEMA, SENT
-from spark.audit.facts.fact_tables import Facts
-from spark.audit.facts.outcome import RULES, STATE
+from spark.audit.facts.fact_tables import FactTables
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log
 
@@ -52,7 +52,7 @@ def test_what_is_broken_is_found(name: str, cases: dict[str, Case], outcome: Out
 def test_every_rule_is_broken_by_some_log() -> None:
     made = {make.__name__: make(make.__name__) for make in BROKEN}
     broken = {rule for case in made.values() for rule, _, _ in case.expected}
-    assert broken == {*RULES} - {STATE}
+    assert broken == {*RULES} - {Rule.STATE}
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -67,7 +67,9 @@ def test_of_what_was_said_again_the_fuller_one_counts(
     released = {"kind": RELEASED, "session": "p", "at": at(4), "ref": at(2), "number": 2 | 1 << 2}
     rows = [{"node": "n", **one} for one in (told[order[0]], told[order[1]], released)]
     table = spark.createDataFrame([tuple(map(one.get, SCHEMA.names)) for one in rows], DDL)
-    messages = sent(Facts(table, table, Counter({CARRIED: 1, SENT: 1, RELEASED: 1})))
+    messages = published_messages(
+        FactTables(table, table, Counter({CARRIED: 1, SENT: 1, RELEASED: 1}))
+    )
     assert messages.released is not None
     (row,) = messages.released.collect()
     assert (row["number"], row["digest"], row["topic"]) == (1, "abcd", "t")

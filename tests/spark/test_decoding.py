@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eventstore.format.events
-import spark.columnar.run_columns
+import spark.columnar.integer_columns
 from eventstore.format import (
     GENESIS,
     MAX_INDEX,
@@ -44,7 +44,7 @@ from eventstore.format import (
     position,
     to_runs,
 )
-from spark.columnar.row_filter import Wanted
+from spark.columnar.row_filter import RowFilter
 from spark.rows.decoder import Decoder
 from spark.rows.entry_columns import MAKERS
 from spark.runtime.marked_errors import BadOption
@@ -72,10 +72,10 @@ def record(
     return decode_record(sequence, data)
 
 
-def rows(records: list[Record], grain: str, *names: str, wanted: Wanted | None = None) -> Any:
+def rows(records: list[Record], grain: str, *names: str, wanted: RowFilter | None = None) -> Any:
     """The rows as dictionaries without nulls."""
     found = []
-    for batch in Decoder(Columns.of(grain, names), wanted or Wanted()).batches(records):
+    for batch in Decoder(Columns.of(grain, names), wanted or RowFilter()).batches(records):
         batch.validate(full=True)
         found += [
             {name: value for name, value in row.items() if value is not None}
@@ -288,7 +288,9 @@ def test_a_large_event_is_cut_into_several_batches() -> None:
     count = 100_000
     event = Queued("d", "a", 1, [[5, count, 2]], count)
     batches = list(
-        Decoder(Columns.of("entries", ["ref", "index", "json"]), Wanted()).batches([record(event)])
+        Decoder(Columns.of("entries", ["ref", "index", "json"]), RowFilter()).batches(
+            [record(event)]
+        )
     )
     assert len(batches) > 2
     assert [ref for batch in batches for ref in batch["ref"].to_pylist()] == list(
@@ -303,7 +305,7 @@ def test_rows_that_repeat_a_long_name_are_cut_into_batches_of_few(column: str) -
     name = "n" * 60_000
     published = MessagePublished(name, 1, False, [name], [], [[1, 1500, 1]], 0, 0, 1500)
     found = record(published, Acked(name, [[1, 1500, 1]]))
-    batches = list(Decoder(Columns.of("entries", [column]), Wanted()).batches([found]))
+    batches = list(Decoder(Columns.of("entries", [column]), RowFilter()).batches([found]))
     assert sum(batch.num_rows for batch in batches) == 3000
     assert max(batch.nbytes for batch in batches) < 100 << 20
     assert len(batches) > 3
@@ -313,7 +315,7 @@ def test_rows_that_repeat_a_long_name_are_cut_into_batches_of_few(column: str) -
 def test_records_that_are_too_much_for_one_batch_together_are_read_in_several(
     monkeypatch: pytest.MonkeyPatch, grain: str
 ) -> None:
-    monkeypatch.setattr(spark.columnar.run_columns, "MOST", 100)
+    monkeypatch.setattr(spark.columnar.integer_columns, "MOST", 100)
     found = [
         record(Acked("a", [[1, count, 1]]), sequence=sequence)
         for sequence, count in enumerate((60, 60, 1, 100, 99, 2, 40, 50), 1)
@@ -439,11 +441,11 @@ def test_what_pydantic_takes_for_an_integer_is_one_here_too() -> None:
 def test_only_wanted_types_and_sessions_give_rows_at_their_own_positions() -> None:
     whole = rows([all_events()], "entries")
     for wanted in (
-        Wanted(types=frozenset({"Acked", "SessionOpened"})),
-        Wanted(sessions=frozenset({"d"})),
-        Wanted(types=frozenset({"Acked"}), sessions=frozenset({"c"})),
-        Wanted(types=frozenset({"BrokerStarted"}), sessions=frozenset({"c"})),
-        Wanted(types=frozenset(), sessions=None),
+        RowFilter(types=frozenset({"Acked", "SessionOpened"})),
+        RowFilter(sessions=frozenset({"d"})),
+        RowFilter(types=frozenset({"Acked"}), sessions=frozenset({"c"})),
+        RowFilter(types=frozenset({"BrokerStarted"}), sessions=frozenset({"c"})),
+        RowFilter(types=frozenset(), sessions=None),
     ):
         kept = [
             row
@@ -461,13 +463,13 @@ def test_rows_between_two_positions() -> None:
         for last in (None, position(1, 0), position(2, 1), position(2, MAX_INDEX)):
             kept = [at for at in whole if first <= at and (last is None or at <= last)]
             for grain in ("entries", "events"):
-                some = rows(found, grain, "position", wanted=Wanted(first=first, last=last))
+                some = rows(found, grain, "position", wanted=RowFilter(first=first, last=last))
                 assert [row["position"] for row in some] == kept
 
 
 def test_a_session_that_is_not_opened_by_name_has_no_row() -> None:
     opened = SessionOpened("a", False, True, 4)
-    assert rows([record(opened)], "entries", wanted=Wanted(sessions=frozenset({"b"}))) == []
+    assert rows([record(opened)], "entries", wanted=RowFilter(sessions=frozenset({"b"}))) == []
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from harness.logs import HeldLog, LogBuilder
 
 from eventstore.format import BrokerStarted
 from spark.runtime.marked_errors import BadOption
-from spark.storage.node_names import check_known, node_of, nodes_of
+from spark.storage.node_names import check_claimed_nodes, node_of, nodes_of
 
 
 def log(node: str, stream: str | None = None, records: int = 3) -> LogBuilder:
@@ -45,8 +45,8 @@ def test_a_node_has_one_log() -> None:
 
 
 def test_what_is_claimed_of_others_is_refused() -> None:
-    check_known(["n1"], {"n1": 1, "n2": 2})
+    check_claimed_nodes(["n1"], {"n1": 1, "n2": 2})
     with pytest.raises(BadOption, match=r"claimed of node n3, whose log .*: there is n1, n2"):
-        check_known(["n1", "n3"], ["n2", "n1"])
+        check_claimed_nodes(["n1", "n3"], ["n2", "n1"])
     with pytest.raises(BadOption, match="there is none"):
-        check_known(["n1"], [])
+        check_claimed_nodes(["n1"], [])

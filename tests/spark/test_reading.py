@@ -17,6 +17,7 @@ from harness.proxy import Proxy
 from pyspark.sql.datasource import EqualTo
 
 import eventstore.log.jetstream_log
+from eventstore.errors import CutMeanwhile, CutOff, NoLog
 from eventstore.format import (
     MAX_INDEX,
     Acked,
@@ -31,16 +32,16 @@ from eventstore.format import (
 from protocol.errors import FoldmqError
 from spark.archiving.archive_job import archive
 from spark.archiving.archive_plan import node_folder
-from spark.columnar.row_filter import Pushed
-from spark.datasource.discovery import find
+from spark.columnar.row_filter import PushedFilters
+from spark.datasource.discovery import find_logs
 from spark.datasource.log import Log
-from spark.datasource.options import Options
-from spark.datasource.planning import ranges, split
-from spark.datasource.pushdown import push
-from spark.datasource.range_reader import Reading
-from spark.runtime.marked_errors import BadOption, CutMeanwhile, CutOff, NoLog, SparkFailure
+from spark.datasource.options import SourceOptions
+from spark.datasource.planning import plan_ranges, split_ranges
+from spark.datasource.pushdown import push_filters
+from spark.datasource.range_reader import RangeReader
+from spark.runtime.marked_errors import BadOption, SparkFailure
 from spark.schema.columns import ENTRIES
-from spark.storage.stored_log import Range
+from spark.storage.stored_log import RecordRange
 
 sys.path.append(str(Path(__file__).parents[1] / "eventstore"))
 
@@ -89,15 +90,19 @@ class InMemory:
 
 
 def rows_in_memory(records: Sequence[bytes | None], **given: str) -> Rows:
-    options = Options.read({"nats": "nats://nowhere", **given})
-    reading = Reading(options.columns, options.pushed, options.mode)
-    parts = split(ranges([InMemory(records)], options, options.pushed), options.partitions)
+    options = SourceOptions.read({"nats": "nats://nowhere", **given})
+    reading = RangeReader(options.columns, options.pushed, options.mode)
+    parts = split_ranges(
+        plan_ranges([InMemory(records)], options, options.pushed), options.partitions
+    )
     return [row for part in parts for batch in reading.read(part) for row in batch.to_pylist()]
 
 
-def parts_of(given: dict[str, str]) -> tuple[Options, list[Range]]:
-    options = Options.read(given)
-    return options, split(ranges(find(options), options, options.pushed), options.partitions)
+def parts_of(given: dict[str, str]) -> tuple[SourceOptions, list[RecordRange]]:
+    options = SourceOptions.read(given)
+    return options, split_ranges(
+        plan_ranges(find_logs(options), options, options.pushed), options.partitions
+    )
 
 
 def read(server: Nats, *logs: LogBuilder, **given: str) -> Rows:
@@ -106,7 +111,7 @@ def read(server: Nats, *logs: LogBuilder, **given: str) -> Rows:
         log.store(server)
     streams = ",".join(log.stream for log in logs)
     options, parts = parts_of({**access(server), "stream": streams, **given})
-    reading = Reading(options.columns, options.pushed, options.mode)
+    reading = RangeReader(options.columns, options.pushed, options.mode)
     return [
         {name: value for name, value in row.items() if value is not None}
         for part in parts
@@ -523,10 +528,10 @@ def test_records_that_are_cut_off_before_they_are_read_are_told(
     options, parts = parts_of({**access(nats), "stream": log.stream, "partitions": "3"})
     log.cut(nats, 12)
     with pytest.raises(CutMeanwhile, match="it begins with record 12 now"):
-        list(Reading(options.columns, options.pushed, options.mode).read(parts[0]))
+        list(RangeReader(options.columns, options.pushed, options.mode).read(parts[0]))
     with pytest.raises(CutMeanwhile):
-        list(Reading(options.columns, options.pushed, "PERMISSIVE").read(parts[1]))
-    whole = list(Reading(options.columns, options.pushed, options.mode).read(parts[2]))
+        list(RangeReader(options.columns, options.pushed, "PERMISSIVE").read(parts[1]))
+    whole = list(RangeReader(options.columns, options.pushed, options.mode).read(parts[2]))
     assert sum(batch.num_rows for batch in whole) == len(
         [row for row in expected(log) if row["seq"] >= parts[2].first]
     )
@@ -535,7 +540,7 @@ def test_records_that_are_cut_off_before_they_are_read_are_told(
 def test_a_connection_that_breaks_is_made_again_and_nothing_is_lost_or_twice(
     nats: Nats, new_log: NewLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eventstore.log.jetstream_log, "REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr(eventstore.log.jetstream_log, "_READ_TIMEOUT", 1.0)
     log = new_log()
     payload = bytes(100_000)
     for number in range(60):
@@ -558,7 +563,7 @@ def test_a_connection_that_breaks_is_made_again_and_nothing_is_lost_or_twice(
 
         cutting = threading.Thread(target=cut_and_restore)
         cutting.start()
-        found = list(Reading(options.columns, options.pushed, options.mode).read(part))
+        found = list(RangeReader(options.columns, options.pushed, options.mode).read(part))
         cutting.join()
     finally:
         proxy.close()
@@ -573,7 +578,7 @@ def test_a_reader_that_is_left_early_leaves_no_thread_and_no_consumer(
     log.store(nats)
     options, [part] = parts_of({**access(nats), "stream": log.stream, "partitions": "1"})
     before = threading.active_count()
-    batches = Reading(options.columns, options.pushed, options.mode).read(part)
+    batches = RangeReader(options.columns, options.pushed, options.mode).read(part)
     next(batches)
     assert threading.active_count() > before
     batches.close()  # type: ignore[attr-defined] # a generator
@@ -609,17 +614,17 @@ def test_borders_are_found_without_looking_at_all_of_them() -> None:
     records = [b"x"] * 4000
     stored = InMemory(records, borders=[Counted(at) for at in range(1, 4001, 4)])
     Counted.looks = 0
-    parts = split([Range(stored, 1, 4000, 4000)], 400)
+    parts = split_ranges([RecordRange(stored, 1, 4000, 4000)], 400)
     assert Counted.looks < 40 * 400  # they are 1000
     assert len(parts) == 400
     assert all(part.first % 4 == 1 for part in parts)
     assert [part.first for part in parts[1:]] == [part.last + 1 for part in parts[:-1]]
-    near = split([Range(InMemory(records, borders=(9, 1990, 3999)), 1, 4000, 4000)], 2)
+    near = split_ranges([RecordRange(InMemory(records, borders=(9, 1990, 3999)), 1, 4000, 4000)], 2)
     assert [(part.first, part.last) for part in near] == [(1, 1989), (1990, 4000)]
 
 
 def test_the_node_of_a_stream_with_another_name_is_that_of_its_records() -> None:
-    pushed, rest = push(Pushed(), [EqualTo(("node",), "n1")])
+    pushed, rest = push_filters(PushedFilters(), [EqualTo(("node",), "n1")])
     assert len(rest) == 1, "Spark looks at the rows"
     assert not pushed.excludes("FOLDMQ_LOG_n1")
     assert pushed.excludes("FOLDMQ_LOG_n2")
@@ -640,7 +645,7 @@ def test_logs_are_looked_up_where_a_loop_is_running_already(
     async def cell() -> None:
         assert opened.bounds()[log.node].last == 1
         assert opened.pinned().options["until"] == json.dumps({log.stream: f"1.{MAX_INDEX}"})
-        [stored] = find(Options.read(opened.options))
+        [stored] = find_logs(SourceOptions.read(opened.options))
         assert stored.explain(1) is None
         [there] = archive(opened, str(tmp_path))  # nothing is new: Spark has nothing to do
         assert there.through == 1
@@ -651,7 +656,7 @@ def test_logs_are_looked_up_where_a_loop_is_running_already(
 
 
 def test_the_last_position_of_a_record_is_all_of_it() -> None:
-    options = Options.read({"nats": "nats://x", "until": "7", "from": "7"})
+    options = SourceOptions.read({"nats": "nats://x", "until": "7", "from": "7"})
     assert options.until.everywhere is not None
     assert options.start.everywhere is not None
     assert options.until.everywhere.position == position(7, MAX_INDEX)

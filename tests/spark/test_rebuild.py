@@ -19,6 +19,7 @@ from harness.nats import PASSWORD, USER
 from harness.plans import compiled
 from harness.staterows import assert_same, rebuilt_rows
 
+from eventstore.errors import CutOff
 from eventstore.format import (
     MAX_INDEX,
     Acked,
@@ -32,7 +33,6 @@ from eventstore.format import (
 )
 from spark.datasource.log import Log
 from spark.rebuild import JOBS, rebuild
-from spark.runtime.marked_errors import CutOff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -22,10 +22,11 @@ from eventstore.format import (
     position,
     sequence_of,
 )
+from projections.audit import Rule
 from projections.state import retained_digest, session_digest
-from spark.audit.facts.outcome import BROKER, CHAIN, PROJECTIONS, STATE, Claim
+from spark.audit.facts.outcome import BROKER, PROJECTIONS, Claim
 from spark.datasource.log import Log
-from spark.recovery.check import RECOVERY, NodeRecovery, Start, recovery_check
+from spark.recovery.recovery_job import RECOVERY, BrokerStart, NodeRecovery, recovery_check
 from spark.runtime.marked_errors import BadOption
 
 if TYPE_CHECKING:
@@ -185,16 +186,16 @@ def test_what_is_wrong_is_told_with_its_position(
     assert [(one.rule, one.node, one.at, one.session) for one in outcome.violations] == sorted(
         [
             (RECOVERY, bad.node, bad.at(5), "kept"),
-            (CHAIN, odd.node, odd.at(4), None),
+            (Rule.CHAIN, odd.node, odd.at(4), None),
             (RECOVERY, odd.node, odd.at(4), "c"),
         ],
         key=lambda one: one[1:3],
     )
     assert not outcome.kept
-    assert outcome.counts == {RECOVERY: 2, CHAIN: 1}
+    assert outcome.counts == {RECOVERY: 2, Rule.CHAIN: 1}
     nodes = {one.node: one.start for one in outcome.nodes}
-    assert nodes[good.node] == Start(good.at(4), nodes[good.node].time_ms, True, True)
-    assert nodes[odd.node] == Start(odd.at(4), nodes[odd.node].time_ms, False, False)
+    assert nodes[good.node] == BrokerStart(good.at(4), nodes[good.node].time_ms, True, True)
+    assert nodes[odd.node] == BrokerStart(odd.at(4), nodes[odd.node].time_ms, False, False)
     assert nodes[first.node] is None
     (new,) = (one for one in outcome.nodes if one.node == second.node)
     assert new == NodeRecovery(second.node, nodes[second.node])
@@ -224,7 +225,7 @@ def test_claims_of_the_broker_are_compared_both_ways(
         if said != "unsaid":
             claims.append(replace(right[0], kind=kind, name=name, digest=said))
     outcome = recovery_check(opened(*logs), claims)
-    assert outcome.counts == {STATE: len(OTHERWISE)}
+    assert outcome.counts == {Rule.STATE: len(OTHERWISE)}
     found = {one.node: one for one in outcome.violations}
     for log, (kind, name, _, what) in zip(logs[1:], OTHERWISE, strict=True):
         one = found[log.node]

@@ -10,39 +10,47 @@ import pytest
 from outcomes import BEGINS_MS, HOSTILE, broken, kept, nothing, silent
 
 from eventstore.display import json_line
-from spark.audit.facts.outcome import RULES, Drops, Latency, Outcome, RatePoint, Violation
-from spark.report import findings, json_report, text
-from spark.report.series import by_reason, histogram, powers, rates, ticks
-from spark.report.table import table
+from projections.audit import RULES, Violation
+from spark.audit.facts.outcome import DropCount, LatencyHistogram, Outcome, RatePoint
+from spark.report import findings, json_report
+from spark.report import text_report as text
+from spark.report.series import (
+    drops_by_reason,
+    latency_shares,
+    rate_series,
+    round_numbers,
+    time_ticks,
+)
+from spark.report.text_table import table_lines
 
 ALL = {"kept": kept, "broken": broken, "nothing": nothing, "silent": silent}
 
 
 @pytest.mark.parametrize("which", ALL)
 def test_every_line_is_printable_and_of_a_bounded_length(which: str) -> None:
-    lines = text.text(ALL[which]()).splitlines()
+    lines = text.audit_text(ALL[which]()).splitlines()
     assert all(line.isprintable() for line in lines)
     assert max(map(len, lines)) < 800
 
 
 def test_the_verdict_comes_first() -> None:
-    found = text.text(kept()).splitlines()
+    found = text.audit_text(kept()).splitlines()
     assert found[0] == (
         "kept: 16 promises, in 5,000,083 entries of n1, 2026-05-28 20:26:40 to 20:36:40 UTC"
     )
-    assert text.text(broken()).startswith(
+    assert text.audit_text(broken()).startswith(
         "BROKEN: 4 of 16 promises, 12,356 violations, in 10,000,166 entries of the logs of 2 nodes"
     )
 
 
 def test_an_empty_log_is_no_success_story() -> None:
-    assert text.text(nothing()) == "nothing to audit: the log is empty\n\naudited in 1.2 s\n"
+    assert text.audit_text(nothing()) == "nothing to audit: the log is empty\n\naudited in 1.2 s\n"
     none = replace(nothing(), nodes=())
-    assert text.text(none).startswith("nothing to audit: the log is empty")
+    assert text.audit_text(none).startswith("nothing to audit: the log is empty")
 
 
 def test_a_log_without_any_delivery_has_no_latencies() -> None:
-    found = text.text(silent())
+    found = text.audit_text(silent())
     assert found.startswith(
         "kept: 15 promises, in 4 entries of n1, 2026-05-28 20:26:40 to 20:26:45"
     )
@@ -57,15 +65,15 @@ def test_a_broken_log_that_holds_nothing_is_broken() -> None:
     bad = replace(
         outcome,
         rules=(first, *outcome.rules[1:]),
-        violations=(Violation("chain", "n1", 0, None, "record 1 is missing"),),
+        violations=(Violation("chain", 0, "record 1 is missing", node="n1"),),
     )
-    found = text.text(bad)
+    found = text.audit_text(bad)
     assert found.startswith("BROKEN: 1 of 15 promises, 1 violation, in an empty log")
     assert "foldmq log verify" in found
 
 
 def test_violations_say_where_and_what_to_run_next() -> None:
-    lines = text.text(broken()).splitlines()
+    lines = text.audit_text(broken()).splitlines()
     at = lines.index("packet_id_reuse: 9 violations")
     assert lines[at + 1] == "  the promise: no packet identifier is given out while it is in flight"
     assert lines[at + 2].startswith("  n1 at 12.0 <script>alert(1)</script>: packet identifier 0")
@@ -80,7 +88,7 @@ def test_violations_say_where_and_what_to_run_next() -> None:
 @pytest.mark.parametrize("session", [*HOSTILE, "plain", "", None])
 def test_a_proposed_command_is_one_command_and_means_the_session(session: str | None) -> None:
     found = findings.next_step(
-        Violation("order", "n1", (12 << 20) + 3, session, "came late"), several=False
+        Violation("order", (12 << 20) + 3, "came late", session=session, node="n1"), several=False
     )
     assert found.isprintable()
     words = shlex.split(found)
@@ -95,7 +103,9 @@ def test_a_proposed_command_is_one_command_and_means_the_session(session: str | 
 
 def test_the_next_step_depends_on_what_was_broken() -> None:
     def step(rule: str, what: str = "") -> str:
-        return findings.next_step(Violation(rule, "n1", 7 << 20, "s", what), several=True)
+        return findings.next_step(
+            Violation(rule, 7 << 20, what, session="s", node="n1"), several=True
+        )
 
     assert step("chain") == step("turn") == "foldmq log verify --node n1"
     assert step("state") == "foldmq replay --node n1 --session s --at 7.0"
@@ -107,7 +117,7 @@ def test_the_next_step_depends_on_what_was_broken() -> None:
 
 def test_json_has_everything_and_survives_a_terminal() -> None:
     outcome = broken()
-    line = json_line(json_report.report(outcome))
+    line = json_line(json_report.audit_json(outcome))
     assert line.isascii()
     assert line.isprintable()
     found = json.loads(line)
@@ -119,12 +129,12 @@ def test_json_has_everything_and_survives_a_terminal() -> None:
     assert {one["session"] for one in found["slowest"]} == set(HOSTILE)
     assert found["nodes"][0]["begins"] == "2026-05-28T20:26:40.000Z"
     assert found["latencies"][0]["bounds_ms"][:3] == [1, 2, 4]
-    assert json_report.report(nothing())["nodes"][0]["begins"] is None
+    assert json_report.audit_json(nothing())["nodes"][0]["begins"] is None
 
 
 def test_rates_are_whole_and_few() -> None:
     outcome = kept(seconds=3000, nodes=2)
-    found = rates(outcome.rates, outcome.interval_ms)
+    found = rate_series(outcome.rates, outcome.interval_ms)
     assert len(found.at_ms) == 375
     assert found.interval_ms == 8000
     told = sum(point.published for point in outcome.rates)
@@ -142,12 +152,12 @@ def test_rates_are_whole_and_few() -> None:
 
 def test_intervals_are_cut_short_where_the_log_begins_and_ends() -> None:
     points = [RatePoint("n", at * 1000, 10, 0, 0, 0) for at in range(801)]
-    found = rates(points, 1000)
+    found = rate_series(points, 1000)
     assert found.interval_ms == 3000
     assert set(found.published) == {10.0}
-    cut = rates(points[:4], 1000, (250, 3100)).published
+    cut = rate_series(points[:4], 1000, (250, 3100)).published
     assert cut == pytest.approx((10 / 0.75, 10, 10, 20))
-    assert rates([], 1000).at_ms == ()
+    assert rate_series([], 1000).at_ms == ()
 
 
 @pytest.mark.parametrize(
@@ -164,19 +174,19 @@ def test_intervals_are_cut_short_where_the_log_begins_and_ends() -> None:
 def test_an_axis_of_powers_has_round_numbers(
     low: int, high: int, most: int, expected: list[int]
 ) -> None:
-    assert powers(low, high, most) == expected
+    assert round_numbers(low, high, most) == expected
 
 
 def test_a_histogram_begins_and_ends_where_something_is() -> None:
-    found = histogram(
+    found = latency_shares(
         [
-            Latency(1, (1, 2, 4, 8, 16), (0, 3, 0, 1, 0), 2, 8, 7),
-            Latency(2, (1, 2, 4, 8), (0, 0, 5, 0), 4, 4, 3),
+            LatencyHistogram(1, (1, 2, 4, 8, 16), (0, 3, 0, 1, 0), 2, 8, 7),
+            LatencyHistogram(2, (1, 2, 4, 8), (0, 0, 5, 0), 4, 4, 3),
         ]
     )
     assert found.bounds_ms == (2, 4, 8)
     assert found.shares == ((1, (0.75, 0.0, 0.25)), (2, (0.0, 1.0, 0.0)))
-    assert histogram([Latency(1, (1,), (0,), 1, 1, 0)]).shares == ()
+    assert latency_shares([LatencyHistogram(1, (1,), (0,), 1, 1, 0)]).shares == ()
 
 
 @pytest.mark.parametrize(
@@ -190,13 +200,15 @@ def test_a_histogram_begins_and_ends_where_something_is() -> None:
     ],
 )
 def test_moments_on_the_axis_are_round_and_few(seconds: int, expected: list[str]) -> None:
-    found = ticks(BEGINS_MS, BEGINS_MS + seconds * 1000, 5)
+    found = time_ticks(BEGINS_MS, BEGINS_MS + seconds * 1000, 5)
     assert [shown for _, shown in found] == expected
     assert all(BEGINS_MS <= at <= BEGINS_MS + seconds * 1000 for at, _ in found)
 
 
 def test_drops_of_all_nodes_are_added_up() -> None:
-    found = by_reason([Drops("a", "x", 1), Drops("b", "y", 5), Drops("b", "x", 2)])
+    found = drops_by_reason(
+        [DropCount("a", "x", 1), DropCount("b", "y", 5), DropCount("b", "x", 2)]
+    )
     assert found == [("y", 5), ("x", 3)]
 
 
@@ -207,13 +219,15 @@ def test_spans_of_time_are_short() -> None:
 
 def test_a_table_counts_the_cells_of_wide_letters() -> None:
     found = list(
-        table(("name", "count", ">size"), [("\u5de5\u5834", 7, "1 B"), ("abcde", None, "20 B")])
+        table_lines(
+            ("name", "count", ">size"), [("\u5de5\u5834", 7, "1 B"), ("abcde", None, "20 B")]
+        )
     )
     assert found == ["name   count  size", "\u5de5\u5834       7   1 B", "abcde      -  20 B"]
 
 
 def test_several_nodes_are_told_apart() -> None:
     outcome: Outcome = kept(nodes=2)
-    found = text.text(outcome)
+    found = text.audit_text(outcome)
     assert "10,000,166 entries of the logs of 2 nodes" in found
     assert found.count("2026-05-28 20:36:40") >= 2

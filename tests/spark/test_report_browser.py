@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from outcomes import broken, kept, nothing, silent
 
-from spark.report.page import page
+from spark.report.html_report import audit_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +70,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {}
     for made in (kept, broken, nothing, silent):
         found[made.__name__] = folder / f"{made.__name__}.html"
-        found[made.__name__].write_text(page(made()), "utf-8")
+        found[made.__name__].write_text(audit_page(made()), "utf-8")
     return found
 
 

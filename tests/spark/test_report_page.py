@@ -12,7 +12,7 @@ from harness.broker import environment
 from outcomes import HOSTILE, broken, kept, nothing, silent
 
 from eventstore import display
-from spark.report.page import page
+from spark.report.html_report import audit_page
 
 ALL = {"kept": kept, "broken": broken, "nothing": nothing, "silent": silent}
 _VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -60,7 +60,7 @@ class Read(HTMLParser):
 
 @pytest.fixture(scope="module")
 def pages() -> dict[str, str]:
-    return {name: page(made()) for name, made in ALL.items()}
+    return {name: audit_page(made()) for name, made in ALL.items()}
 
 
 @pytest.mark.parametrize("which", ALL)
@@ -138,8 +138,8 @@ def test_a_log_without_deliveries_says_so(pages: dict[str, str]) -> None:
 def test_the_same_outcome_gives_the_same_page_in_another_process(pages: dict[str, str]) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import outcomes; from spark.report.page import page\n"
-        "sys.stdout.write(page(outcomes.kept()))"
+        "import outcomes; from spark.report import audit_page\n"
+        "sys.stdout.write(audit_page(outcomes.kept()))"
     )
     folder = __file__.rpartition("/")[0]
     done = subprocess.run(
@@ -157,9 +157,9 @@ def test_the_same_outcome_gives_the_same_page_in_another_process(pages: dict[str
 def test_without_matplotlib_there_is_one_clear_line() -> None:
     code = (
         "import sys; sys.modules['matplotlib'] = None\n"
-        "from spark.report import page, text\n"
+        "from spark.report import audit_text, require_matplotlib\n"
         "from protocol.errors import FoldmqError\n"
-        "try: page.check()\n"
+        "try: require_matplotlib()\n"
         "except FoldmqError as error: print(error.exit_code, error)"
     )
     done = subprocess.run(

@@ -23,10 +23,10 @@ from eventstore.format import (
     decode_record,
     encode_record,
 )
-from spark.columnar.integers import PAD, parse
-from spark.columnar.json_scan import Scan
-from spark.columnar.row_filter import Wanted
-from spark.columnar.run_columns import Misfit
+from spark.columnar.integer_columns import UnusualEvent
+from spark.columnar.integer_text import PAD, parse_integers
+from spark.columnar.json_scan import JsonScan
+from spark.columnar.row_filter import RowFilter
 from spark.rows.decoder import Decoder
 from spark.schema.columns import Columns
 
@@ -69,7 +69,7 @@ def test_integers_are_those_that_json_has(texts: list[str]) -> None:
     ends = PAD + np.cumsum([len(part) + 1 for part in parts], dtype=np.int64) - 1
     begins = ends - np.array([len(part) for part in parts], np.int64)
     text = b"".join((b" " * PAD, b",".join(parts), b" " * PAD))
-    values, right = parse(text, begins, ends)
+    values, right = parse_integers(text, begins, ends)
     found = [
         value if fits else None for value, fits in zip(values.tolist(), right.tolist(), strict=True)
     ]
@@ -87,7 +87,7 @@ anything = st.recursive(
 
 @given(st.lists(st.dictionaries(st.text('ev"\\}'), anything, min_size=1, max_size=4), max_size=5))
 def test_any_objects_are_found_where_they_are(objects: list[dict[str, Any]]) -> None:
-    scan = Scan([record(*objects), record(), record(*objects[:2])])
+    scan = JsonScan([record(*objects), record(), record(*objects[:2])])
     written = [*objects, *objects[:2]]
     assert [scan.event(number) for number in range(len(scan))] == [*map(orjson.dumps, written)]
     assert scan.lengths.tolist() == [len(objects), 0, len(objects[:2])]
@@ -98,7 +98,7 @@ def test_objects_within_an_event_that_look_like_events_are_none() -> None:
     """What a client sends with a message may say anything."""
     trap = {"session": "b", "e": "WillFired", "v": 1}
     event = MessagePublished("c", 1, False, ["t"], [], [1, 2], 0, 0, 2, False, [trap, trap])
-    batches = list(Decoder(Columns.of("entries", ["session", "type", "properties"]), Wanted())
+    batches = list(Decoder(Columns.of("entries", ["session", "type", "properties"]), RowFilter())
                    .batches([record(event, Acked("d", [1]))]))  # fmt: skip
     rows = [row for batch in batches for row in batch.to_pylist()]
     told = orjson.dumps(trap).decode()
@@ -128,8 +128,8 @@ def test_what_is_no_list_of_events_is_a_misfit(name: bytes, instead: bytes) -> N
     assert data.count(name) == 1
     bad = data.replace(name, instead)
     good.payload = memoryview(bad)[len(bad) :]
-    with pytest.raises(Misfit):
-        list(Decoder(Columns.of("events"), Wanted())._maker.batches([good]))
+    with pytest.raises(UnusualEvent):
+        list(Decoder(Columns.of("events"), RowFilter())._maker.batches([good]))
 
 
 def test_who_only_plans_imports_little() -> None:

@@ -19,8 +19,8 @@ from pyspark.sql.types import LongType, StringType, StructType
 from randomlogs import expected, random_log
 
 from eventstore.format import Acked, BrokerStarted, WillFired, decode_record
-from spark.datasource.log import Bounds, Log
-from spark.runtime.marked_errors import found
+from spark.datasource.log import Log, LogBounds
+from spark.runtime.marked_errors import find_error
 from spark.schema.columns import GRAINS, Columns
 
 sys.path.append(str(Path(__file__).parents[1] / "eventstore"))
@@ -121,7 +121,7 @@ def test_a_schema_may_name_some_columns_in_any_order(
     assert reader.schema("type string").load().collect() == [("WillFired",)]
     with pytest.raises(Exception, match="column seq of the schema is string") as caught:
         reader.schema("seq string").load().collect()
-    told = found(caught.value)
+    told = find_error(caught.value)
     assert told is not None
     assert told.exit_code == 64
 
@@ -139,7 +139,7 @@ def test_a_table_is_as_the_log_was_when_it_was_read_first(
     assert table.count() == 1
     assert pinned.entries("seq").count() == 1
     assert opened(log).entries("seq").count() == 2
-    assert pinned.bounds() == {log.node: Bounds(log.stream, 1, 2, 1, 1, whole=True)}
+    assert pinned.bounds() == {log.node: LogBounds(log.stream, 1, 2, 1, 1, whole=True)}
 
 
 def test_an_empty_log_is_an_empty_table(opened: Opened, new_log: NewLog) -> None:
@@ -261,7 +261,7 @@ def test_errors_of_executors_are_found_again(opened: Opened, new_log: NewLog) ->
     log.damage(3)
     with pytest.raises(Exception, match="FOLDMQ-ERROR") as caught:
         opened(log).entries("seq").collect()
-    told = found(caught.value)
+    told = find_error(caught.value)
     assert told is not None
     assert str(told).startswith(f"log {log.stream}: the log is damaged: record 3 has a wrong")
     assert told.exit_code == 65
@@ -281,7 +281,7 @@ def test_errors_of_planning_are_found_again(
     options = {**access(nats), "stream": "FOLDMQ_LOG_nobody", **given}
     with pytest.raises(Exception, match="FOLDMQ-ERROR") as caught:
         spark.read.format("foldmq").options(**options).load().collect()
-    error = found(caught.value)
+    error = find_error(caught.value)
     assert error is not None
     assert told in str(error)
     assert error.exit_code == code
@@ -289,8 +289,8 @@ def test_errors_of_planning_are_found_again(
 
 
 def test_a_text_without_a_mark_tells_nothing() -> None:
-    assert found("java.lang.OutOfMemoryError") is None
-    assert found("FOLDMQ-ERROR {broken") is None
+    assert find_error("java.lang.OutOfMemoryError") is None
+    assert find_error("FOLDMQ-ERROR {broken") is None
 
 
 def test_credentials_are_in_no_plan_no_log_and_no_argument(

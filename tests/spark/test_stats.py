@@ -30,7 +30,7 @@ from eventstore.format import (
 )
 from spark.runtime.marked_errors import BadOption
 from spark.traffic import traffic_report as reports
-from spark.traffic.traffic_stats import KEYS, MEASURES, stats, traffic
+from spark.traffic.traffic_stats import MEASURES, TRAFFIC_KEYS, measure_traffic, traffic_windows
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 from loggen import Plan, Written, records
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from spark.datasource.log import Log
-    from spark.traffic.traffic_stats import Stats
+    from spark.traffic.traffic_stats import TrafficStats
 
 HOUR = 3_600_000
 BEGIN = 1_700_000_000_000 // HOUR * HOUR
@@ -119,7 +119,7 @@ def counted(spark: Any, nats: Nats) -> Any:
 
     streams = ",".join(log.stream for log in logs)
     log = Log(spark, {**access(nats), "stream": streams})
-    made = stats(log, by=KEYS, levels=2, window_s=3600)
+    made = measure_traffic(log, by=TRAFFIC_KEYS, levels=2, window_s=3600)
     yield made, logs
     made.close()
 
@@ -133,7 +133,7 @@ def told(row: dict[str, Any], *names: str) -> tuple[Any, ...]:
     return tuple(row[name] for name in names)
 
 
-def test_messages_are_counted_where_their_topic_is_known(counted: tuple[Stats, Any]) -> None:
+def test_messages_are_counted_where_their_topic_is_known(counted: tuple[TrafficStats, Any]) -> None:
     found = rows(counted[0].groups, "stats1", "topic", "client", "qos")
     count = ("published", "published_bytes", "delivered", "delivered_bytes", "queued", "dropped")
     assert {key: told(row, *count) for key, row in found.items()} == {
@@ -148,7 +148,7 @@ def test_messages_are_counted_where_their_topic_is_known(counted: tuple[Stats, A
     }
 
 
-def test_a_node_is_the_sum_of_its_groups(counted: tuple[Stats, Any]) -> None:
+def test_a_node_is_the_sum_of_its_groups(counted: tuple[TrafficStats, Any]) -> None:
     nodes = rows(counted[0].nodes, "stats1", "node")
     row = nodes["stats1",]
     assert told(row, *MEASURES) == (4, 25, 3, 23, 1, 42, 2, 3)
@@ -161,7 +161,7 @@ def test_a_node_is_the_sum_of_its_groups(counted: tuple[Stats, Any]) -> None:
 
 
 def test_messages_whose_records_were_cut_off_are_known_by_their_repetition(
-    counted: tuple[Stats, Any],
+    counted: tuple[TrafficStats, Any],
 ) -> None:
     found = rows(counted[0].groups, "stats2", "topic", "client")
     assert {key: told(row, "delivered", "delivered_bytes") for key, row in found.items()} == {
@@ -171,7 +171,7 @@ def test_messages_whose_records_were_cut_off_are_known_by_their_repetition(
     }
 
 
-def test_peaks_and_growth(counted: tuple[Stats, Any]) -> None:
+def test_peaks_and_growth(counted: tuple[TrafficStats, Any]) -> None:
     row = rows(counted[0].groups, "stats3", "topic")["g",]
     hours = [hour * 10 if hour != 20 else 0 for hour in range(1, 48)]
     assert row["published"] == 2000 + sum(hours)
@@ -187,7 +187,7 @@ def test_peaks_and_growth(counted: tuple[Stats, Any]) -> None:
     assert row["growth"] == pytest.approx(slope / 3600 * 24)
 
 
-def test_a_generated_log_is_counted_as_python_counts_it(counted: tuple[Stats, Any]) -> None:
+def test_a_generated_log_is_counted_as_python_counts_it(counted: tuple[TrafficStats, Any]) -> None:
     expected: dict[tuple[str | None, str, int | None], Counter[str]] = defaultdict(Counter)
     topics: dict[int, str] = {}
     sizes: dict[int, int] = {}
@@ -244,15 +244,15 @@ def _head(topic: str | None) -> str | None:
     return topic if len(levels) <= 2 else "/".join(levels[:2]) + "/#"
 
 
-def test_windows_begin_where_round_times_are(counted: tuple[Stats, Any]) -> None:
+def test_windows_begin_where_round_times_are(counted: tuple[TrafficStats, Any]) -> None:
     windows = counted[0].windows
     assert windows.where("at_ms % 3600000 <> 0").count() == 0
     hours = {row.at_ms for row in windows.where("node = 'stats3'").collect()}
     assert hours == {BEGIN + hour * HOUR for hour in range(49) if hour != 20}
 
 
-def test_nodes_and_groups_as_text_and_json(counted: tuple[Stats, Any]) -> None:
-    found = reports.text(counted[0], top=3)
+def test_nodes_and_groups_as_text_and_json(counted: tuple[TrafficStats, Any]) -> None:
+    found = reports.traffic_text(counted[0], top=3)
     lines = found.splitlines()
     assert all(line.isprintable() for line in lines)
     assert lines[0].startswith(
@@ -260,11 +260,11 @@ def test_nodes_and_groups_as_text_and_json(counted: tuple[Stats, Any]) -> None:
     )
     assert sum(line.startswith("all ") for line in lines) == 4
     assert any(line.startswith("and ") and line.endswith(" more") for line in lines)
-    told = reports.report(counted[0])
+    told = reports.traffic_json(counted[0])
     assert told["nodes"][2]["begins"] == "2023-11-14T22:00:00.000Z"
     assert {one["client"] for one in told["groups"]} > {HOSTILE, "p"}
-    assert len(reports.report(counted[0], top=2)["groups"]) == 2
-    shown = reports.text(counted[0], top=100_000)
+    assert len(reports.traffic_json(counted[0], top=2)["groups"]) == 2
+    shown = reports.traffic_text(counted[0], top=100_000)
     assert "<b>\\u001b[31m\\u202e/$x$" in shown
     assert "(not known)" in shown
 
@@ -272,9 +272,9 @@ def test_nodes_and_groups_as_text_and_json(counted: tuple[Stats, Any]) -> None:
 def test_an_empty_log_has_no_traffic(
     new_log: Callable[..., LogBuilder], opened: Callable[..., Log]
 ) -> None:
-    found = stats(opened(new_log("empty")), by=("client",))
-    assert reports.text(found) == "the log is empty: there was no traffic\n"
-    assert reports.report(found)["nodes"] == []
+    found = measure_traffic(opened(new_log("empty")), by=("client",))
+    assert reports.traffic_text(found) == "the log is empty: there was no traffic\n"
+    assert reports.traffic_json(found)["nodes"] == []
     found.close()
 
 
@@ -283,8 +283,8 @@ def test_without_keys_there_are_nodes_only(
 ) -> None:
     log = new_log("one")
     log.record(SessionOpened("p", False, True, 4), published("p", "t", 3), payloads=[b"abc"])
-    found = stats(opened(log), by=())
-    text = reports.text(found)
+    found = measure_traffic(opened(log), by=())
+    text = reports.traffic_text(found)
     assert text.count("all ") == 1
     assert " 1 record" in text
     row = found.nodes.collect()[0]
@@ -302,4 +302,4 @@ def test_without_keys_there_are_nodes_only(
 )
 def test_what_is_no_option_is_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(BadOption, match=said):
-        traffic(None, **{"by": (), "levels": 1, "window_s": 1, **wrong})  # type: ignore[arg-type]
+        traffic_windows(None, **{"by": (), "levels": 1, "window_s": 1, **wrong})  # type: ignore[arg-type]

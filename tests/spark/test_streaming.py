@@ -18,11 +18,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from randomlogs import expected, random_log, without
 
+from eventstore.errors import CutOff, NoLog
 from eventstore.format import Acked, WillFired, decode_record
 from protocol.errors import FoldmqError
-from spark.datasource.options import Options
+from spark.datasource.options import SourceOptions
 from spark.datasource.streaming import LogStreamReader
-from spark.runtime.marked_errors import BadOption, CutOff, MarkedError, NoLog, found
+from spark.runtime.marked_errors import BadOption, MarkedError, find_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,7 +46,7 @@ def make_reader(nats: Nats) -> Iterator[MakeReader]:
         for log in logs:
             log.store(nats)
         streams = ",".join(log.stream for log in logs)
-        reader = LogStreamReader(Options.read({**access(nats), "stream": streams, **given}))
+        reader = LogStreamReader(SourceOptions.read({**access(nats), "stream": streams, **given}))
         readers.append(reader)
         return reader
 
@@ -64,7 +65,7 @@ def own(tmp_path: Path) -> Iterator[Nats]:
 
 
 def all_of(server: Nats, **given: str) -> LogStreamReader:
-    return LogStreamReader(Options.read({**access(server), "stream": "*", **given}))
+    return LogStreamReader(SourceOptions.read({**access(server), "stream": "*", **given}))
 
 
 def rows(reader: LogStreamReader, start: dict[str, int], end: dict[str, int]) -> list[Any]:
@@ -280,7 +281,7 @@ def test_a_log_that_was_cut_begins_where_it_does(
 def refused(work: Callable[[], object]) -> FoldmqError:
     with pytest.raises(MarkedError) as caught:
         work()
-    told = found(caught.value)
+    told = find_error(caught.value)
     assert told is not None
     return told
 
@@ -312,7 +313,7 @@ def test_what_a_stream_cannot_go_on_from_is_one_clear_error(
 def test_a_stream_has_neither_until_nor_from(nats: Nats) -> None:
     for option in ("until", "from"):
         with pytest.raises(BadOption, match="a stream has no until and no from"):
-            LogStreamReader(Options.read({**access(nats), option: "1"}))
+            LogStreamReader(SourceOptions.read({**access(nats), option: "1"}))
 
 
 def test_a_reader_travels_without_its_connection(make_reader: MakeReader, new_log: NewLog) -> None:
@@ -382,7 +383,7 @@ def test_a_stream_that_lags_behind_a_cut_ends_with_one_clear_error(
     log.cut(nats, 8)
     with pytest.raises(StreamingQueryException) as caught:
         run(stream(spark, nats, log), tmp_path)
-    told = found(caught.value)
+    told = find_error(caught.value)
     assert told is not None
     assert told.exit_code == 66
     assert "was cut before the stream has read it: it has come to record 5" in str(told)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.history import selection
 from cli.live import Refused
-from cli.logsource import Moment, parse_moment
+from cli.logsource import parse_moment
 from cli.web.live import EVERY
 from cli.web.pages.log import find_page
 from cli.web.pages.middleware import viewer
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from cli.web.live import LogLink, Samples
+    from eventstore.format import Moment
 
 _ROWS = 8
 _FEWER = (_ROWS, 2, 1)

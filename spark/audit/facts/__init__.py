@@ -1,1 +1,121 @@
-"""The facts of an audit: narrow rows made from the records of a log."""
+"""The facts of an audit: narrow rows made from the records of a log; what an audit returns."""
+
+from typing import TYPE_CHECKING
+
+from protocol.front_door import front_door
+
+if TYPE_CHECKING:
+    from spark.audit.facts.chain import COUNTS, DROPS, RATES, LogNote
+    from spark.audit.facts.event_packing import Packed, unpack_events
+    from spark.audit.facts.fact_scan import collect_seldom
+    from spark.audit.facts.fact_schema import (
+        CARRIED,
+        EFFECT,
+        EVENTS,
+        GRANT,
+        MANY,
+        NODE,
+        RELEASED,
+        REPEATED_SO,
+        REPLAY,
+        RETAINED,
+        SENT,
+        SET,
+        SPANS,
+        WILL,
+    )
+    from spark.audit.facts.fact_source import facts_of
+    from spark.audit.facts.fact_tables import FactTables
+    from spark.audit.facts.histogram import merge_rates
+    from spark.audit.facts.log_summary import BEYOND_ALL, LogSummaries, LogSummary, summarize_logs
+    from spark.audit.facts.marks import cuts_behind, cuts_within, next_checkpoint, with_marks
+    from spark.audit.facts.outcome import (
+        ALL_CLAIM,
+        BROKER,
+        MOST_VIOLATIONS,
+        PROJECTIONS,
+        RETAINED_CLAIM,
+        SESSION_CLAIM,
+        Claim,
+        ClaimsCompared,
+        DropCount,
+        LatencyHistogram,
+        NodeSummary,
+        Outcome,
+        RatePoint,
+        RuleResult,
+        SlowSession,
+    )
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "chain": "COUNTS DROPS LogNote RATES",
+            "event_packing": "Packed unpack_events",
+            "fact_scan": "collect_seldom",
+            "fact_schema": (
+                "CARRIED EFFECT EVENTS GRANT MANY NODE RELEASED REPEATED_SO REPLAY "
+                "RETAINED SENT SET SPANS WILL"
+            ),
+            "fact_source": "facts_of",
+            "fact_tables": "FactTables",
+            "histogram": "merge_rates",
+            "log_summary": "BEYOND_ALL LogSummaries LogSummary summarize_logs",
+            "marks": "cuts_behind cuts_within next_checkpoint with_marks",
+            "outcome": (
+                "ALL_CLAIM BROKER Claim ClaimsCompared DropCount LatencyHistogram "
+                "MOST_VIOLATIONS NodeSummary Outcome PROJECTIONS RETAINED_CLAIM "
+                "RatePoint RuleResult SESSION_CLAIM SlowSession"
+            ),
+        },
+    )
+
+__all__ = [
+    "ALL_CLAIM",
+    "BEYOND_ALL",
+    "BROKER",
+    "CARRIED",
+    "COUNTS",
+    "DROPS",
+    "EFFECT",
+    "EVENTS",
+    "GRANT",
+    "MANY",
+    "MOST_VIOLATIONS",
+    "NODE",
+    "PROJECTIONS",
+    "RATES",
+    "RELEASED",
+    "REPEATED_SO",
+    "REPLAY",
+    "RETAINED",
+    "RETAINED_CLAIM",
+    "SENT",
+    "SESSION_CLAIM",
+    "SET",
+    "SPANS",
+    "WILL",
+    "Claim",
+    "ClaimsCompared",
+    "DropCount",
+    "FactTables",
+    "LatencyHistogram",
+    "LogNote",
+    "LogSummaries",
+    "LogSummary",
+    "NodeSummary",
+    "Outcome",
+    "Packed",
+    "RatePoint",
+    "RuleResult",
+    "SlowSession",
+    "collect_seldom",
+    "cuts_behind",
+    "cuts_within",
+    "facts_of",
+    "merge_rates",
+    "next_checkpoint",
+    "summarize_logs",
+    "unpack_events",
+    "with_marks",
+]

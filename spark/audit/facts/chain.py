@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from eventstore.format import GENESIS, Position, position
-from spark.audit.facts.outcome import CHAIN, TURN
+from projections.audit import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,7 +26,7 @@ PIECE, PROBLEM, OPEN, BEGUN, COMPLETED, CUT, REPEATED, RATES, DROPS, COUNTS = (
 COUNTS: how many facts there are of each kind."""
 
 
-class Note(NamedTuple):
+class LogNote(NamedTuple):
     """A fact about a log as a whole."""
 
     node: str
@@ -40,14 +40,14 @@ class Note(NamedTuple):
         return orjson.dumps([self.about, self.values])
 
     @classmethod
-    def read(cls, node: str, at: Position, data: bytes) -> Note:
+    def read(cls, node: str, at: Position, data: bytes) -> LogNote:
         """Return the note that travelled so."""
         return cls(node, at, *orjson.loads(data))
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """What matters of a record for those beside it."""
+class RecordLink:
+    """What the check of a neighbouring record needs of a record."""
 
     sequence: int
     link: str
@@ -60,42 +60,42 @@ class Link:
     """A broker starts in it: turns before it may have been left unfinished."""
 
 
-class Break(NamedTuple):
-    """Something that does not follow what stands before it, or cannot be read."""
+class ChainBreak(NamedTuple):
+    """A place where a record does not follow the one before it, or cannot be read."""
 
     rule: str
     at: Position
     what: str
 
 
-def follow(one: Link, other: Link) -> Iterator[Break]:
+def check_link(one: RecordLink, other: RecordLink) -> Iterator[ChainBreak]:
     """Yield what is wrong between a record and the next one that is there.
 
-    Whoever reads tells of records that are missing.
+    Missing records are reported by the scan.
     """
     at = position(other.sequence, 0)
     if other.sequence != one.sequence + 1:
         return
     if one.link and other.previous and other.previous != one.link:
-        yield Break(CHAIN, at, f"does not continue record {one.sequence}")
+        yield ChainBreak(Rule.CHAIN, at, f"does not continue record {one.sequence}")
         return
     if one.part < 0 or other.part < 0:
         return
     if other.part == 0:
         if not one.last and not other.starts:
             what = "begins a turn, but the one before it was not ended and no broker started"
-            yield Break(TURN, at, what)
+            yield ChainBreak(Rule.TURN, at, what)
     elif one.last or other.part != one.part + 1:
         before = f"part {one.part}" + (", the last one" if one.last else "")
-        yield Break(TURN, at, f"is part {other.part} of a turn, behind {before}")
+        yield ChainBreak(Rule.TURN, at, f"is part {other.part} of a turn, behind {before}")
 
 
 @dataclass(slots=True)
-class Piece:
+class LogPiece:
     """Records that follow each other without a gap, each checked with the one before."""
 
-    first: Link
-    last: Link
+    first: RecordLink
+    last: RecordLink
     begins_ms: int
     ends_ms: int
     records: int = 1
@@ -108,12 +108,12 @@ class Piece:
         return asdict(self)
 
     @classmethod
-    def read(cls, values: dict[str, Any]) -> Piece:
+    def read(cls, values: dict[str, Any]) -> LogPiece:
         """Return the piece that travelled so."""
-        ends = {name: Link(**values[name]) for name in ("first", "last")}
+        ends = {name: RecordLink(**values[name]) for name in ("first", "last")}
         return cls(**{**values, **ends})
 
-    def join(self, other: Piece) -> Piece:
+    def join(self, other: LogPiece) -> LogPiece:
         """Return both as one."""
         return replace(
             self,
@@ -126,22 +126,26 @@ class Piece:
         )
 
 
-def joined(pieces: Iterable[Piece]) -> tuple[Piece, list[Break]]:
-    """Put the pieces of a log together, at least one; return the whole and what is wrong."""
-    whole: Piece | None = None
-    breaks: list[Break] = []
+def join_pieces(pieces: Iterable[LogPiece]) -> tuple[LogPiece, list[ChainBreak]]:
+    """Join the pieces of a log, at least one; return the joined piece and its breaks."""
+    whole: LogPiece | None = None
+    breaks: list[ChainBreak] = []
     for piece in sorted(pieces, key=lambda one: one.first.sequence):
         if whole is None:
             whole = piece
         else:
-            breaks += follow(whole.last, piece.first)
+            breaks += check_link(whole.last, piece.first)
             whole = whole.join(piece)
     if whole is None:
         raise ValueError("no pieces")
     first = whole.first
     at = position(first.sequence, 0)
     if first.sequence == 1 and first.previous not in ("", GENESIS.hex()):
-        breaks.insert(0, Break(CHAIN, at, "is the first record, but continues another one"))
+        breaks.insert(
+            0, ChainBreak(Rule.CHAIN, at, "is the first record, but continues another one")
+        )
     if first.part > 0:
-        breaks.insert(0, Break(TURN, at, f"begins the log with part {first.part} of a turn"))
+        breaks.insert(
+            0, ChainBreak(Rule.TURN, at, f"begins the log with part {first.part} of a turn")
+        )
     return whole, breaks

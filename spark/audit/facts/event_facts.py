@@ -1,4 +1,4 @@
-"""What each type of event gives as facts, apart from those that travel to their session's audit."""
+"""The facts made from each type of event, besides the events that travel to the audit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from eventstore.format import (
 from projections.audit import SUBSCRIPTION_EVENTS as OF_SPANS
 from projections.state import RetainedMessage, retained_digest
 from spark.audit.facts.chain import BEGUN, COMPLETED, CUT, REPEATED
-from spark.audit.facts.event_packing import item, pack
+from spark.audit.facts.event_packing import pack_events, packed_item
 from spark.audit.facts.fact_schema import CLEARED, REPEATED_SO, SET
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from eventstore.format import Position, Record, Run
-    from spark.audit.facts.event_packs import Packs
-    from spark.audit.facts.fact_schema import Facts
+    from spark.audit.facts.event_packs import EventPacks
+    from spark.audit.facts.fact_schema import FactBuffer
 
 _SENT: Final = 65_536
 """QoS 2 messages whose release is waited for; others are joined by Spark."""
@@ -47,13 +47,13 @@ _OF_SUBSCRIPTIONS: Final = frozenset({"generation", "clean", "connected", "subsc
 """What of a session's snapshot tells of its subscriptions."""
 
 
-class Takers:
-    """Takes the events of one node's records; ``record`` and ``base`` are those of the record."""
+class FactMakers:
+    """Makes facts from events of one node; ``record`` and ``base`` are those of the record."""
 
     def __init__(
         self,
-        facts: Facts,
-        packs: Packs,
+        facts: FactBuffer,
+        packs: EventPacks,
         drops: Counter[str],
         note: Callable[[Position, str, dict[str, Any]], None],
     ) -> None:
@@ -63,7 +63,7 @@ class Takers:
         self._drops = drops
         self._note = note
         self._sent: dict[Position, tuple[Any, ...]] = {}
-        """QoS 2 messages that were not released yet, as rows of ``Facts.sent``."""
+        """QoS 2 messages that were not released yet, as rows of ``FactBuffer.sent``."""
         self._repeated = [0, 0]
         """Sessions and retained messages that were repeated since this was noted last."""
 
@@ -155,8 +155,8 @@ class Takers:
     # Subscriptions.
 
     def _of_span(self, event: Any, at: Position) -> None:
-        one = item(event, at, self.record.time_ms, self.record.part)
-        self._facts.spans.add(event.session, at, 0, pack([one]))
+        one = packed_item(event, at, self.record.time_ms, self.record.part)
+        self._facts.spans.add(event.session, at, 0, pack_events([one]))
 
     def _subscribed(self, event: Subscribed, at: Position) -> None:
         self._of_span(event, at)
@@ -173,8 +173,8 @@ class Takers:
         self._repeated[0] += event.last
         state = {name: event.state[name] for name in event.state if name in _OF_SUBSCRIPTIONS}
         short = SessionSnapshot(event.session, state, event.part, event.last)
-        one = item(short, at, self.record.time_ms, self.record.part)
-        self._facts.spans.add(event.session, at, 1, pack([one]))
+        one = packed_item(short, at, self.record.time_ms, self.record.part)
+        self._facts.spans.add(event.session, at, 1, pack_events([one]))
 
     # What is retained, and what is repeated.
 
@@ -221,7 +221,7 @@ class Takers:
         payloads: Iterable[memoryview],
     ) -> None:
         """Give an event to the fold of its session, with its payloads."""
-        one = item(event, at, self.record.time_ms, self.record.part)
+        one = packed_item(event, at, self.record.time_ms, self.record.part)
         self._packs.alone(session, one, b"".join(payloads))
 
     # Checkpoints and cuts.
@@ -255,7 +255,7 @@ class Takers:
             raise IndexError("payloads that the record does not hold")
         return [area[start:stop] for start, stop in pairwise(bounds)]
 
-    OF: ClassVar[dict[type, Callable[[Takers, Any, Position], bool | None]]] = {
+    OF: ClassVar[dict[type, Callable[[FactMakers, Any, Position], bool | None]]] = {
         **dict.fromkeys(OF_SPANS, _of_span),
         MessagePublished: _published,
         Released: _released,

@@ -1,4 +1,4 @@
-"""Events of one session as bytes: how they travel from the scan of the log to their audit.
+"""Events of one session as bytes, as they travel from the scan of the log to the audit.
 
 An event is a JSON array: position, time, part of its record, its fields in their order, and its
 type. What was validated once is not validated again.
@@ -42,17 +42,17 @@ def _reader(kind: type) -> Callable[[Any], tuple[Any, ...]]:
 _READERS = {kind: _reader(kind) for kind in _KINDS.values()}
 
 
-def item(event: Event, at: Position, time_ms: int, part: int) -> tuple[Any, ...]:
-    """Return what :func:`pack` takes."""
+def packed_item(event: Event, at: Position, time_ms: int, part: int) -> tuple[Any, ...]:
+    """Return what :func:`pack_events` takes."""
     return (at, time_ms, part, *_READERS[type(event)](event))
 
 
-def pack(items: Sequence[tuple[Any, ...]]) -> bytes:
+def pack_events(items: Sequence[tuple[Any, ...]]) -> bytes:
     """Return events of one session as bytes."""
     return orjson.dumps(items)
 
 
-def unpack(session: str, data: bytes) -> list[Packed]:
+def unpack_events(session: str, data: bytes) -> list[Packed]:
     """Return the events that were packed, in order."""
     found: list[Packed] = []
     for at, time_ms, part, *values in orjson.loads(data):

@@ -1,44 +1,44 @@
-"""The events of sessions, gathered over some records, so that few rows travel."""
+"""The events of sessions, collected over several records, so that few rows travel."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from spark.audit.facts.event_packing import pack
+from spark.audit.facts.event_packing import pack_events
 
 if TYPE_CHECKING:
     from eventstore.format import Position
-    from spark.audit.facts.fact_schema import Facts
+    from spark.audit.facts.fact_schema import FactBuffer
 
 _EVENTS = 16_384
 _BYTES = 8 * 1024 * 1024
 """Events, and bytes of records, after which they are given away."""
 
 
-class Packs:
+class EventPacks:
     """Events by session; those of one session stay in order."""
 
     __slots__ = ("_bytes", "_events", "_facts", "items")
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: FactBuffer) -> None:
         self._facts = facts
         self.items: dict[str, list[tuple[Any, ...]]] = {}
         self._events = self._bytes = 0
 
     def alone(self, session: str, one: tuple[Any, ...], payload: bytes) -> None:
-        """Give away an event with its payload, behind those that came before."""
+        """Emit an event with its payload, after the earlier ones."""
         self._give(session, self.items.pop(session, None))
-        self._facts.add_events(session, one[0], pack([one]), payload)
+        self._facts.add_events(session, one[0], pack_events([one]), payload)
 
     def counted(self, events: int, size: int) -> None:
-        """Take note of a record; give all away when it is much."""
+        """Count a record; emit all events when they are many."""
         self._events += events
         self._bytes += size
         if self._events >= _EVENTS or self._bytes >= _BYTES:
             self.give()
 
     def give(self) -> None:
-        """Give all away."""
+        """Emit all events."""
         for session, items in self.items.items():
             self._give(session, items)
         self.items = {}
@@ -47,4 +47,4 @@ class Packs:
     def _give(self, session: str, items: list[tuple[Any, ...]] | None) -> None:
         if items:
             at: Position = items[0][0]
-            self._facts.add_events(session, at, pack(items))
+            self._facts.add_events(session, at, pack_events(items))

@@ -1,4 +1,4 @@
-"""Takes the records of logs apart into facts, once: runs on the executors."""
+"""Makes facts from the records of logs, in one pass on the executors."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from eventstore.format import (
     parse_frequent,
     position,
 )
+from projections.audit import Rule
 from spark.audit.facts.chain import (
     COUNTS,
     DROPS,
@@ -28,18 +29,17 @@ from spark.audit.facts.chain import (
     PIECE,
     PROBLEM,
     RATES,
-    Link,
-    Note,
-    Piece,
-    follow,
+    LogNote,
+    LogPiece,
+    RecordLink,
+    check_link,
 )
-from spark.audit.facts.event_facts import Takers
-from spark.audit.facts.event_packing import item
-from spark.audit.facts.event_packs import Packs
-from spark.audit.facts.fact_schema import Facts
-from spark.audit.facts.histogram import LEAST_MS, Rates
-from spark.audit.facts.log_summary import BEYOND
-from spark.audit.facts.outcome import CHAIN, EVENT
+from spark.audit.facts.event_facts import FactMakers
+from spark.audit.facts.event_packing import packed_item
+from spark.audit.facts.event_packs import EventPacks
+from spark.audit.facts.fact_schema import FactBuffer
+from spark.audit.facts.histogram import LEAST_MS, RateCounts
+from spark.audit.facts.log_summary import BEYOND_ALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from eventstore.format import Position, Record
-    from spark.storage.record_checks import Checked
+    from spark.storage import CheckedRecord
 
 _YOUNG: Final = 50_000
 """Objects after which garbage is looked for: nothing here forms cycles."""
@@ -59,8 +59,8 @@ _MISFITS: Final = (ValueError, KeyError, IndexError, TypeError, OverflowError)
 
 
 @contextmanager
-def few_collections() -> Iterator[None]:
-    """Have garbage collected seldom."""
+def collect_seldom() -> Iterator[None]:
+    """Make garbage collections rare."""
     before = gc.get_threshold()
     gc.set_threshold(_YOUNG, *before[1:])
     try:
@@ -69,35 +69,35 @@ def few_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-class Scan:
-    """Takes records of one log, in order, up to the position ``end``.
+class FactScan:
+    """Reads the records of one log, in order, up to the position ``end``.
 
     What happened is counted in intervals of at least ``interval_ms``.
     """
 
     def __init__(self, node: str, end: Position | None = None, interval_ms: int = LEAST_MS) -> None:
         self.node = node
-        self.facts = Facts(node)
-        self._end = BEYOND if end is None else end
-        self._piece: Piece | None = None
+        self.facts = FactBuffer(node)
+        self._end = BEYOND_ALL if end is None else end
+        self._piece: LogPiece | None = None
         self._pieces = 0
-        self._rates = Rates(interval_ms)
+        self._rates = RateCounts(interval_ms)
         self._drops: Counter[str] = Counter()
-        self._packs = Packs(self.facts)
-        self._takers = Takers(self.facts, self._packs, self._drops, self._note)
+        self._packs = EventPacks(self.facts)
+        self._takers = FactMakers(self.facts, self._packs, self._drops, self._note)
 
-    def take(self, found: Checked) -> None:
+    def take(self, found: CheckedRecord) -> None:
         """Take the next record. Raises UnknownEvent for what a later foldmq wrote."""
         record, data = found.record, found.data
         if record is None:
-            self._problem(position(found.sequence, 0), CHAIN, f"record {found.damage}")
+            self._problem(position(found.sequence, 0), Rule.CHAIN, f"record {found.damage}")
             if data is not None:
                 known = link_of(data).hex() if len(data) > HEADER_FROM else ""
-                damaged = Link(found.sequence, known, "", -1, last=True, starts=False)
+                damaged = RecordLink(found.sequence, known, "", -1, last=True, starts=False)
                 self._extend(damaged, 0, len(data))
             return
         raw, size = record.raw_events, len(data or b"")
-        link = Link(
+        link = RecordLink(
             record.sequence,
             record.link.hex(),
             record.previous.hex(),
@@ -140,14 +140,14 @@ class Scan:
                 size = entries(event)
                 if size > MAX_INDEX:
                     raise IndexError("more entries than a record can have")
-                handle = Takers.OF.get(kind)
+                handle = FactMakers.OF.get(kind)
                 given = handle is not None and handle(takers, event, at)
                 session: str | None = getattr(event, "session", None)
                 if session is not None and not given and kind not in _ELSEWHERE:
                     items = packs.get(session)
                     if items is None:
                         items = packs[session] = []
-                    items.append(item(event, at, time_ms, part))
+                    items.append(packed_item(event, at, time_ms, part))
                 if kind in counted:
                     counted[kind] += event.count if isinstance(event, MessageDropped) else size
                 count += 1
@@ -157,20 +157,20 @@ class Scan:
         except (UnreadableEvent, *_MISFITS) as error:
             readable = isinstance(error, UnreadableEvent)
             what = str(error) if readable else f"an event does not fit: {error!r:.100}"
-            self._problem(base + index, EVENT, what, part)
+            self._problem(base + index, Rule.EVENT, what, part)
         if self._piece is not None:
             self._piece.events += count
             self._piece.entries += index
 
     # The log as a whole.
 
-    def _extend(self, link: Link, time_ms: int, size: int) -> None:
+    def _extend(self, link: RecordLink, time_ms: int, size: int) -> None:
         """Let the piece go on with a record, or begin a new one."""
         piece = self._piece
         if piece is None or (self._pieces < _PIECES and _parts(piece.last, link)):
             self._end_piece()
             self._pieces += 1
-            self._piece = Piece(link, link, time_ms, time_ms, bytes=size)
+            self._piece = LogPiece(link, link, time_ms, time_ms, bytes=size)
             return
         piece.last = link
         piece.ends_ms = time_ms or piece.ends_ms
@@ -185,14 +185,14 @@ class Scan:
             self._piece = None
 
     def _note(self, at: Position, about: str, values: dict[str, Any]) -> None:
-        self.facts.notes.add(at, Note(self.node, at, about, values).data)
+        self.facts.notes.add(at, LogNote(self.node, at, about, values).data)
 
     def _problem(self, at: Position, rule: str, what: str, part: int = 0) -> None:
         """Note that something cannot be read, in a record that is that part of its turn."""
         self._note(at, PROBLEM, {"rule": rule, "what": what, "part": part})
 
 
-def _parts(one: Link, other: Link) -> bool:
+def _parts(one: RecordLink, other: RecordLink) -> bool:
     """Return whether a new piece begins with the second of two records."""
     missing = other.sequence != one.sequence + 1
-    return missing or one.part < 0 or other.part < 0 or any(follow(one, other))
+    return missing or one.part < 0 or other.part < 0 or any(check_link(one, other))

@@ -1,4 +1,4 @@
-"""Facts: what the scan makes of the records of a log, as narrow rows of one table.
+"""Facts: narrow rows of one table that the scan makes from the records of a log.
 
 All kinds of facts share the columns; each uses some of them. Positions are packed, times are Unix
 times in milliseconds.
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 NODE: Final = 0
-"""About the log as a whole, for the driver: ``data`` is JSON, see ``chain.Note``."""
+"""About the log as a whole, for the driver: ``data`` is JSON, see ``chain.LogNote``."""
 EVENTS: Final = 1
 """Events of a session (``data``, packed) from ``at`` on; ``payload`` where their fold needs it."""
 SPANS: Final = 2
@@ -88,8 +88,8 @@ _BYTES = 4 * 1024 * 1024
 """Bytes of packed events in a batch, about."""
 
 
-class Rows:
-    """Facts of one kind and one node, gathered column by column."""
+class FactColumns:
+    """Facts of one kind and one node, collected by column."""
 
     __slots__ = ("_appends", "columns", "kind")
 
@@ -148,24 +148,30 @@ class Rows:
         return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-class Facts:
-    """The facts of one node that were not given away yet."""
+class FactBuffer:
+    """The facts of one node that are not emitted yet."""
 
     def __init__(self, node: str) -> None:
         self._node = node
         self._packed = 0
-        self.notes = Rows(NODE, "at", "data")
-        self.events = Rows(EVENTS, "session", "at", "data", "payload")
-        self.spans = Rows(SPANS, "session", "at", "number", "data")
-        self.effects = Rows(EFFECT, "session", "at", "ref", "time_ms", "number", "check", "topic")
-        self.sent = Rows(SENT, "at", "ref", "time_ms", "number", "check", "topic", "digest")
-        self.released = Rows(RELEASED, "session", "at", "ref", "time_ms", "number")
-        self.retained = Rows(RETAINED, "at", "ref", "number", "check", "topic", "digest", "before")
-        self.replays = Rows(REPLAY, "session", "at", "ref", "time_ms", "number", "topic")
-        self.carried = Rows(CARRIED, "at", "ref", "time_ms", "number", "check", "topic", "digest")
-        self.wills = Rows(WILL, "at", "ref", "check", "topic")
-        self.grants = Rows(GRANT, "session", "at", "number", "topic")
-        self._all = [one for one in vars(self).values() if isinstance(one, Rows)]
+        self.notes = FactColumns(NODE, "at", "data")
+        self.events = FactColumns(EVENTS, "session", "at", "data", "payload")
+        self.spans = FactColumns(SPANS, "session", "at", "number", "data")
+        self.effects = FactColumns(
+            EFFECT, "session", "at", "ref", "time_ms", "number", "check", "topic"
+        )
+        self.sent = FactColumns(SENT, "at", "ref", "time_ms", "number", "check", "topic", "digest")
+        self.released = FactColumns(RELEASED, "session", "at", "ref", "time_ms", "number")
+        self.retained = FactColumns(
+            RETAINED, "at", "ref", "number", "check", "topic", "digest", "before"
+        )
+        self.replays = FactColumns(REPLAY, "session", "at", "ref", "time_ms", "number", "topic")
+        self.carried = FactColumns(
+            CARRIED, "at", "ref", "time_ms", "number", "check", "topic", "digest"
+        )
+        self.wills = FactColumns(WILL, "at", "ref", "check", "topic")
+        self.grants = FactColumns(GRANT, "session", "at", "number", "topic")
+        self._all = [one for one in vars(self).values() if isinstance(one, FactColumns)]
         self.counts: Counter[int] = Counter()
         """How many of each kind were given away."""
 
@@ -195,6 +201,6 @@ class Facts:
         if len(self.notes):
             yield from self._take(self.notes)
 
-    def _take(self, rows: Rows) -> Iterator[pa.RecordBatch]:
+    def _take(self, rows: FactColumns) -> Iterator[pa.RecordBatch]:
         self.counts[rows.kind] += len(rows)
         yield from rows.take(self._node)

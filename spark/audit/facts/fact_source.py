@@ -1,4 +1,4 @@
-"""The facts of logs as a table: the records are taken apart where they are read.
+"""The facts of logs as a table, made by the tasks that read the records.
 
 So they travel through Spark as facts, not as records; and they are checked and opened once.
 """
@@ -12,16 +12,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from eventstore.errors import CorruptLog
 from eventstore.format import decode_record
-from spark.audit.facts.fact_scan import Scan, few_collections
+from spark.audit.facts.fact_scan import FactScan, collect_seldom
 from spark.audit.facts.fact_schema import DDL
 from spark.audit.facts.histogram import LEAST_MS, interval_ms
-from spark.columnar.row_filter import Pushed
-from spark.datasource.discovery import find
-from spark.datasource.options import Options
-from spark.datasource.planning import Times, ranges, split
-from spark.runtime.marked_errors import marked, marked_iterator, of_log
-from spark.storage.node_names import nodes_of
-from spark.storage.record_checks import Checker
+from spark.columnar import PushedFilters
+from spark.datasource import RecordTimes, SourceOptions, find_logs, plan_ranges, split_ranges
+from spark.runtime import mark_errors, marked_iterator, name_log_in_errors
+from spark.storage import RecordChecker, nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,8 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from spark.datasource.log import Log
-    from spark.storage.stored_log import Range
+    from spark.datasource import Log
+    from spark.storage import RecordRange
 
 _FORMAT: Final = "foldmq_facts"
 _NOT_OURS: Final = frozenset({"rows", "columns", "from", "types", "sessions", "mode", "pushdown"})
@@ -63,15 +60,15 @@ class FactsSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
         """Return what reads the logs as they are now."""
-        with marked():
-            return FactsReader(Options.read(self.options))
+        with mark_errors():
+            return FactsReader(SourceOptions.read(self.options))
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FactRange:
     """A range of a log, and what must be alike for all ranges of that log."""
 
-    range: Range
+    range: RecordRange
     node: str
     """Whose log it is."""
     interval_ms: int
@@ -81,35 +78,35 @@ class Part:
 class FactsPartition(InputPartition):
     """Parts of logs that one task reads."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[FactRange]) -> None:
         super().__init__(tuple(parts))
 
     @property
-    def parts(self) -> Sequence[Part]:
+    def parts(self) -> Sequence[FactRange]:
         """The parts, those of one log in order."""
-        return cast("Sequence[Part]", self.value)
+        return cast("Sequence[FactRange]", self.value)
 
 
 class FactsReader(DataSourceReader):
     """Reads logs as facts."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return what is to be read, large logs in parts, small ones together."""
         options = self._options
-        with marked():
-            found = ranges(find(options), options, Pushed())
+        with mark_errors():
+            found = plan_ranges(find_logs(options), options, PushedFilters())
             nodes = nodes_of(one.stored for one in found)
-            pieces = split(found, options.partitions)
+            pieces = split_ranges(found, options.partitions)
             large = {one.stored.stream for one in pieces if one.first > one.stored.first}
             lengths = {
                 one.stored.stream: _interval_ms(one) for one in found if one.stored.stream in large
             }
         streams = [one.stored.stream for one in pieces]
         parts = [
-            Part(one, nodes[stream], lengths.get(stream, LEAST_MS))
+            FactRange(one, nodes[stream], lengths.get(stream, LEAST_MS))
             for one, stream in zip(pieces, streams, strict=True)
         ]
         if len(nodes) <= _TOGETHER:
@@ -131,23 +128,23 @@ class FactsReader(DataSourceReader):
         return marked_iterator(batch for part in parts for batch in _facts(part))
 
 
-def _interval_ms(found: Range) -> int:
+def _interval_ms(found: RecordRange) -> int:
     """Return how long the intervals of a log are that is read in parts.
 
     So those of all parts together are few.
     """
-    times = Times(found.stored)
+    times = RecordTimes(found.stored)
     try:
         return interval_ms(times.of(found.first), times.of(found.last))
-    except CorruptLog:  # told by who reads it
+    except CorruptLog:  # reported by the task that reads it
         return LEAST_MS
 
 
-def _facts(part: Part) -> Iterator[pa.RecordBatch]:
+def _facts(part: FactRange) -> Iterator[pa.RecordBatch]:
     stored = part.range.stored
-    with of_log(stored.stream), few_collections():
-        scan = Scan(part.node, part.range.until, part.interval_ms)
-        for found in Checker(part.range, decode_record, strict=False).records():
+    with name_log_in_errors(stored.stream), collect_seldom():
+        scan = FactScan(part.node, part.range.until, part.interval_ms)
+        for found in RecordChecker(part.range, decode_record, strict=False).records():
             scan.take(found)
             yield from scan.facts.full()
         yield from scan.finish()

@@ -1,4 +1,4 @@
-"""The facts of an audit as Spark holds them."""
+"""The facts of an audit as Spark tables."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """Tables of facts, both kept."""
+class FactTables:
+    """Two persisted tables of facts."""
 
     all: DataFrame
     few: DataFrame

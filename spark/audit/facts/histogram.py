@@ -1,4 +1,4 @@
-"""What happened when: counts in intervals that grow with the time they cover."""
+"""Counts over time, in intervals that grow with the time covered."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _SHOWN: Final = 240
 
 
 def interval_ms(begins_ms: int, ends_ms: int) -> int:
-    """Return how long intervals are so that those between two times are few enough to be shown."""
+    """Return the length of intervals with which a span of time has few enough to be plotted."""
     length = LEAST_MS
     while (ends_ms - begins_ms) // length >= _SHOWN:
         length *= 2
     return length
 
 
-class Rates:
+class RateCounts:
     """Counts for one node, by interval; an interval is a second times a power of two.
 
     They are at least so long, and longer when there are too many.
@@ -75,8 +75,8 @@ class Rates:
                 yield {"at_ms": number * self._length, "length_ms": self._length, **told}
 
 
-def merged(told: Iterable[tuple[str, dict[str, Any]]]) -> tuple[tuple[RatePoint, ...], int]:
-    """Return the points of (node, counts), few enough to be shown, and the interval's length."""
+def merge_rates(told: Iterable[tuple[str, dict[str, Any]]]) -> tuple[tuple[RatePoint, ...], int]:
+    """Return the points of (node, counts), few enough to be plotted, and the interval's length."""
     points = list(told)
     if not points:
         return (), LEAST_MS

@@ -1,4 +1,4 @@
-"""What is known of each log as a whole, from the notes of the scan: small, for all executors."""
+"""What is known of each log as a whole, from the notes of the scan; sent to all executors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventstore.format import INDEX_BITS, Position, format_position, position
+from projections.audit import Rule
 from spark.audit.facts.chain import (
     BEGUN,
     COMPLETED,
@@ -17,17 +18,17 @@ from spark.audit.facts.chain import (
     PIECE,
     PROBLEM,
     REPEATED,
-    Break,
-    Note,
-    Piece,
-    joined,
+    ChainBreak,
+    LogNote,
+    LogPiece,
+    join_pieces,
 )
-from spark.audit.facts.outcome import CHAIN, CHECKPOINT, TURN, NodeSummary
+from spark.audit.facts.outcome import NodeSummary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-BEYOND = 1 << 62
+BEYOND_ALL = 1 << 62
 """A position behind every log."""
 
 
@@ -38,8 +39,8 @@ class Checkpoint(NamedTuple):
     completed: Position
 
 
-class Cut(NamedTuple):
-    """A place where the log says that it is cut."""
+class RecordedCut(NamedTuple):
+    """A cut that the log records."""
 
     at: Position
     first: Position
@@ -47,8 +48,8 @@ class Cut(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """One log."""
+class LogSummary:
+    """The summary of one log."""
 
     node: str
     begin: Position
@@ -60,50 +61,52 @@ class Whole:
     """Where the first checkpoint of a log that was cut is complete; 0 for one that begins with its
     first record. Before it not all of the state is known."""
     trusted: Position
-    """From here on nothing is judged: something is damaged or missing. ``BEYOND`` if nothing is."""
+    """From here on nothing is judged, as a record is damaged or missing; else ``BEYOND_ALL``."""
     unsure: Position
-    """Here the turn begins of which the rest cannot be or was not looked at; else ``BEYOND``."""
+    """Here a turn begins whose rest cannot be or was not checked; else ``BEYOND_ALL``."""
     checkpoints: tuple[Checkpoint, ...] = ()
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[RecordedCut, ...] = ()
 
 
 @dataclass(slots=True)
-class Found:
-    """What the notes told."""
+class LogSummaries:
+    """The summaries of all logs."""
 
-    logs: dict[str, Whole] = field(default_factory=dict)
+    logs: dict[str, LogSummary] = field(default_factory=dict)
     """By node."""
     nodes: list[NodeSummary] = field(default_factory=list)
-    breaks: list[tuple[str, Break]] = field(default_factory=list)
+    breaks: list[tuple[str, ChainBreak]] = field(default_factory=list)
     """(node, what is wrong)."""
     remarks: list[str] = field(default_factory=list)
     checkpoints: int = 0
     """Checkpoints and cuts that were looked at."""
 
 
-def wholes(notes: Iterable[Note]) -> Found:
-    """Put together what the notes tell."""
-    by_node: dict[str, dict[str, list[Note]]] = defaultdict(lambda: defaultdict(list))
+def summarize_logs(notes: Iterable[LogNote]) -> LogSummaries:
+    """Summarize the notes by log."""
+    by_node: dict[str, dict[str, list[LogNote]]] = defaultdict(lambda: defaultdict(list))
     for note in notes:
         by_node[note.node][note.about].append(note)
-    found = Found()
+    found = LogSummaries()
     for node in sorted(by_node):
         if PIECE in by_node[node]:
             _add(found, node, by_node[node])
     return found
 
 
-def _add(found: Found, node: str, notes: dict[str, list[Note]]) -> None:
-    pieces = [Piece.read(note.values) for note in notes[PIECE]]
-    piece, breaks = joined(pieces)
-    breaks += [Break(note.values["rule"], note.at, note.values["what"]) for note in notes[PROBLEM]]
-    trusted = min((one.at for one in breaks if one.rule != TURN), default=BEYOND)
+def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> None:
+    pieces = [LogPiece.read(note.values) for note in notes[PIECE]]
+    piece, breaks = join_pieces(pieces)
+    breaks += [
+        ChainBreak(note.values["rule"], note.at, note.values["what"]) for note in notes[PROBLEM]
+    ]
+    trusted = min((one.at for one in breaks if one.rule != Rule.TURN), default=BEYOND_ALL)
     begin = position(piece.first.sequence, 0)
     end = position(piece.last.sequence + 1, 0)
     cuts = sorted(notes[CUT], key=_at)
     if piece.first.sequence > 1:
         breaks += _beginning(piece, cuts)
-    if trusted < BEYOND:
+    if trusted < BEYOND_ALL:
         found.remarks.append(
             f"node {node}: what stands from {format_position(trusted)} on is not judged, since "
             "the log is not whole there"
@@ -127,7 +130,7 @@ def _add(found: Found, node: str, notes: dict[str, list[Note]]) -> None:
     breaks += _cuts(cuts, begun, {one.begun for one in checkpoints}, begin)
     found.checkpoints += len(completed) + len(cuts)
     found.breaks += [(node, one) for one in breaks]
-    found.logs[node] = Whole(
+    found.logs[node] = LogSummary(
         node,
         begin,
         end,
@@ -136,7 +139,7 @@ def _add(found: Found, node: str, notes: dict[str, list[Note]]) -> None:
         trusted,
         _unsure(pieces, notes, trusted),
         tuple(checkpoints),
-        tuple(Cut(note.at, position(note.values["first"], 0)) for note in cuts),
+        tuple(RecordedCut(note.at, position(note.values["first"], 0)) for note in cuts),
     )
     found.nodes.append(
         NodeSummary(
@@ -153,11 +156,11 @@ def _add(found: Found, node: str, notes: dict[str, list[Note]]) -> None:
     )
 
 
-def _at(note: Note) -> Position:
+def _at(note: LogNote) -> Position:
     return note.at
 
 
-def _unsure(pieces: list[Piece], notes: dict[str, list[Note]], trusted: Position) -> Position:
+def _unsure(pieces: list[LogPiece], notes: dict[str, list[LogNote]], trusted: Position) -> Position:
     """Return where the turn begins that is not there to its end."""
     found = [note.at for note in notes[OPEN]]
     found += [
@@ -165,7 +168,7 @@ def _unsure(pieces: list[Piece], notes: dict[str, list[Note]], trusted: Position
         for note in notes[PROBLEM]
         if note.at == trusted
     ]
-    if trusted < BEYOND:
+    if trusted < BEYOND_ALL:
         before = [one.last for one in pieces if one.last.sequence < trusted >> INDEX_BITS]
         last = max(before, key=lambda one: one.sequence, default=None)
         if last is not None and not last.last:
@@ -173,23 +176,28 @@ def _unsure(pieces: list[Piece], notes: dict[str, list[Note]], trusted: Position
     return min([trusted, *found])
 
 
-def _beginning(piece: Piece, cuts: list[Note]) -> list[Break]:
+def _beginning(piece: LogPiece, cuts: list[LogNote]) -> list[ChainBreak]:
     """Return what is wrong with a log that does not begin with its first record."""
     first = piece.first
     here = [note.values for note in cuts if note.values["first"] == first.sequence]
     at = position(first.sequence, 0)
     if not any(note.values["first"] >= first.sequence for note in cuts):
-        return [Break(CHAIN, at, "begins the log, and no cut before it is on record")]
+        return [ChainBreak(Rule.CHAIN, at, "begins the log, and no cut before it is on record")]
     if here and first.previous and here[0]["link"] != first.previous:
-        return [Break(CHAIN, at, "does not continue the record that was cut off before it")]
+        return [
+            ChainBreak(Rule.CHAIN, at, "does not continue the record that was cut off before it")
+        ]
     return []
 
 
 def _completions(
-    completed: list[Note], begun: dict[Position, Note], repeated: list[Note], begin: Position
-) -> list[Break]:
+    completed: list[LogNote],
+    begun: dict[Position, LogNote],
+    repeated: list[LogNote],
+    begin: Position,
+) -> list[ChainBreak]:
     """Return what is wrong with the numbers that checkpoints tell of themselves."""
-    breaks: list[Break] = []
+    breaks: list[ChainBreak] = []
     told = sorted(repeated, key=_at)
     places = [one.at for one in told]
     sums = {
@@ -201,10 +209,12 @@ def _completions(
         if said["begun"] not in begun:
             if said["begun"] >= begin:
                 what = f"completes checkpoint {said['checkpoint']}, which was not begun"
-                breaks.append(Break(CHECKPOINT, note.at, what))
+                breaks.append(ChainBreak(Rule.CHECKPOINT, note.at, what))
             continue
         if begun[said["begun"]].values["checkpoint"] != said["checkpoint"]:
-            breaks.append(Break(CHECKPOINT, note.at, "completes a checkpoint of another number"))
+            breaks.append(
+                ChainBreak(Rule.CHECKPOINT, note.at, "completes a checkpoint of another number")
+            )
         last = bisect_right(places, note.at)
         first = min(bisect_right(places, said["begun"]), last)
         sessions, retained = (some[last] - some[first] for some in sums.values())
@@ -213,15 +223,15 @@ def _completions(
                 f"says that checkpoint {said['checkpoint']} has {said['sessions']:,} sessions and "
                 f"{said['retained']:,} retained messages, but it has {sessions:,} and {retained:,}"
             )
-            breaks.append(Break(CHECKPOINT, note.at, what))
+            breaks.append(ChainBreak(Rule.CHECKPOINT, note.at, what))
     return breaks
 
 
 def _cuts(
-    cuts: list[Note], begun: dict[Position, Note], whole: set[Position], begin: Position
-) -> list[Break]:
+    cuts: list[LogNote], begun: dict[Position, LogNote], whole: set[Position], begin: Position
+) -> list[ChainBreak]:
     """Return what is wrong with the places where the log says that it is cut."""
-    breaks: list[Break] = []
+    breaks: list[ChainBreak] = []
     by_record = {at >> INDEX_BITS: at for at in sorted(whole, reverse=True)}
     for note in cuts:
         said = note.values
@@ -231,10 +241,10 @@ def _cuts(
         beginning = by_record.get(said["first"])
         if beginning is None:
             what = f"cuts the log before record {said['first']}, where no whole checkpoint begins"
-            breaks.append(Break(CHECKPOINT, note.at, what))
+            breaks.append(ChainBreak(Rule.CHECKPOINT, note.at, what))
             continue
         record = begun[beginning].values
         if (said["link"], said["begins_ms"]) != (record["previous"], record["time_ms"]):
             what = f"cuts the log before record {said['first']}, but describes another one"
-            breaks.append(Break(CHECKPOINT, note.at, what))
+            breaks.append(ChainBreak(Rule.CHECKPOINT, note.at, what))
     return breaks

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import LongType, StructField, StructType
 
-from spark.runtime.marked_errors import marked
+from spark.runtime import mark_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -54,7 +54,7 @@ def _marked(
     choose: Choice,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    with marked():
+    with mark_errors():
         for batch in batches:
             numbers = {
                 field.name: batch.column(field.name).to_numpy(zero_copy_only=False)

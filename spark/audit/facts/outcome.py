@@ -1,4 +1,4 @@
-"""What an audit takes in and gives back: claims of a broker, and an :class:`Outcome`.
+"""The input and the result of an audit: claims of a broker, and an :class:`Outcome`.
 
 Everything here is plain and holds no Spark: it can be pickled, compared and rendered anywhere.
 Times are Unix times in milliseconds unless a name says otherwise; positions are packed
@@ -11,51 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from eventstore.format import Position
+    from projections.audit import Rule, Violation
 
-CHAIN = "chain"
-TURN = "turn"
-CHECKPOINT = "checkpoint"
-PACKET_ID_REUSE = "packet_id_reuse"
-UNDELIVERED = "undelivered"
-DELIVERED_TWICE = "delivered_twice"
-QOS = "qos"
-ORDER = "order"
-NO_SUBSCRIPTION = "no_subscription"
-ACKNOWLEDGEMENT = "acknowledgement"
-QUEUE = "queue"
-RETAINED = "retained"
-SESSION = "session"
-OWNERSHIP = "ownership"
-EVENT = "event"
-STATE = "state"
-
-RULES: Mapping[str, str] = {
-    CHAIN: "the records follow each other without a gap, each linked to the one before",
-    TURN: "a turn is whole: its events are in one record, or in parts that follow each other",
-    CHECKPOINT: "what checkpoints repeat, and what cuts carry over, is what there was",
-    PACKET_ID_REUSE: "no packet identifier is given out while it is in flight",
-    UNDELIVERED: "every QoS 1 or 2 message is delivered, queued or dropped with a reason for "
-    "every session that subscribed",
-    DELIVERED_TWICE: "no message is delivered to a session under two packet identifiers",
-    QOS: "a message is delivered at its own QoS or at the granted one, whichever is lower",
-    ORDER: "messages of a publisher on a topic are delivered in the order in which they took "
-    "effect, and again in that order after a reconnect",
-    NO_SUBSCRIPTION: "nothing is delivered without a subscription that matches",
-    ACKNOWLEDGEMENT: "acknowledgements only for what was delivered, releases only for what came",
-    QUEUE: "what leaves a queue is what stood at its head",
-    RETAINED: "the retained message of a topic is the one that was retained last",
-    SESSION: "a session is resumed when it was to be kept, and only then, and expires only while "
-    "its client is away",
-    OWNERSHIP: "a session has one connection at a time, and one node that owns it",
-    EVENT: "events fit what was before",
-    STATE: "the broker has the state that the log tells of",
-}
-"""Rule -> what it promises, in the order in which they are told."""
-
-MOST = 1000
+MOST_VIOLATIONS = 1000
 """Violations of a rule that are kept; more are counted."""
 
 BROKER, PROJECTIONS = "broker", "projections"
@@ -64,14 +23,14 @@ SESSION_CLAIM, RETAINED_CLAIM, ALL_CLAIM = "session", "retained", "all"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What somebody says of a session or a retained message, to be compared with the log.
+    """A statement about a session or a retained message, to be compared with the log.
 
     A claim of the kind ``all`` says that every session and every topic that there was at its bound
     is among the claims: then claims are compared both ways.
     """
 
     where: str
-    """Who says so: ``broker`` or ``projections``."""
+    """The source of the statement: ``broker`` or ``projections``."""
     node: str
     kind: str
     """``session``, ``retained`` or ``all``."""
@@ -81,18 +40,6 @@ class Claim:
     """It was so when all before this position had happened."""
     digest: str | None
     """See ``projections.state.digests``; None: there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A place in the log where a promise was broken."""
-
-    rule: str
-    node: str
-    at: Position
-    session: str | None
-    what: str
-    """For a person; names that clients chose stand in it escaped and shortened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +61,9 @@ class NodeSummary:
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """What became of one rule."""
+    """The result of one rule."""
 
-    rule: str
+    rule: Rule
     checked: int
     """How many things were looked at: see :attr:`unit`."""
     unit: str
@@ -127,7 +74,7 @@ class RuleResult:
 
 @dataclass(frozen=True, slots=True)
 class RatePoint:
-    """What happened on a node in one interval of :attr:`Outcome.interval_ms`."""
+    """Message counts of a node in one interval of :attr:`Outcome.interval_ms`."""
 
     node: str
     at_ms: int
@@ -142,7 +89,7 @@ class RatePoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
+class LatencyHistogram:
     """From the publication of a message to the acknowledgement of its delivery, for one QoS."""
 
     qos: int
@@ -171,7 +118,7 @@ class SlowSession:
 
 
 @dataclass(frozen=True, slots=True)
-class Drops:
+class DropCount:
     """Messages that a node dropped for one reason."""
 
     node: str
@@ -180,8 +127,8 @@ class Drops:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """How much of somebody's claims about a node was compared."""
+class ClaimsCompared:
+    """How many claims about a node were compared."""
 
     where: str
     node: str
@@ -199,18 +146,18 @@ class Outcome:
     rules: tuple[RuleResult, ...]
     """One for each of :data:`RULES`, in their order; ``state`` only when there were claims."""
     violations: tuple[Violation, ...]
-    """At most :data:`MOST` for each rule, ordered by rule, node and position."""
+    """At most :data:`MOST_VIOLATIONS` for each rule, ordered by rule, node and position."""
     rates: tuple[RatePoint, ...]
     """By node and time; intervals in which nothing happened are left out."""
     interval_ms: int
     """Length of the intervals of :attr:`rates`."""
-    latencies: tuple[Latency, ...]
+    latencies: tuple[LatencyHistogram, ...]
     """For QoS 1 and 2, where there were any."""
     slowest: tuple[SlowSession, ...]
     """Slowest first."""
-    drops: tuple[Drops, ...]
+    drops: tuple[DropCount, ...]
     """Most first."""
-    compared: tuple[Compared, ...]
+    compared: tuple[ClaimsCompared, ...]
     seconds: float
     """How long the audit took."""
     notes: tuple[str, ...] = field(default=())

@@ -30,17 +30,8 @@ from eventstore.format import (
     position,
 )
 from projections.audit import (
-    ACKNOWLEDGEMENT,
-    CHECKPOINT,
-    EVENT,
-    NO_SUBSCRIPTION,
-    ORDER,
-    PACKET_ID_REUSE,
-    QOS,
-    QUEUE,
-    SESSION,
-    UNDELIVERED,
     UNEXPECTED,
+    Rule,
     SessionAudit,
     SubscriptionSpan,
     SubscriptionSpans,
@@ -154,32 +145,32 @@ ALL_KEPT: list[Event | Message] = [
 
 BROKEN: dict[str, tuple[str, list[Event | Message]]] = {
     "an identifier that is in flight": (
-        PACKET_ID_REUSE,
+        Rule.PACKET_ID_REUSE,
         [*BEGIN, Message(1), delivered([1], [1]), Message(2), delivered([1], [2])],
     ),
     "an identifier that waits for PUBCOMP": (
-        PACKET_ID_REUSE,
+        Rule.PACKET_ID_REUSE,
         [*BEGIN, Message(1), delivered([1], [1], 2), Received("s", [1]),
          Message(2), delivered([1], [2])],
     ),
-    "identifier 0": (PACKET_ID_REUSE, [*BEGIN, Message(1), delivered([0], [1])]),
+    "identifier 0": (Rule.PACKET_ID_REUSE, [*BEGIN, Message(1), delivered([0], [1])]),
     "one identifier for two": (
-        PACKET_ID_REUSE,
+        Rule.PACKET_ID_REUSE,
         [*BEGIN, Message(1), queued([1]), Message(2), queued([2]),
          delivered([3, 3], [1, 2], queued=0)],
     ),
     "a PUBLISH that was taken twice": (
-        PACKET_ID_REUSE,
+        Rule.PACKET_ID_REUSE,
         [*BEGIN, MessagePublished("s", 2, False, ["x"], [], [7], 0, 0, 1),
          MessagePublished("s", 2, False, ["x"], [], [7], 0, 0, 1)],
     ),
-    "a message that nothing became of": (UNDELIVERED, [*BEGIN, Message(1)]),
+    "a message that nothing became of": (Rule.UNDELIVERED, [*BEGIN, Message(1)]),
     "a message of which another turn tells": (
-        UNDELIVERED,
+        Rule.UNDELIVERED,
         [*BEGIN, Message(1), Acked("s", []), delivered([1], [1])],
     ),
     "a message that a session that ended was owed": (
-        UNDELIVERED,
+        Rule.UNDELIVERED,
         [*BEGIN, Message(1), SessionClosed("s", "closed"), SessionExpired("s", "expired")],
     ),
     "a message that did not match": (UNEXPECTED, [*BEGIN, delivered([1], [1])]),
@@ -192,40 +183,40 @@ BROKEN: dict[str, tuple[str, list[Event | Message]]] = {
         UNEXPECTED,
         [*BEGIN, Message(1), queued([1]), queued([1])],
     ),
-    "another filter": (NO_SUBSCRIPTION, [*BEGIN, Message(1), delivered([1], [1], under="u")]),
+    "another filter": (Rule.NO_SUBSCRIPTION, [*BEGIN, Message(1), delivered([1], [1], under="u")]),
     "a filter that does not match": (
-        NO_SUBSCRIPTION,
+        Rule.NO_SUBSCRIPTION,
         [opened(), Subscribed("s", [("u/+", 1), ("t", 1)]), Message(1),
          delivered([1], [1], under="u/+")],
     ),
-    "no session": (NO_SUBSCRIPTION, [delivered([1], [1])]),
+    "no session": (Rule.NO_SUBSCRIPTION, [delivered([1], [1])]),
     "a retained message after UNSUBSCRIBE": (
-        NO_SUBSCRIPTION,
+        Rule.NO_SUBSCRIPTION,
         [*BEGIN, Message(1), delivered([1], [1]), Acked("s", []), Unsubscribed("s", ["t"]),
          Delivered("s", "t", 1, [2], [M[0]], retain=True)],
     ),
     "a later message first": (
-        ORDER,
+        Rule.ORDER,
         [*BEGIN, Message(1), queued([1]), Message(2), delivered([1], [2]),
          delivered([2], [1], queued=0)],
     ),
     "a later message first, of two filters": (
-        ORDER,
+        Rule.ORDER,
         [*BEGIN, Subscribed("s", [("#", 2)]), Message(1), queued([1]), Message(2), queued([2], "#"),
          Message(3, "u"), delivered([1], [3], under="#"), Acked("s", [1]),
          delivered([2], [2], queued=0, under="#"), delivered([3], [1], queued=0)],
     ),
     "not the QoS of the message": (
-        QOS, [*BEGIN, Message(1, qos=1, granted=[(2, True)]), delivered([1], [1], 2)]
+        Rule.QOS, [*BEGIN, Message(1, qos=1, granted=[(2, True)]), delivered([1], [1], 2)]
     ),
     "not the QoS that was granted": (
-        QOS, [*BEGIN, Message(1, granted=[(1, True)]), queued([1], qos=2)]
+        Rule.QOS, [*BEGIN, Message(1, granted=[(1, True)]), queued([1], qos=2)]
     ),
     "not the highest QoS": (
-        QOS, [*BEGIN, Message(1, granted=[(1, True), (2, True)]), delivered([1], [1], 1)]
+        Rule.QOS, [*BEGIN, Message(1, granted=[(1, True), (2, True)]), delivered([1], [1], 1)]
     ),
     "a retained message at a QoS that was not granted": (
-        QOS,
+        Rule.QOS,
         [opened(), Subscribed("s", [("t", 1)]), Delivered("s", "t", 2, [1], [M[0]], retain=True)],
     ),
     "a retained message twice": (
@@ -236,79 +227,79 @@ BROKEN: dict[str, tuple[str, list[Event | Message]]] = {
         UNEXPECTED, [*BEGIN, Queued("s", "t", 1, [M[0], M[0]], 0, retain=True)]
     ),
     "a retained message out of nothing": (
-        NO_SUBSCRIPTION,
+        Rule.NO_SUBSCRIPTION,
         [*BEGIN, Acked("s", []), Queued("s", "t", 1, [M[0]], 0, retain=True)],
     ),
     "sent again out of order": (
-        ORDER,
+        Rule.ORDER,
         [*BEGIN, Message(1), delivered([1], [1]), Message(2), delivered([2], [2]),
          SessionClosed("s", "closed"), opened(resumed=True), Redelivered("s", [2, 1], "resumed")],
     ),
     "PUBLISH again before PUBREL": (
-        ORDER,
+        Rule.ORDER,
         [*BEGIN, Message(1), delivered([1], [1]), Message(2), delivered([2], [2], 2),
          Received("s", [2]), SessionClosed("s", "closed"), opened(resumed=True),
          Redelivered("s", [1], "resumed"), Redelivered("s", [2], "resumed")],
     ),
     "something new before what is sent again": (
-        ORDER,
+        Rule.ORDER,
         [*BEGIN, Message(1), delivered([1], [1]), SessionClosed("s", "closed"),
          opened(resumed=True), Message(2), delivered([2], [2])],
     ),
     "a drop without a reason": (
-        UNDELIVERED, [*BEGIN, Message(1), MessageDropped("s", "", 1, [M[1]], "t")]
+        Rule.UNDELIVERED, [*BEGIN, Message(1), MessageDropped("s", "", 1, [M[1]], "t")]
     ),
     "a drop in another turn": (
-        UNDELIVERED,
+        Rule.UNDELIVERED,
         [*BEGIN, Message(1), Acked("s", []),
          MessageDropped("s", "queue_messages", 1, [M[1]], "t")],
     ),
     "a drop of what is on its way": (
-        UNDELIVERED,
+        Rule.UNDELIVERED,
         [*BEGIN, Message(1), delivered([1], [1]), Acked("s", []),
          MessageDropped("s", "queue_messages", 1, [M[1]], "t")],
     ),
     "a drop that does not name all": (
-        QUEUE,
+        Rule.QUEUE,
         [*BEGIN, Message(1), queued([1]), Message(2), queued([2]),
          MessageDropped("s", "unsubscribed", 2, [M[1]], "t", 0)],
     ),
     "not the head of the queue": (
-        QUEUE,
+        Rule.QUEUE,
         [*BEGIN, Message(1, "t"), queued([1]), Message(2, "t"), queued([2]),
          delivered([1], [2], queued=0)],
     ),
     "another QoS than was queued": (
-        QUEUE,
+        Rule.QUEUE,
         [*BEGIN, Message(1), queued([1]), delivered([1], [1], 2, queued=0)],
     ),
-    "PUBACK for nothing": (ACKNOWLEDGEMENT, [*BEGIN, Acked("s", [1])]),
-    "PUBACK for QoS 2": (ACKNOWLEDGEMENT, [*BEGIN, Message(1), delivered([1], [1], 2),
+    "PUBACK for nothing": (Rule.ACKNOWLEDGEMENT, [*BEGIN, Acked("s", [1])]),
+    "PUBACK for QoS 2": (Rule.ACKNOWLEDGEMENT, [*BEGIN, Message(1), delivered([1], [1], 2),
                                            Acked("s", [1])]),
-    "PUBREC for QoS 1": (ACKNOWLEDGEMENT, [*BEGIN, Message(1), delivered([1], [1]),
+    "PUBREC for QoS 1": (Rule.ACKNOWLEDGEMENT, [*BEGIN, Message(1), delivered([1], [1]),
                                            Received("s", [1])]),
-    "PUBCOMP before PUBREC": (ACKNOWLEDGEMENT, [*BEGIN, Message(1), delivered([1], [1], 2),
+    "PUBCOMP before PUBREC": (Rule.ACKNOWLEDGEMENT, [*BEGIN, Message(1), delivered([1], [1], 2),
                                                 Completed("s", [1])]),
     "sent again though acknowledged": (
-        ACKNOWLEDGEMENT,
+        Rule.ACKNOWLEDGEMENT,
         [*BEGIN, Message(1), delivered([1], [1]), Acked("s", [1]),
          Redelivered("s", [1], "ack_wait")],
     ),
-    "PUBREL for nothing": (ACKNOWLEDGEMENT, [*BEGIN, Released("s", [1], [M[1]])]),
-    "a session that was not kept": (SESSION, [*BEGIN, opened()]),
-    "a session that there was not": (SESSION, [opened(resumed=True)]),
+    "PUBREL for nothing": (Rule.ACKNOWLEDGEMENT, [*BEGIN, Released("s", [1], [M[1]])]),
+    "a session that was not kept": (Rule.SESSION, [*BEGIN, opened()]),
+    "a session that there was not": (Rule.SESSION, [opened(resumed=True)]),
     "a clean session that was resumed": (
-        SESSION, [opened(clean=True), opened(resumed=True)]
+        Rule.SESSION, [opened(clean=True), opened(resumed=True)]
     ),
     "a session that was resumed though a clean one was asked for": (
-        SESSION, [opened(), SessionClosed("s", "closed"), opened(resumed=True, clean=True)]
+        Rule.SESSION, [opened(), SessionClosed("s", "closed"), opened(resumed=True, clean=True)]
     ),
-    "a client that was there": (SESSION, [*BEGIN, SessionExpired("s", "expired")]),
-    "an end of nothing": (SESSION, [SessionExpired("s", "expired")]),
-    "a wrong checkpoint": (CHECKPOINT, [*BEGIN, SessionSnapshot("s", {"generation": 1})]),
-    "a checkpoint of nothing": (CHECKPOINT, [SessionSnapshot("s", {"generation": 1})]),
+    "a client that was there": (Rule.SESSION, [*BEGIN, SessionExpired("s", "expired")]),
+    "an end of nothing": (Rule.SESSION, [SessionExpired("s", "expired")]),
+    "a wrong checkpoint": (Rule.CHECKPOINT, [*BEGIN, SessionSnapshot("s", {"generation": 1})]),
+    "a checkpoint of nothing": (Rule.CHECKPOINT, [SessionSnapshot("s", {"generation": 1})]),
     "events that do not fit": (
-        EVENT, [*BEGIN, MessagePublished("s", 2, False, ["x"], [], [7], 0, 0, 2)]
+        Rule.EVENT, [*BEGIN, MessagePublished("s", 2, False, ["x"], [], [7], 0, 0, 2)]
     ),
 }  # fmt: skip
 
@@ -344,9 +335,9 @@ def test_the_position_shows_what_is_wrong() -> None:
     simply(audit, position(5, 0))
     audit.finish()
     assert [(one.rule, format_position(one.at)) for one in audit.violations] == [
-        (PACKET_ID_REUSE, "3.1"),
-        (ACKNOWLEDGEMENT, "4.1"),
-        (UNDELIVERED, "5.0"),
+        (Rule.PACKET_ID_REUSE, "3.1"),
+        (Rule.ACKNOWLEDGEMENT, "4.1"),
+        (Rule.UNDELIVERED, "5.0"),
     ]
 
 
@@ -376,7 +367,7 @@ def test_a_turn_of_several_records_is_one() -> None:
     assert not audit.violations
     simply(audit, position(5, 0))
     audit.take(Delivered("s", "t", 1, [2], [position(5, 0)]), position(7, 0), 0, None, 1)
-    assert [one.rule for one in audit.violations] == [UNDELIVERED]
+    assert [one.rule for one in audit.violations] == [Rule.UNDELIVERED]
 
 
 def test_a_session_that_ends_in_the_turn_of_a_message_need_not_get_it() -> None:
@@ -408,7 +399,9 @@ def test_a_cut_log_is_checked_from_where_its_state_is_known() -> None:
     for index, event in enumerate(events):
         audit.take(event, position(300 + index, 0), 9)
     audit.finish()
-    assert [(one.rule, one.at) for one in audit.violations] == [(ACKNOWLEDGEMENT, position(305, 0))]
+    assert [(one.rule, one.at) for one in audit.violations] == [
+        (Rule.ACKNOWLEDGEMENT, position(305, 0))
+    ]
 
 
 def test_messages_from_before_a_cut_are_not_unexpected() -> None:
@@ -498,7 +491,7 @@ def test_what_may_have_been_delivered_may_not_be_later() -> None:
 
 def test_a_subscription_to_something_else_changes_nothing() -> None:
     audit = audited([*BEGIN, Message(1, granted=[(1, True)]), Subscribed("s", [("u", 0)])])
-    assert [one.rule for one in audit.violations] == [UNDELIVERED]
+    assert [one.rule for one in audit.violations] == [Rule.UNDELIVERED]
 
 
 def test_a_retained_message_for_each_subscribe() -> None:
@@ -525,7 +518,7 @@ def test_a_session_that_the_checkpoint_does_not_have_was_not() -> None:
     assert audit.violations == []
     audit = SessionAudit("s", whole=at(100), begin=at(90))
     audit.take(opened(resumed=True), at(101), 0)
-    assert [one.rule for one in audit.violations] == [SESSION]
+    assert [one.rule for one in audit.violations] == [Rule.SESSION]
 
 
 def test_topics_are_forgotten_when_nothing_older_can_come() -> None:

@@ -20,18 +20,18 @@ _INTEGER: Final = frozenset({int})
 _LOWEST, _BEYOND = -(1 << 63), 1 << 63
 
 
-class Misfit(Exception):  # noqa: N818 - a condition, handled where batches are made
-    """Events are not as they must be, or not written as today's foldmq writes them."""
+class UnusualEvent(Exception):  # noqa: N818 - a condition, handled where batches are made
+    """Events are invalid, or not written as this version of foldmq writes them."""
 
 
 def integers(values: Sequence[Any]) -> Integers:
     """Return integers as an array; raise Misfit for anything else, and for too large ones."""
     if not _INTEGER.issuperset(map(type, values)):
-        raise Misfit("not integers")
+        raise UnusualEvent("not integers")
     try:
         return np.array(values, np.int64)
     except OverflowError:
-        raise Misfit("an integer beyond 64 bits") from None
+        raise UnusualEvent("an integer beyond 64 bits") from None
 
 
 def as_integers(values: Sequence[int]) -> Integers:
@@ -39,22 +39,22 @@ def as_integers(values: Sequence[int]) -> Integers:
     try:
         return np.fromiter(values, np.int64, len(values))
     except OverflowError:
-        raise Misfit("an integer beyond 64 bits") from None
+        raise UnusualEvent("an integer beyond 64 bits") from None
 
 
-def before(counts: Integers) -> Integers:
-    """Return how many there are before each one: the sums of all earlier counts."""
+def sums_before(counts: Integers) -> Integers:
+    """Return the sum of all earlier counts for each count."""
     sums = np.cumsum(counts)
     return sums - counts
 
 
 def numbers_within(counts: Integers) -> Integers:
     """Return 0, 1, 2 ... for each count, one after the other."""
-    return np.arange(int(counts.sum())) - np.repeat(before(counts), counts)
+    return np.arange(int(counts.sum())) - np.repeat(sums_before(counts), counts)
 
 
 def expand(columns: Sequence[Any]) -> tuple[Integers, Integers]:
-    """Return how many integers each column of runs stands for, and all of them in order.
+    """Return the number of integers of each column of runs, and all integers in order.
 
     The columns are lists of integers and lists. Raises Misfit for what is no run.
     """
@@ -81,7 +81,7 @@ def _split(runs: list[Any]) -> tuple[list[int], list[int], list[int]]:
         total += count
         last = first + (count - 1) * step
         if count < 0 or total > MOST or not (_LOWEST <= last < _BEYOND):
-            raise Misfit("a run that is too long")
+            raise UnusualEvent("a run that is too long")
         firsts.append(first)
         counts.append(count)
         steps.append(step)
@@ -95,5 +95,5 @@ def _three(run: Any) -> list[int]:
         or not _INTEGER.issuperset(map(type, run))
         or not run[2]
     ):
-        raise Misfit("a run that is none")
+        raise UnusualEvent("a run that is none")
     return run

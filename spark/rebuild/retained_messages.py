@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from spark.datasource.log import Log
+    from spark.datasource import Log
 
 _PUBLISHED: Final = (
     "node",
@@ -42,7 +42,7 @@ def retained(log: Log) -> DataFrame:
     message = F.struct("ref", "qos", "payload", "time_ms")
     # Rows are sorted to be grouped, as payloads are no numbers: by one number that is quickly done.
     last = (
-        effects(log)
+        retained_effects(log)
         .withColumn("hash", F.xxhash64("node", "topic"))
         .groupBy("hash", "node", "topic")
         .agg(F.max_by(message, "effect").alias("last"))
@@ -56,12 +56,12 @@ def retained(log: Log) -> DataFrame:
         F.length("payload").alias("size"),
         "payload",
         F.timestamp_millis("time_ms").alias("time"),
-        digest().alias("digest"),
+        retained_digest_column().alias("digest"),
     )
 
 
-def effects(log: Log) -> DataFrame:
-    """Return all that ever happened to retained messages: each sets the message of its topic.
+def retained_effects(log: Log) -> DataFrame:
+    """Return every change of a retained message: each sets the message of its topic.
 
     Columns: node, topic, ref, qos, payload (empty or null: there is none from here on), time_ms,
     effect (the position from which on it is so).
@@ -69,14 +69,14 @@ def effects(log: Log) -> DataFrame:
     return _straight(log).unionByName(_released(log))
 
 
-def digest() -> Column:
+def retained_digest_column() -> Column:
     """Return ``projections.state.digests.retained_digest`` of the columns qos, ref and payload."""
     head = F.encode(F.concat_ws("", "qos", F.lit(" "), "ref", F.lit("\n")), "utf-8")
     return F.substring(F.sha2(F.concat(head, F.col("payload")), 256), 1, _DIGITS)
 
 
 def _straight(log: Log) -> DataFrame:
-    """Return what takes effect where it stands, and where; a null payload clears the topic."""
+    """Return the changes that take effect at their position; a null payload clears the topic."""
     kind, position = F.col("type"), F.col("position")
     published = (kind == "MessagePublished") & F.col("retain") & ~_at_release()
     repeated = (kind == "RetainedSnapshot") & F.col("session").isNull()
@@ -91,7 +91,7 @@ def _straight(log: Log) -> DataFrame:
 
 
 def _released(log: Log) -> DataFrame:
-    """Return what was sent at QoS 2 and takes effect with its PUBREL."""
+    """Return the messages sent at QoS 2, which take effect with their PUBREL."""
     kind, position = F.col("type"), F.col("position")
     published = (kind == "MessagePublished") & F.col("retain") & _at_release()
     # A checkpoint repeats what waits for its PUBREL under the position that it has.

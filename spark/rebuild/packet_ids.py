@@ -1,9 +1,9 @@
-"""The packet identifiers in use: what clients and broker still owe each other at QoS 1 and 2.
+"""The packet identifiers in use: deliveries and publications at QoS 1 and 2 not yet completed.
 
 Native Spark SQL, one pass, linear: of each packet identifier only the last things that happened to
 it matter, and of each session where it last began anew. So everything is a maximum of positions.
-It gives what the fold of ``projections.state.session`` gives for every log that a broker wrote: an
-acknowledgement is only recorded for what is on its way.
+The result equals the fold of ``projections.state.session`` for every log that a broker wrote: an
+acknowledgement is only recorded for a packet in flight.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from spark.rebuild.session_facts import facts
+from spark.rebuild.session_facts import session_facts_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from spark.datasource.log import Log
+    from spark.datasource import Log
     from spark.rebuild.beginning import Beginnings
 
 _OUT: Final = ("Delivered", "Received", "Acked", "Completed", "Redelivered")
@@ -49,7 +49,7 @@ def pending(log: Log, begin: Beginnings) -> DataFrame:
     subscription; null for what came in), since (when it was last sent, or came in).
     """
     kind = F.col("type")
-    told = facts(log, begin, [*_OUT, *_IN, *_SESSION]).where(
+    told = session_facts_of(log, begin, [*_OUT, *_IN, *_SESSION]).where(
         (kind != "MessagePublished") | ((F.col("qos") == 2) & ~F.col("will"))
     )
     alive = _last_of_each(told).where(

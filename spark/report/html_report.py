@@ -11,15 +11,11 @@ from markupsafe import Markup
 
 from eventstore import display
 from eventstore.format import format_position
-from spark.audit.facts.outcome import RULES
 from spark.report import findings
 from spark.report.plots import plots
-from spark.report.svg import check
 
 if TYPE_CHECKING:
-    from spark.audit.facts.outcome import Outcome
-
-__all__ = ["check", "page"]
+    from spark.audit.facts import Outcome
 
 VIOLATIONS: Final = 100
 """Violations of a rule that are shown."""
@@ -28,7 +24,7 @@ _NAME: Final = 48
 _TITLE: Final = 2000
 
 
-def page(outcome: Outcome) -> str:
+def audit_page(outcome: Outcome) -> str:
     """Return the page; the same outcome gives the same page. Raises NoPlots without matplotlib."""
     return (
         _environment()
@@ -36,8 +32,8 @@ def page(outcome: Outcome) -> str:
         .render(
             outcome=outcome,
             found=findings.verdict(outcome).partition(": ")[2],
-            entries=findings.entries(outcome),
-            broken=findings.broken(outcome, VIOLATIONS),
+            entries=findings.entry_count(outcome),
+            broken=findings.broken_rules(outcome, VIOLATIONS),
             several=len(outcome.nodes) > 1,
             violations=sum(rule.violations for rule in outcome.rules),
             records=sum(node.records for node in outcome.nodes),
@@ -45,7 +41,6 @@ def page(outcome: Outcome) -> str:
             plots=plots(outcome),
             dropped=sum(drop.count for drop in outcome.drops),
             slowest=outcome.slowest[:SLOWEST],
-            promises=RULES,
             version=_version(),
         )
     )
@@ -76,7 +71,7 @@ def _environment() -> Environment:
         "position": format_position,
         "span": findings.milliseconds,
         "utc": _utc,
-        "what": findings.what,
+        "what": findings.violation_text,
         "next_step": findings.next_step,
     }
     return made

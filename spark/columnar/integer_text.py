@@ -1,4 +1,4 @@
-"""Integers in text, many at a time: eight digits by a few operations on a machine word."""
+"""Parses integers in text, many at a time: eight digits by a few operations on a machine word."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from spark.columnar.run_columns import Integers
+    from spark.columnar.integer_columns import Integers
 
 Words: TypeAlias = "NDArray[np.uint64]"
 Flags: TypeAlias = "NDArray[np.bool_]"
@@ -27,8 +27,8 @@ def words_of(text: bytes) -> Words:
     return np.ndarray((len(text) - 7,), "<u8", text, strides=(1,))
 
 
-def parse(text: bytes, begins: Integers, ends: Integers) -> tuple[Integers, Flags]:
-    """Return integers that are written in a text, and which of them are as JSON writes them.
+def parse_integers(text: bytes, begins: Integers, ends: Integers) -> tuple[Integers, Flags]:
+    """Return the integers in a text, and which of them are written as in JSON.
 
     What is none, or takes more than 64 bits, is any number.
     """

@@ -1,4 +1,4 @@
-"""Proves from the log that a broker which was started again has the state that it must have.
+"""Checks from the log that a restarted broker has the state that it must have.
 
 Everything that was acknowledged or on its way is in the log before the last ``BrokerStarted``. What
 the log tells from there on must continue it: the chain is whole, connections end and their wills
@@ -22,25 +22,30 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.display import name as shown
 from eventstore.format import format_position, index_of, position, sequence_of
-from spark.audit.facts.outcome import (
+from projections.audit import Rule, Violation
+from spark.audit.facts import (
     ALL_CLAIM,
     BROKER,
-    CHAIN,
-    MOST,
+    MOST_VIOLATIONS,
     RETAINED_CLAIM,
     SESSION_CLAIM,
-    STATE,
-    Compared,
-    Violation,
+    ClaimsCompared,
 )
-from spark.rebuild.arrow_batches import batches, ddl
-from spark.rebuild.beginning import beginnings
-from spark.rebuild.claim_comparison import SessionClaims, retained_otherwise
-from spark.rebuild.folding import fitting, parsed, session_events
-from spark.rebuild.session_groups import grouped, sorted_by_session
+from spark.rebuild import (
+    SessionClaims,
+    arrow_batches_of,
+    beginnings,
+    ddl,
+    group_by_session,
+    parse_event_json,
+    report_misfits,
+    retained_otherwise,
+    session_events,
+    sorted_by_session,
+)
 from spark.recovery.session_check import SessionRecovery
-from spark.runtime.marked_errors import BadOption, marked_iterator
-from spark.storage.node_names import check_known
+from spark.runtime import BadOption, marked_iterator
+from spark.storage import check_claimed_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,23 +53,22 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from eventstore.format import Position
-    from spark.audit.facts.outcome import Claim
-    from spark.datasource.log import Bounds, Log
-    from spark.rebuild.beginning import Beginnings
-    from spark.rebuild.session_groups import Group
+    from spark.audit.facts import Claim
+    from spark.datasource import Log, LogBounds
+    from spark.rebuild import Beginnings, SessionGroup
 
 RECOVERY: Final = "recovery"
 """The rule for all that a broker must do when it is started again."""
 RULES: Final[Mapping[str, str]] = {
-    CHAIN: "the log goes on with a turn of its own, and what was not finished counts for nothing",
+    Rule.CHAIN: "the log goes on with a turn of its own, and an unfinished turn counts for nothing",
     RECOVERY: "connections end, their wills are published once, sessions go on where they were",
-    STATE: "the broker has the state that the log tells of",
+    Rule.STATE: Rule.STATE.promise,
 }
 """Rule -> what it promises, in the order in which they are told."""
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class BrokerStart:
     """The last start of a node's broker."""
 
     at: Position
@@ -78,10 +82,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecovery:
-    """What a node had when its broker was started, and what became of it."""
+    """What a node's broker recovered when it was started."""
 
     node: str
-    start: Start | None
+    start: BrokerStart | None
     """None: the log does not tell of a start."""
     sessions: int = 0
     """Sessions there were; the numbers below are of these."""
@@ -109,10 +113,10 @@ class RecoveryOutcome:
 
     nodes: tuple[NodeRecovery, ...]
     violations: tuple[Violation, ...]
-    """At most ``MOST``, by node and position."""
+    """At most ``MOST_VIOLATIONS``, by node and position."""
     counts: Mapping[str, int]
     """Rule -> how many violations there are."""
-    compared: tuple[Compared, ...]
+    compared: tuple[ClaimsCompared, ...]
     """What the broker claimed; empty when it was not asked."""
     seconds: float
 
@@ -128,12 +132,12 @@ def recovery_check(
     *,
     tell: Callable[[str], object] = lambda _doing: None,
 ) -> RecoveryOutcome:
-    """Look at the last start in each log; return what there was, and what is wrong.
+    """Check the last start in each log; return what it recovered, and what is wrong.
 
     ``claims`` are those of the running brokers (``where`` is ``broker``). ``tell`` is called with
-    what is done next, in a few words. The log is read as far as it goes now. Raises what reading a
-    log raises (``spark.runtime.marked_errors.found``), CutOff for a log whose state is not known
-    yet, and BadOption for claims about nodes whose logs are not read.
+    what is done next, in a few words. The log is read up to its current end. Raises what reading a
+    log raises (``spark.runtime.marked_errors.find_error``), CutOff for a log whose state is not
+    known yet, and BadOption for claims about nodes whose logs are not read.
     """
     if any(claim.where != BROKER for claim in claims):
         raise BadOption("a recovery is checked with what brokers say, not with projections")
@@ -141,7 +145,7 @@ def recovery_check(
     pinned = log.pinned()
     begin = beginnings(pinned)
     bounds = pinned.bounds()
-    check_known({claim.node for claim in claims}, bounds)
+    check_claimed_nodes({claim.node for claim in claims}, bounds)
     tell("looking for the last start")
     starts, wrong = _look_at_turns(pinned, bounds, _starts(pinned))
     tell("folding the sessions")
@@ -153,7 +157,7 @@ def recovery_check(
     violations = sorted(wrong + found, key=lambda one: (one.node, one.at, one.session or ""))
     return RecoveryOutcome(
         tuple(nodes),
-        tuple(violations[:MOST]),
+        tuple(violations[:MOST_VIOLATIONS]),
         counts,
         tuple(_compared(claims)),
         time.monotonic() - began,
@@ -163,7 +167,7 @@ def recovery_check(
 # ------------------------------------------------------------------------------- the start
 
 
-def _starts(log: Log) -> dict[str, Start]:
+def _starts(log: Log) -> dict[str, BrokerStart]:
     """Return the last start of each node that tells of one."""
     lives = log.only(types=["BrokerStarted", "BrokerStopped"]).entries(
         "node", "position", "time_ms", "type"
@@ -178,7 +182,7 @@ def _starts(log: Log) -> dict[str, Start]:
     )
     # Where the log was cut, the start before may be gone: but not the end behind it.
     return {
-        row["node"]: Start(
+        row["node"]: BrokerStart(
             row["position"],
             row["time_ms"],
             row["before"] != "BrokerStopped"
@@ -190,8 +194,8 @@ def _starts(log: Log) -> dict[str, Start]:
 
 
 def _look_at_turns(
-    log: Log, bounds: Mapping[str, Bounds], starts: Mapping[str, Start]
-) -> tuple[dict[str, Start], list[Violation]]:
+    log: Log, bounds: Mapping[str, LogBounds], starts: Mapping[str, BrokerStart]
+) -> tuple[dict[str, BrokerStart], list[Violation]]:
     """Look at the records at the starts: the last one before each, and that of the start.
 
     That each continues the one before it is checked whenever a log is read.
@@ -208,14 +212,14 @@ def _look_at_turns(
     few = log.having(stream=",".join(last), until=json.dumps(last)).since(json.dumps(first))
     rows = few.records("node", "seq", "part", "last").collect()
     records = {(row["node"], row["seq"]): row for row in rows}
-    looked: dict[str, Start] = {}
+    looked: dict[str, BrokerStart] = {}
     wrong = []
     for node, start in starts.items():
         sequence = sequence_of(start.at)
         before, record = records.get((node, sequence - 1)), records[node, sequence]
         if record["part"] or index_of(start.at):
             what = "the broker was started in the middle of a turn"
-            wrong.append(Violation(CHAIN, node, start.at, None, what))
+            wrong.append(Violation(Rule.CHAIN, start.at, what, node=node))
         interrupted = not record["part"] and before is not None and not before["last"]
         looked[node] = replace(start, interrupted=interrupted)
     return looked, wrong
@@ -240,10 +244,10 @@ _RESULT: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What every task knows."""
+    """What every task needs to know."""
 
     begin: Beginnings
-    starts: Mapping[str, Start]
+    starts: Mapping[str, BrokerStart]
     complete: Mapping[str, Sequence[Position]]
     """By node, where everything that there was is claimed."""
     torn: Mapping[str, Position]
@@ -252,9 +256,9 @@ class _Plan:
 
 def _sessions(
     log: Log,
-    bounds: Mapping[str, Bounds],
+    bounds: Mapping[str, LogBounds],
     begin: Beginnings,
-    starts: Mapping[str, Start],
+    starts: Mapping[str, BrokerStart],
     claims: Sequence[Claim],
 ) -> tuple[list[NodeRecovery], list[Violation], Counter[str]]:
     complete = defaultdict(list)
@@ -285,7 +289,7 @@ def _sessions(
         )
         found = kept.select("node", "session", F.inline("findings"))
         counts = found.groupBy("rule").count().collect()
-        first = found.orderBy("node", "at").limit(MOST).collect()
+        first = found.orderBy("node", "at").limit(MOST_VIOLATIONS).collect()
     finally:
         kept.unpersist()
     numbers = {row["node"]: row for row in sums}
@@ -298,18 +302,19 @@ def _sessions(
         for node in sorted(bounds)
     ]
     violations = [
-        Violation(row["rule"], row["node"], row["at"], row["session"], row["what"]) for row in first
+        Violation(row["rule"], row["at"], row["what"], session=row["session"], node=row["node"])
+        for row in first
     ]
     return nodes, violations, Counter({row["rule"]: row["count"] for row in counts})
 
 
 def _check(plan: _Plan, found: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Check the sessions in sorted batches."""
-    rows = (_checked(plan, group) for group in grouped(found))
-    yield from marked_iterator(batches(rows, _RESULT))
+    rows = (_checked(plan, group) for group in group_by_session(found))
+    yield from marked_iterator(arrow_batches_of(rows, _RESULT))
 
 
-def _checked(plan: _Plan, group: Group) -> dict[str, Any]:
+def _checked(plan: _Plan, group: SessionGroup) -> dict[str, Any]:
     start = plan.starts.get(group.node)
     at_start = start.at if start is not None else None
     recovery = SessionRecovery(group.session, at_start, plan.begin.of(group.node))
@@ -319,13 +324,13 @@ def _checked(plan: _Plan, group: Group) -> dict[str, Any]:
         if not rank:
             claims.compare(at, said)
             continue
-        with fitting(node, at):
-            recovery.take(parsed(text, node, at), at, time_ms, payload)
+        with report_misfits(node, at):
+            recovery.take(parse_event_json(text, node, at), at, time_ms, payload)
     recovery.finish(plan.torn.get(group.node))
     claims.finish()
     before = recovery.before
     findings = [(RECOVERY, one.at, one.what) for one in recovery.findings]
-    findings += [(STATE, at, what) for at, what in claims.findings]
+    findings += [(Rule.STATE, at, what) for at, what in claims.findings]
     return {
         "node": group.node,
         "session": group.session,
@@ -363,13 +368,13 @@ def _otherwise(row: Any) -> Violation:
         what = "the broker has another retained message than the log tells of"
     bound = row["bound"]
     what += f", as of {format_position(bound)}: topic {shown(row['topic'])}"
-    return Violation(STATE, row["node"], bound, None, what)
+    return Violation(Rule.STATE, bound, what, node=row["node"])
 
 
-def _compared(claims: Sequence[Claim]) -> Iterator[Compared]:
+def _compared(claims: Sequence[Claim]) -> Iterator[ClaimsCompared]:
     """Yield how much each broker claimed."""
     for node in sorted({claim.node for claim in claims}):
         own = [claim for claim in claims if claim.node == node]
         counts = Counter(claim.kind for claim in own if claim.digest is not None)
         as_of = max(claim.bound for claim in own)
-        yield Compared(BROKER, node, counts[SESSION_CLAIM], counts[RETAINED_CLAIM], as_of)
+        yield ClaimsCompared(BROKER, node, counts[SESSION_CLAIM], counts[RETAINED_CLAIM], as_of)

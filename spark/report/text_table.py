@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 Cell: TypeAlias = str | int | float | None
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Iterator[str]:
+def table_lines(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Iterator[str]:
     """Yield the lines of a table; text in it must be harmless already.
 
     Numbers stand to the right, and so does text below a title that begins with ``>``.

@@ -1,4 +1,4 @@
-"""The report of an audit for a terminal: the verdict first, then what was broken and where."""
+"""The report of an audit for a terminal: the verdict, then what was broken and where."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 from eventstore.display import counted, escaped, name, size
 from eventstore.format import format_position
 from spark.report import findings
-from spark.report.table import table
+from spark.report.text_table import table_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from spark.audit.facts.outcome import NodeSummary, Outcome
+    from spark.audit.facts import NodeSummary, Outcome
 
 VIOLATIONS: Final = 5
 """Violations of a rule that are shown."""
@@ -23,18 +23,18 @@ _NAME: Final = 40
 _WITHIN: Final = (">half within", ">99 %", ">longest")
 
 
-def text(outcome: Outcome) -> str:
+def audit_text(outcome: Outcome) -> str:
     """Return the report; every line of it is printable."""
-    return "\n".join(lines(outcome)) + "\n"
+    return "\n".join(audit_lines(outcome)) + "\n"
 
 
-def lines(outcome: Outcome) -> Iterator[str]:
+def audit_lines(outcome: Outcome) -> Iterator[str]:
     """Yield the lines of the report."""
     yield findings.verdict(outcome)
     for note in outcome.notes:
         yield f"note: {escaped(note, 500)}"
     yield from _violations(outcome)
-    if findings.entries(outcome):
+    if findings.entry_count(outcome):
         yield from _nodes(outcome)
         yield from _rules(outcome)
         yield from _compared(outcome)
@@ -45,7 +45,7 @@ def lines(outcome: Outcome) -> Iterator[str]:
 
 def _violations(outcome: Outcome) -> Iterator[str]:
     several = len(outcome.nodes) > 1
-    for broken in findings.broken(outcome, VIOLATIONS):
+    for broken in findings.broken_rules(outcome, VIOLATIONS):
         yield ""
         yield f"{broken.result.rule}: {counted(broken.result.violations, 'violation')}"
         yield f"  the promise: {broken.promise}"
@@ -54,7 +54,7 @@ def _violations(outcome: Outcome) -> Iterator[str]:
             where.append(f"at {format_position(one.at)}")
             if one.session is not None:
                 where.append(name(one.session))
-            yield f"  {' '.join(where)}: {findings.what(one)}"
+            yield f"  {' '.join(where)}: {findings.violation_text(one)}"
             yield f"    {findings.next_step(one, several=several)}"
         if broken.more:
             yield f"  and {broken.more:,} more"
@@ -64,7 +64,7 @@ def _nodes(outcome: Outcome) -> Iterator[str]:
     yield ""
     several = len(outcome.nodes) > 1
     head = ["node", "records", "events", "entries", ">stored", "first", "last"]
-    yield from table(
+    yield from table_lines(
         head + ["from", "to (UTC)"] * several,
         [
             [
@@ -88,7 +88,7 @@ def _when(node: NodeSummary, time_ms: int) -> str:
 
 def _rules(outcome: Outcome) -> Iterator[str]:
     yield ""
-    yield from table(
+    yield from table_lines(
         ("promise", "checked", "", "broken"),
         [(rule.rule, rule.checked, rule.unit, rule.violations) for rule in outcome.rules],
     )
@@ -108,7 +108,7 @@ def _compared(outcome: Outcome) -> Iterator[str]:
 def _traffic(outcome: Outcome) -> Iterator[str]:
     if outcome.latencies:
         yield ""
-        yield from table(
+        yield from table_lines(
             ("publication to acknowledgement", "deliveries", *_WITHIN),
             [
                 (
@@ -116,7 +116,7 @@ def _traffic(outcome: Outcome) -> Iterator[str]:
                     sum(one.counts),
                     findings.milliseconds(one.p50_ms),
                     findings.milliseconds(one.p99_ms),
-                    findings.largest(one),
+                    findings.longest_latency(one),
                 )
                 for one in outcome.latencies
             ],
@@ -127,7 +127,7 @@ def _traffic(outcome: Outcome) -> Iterator[str]:
     if outcome.slowest:
         yield ""
         several = len(outcome.nodes) > 1
-        yield from table(
+        yield from table_lines(
             ("slowest sessions", *(["node"] if several else []), "deliveries", *_WITHIN),
             [
                 (
@@ -146,7 +146,7 @@ def _traffic(outcome: Outcome) -> Iterator[str]:
         reasons: Counter[str] = Counter()
         for drop in outcome.drops:
             reasons[drop.reason] += drop.count
-        yield from table(
+        yield from table_lines(
             ("dropped because of", "messages"),
             [(escaped(reason, _NAME), count) for reason, count in reasons.most_common()],
         )

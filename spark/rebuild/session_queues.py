@@ -1,4 +1,4 @@
-"""The messages that wait for sessions which are away, or have too much on its way to them."""
+"""The messages queued for sessions that are offline or have a full in-flight window."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from eventstore.format import Run
     from projections.state import SessionFold
-    from spark.datasource.log import Log
+    from spark.datasource import Log
     from spark.rebuild.beginning import Beginnings
 
 _STRING, _BOOLEAN, _INT, _BIGINT = pa.string(), pa.bool_(), pa.int32(), pa.int64()

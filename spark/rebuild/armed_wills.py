@@ -1,4 +1,4 @@
-"""The wills that are armed: what will be published when connections end without a word."""
+"""The wills that are armed: published when a connection ends without DISCONNECT."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from spark.rebuild.session_facts import facts
+from spark.rebuild.session_facts import session_facts_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from spark.datasource.log import Log
+    from spark.datasource import Log
     from spark.rebuild.beginning import Beginnings
 
 _ENDS: Final = ("SessionOpened", "SessionExpired", "WillFired", "WillCancelled")
@@ -23,12 +23,12 @@ def wills(log: Log, begin: Beginnings) -> DataFrame:
 
     ``begin`` is what :func:`spark.rebuild.beginning.beginnings` found. Columns: node, session,
     topic, qos, retain, ref (position of the WillArmed), delay (seconds; null where that record was
-    cut off), size, payload (both null where the log, as it is now, does not have it any more).
+    cut off), size, payload (both null where the log no longer has it).
     """
     armed = F.col("type") == "WillArmed"
     will = F.struct("topic", "qos", "retain", F.coalesce("ref", "position").alias("ref"))
     last = (
-        facts(log, begin, ["WillArmed", *_ENDS])
+        session_facts_of(log, begin, ["WillArmed", *_ENDS])
         .groupBy("node", "session")
         .agg(
             F.max(F.when(armed, F.col("position"))).alias("armed"),

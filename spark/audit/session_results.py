@@ -1,4 +1,4 @@
-"""What the audit of sessions gives back: few rows of one table, and totals for each task."""
+"""The results of the audit of sessions: few rows of one table, and totals of each task."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import orjson
 import pyarrow as pa
 
 from projections.audit import BUCKETS
-from spark.audit.facts.outcome import MOST
+from spark.audit.facts import MOST_VIOLATIONS
 
 if TYPE_CHECKING:
     from array import array
@@ -25,7 +25,7 @@ NEEDED: Final = "needed"
 CONNECTED: Final = "connected"
 """The session had a connection from ``at`` on; ``refs`` are the times of its begin and end."""
 TOTALS: Final = "totals"
-"""``data`` is JSON, see :class:`Totals`."""
+"""``data`` is JSON, see :class:`AuditTotals`."""
 
 DDL: Final = (
     "kind string, node string, session string, at bigint, rule string, ref bigint, what string, "
@@ -46,14 +46,14 @@ SCHEMA: Final = pa.schema(
 )
 
 SLOWEST: Final = 20
-"""Sessions that are told of."""
+"""Sessions that are reported."""
 _ROWS: Final = 2048
 _REFS: Final = 65_536
 """Positions in one row."""
 
 
-class Totals:
-    """Counts that can be put together from all tasks."""
+class AuditTotals:
+    """Counts that can be added up over all tasks."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -128,12 +128,12 @@ def bounded(bucket: int, longest_ms: int) -> int:
     return min((1 << bucket) - 1, longest_ms)
 
 
-class Results:
+class SessionResults:
     """Gathers what a task finds; with ``connections`` also when sessions had connections."""
 
     def __init__(self, *, connections: bool = False) -> None:
         self.connections = connections
-        self.totals = Totals()
+        self.totals = AuditTotals()
         self._rows: list[tuple[Any, ...]] = []
         self._kept: Counter[str] = Counter()
 
@@ -148,7 +148,7 @@ class Results:
     ) -> None:
         """Add a violation; those that are too many are counted."""
         self.totals.counts[f"wrong {rule}"] += 1
-        if self._kept[rule] < MOST:
+        if self._kept[rule] < MOST_VIOLATIONS:
             self._kept[rule] += 1
             self._rows.append((VIOLATION, node, session, at, rule, ref, what, None, None))
 

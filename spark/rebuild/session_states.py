@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from projections.state import SessionFold, SubscriptionState
-    from spark.datasource.log import Log
+    from spark.datasource import Log
     from spark.rebuild.beginning import Beginnings
 
 _STRING, _BOOLEAN, _INT, _BIGINT = pa.string(), pa.bool_(), pa.int32(), pa.int64()
@@ -77,13 +77,13 @@ def sessions(log: Log, begin: Beginnings) -> DataFrame:
     return fold_sessions(log, begin, _rows, SCHEMA)
 
 
-def texts_of(folded: SessionFold) -> list[bytes] | None:
+def session_texts_of(folded: SessionFold) -> list[bytes] | None:
     """Return the JSON of the snapshot of a state, one text a part; None without a state."""
     return None if folded.state is None else list(map(orjson.dumps, encode_session(folded.state)))
 
 
 def _rows(node: str, folded: SessionFold) -> Iterator[dict[str, Any]]:
-    state, texts = folded.state, texts_of(folded)
+    state, texts = folded.state, session_texts_of(folded)
     if state is None or texts is None:
         return
     will = state.will

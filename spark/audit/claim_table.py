@@ -1,4 +1,4 @@
-"""Claims as a table, and what of them the logs cannot tell."""
+"""Claims as a table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
 
-from spark.audit.facts.outcome import ALL_CLAIM, RETAINED_CLAIM, SESSION_CLAIM, Compared
+from spark.audit.facts import ALL_CLAIM, RETAINED_CLAIM, SESSION_CLAIM, ClaimsCompared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,14 +16,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from eventstore.format import Position
-    from spark.audit.facts.outcome import Claim
+    from spark.audit.facts import Claim
 
 COLUMNS: Final = ("where", "node", "kind", "name", "bound", "digest")
 _DDL: Final = "where string, node string, kind string, name string, bound bigint, digest string"
 _AT_ONCE: Final = 10_000
 
 
-def table(spark: SparkSession, claims: Iterable[Claim] | DataFrame | None) -> DataFrame | None:
+def claim_table_of(
+    spark: SparkSession, claims: Iterable[Claim] | DataFrame | None
+) -> DataFrame | None:
     """Return claims as a table, None when there are none."""
     if claims is None or isinstance(claims, DataFrame):
         return None if claims is None else claims.select(*COLUMNS)
@@ -31,8 +33,8 @@ def table(spark: SparkSession, claims: Iterable[Claim] | DataFrame | None) -> Da
     return spark.createDataFrame(rows, _DDL) if rows else None
 
 
-def compared(claims: DataFrame) -> tuple[Compared, ...]:
-    """Return how much is claimed, and up to where."""
+def claims_compared(claims: DataFrame) -> tuple[ClaimsCompared, ...]:
+    """Return the number of claims by source and node, and their last position."""
     found = (
         claims.groupBy("where", "node")
         .agg(
@@ -43,11 +45,11 @@ def compared(claims: DataFrame) -> tuple[Compared, ...]:
         .orderBy("where", "node")
         .collect()
     )
-    return tuple(Compared(*row) for row in found)
+    return tuple(ClaimsCompared(*row) for row in found)
 
 
-def complete(claims: DataFrame) -> dict[str, list[tuple[Position, str]]]:
-    """Return for each node where somebody claims to have told of all: (bound, who)."""
+def complete_claims(claims: DataFrame) -> dict[str, list[tuple[Position, str]]]:
+    """Return for each node where its claims are complete: (bound, source)."""
     found: dict[str, list[tuple[Position, str]]] = {}
     for row in claims.where(F.col("kind") == ALL_CLAIM).distinct().collect():
         found.setdefault(row["node"], []).append((row["bound"], row["where"]))

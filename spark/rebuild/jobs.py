@@ -1,0 +1,44 @@
+"""The jobs of ``foldmq spark rebuild``: every projection, rebuilt from the log alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from spark.rebuild.armed_wills import wills
+from spark.rebuild.beginning import beginnings
+from spark.rebuild.packet_ids import pending
+from spark.rebuild.retained_messages import retained
+from spark.rebuild.session_queues import queues
+from spark.rebuild.session_states import sessions
+from spark.runtime import BadOption
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import DataFrame
+
+    from spark.datasource import Log
+    from spark.rebuild.beginning import Beginnings
+
+
+def rebuild(log: Log, what: str) -> DataFrame:
+    """Return one of the :data:`JOBS`, as of the end of the log (see ``Log.until``).
+
+    Raises CutOff when the state cannot be known there: a log that was cut begins with a checkpoint.
+    """
+    job = _JOBS.get(what)
+    if job is None:
+        raise BadOption(f"nothing is called {what!r:.60}: there are {', '.join(JOBS)}")
+    pinned = log.pinned()
+    return job(pinned, beginnings(pinned))
+
+
+_JOBS: Final[Mapping[str, Callable[[Log, Beginnings], DataFrame]]] = {
+    "sessions": sessions,
+    "retained": lambda log, _begin: retained(log),
+    "pending": pending,
+    "queues": queues,
+    "wills": wills,
+}
+JOBS: Final = tuple(_JOBS)
+"""What can be rebuilt."""
