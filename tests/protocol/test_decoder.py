@@ -255,8 +255,8 @@ def test_the_memory_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     messages = [Publish(b"new/%04d" % i, b"", 0, False, False, 0) for i in range(1000)]
     messages.append(Publish(b"long" * 1000, b"", 0, False, False, 0))
     assert decode([CONNECT + b"".join(map(encode, messages))], LIMIT)[0][1:] == messages
-    assert len(publish_runs._known) <= 100
-    assert max(map(len, publish_runs._known)) <= 256
+    assert len(publish_runs.known_topics) <= 100
+    assert max(map(len, publish_runs.known_topics)) <= 256
 
 
 # --- framing and limits ----------------------------------------------------------------------
