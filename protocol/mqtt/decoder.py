@@ -293,12 +293,16 @@ class Decoder:
             first = data[at]
             if first not in level.legal:
                 raise level.first_byte_violation(first)
-            framed = level.read_frame(data, at + 1)
-            if framed is None:
-                self._needed = end - at + 1
-                break
-            length, body = framed
-            stop = body + length
+            body = at + 2
+            if body <= end and data[at + 1] < 0x80:  # the most common case first
+                stop = body + data[at + 1]
+            else:
+                framed = level.read_frame(data, at + 1)
+                if framed is None:
+                    self._needed = end - at + 1
+                    break
+                length, body = framed
+                stop = body + length
             if stop - at > self._limit:
                 raise level.too_large(stop - at, self._limit)
             if stop > end:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
@@ -216,12 +217,19 @@ class Publishes:
         payloads = self._payloads
         if len(payloads) < len(self.packets):
             # A packet's length alone tells how long its Remaining Length field is: the decoder
-            # keeps only packets that encode it in as few bytes as possible. At level 5 a property
-            # length of 0 follows the topic: of packets with properties the payloads are there.
+            # keeps only packets that encode it in as few bytes as possible. So it is with blocks
+            # and Property Lengths, which are there at level 5.
             head = 4 if self.blocks is None else 5
+            places = (
+                repeat(0)
+                if not self.blocks
+                else [size + (size > 127) + (size > 16383) for size in map(len, self.blocks)]
+            )
             payloads += [
-                packet[head + len(topic) + (size > 129) + (size > 16386) + (size > 2097155) :]
-                for topic, packet in zip(self.topics, self.packets, strict=True)
+                packet[
+                    head + place + len(topic) + (size > 129) + (size > 16386) + (size > 2097155) :
+                ]
+                for topic, packet, place in zip(self.topics, self.packets, places, strict=False)
                 for size in (len(packet),)
             ]
         return payloads

@@ -20,11 +20,11 @@ Properties that the broker obeys, of all other packets, are read into fields.
 Where things are
 ================
 
-- ``property_table``: each property, what it is and where it may stand; ``property_block``: reading.
+- ``property_table``: each property, what it is and where it may stand; ``property_block``: blocks.
 - ``level_reader``: all that a client sends; ``connect_packet``, ``publish_columns``,
   ``subscription_packets``, ``short_packets``: packet by packet; ``packet_fields``: by field.
 - ``answers``: what a server sends but messages; ``publish_writer``: messages, once for each *wire*,
-  the way in which receivers at level 5 differ; ``property_writer``: properties of both.
+  the way in which receivers differ.
 - ``client_writer``: what clients send, for tools and tests; ``answer_reader``: what a server sends,
   read back, for traces.
 

@@ -1,4 +1,4 @@
-"""Reading property blocks: checked in one pass, whatever they hold, in linear time.
+"""Property blocks, read and written: checked in one pass, whatever they hold, in linear time.
 
 A block is what stands between a Property Length and what follows it. ``read_block`` returns the
 values; ``MessageBlock`` is what a message's block becomes: the bytes that go on to subscribers, put
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from protocol.mqtt.packets import PacketType
 from protocol.mqtt.protocol_error import ProtocolError
 from protocol.mqtt.reason_codes import ReasonCode
+from protocol.mqtt.remaining_length import encode_length
 from protocol.mqtt5.property_table import (
     CONTENT_TYPE,
     CORRELATION_DATA,
@@ -24,6 +25,7 @@ from protocol.mqtt5.property_table import (
     SESSION_EXPIRY,
     SUBSCRIPTION_IDENTIFIER,
     TOPIC_ALIAS,
+    USER_PROPERTY,
     WILL,
     WILL_DELAY,
     Kind,
@@ -33,6 +35,8 @@ from protocol.mqtt5.property_table import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from protocol.mqtt.packets import UserProperties
 
 MAX_BLOCK = 65_535
 """The largest property block read, in bytes.
@@ -244,6 +248,46 @@ def _not_allowed(data: bytes, at: int, stop: int, place: Place) -> ProtocolError
     if place == PacketType.DISCONNECT and identifier == SESSION_EXPIRY:
         return violation(f"{where} with {prop.name}, which only a client sends", prop.statement)
     return malformed(f"{where} with {prop.name}, which does not belong there")
+
+
+def encode_property(identifier: int, value: Value) -> bytes:
+    """Encode a property; the checks of reading are not made again.
+
+    Raises ``ValueError`` for a value that does not fit, ``TypeError`` for one of another kind.
+    """
+    mark, kind = bytes((identifier,)), PROPERTIES[identifier].kind
+    if kind is Kind.PAIR and isinstance(value, tuple):
+        return mark + _field(value[0].encode()) + _field(value[1].encode())
+    if kind is Kind.TEXT and isinstance(value, str):
+        return mark + _field(value.encode())
+    if kind is Kind.BINARY and isinstance(value, bytes):
+        return mark + _field(value)
+    if not isinstance(value, int):
+        raise TypeError(f"{PROPERTIES[identifier].name} cannot be {value!r}")
+    if kind is Kind.VARIABLE:
+        return mark + encode_length(value)
+    try:
+        return mark + value.to_bytes(_WIDTHS[kind], "big")
+    except OverflowError:
+        raise ValueError(f"{PROPERTIES[identifier].name} cannot be {value}") from None
+
+
+def encode_block(values: Mapping[int, Value | None], user: UserProperties = ()) -> bytes:
+    """Encode properties, those that are None left out, without their length."""
+    parts = [encode_property(one, value) for one, value in values.items() if value is not None]
+    parts += [encode_property(USER_PROPERTY, pair) for pair in user]
+    return b"".join(parts)
+
+
+def with_length(block: bytes) -> bytes:
+    """Put the Property Length before properties."""
+    return encode_length(len(block)) + block
+
+
+def _field(raw: bytes) -> bytes:
+    if len(raw) > 65_535:
+        raise ValueError(f"a field of {len(raw)} bytes cannot be encoded")
+    return len(raw).to_bytes(2, "big") + raw
 
 
 class MessageBlock(NamedTuple):

@@ -4,9 +4,9 @@ It is as in ``protocol.mqtt.publish_runs``, with two columns more: property bloc
 a topic alias stands for. A run is one of packets that are alike in the Property Length too; its
 blocks are cut with the other columns, and each different one is looked at once.
 
-Where no message of a batch has properties, it has no blocks, and payloads of verbatim packets are
-not cut out; from the first block on it has all of these. From the first alias on a batch is not
-verbatim: an alias is the business of one connection and goes nowhere else.
+Where no message of a batch has properties, it has no blocks. From the first alias on a batch is not
+verbatim, so that its payloads are cut out: an alias is the business of one connection and goes
+nowhere else.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from protocol.mqtt5.property_block import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from protocol.mqtt.packets import Publishes
 
 
@@ -159,7 +161,7 @@ def check_topic(topic: bytes) -> None:
 class _Columns:
     """The columns of a batch of which a message has properties."""
 
-    __slots__ = ("aliases", "batch", "blocks", "cuts_payloads", "verbatim", "with_blocks")
+    __slots__ = ("aliases", "batch", "blocks", "verbatim", "with_blocks")
 
     def __init__(self, batch: Publishes, aliases: TopicAliases) -> None:
         self.batch = batch
@@ -167,47 +169,42 @@ class _Columns:
         self.blocks: list[bytes] = []
         self.with_blocks = False
         self.verbatim = not batch.qos and not batch.retain
-        self.cuts_payloads = not self.verbatim
 
     def add(self, data: bytes, at: int, name: int, name_end: int, mark: int, stop: int) -> int:
         """Append all but the identifier of a packet; return where its payload begins.
 
         Raises ``ProtocolError``.
         """
-        batch, topic = self.batch, data[name:name_end]
-        begin, rest = find_block(data, mark, stop, "PUBLISH")
+        batch, topic, size = self.batch, data[name:name_end], data[mark]
+        begin, rest = mark + 1, mark + 1 + size
+        if size > 127 or rest > stop:
+            begin, rest = find_block(data, mark, stop, "PUBLISH")
         raw = data[begin:rest]
         found = known_blocks.get(raw) or read_message_block(raw)
         if found.alias:
             topic = self.aliases.resolve(found.alias, topic)
-            self._end_verbatim()
+            if self.verbatim:
+                self._end_verbatim()
         elif topic not in known_topics:
             check_topic(topic)
-        if found.block and not self.with_blocks:
-            self._begin_blocks()
         if self.with_blocks:
             self.blocks.append(found.block)
-        if self.cuts_payloads:
-            batch.payloads.append(data[rest:stop])
+        elif found.block:
+            self.blocks = batch.blocks = [b""] * len(batch.topics)
+            self.with_blocks = True
+            self.blocks.append(found.block)
         if self.verbatim:
             batch.packets.append(data[at:stop])
+        else:
+            batch.payloads.append(data[rest:stop])
         batch.topics.append(topic)
         return rest
 
-    def _begin_blocks(self) -> None:
-        """Have blocks, and payloads, from here on: the first block has come."""
-        batch = self.batch
-        batch.payloads  # noqa: B018 (cuts them out of the packets so far)
-        self.blocks = batch.blocks = [b""] * len(batch.topics)
-        self.with_blocks = self.cuts_payloads = True
-
     def _end_verbatim(self) -> None:
         """Keep no packets: one of them has an alias."""
-        if self.verbatim:
-            self.batch.payloads  # noqa: B018 (cuts them out of the packets so far)
-            self.batch.packets.clear()
-            self.verbatim = False
-            self.cuts_payloads = True
+        self.batch.payloads  # noqa: B018 (cuts them out of the packets so far)
+        self.batch.packets.clear()
+        self.verbatim = False
 
 
 class _Shape:
@@ -279,7 +276,7 @@ def _take_run(
     if columns is None:
         columns = _Columns(batch, aliases)
     run = shape.data[shape.stop : shape.stop + shape.size * count]
-    fields = cut_columns(run, *shape.fields(batch.qos, payloads=columns.cuts_payloads))
+    fields = cut_columns(run, *shape.fields(batch.qos, payloads=not columns.verbatim))
     topics = fields.pop(0)
     ids = fields.pop(0) if batch.qos else ()
     raws = fields.pop(0) if shape.block else ()
@@ -297,14 +294,23 @@ def _take_run(
     batch.topics += topics
     batch.packet_ids += ids
     if columns.with_blocks:
-        blocks = {raw: one.block for raw, one in found.items()}
-        columns.blocks += map(blocks.__getitem__, raws) if raws else [b""] * count
-    if columns.cuts_payloads:
-        batch.payloads.extend(fields.pop())
+        columns.blocks += _blocks(raws, found, count)
     if columns.verbatim:
         (packets,) = cut_columns(run, f"{shape.size}s", 1)
         batch.packets += packets
+    else:
+        batch.payloads.extend(fields.pop())
     return count
+
+
+def _blocks(raws: Sequence[bytes], found: dict[bytes, MessageBlock], count: int) -> Iterable[bytes]:
+    """Return the block of each message of a run."""
+    if not raws:
+        return [b""] * count
+    if len(found) == 1:
+        return [found[raws[0]].block] * count
+    by_raw = {raw: one.block for raw, one in found.items()}
+    return map(by_raw.__getitem__, raws)
 
 
 def _check_topics(topics: list[bytes], found: dict[bytes, MessageBlock]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from protocol.mqtt.packets import Acks, Auth, Disconnect, PacketType
 from protocol.mqtt.publish_runs import count_alike
@@ -16,6 +16,9 @@ from protocol.mqtt.reason_codes import FROM_CLIENTS, STATEMENTS
 from protocol.mqtt5 import property_table as table
 from protocol.mqtt5.packet_fields import Fields
 from protocol.mqtt5.property_block import malformed, violation
+
+if TYPE_CHECKING:
+    from protocol.mqtt.protocol_error import ProtocolError
 
 _LONGEST_RUN_SIZE = 6
 """Bytes of the longest acknowledgement without properties: with a reason code and a 0."""
@@ -27,6 +30,17 @@ def read_acks(data: bytes, at: int, body: int, stop: int, batch: Acks, most: int
     At most ``most``. Returns the offset of the first byte not read. Raises ``ProtocolError``.
     """
     size = stop - at
+    if (  # the most common case first: a single one, and nothing is wrong
+        size <= _LONGEST_RUN_SIZE
+        and data[stop : stop + 2] != data[at : at + 2]
+        and size >= 4
+        and not any(data[at + 4 : stop])
+    ):
+        packet_id = data[at + 2] << 8 | data[at + 3]
+        if not packet_id:
+            raise _no_identifier(batch)
+        batch.packet_ids.append(packet_id)
+        return stop
     if body - at != 2 or not 4 <= size <= _LONGEST_RUN_SIZE or (size == 6 and data[at + 5]):
         _read_ack(data[body:stop], batch)
         return stop
@@ -61,8 +75,12 @@ def _add(batch: Acks, ids: list[int], reasons: bytes) -> None:
         batch.reasons += reasons[:wrong]
     if wrong < len(ids):
         if not ids[wrong]:
-            raise violation(f"{batch.kind.name} with packet identifier 0", "MQTT-2.2.1-5")
+            raise _no_identifier(batch)
         check_reason(batch.kind, reasons[wrong])
+
+
+def _no_identifier(batch: Acks) -> ProtocolError:
+    return violation(f"{batch.kind.name} with packet identifier 0", "MQTT-2.2.1-5")
 
 
 def _read_ack(body: bytes, batch: Acks) -> None:
