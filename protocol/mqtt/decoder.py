@@ -242,7 +242,8 @@ class Decoder:
             length, body = framed
             stop = body + length
             if stop - at > self._limit:
-                raise self._too_large(data, body, stop - at)
+                self._needed = self._refuse_size(data, at, body, stop)
+                break
             if stop > end:
                 self._needed = stop - at
                 break
@@ -353,12 +354,18 @@ class Decoder:
         self._limit = self._max_packet_size
         return connect
 
-    def _too_large(self, data: bytes, body: int, size: int) -> ProtocolError:
-        """Say that a packet is too large; of a CONNECT, the level may be known all the same."""
+    def _refuse_size(self, data: bytes, at: int, body: int, stop: int) -> int:
+        """Raise ``ProtocolError`` for a packet that is too large.
+
+        A CONNECT may name level 5, where its refusal has a reason: if that part of it has not come
+        yet, the bytes needed for it are returned.
+        """
         if self._legal is _FIRST and self._level5 is not None:
-            self.level = MQTT_5 * _names_level5(data[body:])
-        return ProtocolError(
-            f"packet of {size} bytes, at most {self._limit} are accepted",
+            if len(data) - body <= _LEVEL_AT:
+                return body - at + _LEVEL_AT + 1
+            self.level = MQTT_5 * _names_level5(data[body : body + _LEVEL_AT + 1])
+        raise ProtocolError(
+            f"packet of {stop - at} bytes, at most {self._limit} are accepted",
             "MQTT-3.2.2-15" if self.level == MQTT_5 else "MQTT-4.8.0-1",
             reason=ReasonCode.PACKET_TOO_LARGE,
         )

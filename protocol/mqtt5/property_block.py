@@ -22,7 +22,6 @@ from protocol.mqtt5.property_table import (
     PAYLOAD_FORMAT,
     PROPERTIES,
     RESPONSE_TOPIC,
-    SESSION_EXPIRY,
     SUBSCRIPTION_IDENTIFIER,
     TOPIC_ALIAS,
     USER_PROPERTY,
@@ -245,8 +244,6 @@ def _not_allowed(data: bytes, at: int, stop: int, place: Place) -> ProtocolError
     if place in prop.from_servers:
         statement = prop.statement if place == PacketType.DISCONNECT else "MQTT-4.13.1-1"
         return violation(f"{where} with {prop.name}, which only a server sends", statement)
-    if place == PacketType.DISCONNECT and identifier == SESSION_EXPIRY:
-        return violation(f"{where} with {prop.name}, which only a client sends", prop.statement)
     return malformed(f"{where} with {prop.name}, which does not belong there")
 
 
