@@ -86,11 +86,16 @@ class Outgoing5:
     ) -> None:
         self.qos = wire.qos
         self._payloads = payloads
-        used = _aliases(topics, wire, numbers)
-        if wire.aliases is AliasUse.NUMBERS:
-            topics = [b"" if number else topic for topic, number in zip(topics, used, strict=True)]
-        ends = _ends(len(topics), blocks, used, wire)
-        self._ends: Sequence[bytes] | None = ends
+        ends: Sequence[bytes] | None = None
+        if wire.aliases:
+            used = [numbers.get(topic, 0) for topic in topics]
+            ends = _ends_with_aliases(blocks, used, wire)
+            if wire.aliases is AliasUse.NUMBERS:
+                pairs = zip(topics, used, strict=True)
+                topics = [b"" if number else topic for topic, number in pairs]
+        elif blocks or wire.identifiers:
+            ends = _ends(len(topics), blocks, wire)
+        self._ends = ends
         """Property Length and properties of each message; None: none has any."""
         sizes = list(map(len, payloads))
         extra = 2 if wire.qos else 0
@@ -178,27 +183,29 @@ def _closed_ids() -> list[bytes]:
     return [number + b"\0" for number in PID_BYTES]
 
 
-def _aliases(topics: Sequence[bytes], wire: Wire, numbers: Mapping[bytes, int]) -> Sequence[int]:
-    """Return the alias of each message, 0 where it has none; empty if none is used."""
-    if wire.aliases is AliasUse.NONE:
-        return ()
-    return [numbers.get(topic, 0) for topic in topics]
+def _identifiers(wire: Wire) -> bytes:
+    """Encode the subscription identifiers of a wire."""
+    if not wire.identifiers:
+        return b""
+    return b"".join([encode_property(SUBSCRIPTION_IDENTIFIER, one) for one in wire.identifiers])
 
 
-def _ends(
-    count: int, blocks: Sequence[bytes], used: Sequence[int], wire: Wire
-) -> Sequence[bytes] | None:
-    """Complete the blocks of messages, with their lengths; None if none has properties."""
-    common = b"".join(
-        encode_property(SUBSCRIPTION_IDENTIFIER, number) for number in wire.identifiers
-    )
-    if not any(used):
-        if not blocks:
-            return [with_length(common)] * count if common else None
-        whole = {block: _end(block, wire.waited, common) for block in set(blocks)}
-        return list(map(whole.__getitem__, blocks))
-    pairs = list(zip(blocks or repeat(b"", count), used, strict=True))
-    parts = {
+def _ends(count: int, blocks: Sequence[bytes], wire: Wire) -> Sequence[bytes]:
+    """Complete the blocks of messages, with their lengths."""
+    common = _identifiers(wire)
+    if not blocks:
+        return [with_length(common)] * count
+    if len(blocks) == 1:
+        return [_end(blocks[0], wire.waited, common)]
+    whole = {block: _end(block, wire.waited, common) for block in set(blocks)}
+    return list(map(whole.__getitem__, blocks))
+
+
+def _ends_with_aliases(blocks: Sequence[bytes], used: Sequence[int], wire: Wire) -> Sequence[bytes]:
+    """Complete the blocks of messages with the topic aliases that are used, 0 for none."""
+    common = _identifiers(wire)
+    pairs = list(zip(blocks or repeat(b"", len(used)), used, strict=True))
+    whole = {
         (block, number): _end(
             block,
             wire.waited,
@@ -206,7 +213,7 @@ def _ends(
         )
         for block, number in set(pairs)
     }
-    return list(map(parts.__getitem__, pairs))
+    return list(map(whole.__getitem__, pairs))
 
 
 def _end(block: bytes, waited: int, behind: bytes) -> bytes:
