@@ -23,9 +23,9 @@ all. The decoder also holds the two rules that need to know what came before: th
 a CONNECT, and there is no second. All other rules about what may be sent when (packet identifiers
 in use, keep alive, quotas) belong to the session, which has the state to judge.
 
-Versions: MQTT 3.1 and 3.1.1 are decoded. Of a CONNECT of any other level only the level is read,
-so that it can be answered with return code 0x01. Packets have a ``properties`` field, which stays
-None until MQTT 5 is decoded too.
+Versions: MQTT 3.1 and 3.1.1 are decoded here, and MQTT 5 too by a decoder that was given what reads
+it, from ``protocol.mqtt5``. Of a CONNECT of any other level only the level is read, so that it can
+be answered with return code 0x01 or, above 5, reason code 0x84.
 
 Batches
 =======
@@ -43,7 +43,7 @@ Topics stay raw bytes on this path: they are validated, once per different topic
 Where things are
 ================
 
-- ``packets``: the values; ``protocol_error``: the error.
+- ``packets``: the values; ``protocol_error``: the error; ``reason_codes``: those of MQTT 5.
 - ``decoder``: one connection; ``publish_runs``: PUBLISH and acknowledgements; ``control_packets``:
   the rest; ``remaining_length``: the Remaining Length.
 - ``encoder``: everything a server sends, and what clients send, for tools and tests;

@@ -43,7 +43,7 @@ MAX_CONNECT_SIZE = 327_701
 """The largest CONNECT there can be in MQTT 3.1 and 3.1.1, in bytes: five fields of 65 535 bytes.
 
 It is the limit for the first packet, so that a client that has not said who it is cannot make the
-broker keep more than that.
+broker keep more than that; at level 5, too, where properties could make it larger.
 """
 
 _CONNECT = 0x10
