@@ -15,7 +15,7 @@ from protocol.mqtt.packets import (
 from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt5.connect_packet import parse_connect
 from protocol.mqtt5.packet_fields import read_frame
-from protocol.mqtt5.property_block import malformed, violation
+from protocol.mqtt5.property_block import malformed, violation, work_of
 from protocol.mqtt5.publish_columns import TopicAliases, read_publishes
 from protocol.mqtt5.short_packets import parse_auth, parse_disconnect, read_acks
 from protocol.mqtt5.subscription_packets import SubscriptionReader
@@ -54,6 +54,7 @@ class LevelReader:
     legal = _LEGAL
     """The first bytes of packets that are legal after CONNECT."""
     read_frame = staticmethod(read_frame)
+    work_of = staticmethod(work_of)
 
     def __init__(self, max_topic_aliases: int = 0) -> None:
         self.aliases = TopicAliases(max_topic_aliases)
@@ -81,16 +82,16 @@ class LevelReader:
             to.append(batch)
             weight = 8 if batch.qos else 1
             most = (room + weight - 1) // weight
-            end = read_publishes(data, at, body, stop, limit, batch, most, self.aliases)
+            end, left = read_publishes(data, at, body, stop, limit, batch, most, self.aliases)
             batch.size = end - at
-            return end, len(batch) * weight
+            return end, (most - left) * weight
         if first in _ACKS:
             acks = Acks(_ACKS[first])
             to.append(acks)
             end = read_acks(data, at, body, stop, acks, room)
-            return end, len(acks)
+            return end, len(acks) + work_of(stop - at)
         to.append(self._parse(PacketType(first >> 4), data[body:stop]))
-        return stop, 1
+        return stop, 1 + work_of(stop - at)
 
     def subscription_reader(self, first: int, body: bytes) -> SubscriptionReader:
         """Return what reads a SUBSCRIBE or UNSUBSCRIBE; raises ``ProtocolError``."""

@@ -43,8 +43,11 @@ MAX_BLOCK = 65_535
 A block may be as large as a packet, and each property of it costs time that a payload does not.
 """
 
+LARGE_BLOCK = 512
+"""Blocks of more bytes are read each time, and count for the work that it is."""
+_BYTES_A_PACKET = 16
+"""Bytes of properties that take about as long as a small packet."""
 _KNOWN_BLOCKS = 4096
-_KNOWN_BLOCK_SIZE = 512
 
 Value: TypeAlias = int | str | bytes | tuple[str, str]
 Span: TypeAlias = tuple[Property, Value, int, int]
@@ -124,6 +127,11 @@ def find_block(data: bytes, at: int, stop: int, what: str) -> tuple[int, int]:
             reason=ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
         )
     return begin, begin + length
+
+
+def work_of(size: int) -> int:
+    """Return as how many packets more so many bytes count that may be properties."""
+    return size // _BYTES_A_PACKET if size > LARGE_BLOCK else 0
 
 
 def spans(
@@ -307,7 +315,7 @@ NO_PROPERTIES = MessageBlock(b"", 0, -1, False)
 known_blocks: dict[bytes, MessageBlock] = {b"": NO_PROPERTIES}
 """Blocks of PUBLISH packets from clients that were read, by their bytes, shared by all connections.
 
-At most ``_KNOWN_BLOCKS`` of at most ``_KNOWN_BLOCK_SIZE`` bytes. It saves time and decides nothing,
+At most ``_KNOWN_BLOCKS`` of at most ``LARGE_BLOCK`` bytes. It saves time and decides nothing,
 so it may be emptied at will.
 """
 
@@ -317,7 +325,7 @@ def read_message_block(raw: bytes) -> MessageBlock:
     found = known_blocks.get(raw)
     if found is None:
         found = split_message_block(raw, PacketType.PUBLISH)
-        if len(raw) <= _KNOWN_BLOCK_SIZE:
+        if len(raw) <= LARGE_BLOCK:
             if len(known_blocks) >= _KNOWN_BLOCKS:
                 known_blocks.clear()
                 known_blocks[b""] = NO_PROPERTIES

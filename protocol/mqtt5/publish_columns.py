@@ -25,6 +25,7 @@ from protocol.mqtt.publish_runs import (
 from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt5.packet_fields import read_frame
 from protocol.mqtt5.property_block import (
+    LARGE_BLOCK,
     MessageBlock,
     decode_text,
     find_block,
@@ -32,6 +33,7 @@ from protocol.mqtt5.property_block import (
     malformed,
     read_message_block,
     violation,
+    work_of,
 )
 
 if TYPE_CHECKING:
@@ -85,12 +87,13 @@ def read_publishes(
     batch: Publishes,
     most: int,
     aliases: TopicAliases,
-) -> int:
+) -> tuple[int, int]:
     """Read the PUBLISH at ``data[at:stop]``, and those alike that follow, into ``batch``.
 
     ``batch`` has an empty list of blocks. ``body`` is where the variable header begins; ``limit``
-    is the largest packet allowed, in bytes, ``most`` how many are read. Returns the offset of the
-    first byte not read. Raises ``ProtocolError``.
+    is the largest packet allowed, in bytes, ``most`` how many are read: one with a large block
+    counts as several. Returns the offset of the first byte not read, and how many more might have
+    been read. Raises ``ProtocolError``.
     """
     first, end, known, identified = data[at], len(data), known_topics, batch.qos > 0
     verbatim = not identified and not batch.retain
@@ -112,6 +115,7 @@ def read_publishes(
         if data[mark] or columns is not None:
             columns = columns or _Columns(batch, aliases)
             rest = columns.add(data, at, name, name_end, mark, stop)
+            most -= work_of(rest - mark)
         else:
             topic = data[name:name_end]
             if topic not in known:
@@ -139,13 +143,13 @@ def read_publishes(
             alike, at = 1, stop
 
         if end - at < 2 or data[at] != first or len(topics) >= most:
-            return at
+            return at, most - len(topics)
         body, stop = at + 2, at + 2 + data[at + 1]
         if data[at + 1] > 127:
             length, body = read_frame(data, at + 1) or (end, end)
             stop = body + length
         if stop > end or stop - at > limit:
-            return at
+            return at, most - len(topics)
 
 
 def check_topic(topic: bytes) -> None:
@@ -270,6 +274,8 @@ def _take_run(
     Returns the number of packets taken: 0 when they are too few, or when the plain loop is to look
     at each: one of them is illegal, or sets a topic alias.
     """
+    if shape.block > LARGE_BLOCK:  # each of them is work
+        return 0
     count = shape.count(most)
     if count < RUN:
         return 0

@@ -282,6 +282,29 @@ def test_what_is_illegal_inside_a_run_is_found(
     assert error.statement == statement
 
 
+@pytest.mark.parametrize(
+    "packet",
+    [
+        Publish(b"t", b"", 0, False, False, 0, b"\x26\0\0\0\0" * 13_000),
+        Publish(b"t", b"", 1, False, False, 1, b"\x26\0\0\0\0" * 13_000),
+        Subscribe(1, [("t", 0)], [0], 0, (("", ""),) * 13_000),
+        Auth(0x18, "m", None, None, (("", ""),) * 13_000),
+    ],
+    ids=["publish", "publish-QoS-1", "subscribe", "auth"],
+)
+def test_large_blocks_count_for_the_work_they_are(packet: Packet | Publish) -> None:
+    decoder = decoder5(1 << 20, at_once=4096)
+    decoder.feed(CONNECT_M)
+    found = decoder.feed(encode5(packet) * 20)
+    calls = 1
+    while decoder.more:
+        calls += 1
+        found += decoder.feed(b"")
+    assert decoder.error is None
+    assert calls >= 10
+    assert flat5(found) == [packet] * 20
+
+
 # --- topic aliases ---------------------------------------------------------------------------
 
 
