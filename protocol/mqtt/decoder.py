@@ -215,7 +215,7 @@ class Decoder:
                 return packets
             if self._reader5 is None:
                 at = self._read(data, at, packets)
-            if self._reader5 is not None:
+            else:
                 at = self._read_level5(self._reader5, data, at, packets)
         except ProtocolError as error:
             # Without what it was raised from: the frames would keep the bytes that were read.
@@ -284,7 +284,7 @@ class Decoder:
                 at = stop
                 room -= 1
                 if self._reader5 is not None:
-                    break
+                    return self._read_level5(self._reader5, data, at, packets)
         return at
 
     def _read_level5(self, level: Level5, data: bytes, at: int, packets: list[Packet]) -> int:

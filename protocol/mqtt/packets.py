@@ -17,7 +17,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 UserProperties: TypeAlias = tuple[tuple[str, str], ...]
 """Names and values, in the order of the packet; a name may stand there more than once."""
@@ -259,7 +259,7 @@ class Acks:
 
     kind: PacketType
     packet_ids: list[int] = field(default_factory=list)
-    reasons: list[int] = field(default_factory=list)
+    reasons: Sequence[int] = ()
     """Reason codes, one a packet; empty if all are 0."""
 
     def __len__(self) -> int:

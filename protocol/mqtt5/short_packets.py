@@ -72,7 +72,7 @@ def _add(batch: Acks, ids: list[int], reasons: bytes) -> None:
         wrong = min(wrong, next(n for n, one in enumerate(reasons) if one not in allowed))
     batch.packet_ids += ids[:wrong]
     if any(reasons[:wrong]):
-        batch.reasons += reasons[:wrong]
+        batch.reasons = list(reasons[:wrong])
     if wrong < len(ids):
         if not ids[wrong]:
             raise _no_identifier(batch)

@@ -51,7 +51,7 @@ def flat5(packets: Iterable[Packet]) -> list[Packet | Publish]:
             assert len(packet.reasons) in (0, len(packet))
             reasons = packet.reasons or [0] * len(packet)
             pairs = zip(packet.packet_ids, reasons, strict=True)
-            items += [Acks(packet.kind, [pid], [why] if why else []) for pid, why in pairs]
+            items += [Acks(packet.kind, [pid], [why] if why else ()) for pid, why in pairs]
         else:
             items.append(packet)
     return items

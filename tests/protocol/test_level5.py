@@ -105,7 +105,7 @@ def publishes(draw: st.DrawFn) -> Publish:
 def single_acks(draw: st.DrawFn) -> Acks:
     kind = draw(st.sampled_from(ACKS))
     reason = draw(st.just(0) | st.sampled_from(sorted(FROM_CLIENTS[kind])))
-    return Acks(kind, [draw(pids)], [reason] if reason else [])
+    return Acks(kind, [draw(pids)], [reason] if reason else ())
 
 
 @st.composite
