@@ -1,10 +1,10 @@
-"""MQTT 3.1 and 3.1.1 without I/O: bytes in, packets out, and back; topics and how they match.
+"""MQTT without I/O: bytes in, packets out, and back; topics and how they match.
 
 One ``Decoder`` belongs to one connection, ``PublishEncoder`` encodes a batch once for all its
 receivers. ``docs/architecture.md`` and the module ``decoder`` say how.
 """
 
-from protocol.mqtt.control_packets import MQTT_3_1, MQTT_3_1_1
+from protocol.mqtt.control_packets import MQTT_3_1, MQTT_3_1_1, MQTT_5
 from protocol.mqtt.decoder import MAX_CONNECT_SIZE, Decoder
 from protocol.mqtt.encoder import (
     DISCONNECT,
@@ -15,14 +15,17 @@ from protocol.mqtt.encoder import (
     PublishEncoder,
     acks,
     connack,
+    packet_heads,
     publish_head,
     suback,
     unsuback,
 )
 from protocol.mqtt.packets import (
     Acks,
+    Auth,
     Connect,
     ConnectCode,
+    ConnectProperties,
     Disconnect,
     Packet,
     PacketType,
@@ -31,9 +34,30 @@ from protocol.mqtt.packets import (
     Publishes,
     Subscribe,
     Unsubscribe,
+    UserProperties,
     Will,
 )
 from protocol.mqtt.protocol_error import ProtocolError
+from protocol.mqtt.publish_runs import (
+    ALIKE,
+    RUN,
+    count_alike,
+    cut_columns,
+    known_topics,
+    remember_topic,
+)
+from protocol.mqtt.reason_codes import (
+    ENDINGS,
+    FAILURE,
+    FOR_CONNECT_CODES,
+    FROM_CLIENTS,
+    FROM_SERVERS,
+    REFUSALS,
+    STATEMENTS,
+    ReasonCode,
+    connect_code,
+)
+from protocol.mqtt.remaining_length import encode_length, read_length
 from protocol.mqtt.server_packets import (
     Connack,
     Pingresp,
@@ -59,20 +83,32 @@ from protocol.mqtt.topics import (
 )
 
 __all__ = [
+    "ALIKE",
     "DISCONNECT",
+    "ENDINGS",
+    "FAILURE",
+    "FOR_CONNECT_CODES",
+    "FROM_CLIENTS",
+    "FROM_SERVERS",
     "MAX_CONNECT_SIZE",
     "MAX_TOPIC_BYTES",
     "MQTT_3_1",
     "MQTT_3_1_1",
+    "MQTT_5",
     "PID_BYTES",
     "PINGREQ",
     "PINGRESP",
+    "REFUSALS",
     "RESERVED_ROOTS",
+    "RUN",
+    "STATEMENTS",
     "SUBSCRIBE_FAILURE",
     "Acks",
+    "Auth",
     "Connack",
     "Connect",
     "ConnectCode",
+    "ConnectProperties",
     "Decoder",
     "Disconnect",
     "FilterTrie",
@@ -84,6 +120,7 @@ __all__ = [
     "Publish",
     "PublishEncoder",
     "Publishes",
+    "ReasonCode",
     "ServerPacket",
     "Suback",
     "Subscribe",
@@ -91,18 +128,27 @@ __all__ = [
     "TopicTrie",
     "Unsuback",
     "Unsubscribe",
+    "UserProperties",
     "Will",
     "acks",
     "certificate_topic",
     "connack",
+    "connect_code",
+    "count_alike",
     "count_server_packets",
+    "cut_columns",
+    "encode_length",
     "filters_overlap",
     "is_death",
     "is_reserved_filter",
     "is_reserved_topic",
+    "known_topics",
     "matches",
+    "packet_heads",
     "publish_head",
+    "read_length",
     "read_server_packets",
+    "remember_topic",
     "split_levels",
     "suback",
     "unsuback",

@@ -8,6 +8,7 @@ from protocol.mqtt.topics import TopicError, validate_topic_filter, validate_top
 
 MQTT_3_1 = 3
 MQTT_3_1_1 = 4
+MQTT_5 = 5
 LEVELS = {b"MQIsdp": MQTT_3_1, b"MQTT": MQTT_3_1_1}
 """Protocol name -> the protocol level that is spoken under it."""
 

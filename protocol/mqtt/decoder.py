@@ -7,6 +7,10 @@ size, so that a packet that is too large is refused before its body is kept. Onc
 complete it goes to the parser of its kind; PUBLISH and acknowledgements go to
 ``protocol.mqtt.publish_runs``, which reads as many as follow one another.
 
+The level that a CONNECT names decides how the packets after it are read. MQTT 3.1 and 3.1.1 are
+read here; a client at level 5 gets a reader of its own (``Level5``), if the decoder is given what
+makes one. What both have in common is here: framing, limits, and how the work is cut into calls.
+
 With a bound on the work of a call, ``feed`` stops when that is reached and keeps the rest as it is;
 ``more`` says so, and ``feed(b"")`` goes on.
 
@@ -15,25 +19,31 @@ complete: however a packet is cut into pieces, each of its bytes is copied a fix
 """
 
 import sys
+from collections.abc import Callable
+from typing import Protocol
 
-from protocol.mqtt.control_packets import MQTT_3_1, FilterReader, parse_connect
+from protocol.mqtt.control_packets import MQTT_3_1, MQTT_5, FilterReader, parse_connect
 from protocol.mqtt.packets import (
     Acks,
+    Connect,
     Disconnect,
     Packet,
     PacketType,
     Pingreq,
     Publishes,
+    Subscribe,
+    Unsubscribe,
 )
 from protocol.mqtt.protocol_error import ProtocolError
 from protocol.mqtt.publish_runs import read_acks, read_publishes
+from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt.remaining_length import read_length
 
 MAX_CONNECT_SIZE = 327_701
 """The largest CONNECT there can be in MQTT 3.1 and 3.1.1, in bytes: five fields of 65 535 bytes.
 
 It is the limit for the first packet, so that an unauthenticated client cannot make the broker
-buffer more than that.
+buffer more than that; at level 5 too, where properties could make it larger.
 """
 
 _CONNECT = 0x10
@@ -62,34 +72,95 @@ _FLAG_STATEMENTS = {
 }
 
 
+_LEVEL_AT = 6
+"""Where the protocol level stands in a CONNECT of MQTT 3.1.1 or later."""
+
+
+class FiltersInParts(Protocol):
+    """A SUBSCRIBE or UNSUBSCRIBE whose topic filters are read some at a time."""
+
+    found: list[tuple[str, int]]
+
+    def read(self, most: int) -> bool:
+        """Read so many filters at most; return whether those were the last ones."""
+
+    def packet(self) -> Subscribe | Unsubscribe:
+        """Return the packet, once all of its filters were read."""
+
+
+class Level5(Protocol):
+    """Reads what a client at level 5 sends; see ``protocol.mqtt5``."""
+
+    legal: frozenset[int]
+
+    def connect(self, body: bytes) -> Connect:
+        """Parse a CONNECT of level 5 or above."""
+
+    def read_frame(self, data: bytes, at: int) -> tuple[int, int] | None:
+        """Read a Remaining Length as ``read_length`` does."""
+
+    def read(
+        self, data: bytes, at: int, body: int, stop: int, limit: int, room: int, to: list[Packet]
+    ) -> tuple[int, int]:
+        """Read a packet and those alike; return where the next begins, and the room taken."""
+
+    def subscription_reader(self, first: int, body: bytes) -> FiltersInParts:
+        """Return what reads a SUBSCRIBE or UNSUBSCRIBE."""
+
+    def work_of(self, size: int) -> int:
+        """Return as how many packets more one of so many bytes counts for its properties."""
+
+    def too_large(self, size: int, limit: int) -> ProtocolError:
+        """Return the error for a packet that is too large."""
+
+    def first_byte_violation(self, first: int) -> ProtocolError:
+        """Return the error for a first byte that is not in ``legal``."""
+
+
 class Decoder:
     """Decodes what one client sends, for as long as its connection lasts.
 
     ``max_packet_size`` is the largest whole packet accepted, in bytes; ``at_once``, which may
     be changed, is how many packets one call decodes, about: one of QoS 1 or 2 counts as eight.
+    ``level5`` makes the reader for a client at level 5; without it, that level is refused.
 
     ``feed`` never raises for what a client sent. After each call look at ``error``: once it is
     set, the packets returned by that call are still to be obeyed, then ``error.connack`` is to be
-    answered if there is one, and the connection is to be closed; later calls return nothing.
+    answered if there is one, and the connection is to be closed; later calls return nothing. When
+    ``level`` is 5, ``error.reason`` is to be answered instead.
     """
 
     __slots__ = (
         "_ended",
         "_legal",
+        "_level5",
         "_limit",
         "_max_packet_size",
         "_needed",
         "_partial",
         "_reader",
+        "_reader5",
         "_unread",
         "at_once",
         "error",
+        "level",
     )
 
-    def __init__(self, max_packet_size: int, at_once: int = sys.maxsize) -> None:
+    def __init__(
+        self,
+        max_packet_size: int,
+        at_once: int = sys.maxsize,
+        level5: Callable[[], Level5] | None = None,
+    ) -> None:
         self.error: ProtocolError | None = None
         self.at_once = at_once
-        self._reader: FilterReader | None = None
+        self.level = 0
+        """The protocol level, 3, 4 or 5, as soon as it is known; also of a CONNECT refused for
+        something else. 5 for all above."""
+        self._level5 = level5
+        self._reader5: Level5 | None = None
+        """Reads the packets of a client at level 5."""
+        self._reader: FiltersInParts | None = None
         """A SUBSCRIBE or UNSUBSCRIBE of which topic filters are left to be read."""
         self._unread: tuple[bytes, int] | None = None
         """Bytes of which nothing is decoded yet from an offset on."""
@@ -153,7 +224,10 @@ class Decoder:
             if self._reader is not None and not self._read_filters(self._reader, packets):
                 self._unread = data, at
                 return packets
-            at = self._read(data, at, packets)
+            if self._reader5 is None:
+                at = self._read(data, at, packets)
+            else:
+                at = self._read_level5(self._reader5, data, at, packets)
         except ProtocolError as error:
             # Without what it was raised from: the frames would keep the bytes that were read.
             error.__context__ = None
@@ -182,10 +256,8 @@ class Decoder:
             length, body = framed
             stop = body + length
             if stop - at > self._limit:
-                raise ProtocolError(
-                    f"packet of {stop - at} bytes, at most {self._limit} are accepted",
-                    "MQTT-4.8.0-1",
-                )
+                self._needed = self._refuse_size(data, at, body, stop)
+                break
             if stop > end:
                 self._needed = stop - at
                 break
@@ -222,9 +294,50 @@ class Decoder:
                 packets.append(self._parse(PacketType(first >> 4), data[body:stop]))
                 at = stop
                 room -= 1
+                if self._reader5 is not None:
+                    return self._read_level5(self._reader5, data, at, packets)
         return at
 
-    def _read_filters(self, reader: FilterReader, packets: list[Packet]) -> bool:
+    def _read_level5(self, level: Level5, data: bytes, at: int, packets: list[Packet]) -> int:
+        """Read whole packets of a client at level 5, as ``_read`` does."""
+        end, room = len(data), self.at_once - len(packets)
+        while at < end and not self._ended:
+            if room <= 0:
+                self._unread = data, at
+                break
+            first = data[at]
+            if first not in level.legal:
+                raise level.first_byte_violation(first)
+            body = at + 2
+            if body <= end and data[at + 1] < 0x80:  # the most common case first
+                stop = body + data[at + 1]
+            else:
+                framed = level.read_frame(data, at + 1)
+                if framed is None:
+                    self._needed = end - at + 1
+                    break
+                length, body = framed
+                stop = body + length
+            if stop - at > self._limit:
+                raise level.too_large(stop - at, self._limit)
+            if stop > end:
+                self._needed = stop - at
+                break
+            if first >> 4 in _WITH_FILTERS:
+                reader = level.subscription_reader(first, data[body:stop])
+                room -= level.work_of(stop - at)
+                at = stop
+                if not self._read_filters(reader, packets):
+                    self._unread = data, at
+                    break
+                room -= 1 + len(reader.found)
+            else:
+                at, taken = level.read(data, at, body, stop, self._limit, room, packets)
+                room -= taken
+                self._ended = type(packets[-1]) is Disconnect
+        return at
+
+    def _read_filters(self, reader: FiltersInParts, packets: list[Packet]) -> bool:
         """Read some topic filters of a packet; return whether these were the last ones."""
         self._reader = None
         if not reader.read(self.at_once):
@@ -235,16 +348,47 @@ class Decoder:
 
     def _parse(self, kind: PacketType, body: bytes) -> Packet:
         if kind is PacketType.CONNECT:
-            connect = parse_connect(body)
-            self._legal = _LEGAL_3_1 if connect.version == MQTT_3_1 else _LEGAL
-            self._limit = self._max_packet_size
-            return connect
+            return self._parse_connect(body)
         if body:
             raise _length_violation(kind, len(body))
         if kind is PacketType.PINGREQ:
             return Pingreq()
         self._ended = True
         return Disconnect()
+
+    def _parse_connect(self, body: bytes) -> Connect:
+        if self._level5 is not None and _names_level5(body):
+            self.level = MQTT_5
+            reader = self._level5()
+            connect = reader.connect(body)
+            self._reader5 = reader
+        else:
+            connect = parse_connect(body)
+            self.level = connect.version
+            self._legal = _LEGAL_3_1 if connect.version == MQTT_3_1 else _LEGAL
+        self._limit = self._max_packet_size
+        return connect
+
+    def _refuse_size(self, data: bytes, at: int, body: int, stop: int) -> int:
+        """Raise ``ProtocolError`` for a packet that is too large.
+
+        A CONNECT may name level 5, where its refusal has a reason: if that part of it has not come
+        yet, the bytes needed for it are returned.
+        """
+        if self._legal is _FIRST and self._level5 is not None:
+            if len(data) - body <= _LEVEL_AT:
+                return body - at + _LEVEL_AT + 1
+            self.level = MQTT_5 * _names_level5(data[body : body + _LEVEL_AT + 1])
+        raise ProtocolError(
+            f"packet of {stop - at} bytes, at most {self._limit} are accepted",
+            "MQTT-3.2.2-15" if self.level == MQTT_5 else "MQTT-4.8.0-1",
+            reason=ReasonCode.PACKET_TOO_LARGE,
+        )
+
+
+def _names_level5(body: bytes) -> bool:
+    """Say whether a CONNECT is of level 5 or above."""
+    return body[:_LEVEL_AT] == b"\0\4MQTT" and body[_LEVEL_AT : _LEVEL_AT + 1] >= b"\5"
 
 
 def _length_violation(kind: PacketType, length: int) -> ProtocolError:

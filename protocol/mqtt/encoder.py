@@ -89,7 +89,8 @@ class PublishEncoder:
     ) -> None:
         self.qos = qos
         self._payloads = payloads
-        self._heads = _heads(topics, payloads, 0x30 | qos << 1 | retain, 2 if qos else 0)
+        sizes = list(map(len, payloads))
+        self._heads = packet_heads(topics, sizes, 0x30 | qos << 1 | retain, 2 if qos else 0)
         self._again: list[bytes] | None = None
         self._packets: Sequence[bytes] = ()
         self._whole: bytes | None = None
@@ -166,14 +167,14 @@ _known_heads: dict[tuple[int, bytes, int], bytes] = {}
 emptied at will."""
 
 
-def _heads(
-    topics: Sequence[bytes], payloads: Sequence[bytes], first: int, extra: int
+def packet_heads(
+    topics: Sequence[bytes], sizes: Sequence[int], first: int, extra: int
 ) -> list[bytes]:
-    """Encode what comes before packet identifier and payload in each of the packets.
+    """Encode what comes before the packet identifier in each of some PUBLISH packets.
 
-    Each different head is encoded once: messages are many, topics and lengths are few.
+    ``sizes`` are the bytes that follow it, ``extra`` is as many more in all of them. Each different
+    head is encoded once: messages are many, topics and lengths are few.
     """
-    sizes = list(map(len, payloads))
     if len(sizes) != len(topics):
         raise ValueError(f"{len(sizes)} payloads for {len(topics)} topics")
     if sizes and sizes.count(sizes[0]) == len(sizes):

@@ -4,25 +4,27 @@ Nearly all traffic is PUBLISH and its acknowledgements, and it comes many packet
 Hence those two are batches, ``Publishes`` and ``Acks``: a run of consecutive packets of one kind,
 in columns. All other packets are small dataclasses, one each.
 
-``properties`` is where MQTT 5 puts its properties; it is None in MQTT 3.1 and 3.1.1.
+Properties of MQTT 5 are typed where the broker obeys them (``ConnectProperties``, a subscription
+identifier) and bytes where it passes them on: a *block* is the properties of a message as they
+stand in a packet, checked, without Topic Alias, Message Expiry Interval first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-Properties: TypeAlias = Mapping[int, object]
-"""Property identifier -> value (MQTT 5, section 2.2.2)."""
+UserProperties: TypeAlias = tuple[tuple[str, str], ...]
+"""Names and values, in the order of the packet; a name may stand there more than once."""
 
 
 class PacketType(IntEnum):
-    """MQTT control packet types (section 2.2.1)."""
+    """MQTT control packet types (section 2.2.1; AUTH in MQTT 5 alone)."""
 
     CONNECT = 1
     CONNACK = 2
@@ -38,6 +40,7 @@ class PacketType(IntEnum):
     PINGREQ = 12
     PINGRESP = 13
     DISCONNECT = 14
+    AUTH = 15
 
 
 class ConnectCode(IntEnum):
@@ -59,7 +62,27 @@ class Will:
     payload: bytes
     qos: int
     retain: bool
-    properties: Properties | None = None
+    delay: int = 0
+    """Seconds from the end of the connection, Will Delay Interval (MQTT 5, section 3.1.3.2.2)."""
+    block: bytes = b""
+    """Properties that are sent with it."""
+
+
+@dataclass(slots=True)
+class ConnectProperties:
+    """Properties of a CONNECT, with the values that absent ones have (MQTT 5, section 3.1.2.11)."""
+
+    session_expiry: int = 0
+    """Seconds that the session outlives its connection; 0xFFFFFFFF: it does not expire."""
+    receive_maximum: int = 65_535
+    maximum_packet_size: int = 0
+    """Bytes; 0: no limit."""
+    topic_alias_maximum: int = 0
+    request_response_information: bool = False
+    request_problem_information: bool = True
+    user: UserProperties = ()
+    authentication_method: str | None = None
+    authentication_data: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(slots=True)
@@ -67,16 +90,18 @@ class Connect:
     """A request for a session (section 3.1)."""
 
     version: int
-    """Protocol level: 3 (MQTT 3.1) or 4 (MQTT 3.1.1)."""
+    """Protocol level: 3 (MQTT 3.1), 4 (MQTT 3.1.1) or 5 (MQTT 5)."""
     client_id: str
-    """Empty when the server is to make one up; ``clean`` is True then."""
+    """Empty when the server is to make one up; before MQTT 5 ``clean`` is True then."""
     clean: bool
+    """Clean Session; at level 5 Clean Start, which says nothing about the session's end."""
     keep_alive: int
     """Seconds; 0 turns the keep alive off."""
     will: Will | None = None
     username: str | None = None
     password: bytes | None = field(default=None, repr=False)
-    properties: Properties | None = None
+    properties: ConnectProperties | None = None
+    """None before MQTT 5."""
 
 
 @dataclass(slots=True)
@@ -86,7 +111,11 @@ class Subscribe:
     packet_id: int
     filters: list[tuple[str, int]]
     """(topic filter, requested QoS), in the order of the packet, at least one."""
-    properties: Properties | None = None
+    options: list[int] = field(default_factory=list)
+    """Subscription options without the QoS bits, one byte a filter; empty before MQTT 5."""
+    identifier: int = 0
+    """Subscription Identifier; 0: none."""
+    user: UserProperties = ()
 
 
 @dataclass(slots=True)
@@ -96,7 +125,7 @@ class Unsubscribe:
     packet_id: int
     filters: list[str]
     """Topic filters, in the order of the packet, at least one."""
-    properties: Properties | None = None
+    user: UserProperties = ()
 
 
 @dataclass(slots=True)
@@ -106,9 +135,25 @@ class Pingreq:
 
 @dataclass(slots=True)
 class Disconnect:
-    """The client leaves in good order (section 3.14)."""
+    """The client leaves in good order (section 3.14), or says at level 5 why it leaves."""
 
-    properties: Properties | None = None
+    reason: int = 0
+    """0x04: the will is to be published; 0x80 and above: the client ended it for an error."""
+    session_expiry: int | None = None
+    """Seconds, in place of those of the CONNECT."""
+    reason_string: str | None = None
+    user: UserProperties = ()
+
+
+@dataclass(slots=True)
+class Auth:
+    """A step of enhanced authentication (MQTT 5, section 3.15)."""
+
+    reason: int
+    method: str
+    data: bytes | None = field(default=None, repr=False)
+    reason_string: str | None = None
+    user: UserProperties = ()
 
 
 class Publish(NamedTuple):
@@ -121,6 +166,8 @@ class Publish(NamedTuple):
     dup: bool
     packet_id: int
     """0 at QoS 0."""
+    block: bytes = b""
+    """Properties (MQTT 5)."""
 
 
 class Publishes:
@@ -129,19 +176,22 @@ class Publishes:
     ``topics`` are raw UTF-8, already validated. ``packet_ids`` is empty at QoS 0.
 
     At QoS 0 without retain ``packets`` holds the whole packets: exactly the bytes that every
-    QoS 0 subscriber is sent, so that nothing has to be encoded. The decoder does not cut the
-    payloads out then; ``payloads`` does so when it is first asked for. Otherwise ``packets`` is
-    empty.
+    QoS 0 subscriber at the same level is sent, so that nothing has to be encoded. The decoder does
+    not cut the payloads out then; ``payloads`` does so when it is first asked for. Otherwise
+    ``packets`` is empty, as it is at level 5 where a topic alias was used.
+
+    ``blocks`` is None before MQTT 5. At level 5 it has a block for each message, or is empty if no
+    message has properties.
 
     Iteration gives one ``Publish`` per message: for tests and paths that are not hot.
     """
 
     __slots__ = (
         "_payloads",
+        "blocks",
         "dup",
         "packet_ids",
         "packets",
-        "properties",
         "qos",
         "retain",
         "size",
@@ -158,7 +208,7 @@ class Publishes:
         self.topics: list[bytes] = []
         self.packet_ids: list[int] = []
         self.packets: list[bytes] = []
-        self.properties: list[Properties | None] | None = None
+        self.blocks: list[bytes] | None = None
         self._payloads: list[bytes] = []
 
     @property
@@ -167,10 +217,19 @@ class Publishes:
         payloads = self._payloads
         if len(payloads) < len(self.packets):
             # A packet's length alone tells how long its Remaining Length field is: the decoder
-            # keeps only packets that encode it in as few bytes as possible.
+            # keeps only packets that encode it in as few bytes as possible. So it is with blocks
+            # and Property Lengths, which are there at level 5.
+            head = 4 if self.blocks is None else 5
+            places = (
+                repeat(0)
+                if not self.blocks
+                else [size + (size > 127) + (size > 16383) for size in map(len, self.blocks)]
+            )
             payloads += [
-                packet[4 + len(topic) + (size > 129) + (size > 16386) + (size > 2097155) :]
-                for topic, packet in zip(self.topics, self.packets, strict=True)
+                packet[
+                    head + place + len(topic) + (size > 129) + (size > 16386) + (size > 2097155) :
+                ]
+                for topic, packet, place in zip(self.topics, self.packets, places, strict=False)
                 for size in (len(packet),)
             ]
         return payloads
@@ -180,8 +239,10 @@ class Publishes:
 
     def __iter__(self) -> Iterator[Publish]:
         ids = self.packet_ids or [0] * len(self.topics)
-        for topic, payload, packet_id in zip(self.topics, self.payloads, ids, strict=True):
-            yield Publish(topic, payload, self.qos, self.retain, self.dup, packet_id)
+        blocks = self.blocks or [b""] * len(self.topics)
+        columns = zip(self.topics, self.payloads, ids, blocks, strict=True)
+        for topic, payload, packet_id, block in columns:
+            yield Publish(topic, payload, self.qos, self.retain, self.dup, packet_id, block)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Publishes):
@@ -198,10 +259,13 @@ class Acks:
 
     kind: PacketType
     packet_ids: list[int] = field(default_factory=list)
-    properties: list[Properties | None] | None = None
+    reasons: Sequence[int] = ()
+    """Reason codes, one a packet; empty if all are 0."""
 
     def __len__(self) -> int:
         return len(self.packet_ids)
 
 
-Packet: TypeAlias = Connect | Publishes | Acks | Subscribe | Unsubscribe | Pingreq | Disconnect
+Packet: TypeAlias = (
+    Connect | Publishes | Acks | Subscribe | Unsubscribe | Pingreq | Disconnect | Auth
+)

@@ -31,14 +31,14 @@ from protocol.mqtt.remaining_length import encode_length, read_length
 
 _BLOCK = 64
 """Packets cut by one struct."""
-_ALIKE = 3
+ALIKE = 3
 """Packets of one shape in a row after which more of them are looked for."""
-_RUN = 16
+RUN = 16
 """The shortest run that is read faster at once than packet by packet."""
 _KNOWN_TOPICS = 8192
 _KNOWN_TOPIC_SIZE = 256
 
-_known: set[bytes] = set()
+known_topics: set[bytes] = set()
 """Topic names that were found valid, shared by all connections: at most ``_KNOWN_TOPICS`` of at
 most ``_KNOWN_TOPIC_SIZE`` bytes. It saves time and decides nothing, so it may be emptied at will.
 """
@@ -53,12 +53,12 @@ def read_publishes(
     bytes, ``most`` how many are read. Returns the offset of the first byte not read. Raises
     ``ProtocolError``.
     """
-    first, end, known, identified = data[at], len(data), _known, batch.qos > 0
+    first, end, known, identified = data[at], len(data), known_topics, batch.qos > 0
     verbatim = not identified and not batch.retain
     topics, ids, packets, payloads = batch.topics, batch.packet_ids, batch.packets, batch.payloads
     size = name_size = alike = packet_id = 0
     # Where looking for a run finds none, it is tried ever more seldom.
-    enough = _ALIKE
+    enough = ALIKE
     while True:
         # Enter here with the packet data[at:stop] complete.
         name = body + 2
@@ -82,7 +82,7 @@ def read_publishes(
 
         if size == stop - at and name_size == name_end - name:
             alike += 1
-            if alike >= enough and end - stop >= size * _RUN:
+            if alike >= enough and end - stop >= size * RUN:
                 room = most - len(topics)
                 count = _take_run(data, at, stop, name - at, name_size, batch, room)
                 if not count:
@@ -137,10 +137,15 @@ def check_topic(topic: bytes) -> None:
     if b"+" in topic or b"#" in topic:
         raise ProtocolError("PUBLISH: topic name contains a wildcard", "MQTT-3.3.2-2")
     decode_utf8(topic, "PUBLISH: topic name")
+    remember_topic(topic)
+
+
+def remember_topic(topic: bytes) -> None:
+    """Put a topic name that was found valid among those that need not be looked at again."""
     if len(topic) <= _KNOWN_TOPIC_SIZE:
-        if len(_known) >= _KNOWN_TOPICS:
-            _known.clear()
-        _known.add(topic)
+        if len(known_topics) >= _KNOWN_TOPICS:
+            known_topics.clear()
+        known_topics.add(topic)
 
 
 def count_alike(data: bytes, at: int, size: int, head: bytes, most: int = sys.maxsize) -> int:
@@ -177,7 +182,7 @@ def _take_run(
     """
     size, head = stop - at, data[at : at + offset]
     count = count_alike(data, stop, size, head, most)
-    if count < _RUN or not head[-3]:
+    if count < RUN or not head[-3]:
         return 0
     run = data[stop : stop + size * count]
     shape, after = f"{offset}x{length}s", size - offset - length
@@ -185,16 +190,16 @@ def _take_run(
     packets: list[bytes] = []
     payloads: list[bytes] = []
     if batch.qos:
-        topics, ids, payloads = _cut(run, f"{shape}H{after - 2}s", 3)
+        topics, ids, payloads = cut_columns(run, f"{shape}H{after - 2}s", 3)
     elif batch.retain:
-        topics, payloads = _cut(run, f"{shape}{after}s", 2)
+        topics, payloads = cut_columns(run, f"{shape}{after}s", 2)
     else:
-        (topics,) = _cut(run, f"{shape}{after}x", 1)
-        (packets,) = _cut(run, f"{size}s", 1)
+        (topics,) = cut_columns(run, f"{shape}{after}x", 1)
+        (packets,) = cut_columns(run, f"{size}s", 1)
     if not all(ids):
         return 0
     try:
-        for topic in set(topics).difference(_known):
+        for topic in set(topics).difference(known_topics):
             check_topic(topic)
     except ProtocolError:
         return 0
@@ -214,7 +219,7 @@ def _shortest(data: bytes, body: int, stop: int) -> bytes:
     return b"\x30" + encode_length(stop - body) + data[body:stop]
 
 
-def _cut(run: bytes, shape: str, width: int) -> list[list[Any]]:
+def cut_columns(run: bytes, shape: str, width: int) -> list[list[Any]]:
     """Cut a run of packets of one ``shape``, in struct's terms, into its ``width`` columns."""
     one, many = _struct(shape, 1), _struct(shape, _BLOCK)
     columns: list[list[Any]] = [[] for _ in range(width)]

@@ -68,3 +68,7 @@ def _field(raw: bytes) -> bytes:
 def _packet(first: int, parts: Iterable[bytes]) -> bytes:
     body = b"".join(parts)
     return bytes((first,)) + encode_length(len(body)) + body
+
+
+def bytewise(data: bytes) -> list[bytes]:
+    return [data[at : at + 1] for at in range(len(data))]

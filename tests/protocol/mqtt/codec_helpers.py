@@ -79,7 +79,3 @@ def encode(packet: Packet | Publish) -> bytes:
             return PINGREQ
         case Disconnect():
             return DISCONNECT
-
-
-def bytewise(data: bytes) -> list[bytes]:
-    return [data[at : at + 1] for at in range(len(data))]

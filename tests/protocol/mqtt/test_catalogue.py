@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from catalogue import BAD, CONNECT, CONNECT_3_1, GOOD, LIMIT, Bad, Good
-from codec_helpers import bytewise, decode, encode
+from codec_helpers import decode, encode
+from harness.client_packets import bytewise
 
 from protocol.mqtt import Acks, Connect, Disconnect, Packet, PacketType, Publish
 from protocol.mqtt.control_packets import parse_connect

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 from catalogue import BAD, CONNECT, GOOD, LIMIT
-from codec_helpers import bytewise, decode, encode, flat
-from harness.client_packets import encode_connect, encode_publish
+from codec_helpers import decode, encode, flat
+from harness.client_packets import bytewise, encode_connect, encode_publish
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -258,8 +258,8 @@ def test_the_memory_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     messages = [Publish(b"new/%04d" % i, b"", 0, False, False, 0) for i in range(1000)]
     messages.append(Publish(b"long" * 1000, b"", 0, False, False, 0))
     assert decode([CONNECT + b"".join(map(encode, messages))], LIMIT)[0][1:] == messages
-    assert len(publish_runs._known) <= 100
-    assert max(map(len, publish_runs._known)) <= 256
+    assert len(publish_runs.known_topics) <= 100
+    assert max(map(len, publish_runs.known_topics)) <= 256
 
 
 # --- framing and limits ----------------------------------------------------------------------

@@ -1,12 +1,15 @@
-"""The fuzz target runs, a little, with every test run."""
+"""The fuzz targets of the codec run, a little, with every test run."""
 
 from __future__ import annotations
 
 import runpy
 from pathlib import Path
 
-TARGET = Path(__file__).resolve().parents[2] / "fuzz" / "fuzz_decoder.py"
+import pytest
+
+TARGETS = Path(__file__).resolve().parents[2] / "fuzz"
 
 
-def test_a_few_inputs() -> None:
-    assert runpy.run_path(str(TARGET))["run"](300, 1) > 300
+@pytest.mark.parametrize("target", ["decoder", "level5"])
+def test_a_few_inputs(target: str) -> None:
+    assert runpy.run_path(str(TARGETS / f"fuzz_{target}.py"))["run"](300, 1) > 300

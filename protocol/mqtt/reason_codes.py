@@ -1,0 +1,183 @@
+"""Reason codes of MQTT 5 (section 2.4): which packets carry them, and who may send them there.
+
+A reason code below 0x80 is success, from 0x80 on failure. MQTT 3.1 and 3.1.1 have return codes in
+CONNACK alone: ``FOR_CONNECT_CODES`` is what each is at level 5.
+"""
+
+from collections.abc import Mapping
+from enum import IntEnum
+from types import MappingProxyType
+
+from protocol.mqtt.packets import ConnectCode, PacketType
+
+FAILURE = 0x80
+"""The least reason code that says that something failed."""
+
+
+class ReasonCode(IntEnum):
+    """What became of a packet, or why a connection ends."""
+
+    SUCCESS = 0x00
+    """Also: normal disconnection, and granted QoS 0."""
+    GRANTED_QOS_1 = 0x01
+    GRANTED_QOS_2 = 0x02
+    DISCONNECT_WITH_WILL = 0x04
+    NO_MATCHING_SUBSCRIBERS = 0x10
+    NO_SUBSCRIPTION_EXISTED = 0x11
+    CONTINUE_AUTHENTICATION = 0x18
+    REAUTHENTICATE = 0x19
+    UNSPECIFIED_ERROR = 0x80
+    MALFORMED_PACKET = 0x81
+    PROTOCOL_ERROR = 0x82
+    IMPLEMENTATION_SPECIFIC_ERROR = 0x83
+    UNSUPPORTED_PROTOCOL_VERSION = 0x84
+    CLIENT_IDENTIFIER_NOT_VALID = 0x85
+    BAD_USER_NAME_OR_PASSWORD = 0x86
+    NOT_AUTHORIZED = 0x87
+    SERVER_UNAVAILABLE = 0x88
+    SERVER_BUSY = 0x89
+    BANNED = 0x8A
+    SERVER_SHUTTING_DOWN = 0x8B
+    BAD_AUTHENTICATION_METHOD = 0x8C
+    KEEP_ALIVE_TIMEOUT = 0x8D
+    SESSION_TAKEN_OVER = 0x8E
+    TOPIC_FILTER_INVALID = 0x8F
+    TOPIC_NAME_INVALID = 0x90
+    PACKET_IDENTIFIER_IN_USE = 0x91
+    PACKET_IDENTIFIER_NOT_FOUND = 0x92
+    RECEIVE_MAXIMUM_EXCEEDED = 0x93
+    TOPIC_ALIAS_INVALID = 0x94
+    PACKET_TOO_LARGE = 0x95
+    MESSAGE_RATE_TOO_HIGH = 0x96
+    QUOTA_EXCEEDED = 0x97
+    ADMINISTRATIVE_ACTION = 0x98
+    PAYLOAD_FORMAT_INVALID = 0x99
+    RETAIN_NOT_SUPPORTED = 0x9A
+    QOS_NOT_SUPPORTED = 0x9B
+    USE_ANOTHER_SERVER = 0x9C
+    SERVER_MOVED = 0x9D
+    SHARED_SUBSCRIPTIONS_NOT_SUPPORTED = 0x9E
+    CONNECTION_RATE_EXCEEDED = 0x9F
+    MAXIMUM_CONNECT_TIME = 0xA0
+    SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED = 0xA1
+    WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED = 0xA2
+
+
+_PUBLISH_ANSWERS = frozenset({0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99})
+_RELEASES = frozenset({0x00, 0x92})
+_EITHER_END = frozenset(
+    {0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99, 0x8C}
+)
+_SERVER_ENDS = frozenset({0x87, 0x89, 0x8B, 0x8D, 0x8E, 0x8F, *range(0x9A, 0xA3)})
+
+FROM_SERVERS: Mapping[PacketType, frozenset[int]] = MappingProxyType(
+    {
+        PacketType.CONNACK: frozenset(
+            {0x00, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, 0x99, *range(0x9A, 0x9E), 0x9F}
+        ),
+        PacketType.PUBACK: _PUBLISH_ANSWERS,
+        PacketType.PUBREC: _PUBLISH_ANSWERS,
+        PacketType.PUBREL: _RELEASES,
+        PacketType.PUBCOMP: _RELEASES,
+        PacketType.SUBACK: frozenset(
+            {0x00, 0x01, 0x02, 0x80, 0x83, 0x87, 0x8F, 0x91, 0x97, 0x9E, 0xA1, 0xA2}
+        ),
+        PacketType.UNSUBACK: frozenset({0x00, 0x11, 0x80, 0x83, 0x87, 0x8F, 0x91}),
+        PacketType.DISCONNECT: frozenset({0x00}) | _EITHER_END | _SERVER_ENDS,
+        PacketType.AUTH: frozenset({0x00, 0x18}),
+    }
+)
+"""The reason codes that a server may send in a packet."""
+
+FROM_CLIENTS: Mapping[PacketType, frozenset[int]] = MappingProxyType(
+    {
+        PacketType.PUBACK: _PUBLISH_ANSWERS,
+        PacketType.PUBREC: _PUBLISH_ANSWERS,
+        PacketType.PUBREL: _RELEASES,
+        PacketType.PUBCOMP: _RELEASES,
+        PacketType.DISCONNECT: frozenset({0x00, 0x04}) | _EITHER_END,
+        PacketType.AUTH: frozenset({0x18, 0x19}),
+    }
+)
+"""The reason codes that a client may send in a packet."""
+
+STATEMENTS: Mapping[PacketType, str] = MappingProxyType(
+    {
+        PacketType.CONNACK: "MQTT-3.2.2-8",
+        PacketType.PUBACK: "MQTT-3.4.2-1",
+        PacketType.PUBREC: "MQTT-3.5.2-1",
+        PacketType.PUBREL: "MQTT-3.6.2-1",
+        PacketType.PUBCOMP: "MQTT-3.7.2-1",
+        PacketType.SUBACK: "MQTT-3.9.3-2",
+        PacketType.UNSUBACK: "MQTT-3.11.3-2",
+        PacketType.DISCONNECT: "MQTT-3.14.2-1",
+        PacketType.AUTH: "MQTT-3.15.2-1",
+    }
+)
+"""The statement of MQTT 5.0 that allows a packet these reason codes and no others."""
+
+FOR_CONNECT_CODES: Mapping[ConnectCode, ReasonCode] = MappingProxyType(
+    {
+        ConnectCode.ACCEPTED: ReasonCode.SUCCESS,
+        ConnectCode.UNACCEPTABLE_PROTOCOL_VERSION: ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
+        ConnectCode.IDENTIFIER_REJECTED: ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+        ConnectCode.SERVER_UNAVAILABLE: ReasonCode.SERVER_UNAVAILABLE,
+        ConnectCode.BAD_USER_NAME_OR_PASSWORD: ReasonCode.BAD_USER_NAME_OR_PASSWORD,
+        ConnectCode.NOT_AUTHORIZED: ReasonCode.NOT_AUTHORIZED,
+    }
+)
+"""CONNACK return codes of MQTT 3.1.1 as reason codes."""
+
+REFUSALS: Mapping[str, ReasonCode] = MappingProxyType(
+    {
+        "flapping": ReasonCode.CONNECTION_RATE_EXCEEDED,
+        "login_revoked": ReasonCode.NOT_AUTHORIZED,
+        "other_user": ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+        "publish_rate": ReasonCode.QUOTA_EXCEEDED,
+        "reserved_client_id": ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+        "reserved_user": ReasonCode.NOT_AUTHORIZED,
+        "too_many_connections": ReasonCode.QUOTA_EXCEEDED,
+        "too_many_logins": ReasonCode.SERVER_BUSY,
+        "too_many_sessions": ReasonCode.QUOTA_EXCEEDED,
+        "unavailable": ReasonCode.SERVER_UNAVAILABLE,
+        "will_not_permitted": ReasonCode.NOT_AUTHORIZED,
+    }
+)
+"""Why a broker refuses a CONNECT -> the reason code of its CONNACK.
+
+Of a login that was refused (``not_authorised``) the code is that of its verdict.
+"""
+
+ENDINGS: Mapping[str, ReasonCode] = MappingProxyType(
+    {
+        "broker_stopped": ReasonCode.SERVER_SHUTTING_DOWN,
+        "failed": ReasonCode.UNSPECIFIED_ERROR,
+        "keep_alive": ReasonCode.KEEP_ALIVE_TIMEOUT,
+        "kicked": ReasonCode.ADMINISTRATIVE_ACTION,
+        "log_unavailable": ReasonCode.SERVER_BUSY,
+        "login_expired": ReasonCode.NOT_AUTHORIZED,
+        "login_revoked": ReasonCode.NOT_AUTHORIZED,
+        "message_too_large": ReasonCode.PACKET_TOO_LARGE,
+        "not_permitted": ReasonCode.NOT_AUTHORIZED,
+        "publish_rate": ReasonCode.MESSAGE_RATE_TOO_HIGH,
+        "qos2_rejected": ReasonCode.QOS_NOT_SUPPORTED,
+        "removed": ReasonCode.ADMINISTRATIVE_ACTION,
+        "session_failed": ReasonCode.UNSPECIFIED_ERROR,
+        "session_lost": ReasonCode.UNSPECIFIED_ERROR,
+        "slow_reader": ReasonCode.QUOTA_EXCEEDED,
+        "taken_over": ReasonCode.SESSION_TAKEN_OVER,
+        "unread_bytes": ReasonCode.QUOTA_EXCEEDED,
+    }
+)
+"""Why a broker closes a connection (``SessionClosed.reason``) -> the reason code of its DISCONNECT.
+
+Of a protocol error it is ``ProtocolError.reason``. A client whose connection is gone is sent none.
+"""
+
+
+def connect_code(reason: int) -> ConnectCode:
+    """Return what a CONNACK of MQTT 3.1.1 says for a reason code."""
+    if reason < FAILURE:
+        return ConnectCode.ACCEPTED
+    found = {code.value: old for old, code in FOR_CONNECT_CODES.items()}
+    return found.get(reason, ConnectCode.SERVER_UNAVAILABLE)

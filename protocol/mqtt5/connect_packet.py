@@ -1,0 +1,100 @@
+"""CONNECT at level 5 (section 3.1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from protocol.mqtt import (
+    MQTT_5,
+    Connect,
+    ConnectCode,
+    ConnectProperties,
+    PacketType,
+    ProtocolError,
+    ReasonCode,
+    Will,
+)
+from protocol.mqtt5 import property_table as table
+from protocol.mqtt5.packet_fields import Fields, check_topic_name
+from protocol.mqtt5.property_block import malformed, split_message_block, violation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from protocol.mqtt import UserProperties
+    from protocol.mqtt5.property_block import Value
+
+_USER_NAME, _PASSWORD, _WILL_RETAIN, _WILL, _CLEAN_START = 0x80, 0x40, 0x20, 0x04, 0x02
+
+
+def parse_connect(body: bytes) -> Connect:
+    """Parse variable header and payload of a CONNECT of level 5 or above.
+
+    Raises ``ProtocolError``; of a level above 5 nothing but the level is read.
+    """
+    fields = Fields(body, "CONNECT")
+    name = fields.binary("protocol name", "MQTT-3.1.2-1")
+    level = fields.byte("protocol level")
+    if name != b"MQTT" or level != MQTT_5:
+        raise ProtocolError(
+            f"protocol level {level} is not supported",
+            "MQTT-3.1.2-2",
+            ConnectCode.UNACCEPTABLE_PROTOCOL_VERSION,
+            ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
+        )
+    flags = fields.byte("connect flags")
+    _check_flags(flags)
+    keep_alive = fields.number("keep alive")
+    properties = _properties(*fields.properties(PacketType.CONNECT))
+    client_id = fields.text("client identifier", "MQTT-3.1.3-3")
+    will = _will(fields, flags) if flags & _WILL else None
+    username = password = None
+    if flags & _USER_NAME:
+        username = fields.text("user name", "MQTT-3.1.2-17")
+    if flags & _PASSWORD:
+        password = fields.binary("password", "MQTT-3.1.2-19")
+    fields.finish()
+    clean = bool(flags & _CLEAN_START)
+    return Connect(MQTT_5, client_id, clean, keep_alive, will, username, password, properties)
+
+
+def _check_flags(flags: int) -> None:
+    """Check the connect flags (section 3.1.2.3)."""
+    will_qos = flags >> 3 & 3
+    if flags & 0x01:
+        raise malformed("CONNECT: reserved connect flag is set", "MQTT-3.1.2-3")
+    if will_qos == 3:
+        raise malformed("CONNECT: will QoS is 3", "MQTT-3.1.2-12")
+    if not flags & _WILL and will_qos:
+        raise malformed("CONNECT: will QoS without will flag", "MQTT-3.1.2-11")
+    if not flags & _WILL and flags & _WILL_RETAIN:
+        raise malformed("CONNECT: will retain without will flag", "MQTT-3.1.2-13")
+
+
+def _properties(values: Mapping[int, Value], user: UserProperties) -> ConnectProperties:
+    if table.AUTHENTICATION_DATA in values and table.AUTHENTICATION_METHOD not in values:
+        raise violation("CONNECT: Authentication Data without Authentication Method")
+
+    def number(identifier: int, absent: int) -> int:
+        return cast("int", values.get(identifier, absent))
+
+    return ConnectProperties(
+        number(table.SESSION_EXPIRY, 0),
+        number(table.RECEIVE_MAXIMUM, 65_535),
+        number(table.MAXIMUM_PACKET_SIZE, 0),
+        number(table.TOPIC_ALIAS_MAXIMUM, 0),
+        bool(number(table.REQUEST_RESPONSE_INFORMATION, 0)),
+        bool(number(table.REQUEST_PROBLEM_INFORMATION, 1)),
+        user,
+        cast("str | None", values.get(table.AUTHENTICATION_METHOD)),
+        cast("bytes | None", values.get(table.AUTHENTICATION_DATA)),
+    )
+
+
+def _will(fields: Fields, flags: int) -> Will:
+    found = split_message_block(fields.block(), table.WILL)
+    topic = fields.text("will topic", "MQTT-3.1.2-9")
+    check_topic_name(topic, "CONNECT: will ")
+    payload = fields.binary("will payload", "MQTT-3.1.2-9")
+    retain = bool(flags & _WILL_RETAIN)
+    return Will(topic, payload, flags >> 3 & 3, retain, found.delay, found.block)

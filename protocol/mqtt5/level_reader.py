@@ -1,0 +1,127 @@
+"""What a ``Decoder`` asks about the packets of a client at level 5."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocol.mqtt import Acks, Connect, Packet, PacketType, Pingreq, Publishes, ReasonCode
+from protocol.mqtt5.connect_packet import parse_connect
+from protocol.mqtt5.packet_fields import read_frame
+from protocol.mqtt5.property_block import malformed, violation, work_of
+from protocol.mqtt5.publish_columns import TopicAliases, read_publishes
+from protocol.mqtt5.short_packets import parse_auth, parse_disconnect, read_acks
+from protocol.mqtt5.subscription_packets import SubscriptionReader
+
+if TYPE_CHECKING:
+    from protocol.mqtt import ProtocolError
+
+_PUBLISH = frozenset({0x30, 0x31, *range(0x32, 0x36), *range(0x3A, 0x3E)})
+_ACKS = {
+    0x40: PacketType.PUBACK,
+    0x50: PacketType.PUBREC,
+    0x62: PacketType.PUBREL,
+    0x70: PacketType.PUBCOMP,
+}
+_LEGAL = _PUBLISH | frozenset(_ACKS) | {0x82, 0xA2, 0xC0, 0xE0, 0xF0}
+_FROM_SERVERS = frozenset(
+    {PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK, PacketType.PINGRESP}
+)
+_FLAG_STATEMENTS = {
+    PacketType.PUBREL: "MQTT-3.6.1-1",
+    PacketType.SUBSCRIBE: "MQTT-3.8.1-1",
+    PacketType.UNSUBSCRIBE: "MQTT-3.10.1-1",
+    PacketType.DISCONNECT: "MQTT-3.14.1-1",
+    PacketType.AUTH: "MQTT-3.15.1-1",
+}
+
+
+class LevelReader:
+    """Reads the packets of one client at level 5, and has the state that takes: topic aliases.
+
+    ``max_topic_aliases`` is the Topic Alias Maximum that the CONNACK is to say.
+    """
+
+    __slots__ = ("_method", "aliases")
+
+    legal = _LEGAL
+    """The first bytes of packets that are legal after CONNECT."""
+    read_frame = staticmethod(read_frame)
+    work_of = staticmethod(work_of)
+
+    def __init__(self, max_topic_aliases: int = 0) -> None:
+        self.aliases = TopicAliases(max_topic_aliases)
+        self._method: str | None = None
+
+    def connect(self, body: bytes) -> Connect:
+        """Parse a CONNECT; raises ``ProtocolError``."""
+        connect = parse_connect(body)
+        if connect.properties is not None:
+            self._method = connect.properties.authentication_method
+        return connect
+
+    def read(
+        self, data: bytes, at: int, body: int, stop: int, limit: int, room: int, to: list[Packet]
+    ) -> tuple[int, int]:
+        """Read the packet at ``data[at:stop]``, and those alike that follow, as ``room`` allows.
+
+        Returns the offset of the first byte not read, and how much room was taken. Raises
+        ``ProtocolError``; what is in ``to`` then came before the offending packet.
+        """
+        first = data[at]
+        if first in _PUBLISH:
+            batch = Publishes(first >> 1 & 3, retain=first & 1 == 1, dup=first & 8 == 8)
+            batch.blocks = []
+            to.append(batch)
+            weight = 8 if batch.qos else 1
+            most = (room + weight - 1) // weight
+            end, left = read_publishes(data, at, body, stop, limit, batch, most, self.aliases)
+            batch.size = end - at
+            return end, (most - left) * weight
+        if first in _ACKS:
+            acks = Acks(_ACKS[first])
+            to.append(acks)
+            end = read_acks(data, at, body, stop, acks, room)
+            return end, len(acks) + work_of(stop - at)
+        to.append(self._parse(PacketType(first >> 4), data[body:stop]))
+        return stop, 1 + work_of(stop - at)
+
+    def subscription_reader(self, first: int, body: bytes) -> SubscriptionReader:
+        """Return what reads a SUBSCRIBE or UNSUBSCRIBE; raises ``ProtocolError``."""
+        return SubscriptionReader(body, PacketType(first >> 4))
+
+    @staticmethod
+    def too_large(size: int, limit: int) -> ProtocolError:
+        """Return the error for a packet of more bytes than are accepted."""
+        return violation(
+            f"packet of {size} bytes, at most {limit} are accepted",
+            "MQTT-3.2.2-15",
+            ReasonCode.PACKET_TOO_LARGE,
+        )
+
+    @staticmethod
+    def first_byte_violation(first: int) -> ProtocolError:
+        """Say what is wrong with a first byte that is not in ``LevelReader.legal``."""
+        kind, flags = PacketType(first >> 4) if first >> 4 else None, first & 15
+        if kind is None:
+            return malformed("packet type 0 is reserved")
+        name = kind.name
+        if kind is PacketType.CONNECT:
+            return violation("second CONNECT", "MQTT-3.1.0-2")
+        if kind in _FROM_SERVERS:
+            return violation(f"{name}, which only a server sends")
+        if kind is PacketType.PUBLISH and flags & 6 == 6:
+            return malformed("PUBLISH with QoS 3", "MQTT-3.3.1-4")
+        if kind is PacketType.PUBLISH:
+            return malformed("PUBLISH with DUP at QoS 0", "MQTT-3.3.1-2")
+        return malformed(
+            f"{name} with flags {flags:04b}", _FLAG_STATEMENTS.get(kind, "MQTT-2.1.3-1")
+        )
+
+    def _parse(self, kind: PacketType, body: bytes) -> Packet:
+        if kind is PacketType.DISCONNECT:
+            return parse_disconnect(body)
+        if kind is PacketType.AUTH:
+            return parse_auth(body, self._method)
+        if body:
+            raise malformed(f"{kind.name} with a Remaining Length of {len(body)}")
+        return Pingreq()

@@ -1,0 +1,164 @@
+"""Reading a packet at level 5 field by field."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocol.mqtt import (
+    ProtocolError,
+    TopicError,
+    read_length,
+    validate_topic_filter,
+    validate_topic_name,
+)
+from protocol.mqtt5.property_block import (
+    Value,
+    decode_text,
+    find_block,
+    malformed,
+    read_block,
+    violation,
+)
+from protocol.mqtt5.property_table import FROM_CLIENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from protocol.mqtt import PacketType, UserProperties
+
+_STATEMENTS = {
+    "MQTT-1.5.3-1": "MQTT-1.5.4-1",
+    "MQTT-4.7.1-2": "MQTT-4.7.1-1",
+    "MQTT-4.7.1-3": "MQTT-4.7.1-2",
+}
+"""Statements of MQTT 3.1.1 about topics that have another number in MQTT 5.0."""
+
+
+def read_frame(data: bytes, at: int) -> tuple[int, int] | None:
+    """Read the Remaining Length that begins at ``at``: (its value, the offset where it ends).
+
+    None when ``data`` ends before it does; ``ProtocolError`` when it is longer than it needs to be,
+    which is legal before MQTT 5, or longer than four bytes.
+    """
+    try:
+        framed = read_length(data, at)
+    except ProtocolError as error:
+        raise malformed(error.text, "MQTT-1.5.5-1") from None
+    if framed is not None and framed[1] - at > 1 and not data[framed[1] - 1]:
+        raise malformed("Remaining Length has needless bytes", "MQTT-1.5.5-1")
+    return framed
+
+
+class Fields:
+    """Reads one field after the other; a field that runs over the end is a ``ProtocolError``."""
+
+    __slots__ = ("_packet", "at", "body")
+
+    def __init__(self, body: bytes, packet: str) -> None:
+        self.body = body
+        self._packet = packet
+        self.at = 0
+
+    def at_end(self) -> bool:
+        """Say whether nothing is left."""
+        return self.at == len(self.body)
+
+    def finish(self) -> None:
+        """Raise ``ProtocolError`` if something is left."""
+        extra = len(self.body) - self.at
+        if extra:
+            raise malformed(f"{self._packet}: {extra} bytes too many")
+
+    def byte(self, what: str) -> int:
+        """Read a byte."""
+        return self._take(1, what, "MQTT-4.13.1-1")[0]
+
+    def number(self, what: str, statement: str = "MQTT-4.13.1-1") -> int:
+        """Read a Two Byte Integer."""
+        return int.from_bytes(self._take(2, what, statement), "big")
+
+    def binary(self, what: str, statement: str) -> bytes:
+        """Read Binary Data."""
+        return self._take(self.number(what, statement), what, statement)
+
+    def text(self, what: str, statement: str) -> str:
+        """Read a UTF-8 Encoded String."""
+        return decode_text(self.binary(what, statement), f"{self._packet}: {what}")
+
+    def packet_id(self) -> int:
+        """Read a packet identifier."""
+        packet_id = self.number("packet identifier")
+        if not packet_id:
+            raise violation(f"{self._packet} with packet identifier 0", "MQTT-2.2.1-3")
+        return packet_id
+
+    def block(self) -> bytes:
+        """Read a Property Length and as many bytes, which are not looked at."""
+        begin, self.at = find_block(self.body, self.at, len(self.body), self._packet)
+        return self.body[begin : self.at]
+
+    def properties(self, packet: PacketType) -> tuple[Mapping[int, Value], UserProperties]:
+        """Read properties: values by identifier, and the user properties."""
+        raw = self.block()
+        if not raw:
+            return _NONE, ()
+        return read_block(raw, 0, len(raw), FROM_CLIENTS[packet], packet)
+
+    def topic_filter(self, statement: str) -> str:
+        """Read a topic filter."""
+        text = self.text("topic filter", statement)
+        try:
+            check_topic_filter(text)
+        except TopicError as error:
+            raise topic_error(f"{self._packet}: ", error) from None
+        return text
+
+    def _take(self, size: int, what: str, statement: str) -> bytes:
+        start = self.at
+        end = start + size
+        if end > len(self.body):
+            raise malformed(f"{self._packet} ends inside its {what}", statement)
+        self.at = end
+        return self.body[start:end]
+
+
+_NONE: Mapping[int, Value] = {}
+
+SHARE = "$share/"
+"""What the filter of a shared subscription begins with."""
+
+
+def split_share(topic_filter: str) -> tuple[str, str]:
+    """Split a legal filter into share name and filter; the name is empty if it is not shared."""
+    if not topic_filter.startswith(SHARE):
+        return "", topic_filter
+    name, _, rest = topic_filter[len(SHARE) :].partition("/")
+    return name, rest
+
+
+def check_topic_filter(topic_filter: str) -> None:
+    """Raise ``TopicError`` unless a filter is legal, shared or not (sections 4.7, 4.8.2)."""
+    if not topic_filter.startswith(SHARE):
+        validate_topic_filter(topic_filter)
+        return
+    name, rest = split_share(topic_filter)
+    if not name:
+        raise TopicError("share name is empty", "MQTT-4.8.2-1")
+    if "+" in name or "#" in name:
+        raise TopicError("share name contains a wildcard", "MQTT-4.8.2-2")
+    if not rest:
+        raise TopicError("share name without a topic filter behind it", "MQTT-4.8.2-2")
+    validate_topic_filter(rest)
+
+
+def check_topic_name(topic: str, what: str) -> None:
+    """Raise ``ProtocolError`` unless a topic name is legal."""
+    try:
+        validate_topic_name(topic)
+    except TopicError as error:
+        raise topic_error(what, error) from None
+
+
+def topic_error(what: str, error: TopicError) -> ProtocolError:
+    """Return a ``ProtocolError`` that says what a ``TopicError`` says, by the numbers of 5.0."""
+    return malformed(what + error.reason, _STATEMENTS.get(error.statement, error.statement))

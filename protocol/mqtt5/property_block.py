@@ -1,0 +1,404 @@
+"""Property blocks, read and written: checked in one pass, whatever they hold, in linear time.
+
+A block is what stands between a Property Length and what follows it. ``read_block`` returns the
+values; ``MessageBlock`` is what a message's block becomes: the bytes that go on to subscribers, put
+in a fixed order, and beside them what the connection itself obeys. Blocks are alike from message to
+message, so those that were read are known by their bytes and read once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from protocol.mqtt import PacketType, ProtocolError, ReasonCode, encode_length
+from protocol.mqtt5.property_table import (
+    CONTENT_TYPE,
+    CORRELATION_DATA,
+    FROM_CLIENTS,
+    MESSAGE_EXPIRY,
+    PAYLOAD_FORMAT,
+    PROPERTIES,
+    RESPONSE_TOPIC,
+    SUBSCRIPTION_IDENTIFIER,
+    TOPIC_ALIAS,
+    USER_PROPERTY,
+    WILL,
+    WILL_DELAY,
+    Kind,
+    Place,
+    Property,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from protocol.mqtt import UserProperties
+
+MAX_BLOCK = 65_535
+"""The largest property block read, in bytes.
+
+A block may be as large as a packet, and each property of it costs time that a payload does not.
+"""
+
+LARGE_BLOCK = 512
+"""Blocks of more bytes are read each time, and count for the work that it is."""
+_BYTES_A_PACKET = 16
+"""Bytes of properties that take about as long as a small packet."""
+_KNOWN_BLOCKS = 4096
+
+Value: TypeAlias = int | str | bytes | tuple[str, str]
+Span: TypeAlias = tuple[Property, Value, int, int]
+"""A property, its value, and the offsets where it begins and ends."""
+
+_WIDTHS = {Kind.BYTE: 1, Kind.TWO_BYTES: 2, Kind.FOUR_BYTES: 4}
+
+
+def malformed(text: str, statement: str = "MQTT-4.13.1-1") -> ProtocolError:
+    """Return the error for a packet that cannot be parsed (section 1.2)."""
+    return ProtocolError(text, statement)
+
+
+def violation(
+    text: str,
+    statement: str = "MQTT-4.13.1-1",
+    reason: ReasonCode = ReasonCode.PROTOCOL_ERROR,
+) -> ProtocolError:
+    """Return the error for a packet that can be parsed and must not be sent so (section 1.2)."""
+    return ProtocolError(text, statement, reason=reason)
+
+
+def place_name(place: Place) -> str:
+    """Return what errors call a packet."""
+    return "will" if place == WILL else PacketType(place).name
+
+
+def decode_text(raw: bytes, what: str, statement: str = "MQTT-1.5.4-1") -> str:
+    """Decode a UTF-8 Encoded String (section 1.5.4); U+FEFF is kept [MQTT-1.5.4-3].
+
+    Raises ``ProtocolError`` for ill-formed UTF-8, surrogates and U+0000.
+    """
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise malformed(
+            f"{what} is not well-formed UTF-8 at byte {error.start}", statement
+        ) from None
+    if "\0" in text:
+        if statement == "MQTT-1.5.4-1":
+            statement = "MQTT-1.5.4-2"
+        raise malformed(f"{what} contains U+0000", statement)
+    return text
+
+
+def read_variable(data: bytes, at: int, stop: int, what: str) -> tuple[int, int]:
+    """Read a Variable Byte Integer: (its value, the offset where it ends).
+
+    Raises ``ProtocolError`` if it runs over ``stop``, is longer than four bytes, or longer than
+    need be [MQTT-1.5.5-1].
+    """
+    value = 0
+    for index in range(4):
+        if at >= stop:
+            raise malformed(f"{what} is cut off")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            if index and not byte:
+                raise malformed(f"{what} has needless bytes", "MQTT-1.5.5-1")
+            return value, at
+    raise malformed(f"{what} is longer than four bytes", "MQTT-1.5.5-1")
+
+
+def find_block(data: bytes, at: int, stop: int, what: str) -> tuple[int, int]:
+    """Read a Property Length: the offsets between which the properties stand.
+
+    Raises ``ProtocolError``, also for more than ``MAX_BLOCK`` bytes.
+    """
+    length, begin = read_variable(data, at, stop, f"{what}: property length")
+    if length > stop - begin:
+        raise malformed(f"{what}: properties run over its end")
+    if length > MAX_BLOCK:
+        raise violation(
+            f"{what}: {length} bytes of properties, at most {MAX_BLOCK} are accepted",
+            reason=ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
+        )
+    return begin, begin + length
+
+
+def work_of(size: int) -> int:
+    """Return as how many packets more so many bytes count that may be properties."""
+    return size // _BYTES_A_PACKET if size > LARGE_BLOCK else 0
+
+
+def spans(
+    data: bytes, at: int, stop: int, allowed: Mapping[int, Property], place: Place
+) -> Iterator[Span]:
+    """Yield the properties in ``data[at:stop]``; raises ``ProtocolError`` when one is wrong."""
+    seen: set[int] = set()
+    while at < stop:
+        begin, identifier = at, data[at]
+        at += 1
+        prop = allowed.get(identifier)
+        if prop is None:
+            raise _not_allowed(data, begin, stop, place)
+        if identifier in seen:
+            if not prop.repeats and not (
+                identifier == SUBSCRIPTION_IDENTIFIER and place == PacketType.PUBLISH
+            ):
+                raise violation(f"{place_name(place)}: {prop.name} stands there twice")
+        else:
+            seen.add(identifier)
+        value, at = _read_value(prop, data, at, stop, place)
+        yield prop, value, begin, at
+
+
+def read_block(
+    data: bytes, at: int, stop: int, allowed: Mapping[int, Property], place: Place
+) -> tuple[dict[int, Value], tuple[tuple[str, str], ...]]:
+    """Read the properties in ``data[at:stop]``: values by identifier, and the user properties.
+
+    Of a property that repeats the last one stands among the values. Raises ``ProtocolError``.
+    """
+    values: dict[int, Value] = {}
+    user: list[tuple[str, str]] = []
+    for prop, value, _, _ in spans(data, at, stop, allowed, place):
+        if prop.kind is Kind.PAIR:
+            user.append(value)  # type: ignore[arg-type]  # so says its kind
+        else:
+            values[prop.identifier] = value
+    return values, tuple(user)
+
+
+def _read_value(prop: Property, data: bytes, at: int, stop: int, place: Place) -> tuple[Value, int]:
+    kind = prop.kind
+    if kind is Kind.PAIR:
+        name, at = _read_text(prop, data, at, stop, place)
+        text, at = _read_text(prop, data, at, stop, place)
+        return (name, text), at
+    if kind is Kind.TEXT:
+        text, at = _read_text(prop, data, at, stop, place)
+        if prop.identifier == RESPONSE_TOPIC:
+            _check_response_topic(text)
+        return text, at
+    if kind is Kind.BINARY:
+        end = _end_of_field(prop, data, at, stop, place)
+        return data[at + 2 : end], end
+    if kind is Kind.VARIABLE:
+        number, end = read_variable(data, at, stop, f"{place_name(place)}: {prop.name}")
+    else:
+        end = at + _WIDTHS[kind]
+        if end > stop:
+            raise _cut_off(prop, place)
+        number = int.from_bytes(data[at:end], "big")
+    if not prop.least <= number <= prop.most:
+        raise violation(
+            f"{place_name(place)}: {prop.name} of {number}", prop.statement, prop.reason
+        )
+    return number, end
+
+
+def _end_of_field(prop: Property, data: bytes, at: int, stop: int, place: Place) -> int:
+    """Return where a field with a length of two bytes ends."""
+    end = at + 2
+    if end <= stop:
+        end += data[at] << 8 | data[at + 1]
+    if end > stop:
+        raise _cut_off(prop, place)
+    return end
+
+
+def _read_text(prop: Property, data: bytes, at: int, stop: int, place: Place) -> tuple[str, int]:
+    end = at + 2
+    if end <= stop:
+        end += data[at] << 8 | data[at + 1]
+    if end > stop:
+        raise _cut_off(prop, place)
+    raw = data[at + 2 : end]
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        statement = "MQTT-1.5.4-1" if prop.statement == "MQTT-4.13.1-1" else prop.statement
+        decode_text(raw, f"{place_name(place)}: {prop.name}", statement)
+    return text, end
+
+
+def _check_response_topic(topic: str) -> None:
+    if not topic:
+        raise violation("Response Topic is empty", "MQTT-4.7.3-1")
+    if "+" in topic or "#" in topic:
+        raise violation("Response Topic contains a wildcard", "MQTT-3.3.2-14")
+
+
+def _cut_off(prop: Property, place: Place) -> ProtocolError:
+    return malformed(f"{place_name(place)} ends inside its {prop.name}")
+
+
+def _not_allowed(data: bytes, at: int, stop: int, place: Place) -> ProtocolError:
+    """Say what is wrong with a property that must not stand where it does (section 2.2.2.2)."""
+    identifier, where = data[at], place_name(place)
+    if identifier >= 0x80:  # an identifier is a Variable Byte Integer; all are one byte long
+        identifier, _ = read_variable(data, at, stop, f"{where}: property identifier")
+    prop = PROPERTIES.get(identifier)
+    if prop is None:
+        return malformed(f"{where}: there is no property 0x{identifier:02x}")
+    if place == PacketType.PUBLISH and identifier == SUBSCRIPTION_IDENTIFIER:
+        return violation("PUBLISH from a client with a Subscription Identifier", "MQTT-3.3.4-6")
+    if place in prop.from_servers:
+        statement = prop.statement if place == PacketType.DISCONNECT else "MQTT-4.13.1-1"
+        return violation(f"{where} with {prop.name}, which only a server sends", statement)
+    return malformed(f"{where} with {prop.name}, which does not belong there")
+
+
+def encode_property(identifier: int, value: Value) -> bytes:
+    """Encode a property; the checks of reading are not made again.
+
+    Raises ``ValueError`` for a value that does not fit, ``TypeError`` for one of another kind.
+    """
+    mark, kind = bytes((identifier,)), PROPERTIES[identifier].kind
+    if kind is Kind.PAIR and isinstance(value, tuple):
+        return mark + _field(value[0].encode()) + _field(value[1].encode())
+    if kind is Kind.TEXT and isinstance(value, str):
+        return mark + _field(value.encode())
+    if kind is Kind.BINARY and isinstance(value, bytes):
+        return mark + _field(value)
+    if not isinstance(value, int):
+        raise TypeError(f"{PROPERTIES[identifier].name} cannot be {value!r}")
+    if kind is Kind.VARIABLE:
+        return mark + encode_length(value)
+    try:
+        return mark + value.to_bytes(_WIDTHS[kind], "big")
+    except OverflowError:
+        raise ValueError(f"{PROPERTIES[identifier].name} cannot be {value}") from None
+
+
+def encode_block(values: Mapping[int, Value | None], user: UserProperties = ()) -> bytes:
+    """Encode properties, those that are None left out, without their length."""
+    parts = [encode_property(one, value) for one, value in values.items() if value is not None]
+    parts += [encode_property(USER_PROPERTY, pair) for pair in user]
+    return b"".join(parts)
+
+
+def with_length(block: bytes) -> bytes:
+    """Put the Property Length before properties."""
+    return encode_length(len(block)) + block
+
+
+def _field(raw: bytes) -> bytes:
+    if len(raw) > 65_535:
+        raise ValueError(f"a field of {len(raw)} bytes cannot be encoded")
+    return len(raw).to_bytes(2, "big") + raw
+
+
+class MessageBlock(NamedTuple):
+    """The properties of one message."""
+
+    block: bytes
+    """What goes on to subscribers: without Topic Alias, Message Expiry Interval first."""
+    alias: int
+    """Topic Alias; 0: none."""
+    expiry: int
+    """Message Expiry Interval in seconds; -1: none."""
+    is_text: bool
+    """The Payload Format Indicator says that the payload is UTF-8."""
+    delay: int = 0
+    """Will Delay Interval in seconds, of a will."""
+
+
+NO_PROPERTIES = MessageBlock(b"", 0, -1, False)
+
+known_blocks: dict[bytes, MessageBlock] = {b"": NO_PROPERTIES}
+"""Blocks of PUBLISH packets from clients that were read, by their bytes, shared by all connections.
+
+At most ``_KNOWN_BLOCKS`` of at most ``LARGE_BLOCK`` bytes. It saves time and decides nothing,
+so it may be emptied at will.
+"""
+
+
+def read_message_block(raw: bytes) -> MessageBlock:
+    """Read the properties of a PUBLISH from a client; raises ``ProtocolError``."""
+    found = known_blocks.get(raw)
+    if found is None:
+        found = split_message_block(raw, PacketType.PUBLISH)
+        if len(raw) <= LARGE_BLOCK:
+            if len(known_blocks) >= _KNOWN_BLOCKS:
+                known_blocks.clear()
+                known_blocks[b""] = NO_PROPERTIES
+            known_blocks[raw] = found
+    return found
+
+
+def split_message_block(raw: bytes, place: Place) -> MessageBlock:
+    """Split the properties of a PUBLISH or a ``WILL`` from a client into what goes where."""
+    alias, expiry, delay, is_text = 0, -1, 0, False
+    first = b""
+    parts: list[bytes] = []
+    copied = 0  # raw[:copied] is in parts, or is left out
+    for prop, value, begin, end in spans(raw, 0, len(raw), FROM_CLIENTS[place], place):
+        identifier = prop.identifier
+        if identifier in _PASSED_ON:
+            is_text = is_text or (identifier == PAYLOAD_FORMAT and value == 1)
+            continue
+        parts.append(raw[copied:begin])
+        copied = end
+        if identifier == MESSAGE_EXPIRY:
+            first, expiry = raw[begin:end], int(value)  # type: ignore[arg-type]  # a number
+        elif identifier == TOPIC_ALIAS:
+            alias = int(value)  # type: ignore[arg-type]  # a number
+        else:
+            delay = int(value)  # type: ignore[arg-type]  # a number
+    parts.append(raw[copied:])
+    return MessageBlock(first + b"".join(parts), alias, expiry, is_text, delay)
+
+
+_PASSED_ON = frozenset(PROPERTIES) - {MESSAGE_EXPIRY, TOPIC_ALIAS, WILL_DELAY}
+
+
+class MessageProperties(NamedTuple):
+    """What the block of a message says, for what is no MQTT client: NATS, tables, people."""
+
+    payload_format: int = 0
+    expiry: int | None = None
+    """Seconds."""
+    content_type: str | None = None
+    response_topic: str | None = None
+    correlation: bytes | None = None
+    user: tuple[tuple[str, str], ...] = ()
+
+
+def message_properties(block: bytes) -> MessageProperties:
+    """Return what a block says that was checked before."""
+    values, user = read_block(
+        block, 0, len(block), FROM_CLIENTS[PacketType.PUBLISH], PacketType.PUBLISH
+    )
+    return MessageProperties(
+        values.get(PAYLOAD_FORMAT, 0),  # type: ignore[arg-type]  # so say their kinds
+        values.get(MESSAGE_EXPIRY),  # type: ignore[arg-type]
+        values.get(CONTENT_TYPE),  # type: ignore[arg-type]
+        values.get(RESPONSE_TOPIC),  # type: ignore[arg-type]
+        values.get(CORRELATION_DATA),  # type: ignore[arg-type]
+        user,
+    )
+
+
+def expiry_of(block: bytes) -> int | None:
+    """Return the Message Expiry Interval of a message's block, in seconds."""
+    if block[:1] != _EXPIRY_MARK:
+        return None
+    return int.from_bytes(block[1:5], "big")
+
+
+def is_payload_format_broken(block: bytes, payload: bytes) -> bool:
+    """Say whether a block says of a payload that it is UTF-8, and it is not (reason 0x99)."""
+    if not read_message_block(block).is_text:
+        return False
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return True
+    return False
+
+
+_EXPIRY_MARK = bytes((MESSAGE_EXPIRY,))

@@ -1,0 +1,330 @@
+"""PUBLISH at level 5 (section 3.3), many at a time.
+
+It is as in ``protocol.mqtt.publish_runs``, with two columns more: property blocks, and topics that
+a topic alias stands for. A run is one of packets that are alike in the Property Length too; its
+blocks are cut with the other columns, and each different one is looked at once.
+
+Where no message of a batch has properties, it has no blocks. From the first alias on a batch is not
+verbatim, so that its payloads are cut out: an alias is the business of one connection and goes
+nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocol.mqtt import (
+    ALIKE,
+    RUN,
+    ProtocolError,
+    ReasonCode,
+    count_alike,
+    cut_columns,
+    known_topics,
+    remember_topic,
+)
+from protocol.mqtt5.packet_fields import read_frame
+from protocol.mqtt5.property_block import (
+    LARGE_BLOCK,
+    MessageBlock,
+    decode_text,
+    find_block,
+    known_blocks,
+    malformed,
+    read_message_block,
+    violation,
+    work_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from protocol.mqtt import Publishes
+
+
+class TopicAliases:
+    """What the topic aliases of one connection stand for, in one direction."""
+
+    __slots__ = ("maximum", "topics")
+
+    def __init__(self, maximum: int) -> None:
+        self.maximum = maximum
+        self.topics: dict[int, bytes] = {}
+
+    @property
+    def size(self) -> int:
+        """Bytes of topics that are kept."""
+        return sum(map(len, self.topics.values()))
+
+    def resolve(self, alias: int, topic: bytes) -> bytes:
+        """Return what an alias stands for, from here on if the packet has a topic.
+
+        Raises ``ProtocolError``.
+        """
+        if alias > self.maximum:
+            raise violation(
+                f"PUBLISH: topic alias is {alias}, at most {self.maximum} are accepted",
+                "MQTT-3.3.2-9",
+                ReasonCode.TOPIC_ALIAS_INVALID,
+            )
+        if topic:
+            if topic not in known_topics:
+                check_topic(topic)
+            self.topics[alias] = topic
+            return topic
+        found = self.topics.get(alias)
+        if found is None:
+            raise violation(f"PUBLISH: topic alias {alias} stands for no topic yet")
+        return found
+
+
+def read_publishes(
+    data: bytes,
+    at: int,
+    body: int,
+    stop: int,
+    limit: int,
+    batch: Publishes,
+    most: int,
+    aliases: TopicAliases,
+) -> tuple[int, int]:
+    """Read the PUBLISH at ``data[at:stop]``, and those alike that follow, into ``batch``.
+
+    ``batch`` has an empty list of blocks. ``body`` is where the variable header begins; ``limit``
+    is the largest packet allowed, in bytes, ``most`` how many are read: one with a large block
+    counts as several. Returns the offset of the first byte not read, and how many more might have
+    been read. Raises ``ProtocolError``.
+    """
+    first, end, known, identified = data[at], len(data), known_topics, batch.qos > 0
+    verbatim = not identified and not batch.retain
+    topics, ids, packets, payloads = batch.topics, batch.packet_ids, batch.packets, batch.payloads
+    columns: _Columns | None = None
+    size = name_size = block_size = alike = 0
+    enough = ALIKE
+    while True:
+        # Enter here with the packet data[at:stop] complete.
+        name = body + 2
+        name_end = name + (data[body] << 8 | data[body + 1]) if stop >= name else stop
+        mark = name_end + 2 if identified else name_end
+        if mark >= stop:
+            raise malformed("PUBLISH ends inside its variable header")
+        packet_id = data[name_end] << 8 | data[name_end + 1] if identified else 1
+        if not packet_id:
+            raise violation("PUBLISH with packet identifier 0", "MQTT-2.2.1-3")
+        rest = mark + 1
+        if data[mark] or columns is not None:
+            columns = columns or _Columns(batch, aliases)
+            rest = columns.add(data, at, name, name_end, mark, stop)
+            most -= work_of(rest - mark)
+        else:
+            topic = data[name:name_end]
+            if topic not in known:
+                check_topic(topic)
+            if verbatim:
+                packets.append(data[at:stop])
+            else:
+                payloads.append(data[rest:stop])
+            topics.append(topic)
+        if identified:
+            ids.append(packet_id)
+
+        if size == stop - at and name_size == name_end - name and block_size == rest - mark:
+            alike += 1
+            if alike >= enough and end - stop >= size * RUN:
+                shape = _Shape(data, at, stop, name, name_end, mark, rest)
+                count = _take_run(shape, batch, columns, most - len(topics), aliases)
+                if not count:
+                    enough *= 4
+                stop += size * count
+                alike = 0
+            at = stop
+        else:
+            size, name_size, block_size = stop - at, name_end - name, rest - mark
+            alike, at = 1, stop
+
+        if end - at < 2 or data[at] != first or len(topics) >= most:
+            return at, most - len(topics)
+        body, stop = at + 2, at + 2 + data[at + 1]
+        if data[at + 1] > 127:
+            length, body = read_frame(data, at + 1) or (end, end)
+            stop = body + length
+        if stop > end or stop - at > limit:
+            return at, most - len(topics)
+
+
+def check_topic(topic: bytes) -> None:
+    """Raise ``ProtocolError`` unless ``topic`` is a legal topic name; remember it if it is."""
+    if not topic:
+        raise violation("PUBLISH: empty topic name and no topic alias", "MQTT-4.7.3-1")
+    if b"+" in topic or b"#" in topic:
+        raise malformed("PUBLISH: topic name contains a wildcard", "MQTT-3.3.2-2")
+    decode_text(topic, "PUBLISH: topic name")
+    remember_topic(topic)
+
+
+class _Columns:
+    """The columns of a batch of which a message has properties."""
+
+    __slots__ = ("aliases", "batch", "blocks", "verbatim", "with_blocks")
+
+    def __init__(self, batch: Publishes, aliases: TopicAliases) -> None:
+        self.batch = batch
+        self.aliases = aliases
+        self.blocks: list[bytes] = []
+        self.with_blocks = False
+        self.verbatim = not batch.qos and not batch.retain
+
+    def add(self, data: bytes, at: int, name: int, name_end: int, mark: int, stop: int) -> int:
+        """Append all but the identifier of a packet; return where its payload begins.
+
+        Raises ``ProtocolError``.
+        """
+        batch, topic, size = self.batch, data[name:name_end], data[mark]
+        begin, rest = mark + 1, mark + 1 + size
+        if size > 127 or rest > stop:
+            begin, rest = find_block(data, mark, stop, "PUBLISH")
+        raw = data[begin:rest]
+        found = known_blocks.get(raw) or read_message_block(raw)
+        if found.alias:
+            topic = self.aliases.resolve(found.alias, topic)
+            if self.verbatim:
+                self._end_verbatim()
+        elif topic not in known_topics:
+            check_topic(topic)
+        if self.with_blocks:
+            self.blocks.append(found.block)
+        elif found.block:
+            self.blocks = batch.blocks = [b""] * len(batch.topics)
+            self.with_blocks = True
+            self.blocks.append(found.block)
+        if self.verbatim:
+            batch.packets.append(data[at:stop])
+        else:
+            batch.payloads.append(data[rest:stop])
+        batch.topics.append(topic)
+        return rest
+
+    def _end_verbatim(self) -> None:
+        """Keep no packets: one of them has an alias."""
+        self.batch.payloads  # noqa: B018 (cuts them out of the packets so far)
+        self.batch.packets.clear()
+        self.verbatim = False
+
+
+class _Shape:
+    """Where the fields of a packet stand that others may be like."""
+
+    __slots__ = ("block", "data", "head", "mark", "name", "offset", "rest", "size", "stop")
+
+    def __init__(
+        self,
+        data: bytes,
+        at: int,
+        stop: int,
+        name: int,
+        name_end: int,
+        mark: int,
+        rest: int,
+    ) -> None:
+        self.data = data
+        self.stop = stop
+        self.size = stop - at
+        self.head = data[at:name]
+        """Everything up to the topic name."""
+        self.offset = name - at
+        self.name = name_end - name
+        """Bytes of the topic name."""
+        self.mark = mark - at
+        """Offset of the Property Length."""
+        width = 1 if data[mark] < 0x80 else 2 if data[mark + 1] < 0x80 else 3
+        self.block = rest - mark - width
+        """Bytes of the properties."""
+        self.rest = rest - at
+        """Offset of the payload."""
+
+    def fields(self, qos: int, *, payloads: bool) -> tuple[str, int]:
+        """Return how a packet is cut, in struct's terms, and into how many fields."""
+        after = self.size - self.rest
+        parts = [
+            f"{self.offset}x{self.name}s",
+            "H" if qos else "",
+            f"{self.rest - self.block - self.mark}x",
+            f"{self.block}s" if self.block else "",
+            f"{after}s" if payloads else f"{after}x",
+        ]
+        return "".join(parts), 1 + (qos > 0) + (self.block > 0) + payloads
+
+    def count(self, most: int) -> int:
+        """Count the packets of this shape that follow, at most so many."""
+        data, size, stop = self.data, self.size, self.stop
+        count = count_alike(data, stop, size, self.head, most)
+        for offset in range(self.mark, self.rest - self.block):
+            byte = data[stop - size + offset : stop - size + offset + 1]
+            column = data[stop + offset : stop + size * count : size]
+            if column != byte * count:
+                count -= len(column.lstrip(byte))
+        return count
+
+
+def _take_run(
+    shape: _Shape, batch: Publishes, columns: _Columns | None, most: int, aliases: TopicAliases
+) -> int:
+    """Append the packets of a shape that follow, at most so many.
+
+    Returns the number of packets taken: 0 when they are too few, or when the plain loop is to look
+    at each: one of them is illegal, or sets a topic alias.
+    """
+    if shape.block > LARGE_BLOCK:  # each of them is work
+        return 0
+    count = shape.count(most)
+    if count < RUN:
+        return 0
+    if columns is None:
+        columns = _Columns(batch, aliases)
+    run = shape.data[shape.stop : shape.stop + shape.size * count]
+    fields = cut_columns(run, *shape.fields(batch.qos, payloads=not columns.verbatim))
+    topics = fields.pop(0)
+    ids = fields.pop(0) if batch.qos else ()
+    raws = fields.pop(0) if shape.block else ()
+    if not all(ids):
+        return 0
+    try:
+        found = {raw: read_message_block(raw) for raw in set(raws)}
+        if shape.name:
+            _check_topics(topics, found)
+        else:
+            by_block = {raw: aliases.topics[one.alias] for raw, one in found.items()}
+            topics = list(map(by_block.__getitem__, raws))
+    except (KeyError, ProtocolError):
+        return 0
+    batch.topics += topics
+    batch.packet_ids += ids
+    if columns.with_blocks:
+        columns.blocks += _blocks(raws, found, count)
+    if columns.verbatim:
+        (packets,) = cut_columns(run, f"{shape.size}s", 1)
+        batch.packets += packets
+    else:
+        batch.payloads.extend(fields.pop())
+    return count
+
+
+def _blocks(raws: Sequence[bytes], found: dict[bytes, MessageBlock], count: int) -> Iterable[bytes]:
+    """Return the block of each message of a run."""
+    if not raws:
+        return [b""] * count
+    if len(found) == 1:
+        return [found[raws[0]].block] * count
+    by_raw = {raw: one.block for raw, one in found.items()}
+    return map(by_raw.__getitem__, raws)
+
+
+def _check_topics(topics: list[bytes], found: dict[bytes, MessageBlock]) -> None:
+    """Check the topics of a run.
+
+    Raises ``KeyError`` if one of them sets an alias, ``ProtocolError`` if one is illegal.
+    """
+    if any(one.alias for one in found.values()):
+        raise KeyError
+    for topic in set(topics).difference(known_topics):
+        check_topic(topic)

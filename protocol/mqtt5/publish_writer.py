@@ -1,0 +1,272 @@
+"""Messages to clients at level 5: encoded once for each wire.
+
+Receivers of the same messages differ in few ways: the granted QoS, the level they speak, RETAIN,
+their subscription identifiers, how long the messages have waited, and whether topic aliases are
+used. A ``Wire`` is these, and messages are prepared once for all receivers that have it in common;
+packet identifiers are all that is then left to be filled in.
+
+A block is not opened for that. The seconds that are left stand in its first five bytes, identifiers
+and the alias are put behind it; each different block of a batch is completed once.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from functools import cache
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, NamedTuple
+
+from protocol.mqtt import MQTT_5, PID_BYTES, PublishEncoder, packet_heads
+from protocol.mqtt5.property_block import encode_property, expiry_of, with_length
+from protocol.mqtt5.property_table import MESSAGE_EXPIRY, SUBSCRIPTION_IDENTIFIER, TOPIC_ALIAS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+
+class AliasUse(IntEnum):
+    """Whether topic aliases are sent to a receiver."""
+
+    NONE = 0
+    """Topics are sent whole."""
+    SET = 1
+    """Topics are sent whole, and with them the numbers that stand for them from here on."""
+    NUMBERS = 2
+    """Numbers are sent in place of topics."""
+
+
+class Wire(NamedTuple):
+    """What receivers of messages have in common."""
+
+    qos: int
+    version: int = MQTT_5
+    """Protocol level."""
+    retain: bool = False
+    identifiers: tuple[int, ...] = ()
+    """Subscription identifiers."""
+    waited: int = 0
+    """Whole seconds since the messages were published, to be taken off their expiry."""
+    aliases: AliasUse = AliasUse.NONE
+
+
+def prepare(
+    topics: Sequence[bytes],
+    payloads: Sequence[bytes],
+    blocks: Sequence[bytes],
+    wire: Wire,
+    numbers: Mapping[bytes, int] | None = None,
+) -> PublishEncoder | PublishEncoder5:
+    """Prepare messages for a wire.
+
+    ``blocks`` has one property block a message, or is empty if none has properties. ``numbers`` has
+    the topic aliases, for a wire that uses them. Before level 5 nothing but topic and payload is
+    sent. Raises ``ValueError`` when a message is too large for any MQTT packet.
+    """
+    if wire.version < MQTT_5:
+        return PublishEncoder(topics, payloads, wire.qos, retain=wire.retain)
+    return PublishEncoder5(topics, payloads, blocks, wire, numbers or {})
+
+
+class PublishEncoder5:
+    """Messages prepared to be sent to any number of receivers of one wire at level 5.
+
+    It is used as ``protocol.mqtt.encoder.Outgoing`` is.
+    """
+
+    __slots__ = ("_again", "_ends", "_heads", "_payloads", "_whole", "qos")
+
+    def __init__(
+        self,
+        topics: Sequence[bytes],
+        payloads: Sequence[bytes],
+        blocks: Sequence[bytes],
+        wire: Wire,
+        numbers: Mapping[bytes, int],
+    ) -> None:
+        self.qos = wire.qos
+        self._payloads = payloads
+        ends: Sequence[bytes] | None = None
+        if wire.aliases:
+            used = [numbers.get(topic, 0) for topic in topics]
+            ends = _ends_with_aliases(blocks, used, wire)
+            if wire.aliases is AliasUse.NUMBERS:
+                pairs = zip(topics, used, strict=True)
+                topics = [b"" if number else topic for topic, number in pairs]
+        elif blocks or wire.identifiers:
+            ends = _ends(len(topics), blocks, wire)
+        self._ends = ends
+        """Property Length and properties of each message; None: none has any."""
+        sizes = list(map(len, payloads))
+        extra = 2 if wire.qos else 0
+        if ends is None:
+            extra += 1
+        else:
+            sizes = list(map(int.__add__, sizes, map(len, ends)))
+        first = 0x30 | wire.qos << 1 | wire.retain
+        self._heads = packet_heads(topics, sizes, first, extra)
+        self._again: list[bytes] | None = None
+        self._whole: bytes | None = None
+
+    def __len__(self) -> int:
+        return len(self._heads)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of each packet."""
+        extra = 2 if self.qos else 0
+        ends: Iterable[bytes] = repeat(b"\0") if self._ends is None else self._ends
+        return [
+            len(head) + extra + len(end) + len(payload)
+            for head, end, payload in zip(self._heads, ends, self._payloads, strict=False)
+        ]
+
+    def too_large(self, limit: int) -> list[int]:
+        """Return which messages make packets of more than ``limit`` bytes; 0: no limit."""
+        if not limit:
+            return []
+        sizes = self.sizes
+        if not sizes or max(sizes) <= limit:
+            return []
+        return [index for index, size in enumerate(sizes) if size > limit]
+
+    def render(
+        self,
+        packet_ids: Sequence[int] = (),
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        dup: bool = False,
+    ) -> bytes:
+        """Encode the messages ``[start:stop]``, by default all, for one receiver.
+
+        ``packet_ids`` has one packet identifier for each of them at QoS 1 and 2 (``ValueError``
+        if it has not), and is not looked at when the messages are of QoS 0. ``dup`` marks the
+        packets as sent again [MQTT-3.3.1-1].
+        """
+        if not self.qos:
+            return self._render_qos0(start, stop)
+        heads, payloads, ends = self._heads, self._payloads, self._ends
+        if dup:
+            if self._again is None:
+                self._again = [bytes((head[0] | 8,)) + head[1:] for head in heads]
+            heads = self._again
+        if start or (stop is not None and stop < len(heads)):
+            heads, payloads = heads[start:stop], payloads[start:stop]
+            ends = ends[start:stop] if ends is not None else None
+        if len(heads) != len(packet_ids):
+            raise ValueError(f"{len(packet_ids)} packet identifiers for {len(heads)} messages")
+        if ends is None:
+            numbers = map(_closed_ids().__getitem__, packet_ids)
+            return b"".join(chain.from_iterable(zip(heads, numbers, payloads, strict=True)))
+        numbers = map(PID_BYTES.__getitem__, packet_ids)
+        return b"".join(chain.from_iterable(zip(heads, numbers, ends, payloads, strict=True)))
+
+    def _render_qos0(self, start: int, stop: int | None) -> bytes:
+        if not start and (stop is None or stop >= len(self)):
+            if self._whole is None:
+                self._whole = self._join(0, None)
+            return self._whole
+        return self._join(start, stop)
+
+    def _join(self, start: int, stop: int | None) -> bytes:
+        heads, payloads = self._heads[start:stop], self._payloads[start:stop]
+        ends: Iterable[bytes] = repeat(b"\0", len(heads))
+        if self._ends is not None:
+            ends = self._ends[start:stop]
+        return b"".join(chain.from_iterable(zip(heads, ends, payloads, strict=True)))
+
+
+@cache
+def _closed_ids() -> list[bytes]:
+    """Return every packet identifier with the Property Length of 0 that follows it."""
+    return [number + b"\0" for number in PID_BYTES]
+
+
+def _identifiers(wire: Wire) -> bytes:
+    """Encode the subscription identifiers of a wire."""
+    if not wire.identifiers:
+        return b""
+    return b"".join([encode_property(SUBSCRIPTION_IDENTIFIER, one) for one in wire.identifiers])
+
+
+def _ends(count: int, blocks: Sequence[bytes], wire: Wire) -> Sequence[bytes]:
+    """Complete the blocks of messages, with their lengths."""
+    common = _identifiers(wire)
+    if not blocks:
+        return [with_length(common)] * count
+    if len(blocks) == 1:
+        return [_end(blocks[0], wire.waited, common)]
+    whole = {block: _end(block, wire.waited, common) for block in set(blocks)}
+    return list(map(whole.__getitem__, blocks))
+
+
+def _ends_with_aliases(blocks: Sequence[bytes], used: Sequence[int], wire: Wire) -> Sequence[bytes]:
+    """Complete the blocks of messages with the topic aliases that are used, 0 for none."""
+    common = _identifiers(wire)
+    pairs = list(zip(blocks or repeat(b"", len(used)), used, strict=True))
+    whole = {
+        (block, number): _end(
+            block,
+            wire.waited,
+            common + (encode_property(TOPIC_ALIAS, number) if number else b""),
+        )
+        for block, number in set(pairs)
+    }
+    return list(map(whole.__getitem__, pairs))
+
+
+def _end(block: bytes, waited: int, behind: bytes) -> bytes:
+    """Complete a block: the seconds that are left, and what stands behind it."""
+    if waited:
+        expiry = expiry_of(block)
+        if expiry is not None:
+            block = encode_property(MESSAGE_EXPIRY, max(0, expiry - waited)) + block[5:]
+    return with_length(block + behind)
+
+
+class AliasNumbers:
+    """Numbers for topics, the same for all connections of a broker.
+
+    So packets with aliases are shared by receivers, as others are. Numbers are given out once and
+    never to another topic; ``most`` is how many, ``shortest`` the bytes of the shortest topic that
+    is worth one.
+    """
+
+    __slots__ = ("most", "numbers", "shortest")
+
+    def __init__(self, most: int, shortest: int = 8) -> None:
+        self.most = most
+        self.shortest = shortest
+        self.numbers: dict[bytes, int] = {}
+
+    def number(self, topic: bytes) -> int:
+        """Return the number of a topic, 0 if it has none."""
+        found = self.numbers.get(topic, 0)
+        if not found and len(self.numbers) < self.most and len(topic) >= self.shortest:
+            found = self.numbers[topic] = len(self.numbers) + 1
+        return found
+
+
+class SentAliases:
+    """Which topic aliases one connection was told, in a bit each."""
+
+    __slots__ = ("_maximum", "_sent")
+
+    def __init__(self, maximum: int) -> None:
+        self._maximum = maximum
+        self._sent = 0
+
+    def use(self, numbers: Collection[int]) -> AliasUse:
+        """Return how aliases are used for messages whose topics have these numbers, 0: none.
+
+        Numbers that are told with them count as told: the messages must be sent.
+        """
+        wanted = 0
+        for number in numbers:
+            if not 0 < number <= self._maximum:  # [MQTT-3.3.2-11]
+                return AliasUse.NONE
+            wanted |= 1 << number
+        if not wanted & ~self._sent:
+            return AliasUse.NUMBERS if wanted else AliasUse.NONE
+        self._sent |= wanted
+        return AliasUse.SET

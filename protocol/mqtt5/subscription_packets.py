@@ -1,0 +1,116 @@
+"""SUBSCRIBE (section 3.8) and UNSUBSCRIBE (3.10) at level 5."""
+
+from __future__ import annotations
+
+import sys
+from typing import cast
+
+from protocol.mqtt import PacketType, Subscribe, TopicError, Unsubscribe, validate_topic_filter
+from protocol.mqtt5.packet_fields import SHARE, Fields
+from protocol.mqtt5.property_block import malformed, violation
+from protocol.mqtt5.property_table import SUBSCRIPTION_IDENTIFIER
+
+NO_LOCAL = 0x04
+"""Option: messages of the client itself are not sent to it."""
+RETAIN_AS_PUBLISHED = 0x08
+"""Option: RETAIN is sent as it was in the publication."""
+RETAIN_HANDLING = 0x30
+"""Option: retained messages are sent always (0), for a new subscription (0x10), never (0x20)."""
+
+QOS_BITS = 0x03
+
+_LEGAL_OPTIONS = frozenset(
+    options
+    for options in range(0x40)
+    if options & QOS_BITS < 3 and options & RETAIN_HANDLING < RETAIN_HANDLING
+)
+
+
+class SubscriptionReader:
+    """Reads a SUBSCRIBE or UNSUBSCRIBE, some topic filters at a time.
+
+    Raises ``ProtocolError`` for what is wrong, when it is reached.
+    """
+
+    __slots__ = ("_fields", "_kind", "_options", "_user", "found", "identifier", "packet_id")
+
+    def __init__(self, body: bytes, kind: PacketType) -> None:
+        self._kind = kind
+        fields = self._fields = Fields(body, kind.name)
+        self.packet_id = fields.packet_id()
+        values, self._user = fields.properties(kind)
+        self.identifier = cast("int", values.get(SUBSCRIPTION_IDENTIFIER, 0))
+        """Subscription Identifier; 0: none."""
+        self.found: list[tuple[str, int]] = []
+        """Topic filters, with the requested QoS; 0 in an UNSUBSCRIBE."""
+        self._options: list[int] = []
+        if fields.at_end():
+            subscribing = kind is PacketType.SUBSCRIBE
+            statement = "MQTT-3.8.3-2" if subscribing else "MQTT-3.10.2-2"
+            raise violation(f"{kind.name} without a topic filter", statement)
+
+    def read(self, most: int = sys.maxsize) -> bool:
+        """Read so many filters at most; return whether those were the last ones."""
+        fields, stop = self._fields, len(self.found) + most
+        while not fields.at_end() and len(self.found) < stop:
+            self._read_plain(stop)
+            if fields.at_end() or len(self.found) >= stop:
+                break
+            # Something is wrong with the next one, or it is shared.
+            if self._kind is PacketType.UNSUBSCRIBE:
+                self.found.append((fields.topic_filter("MQTT-3.10.2-1"), 0))
+                continue
+            topic_filter = fields.topic_filter("MQTT-3.8.3-1")
+            options = fields.byte("subscription options")
+            _check_options(topic_filter, options)
+            self.found.append((topic_filter, options & QOS_BITS))
+            self._options.append(options & ~QOS_BITS)
+        return fields.at_end()
+
+    def packet(self) -> Subscribe | Unsubscribe:
+        """Return the packet, once all of its filters were read."""
+        if self._kind is PacketType.SUBSCRIBE:
+            return Subscribe(self.packet_id, self.found, self._options, self.identifier, self._user)
+        filters = [topic_filter for topic_filter, _ in self.found]
+        return Unsubscribe(self.packet_id, filters, self._user)
+
+    def _read_plain(self, most: int) -> None:
+        """Read filters with which nothing is wrong; made for thousands of them in a packet."""
+        fields, found = self._fields, self.found
+        subscribing = self._kind is PacketType.SUBSCRIBE
+        body, at, options = fields.body, fields.at, 0
+        size = len(body)
+        last = size - subscribing
+        try:
+            while at < size and len(found) < most:
+                start = at + 2
+                stop = start + (body[at] << 8 | body[at + 1])
+                text = body[start:stop].decode()
+                if stop > last or start == stop or "\0" in text or text.startswith(SHARE):
+                    break
+                if "+" in text or "#" in text:
+                    validate_topic_filter(text)
+                if subscribing:
+                    options = body[stop]
+                    if options not in _LEGAL_OPTIONS:
+                        break
+                    self._options.append(options & ~QOS_BITS)
+                found.append((text, options & QOS_BITS))
+                at = stop + subscribing
+        except (IndexError, UnicodeDecodeError, TopicError):
+            pass
+        fields.at = at
+
+
+def _check_options(topic_filter: str, options: int) -> None:
+    """Check subscription options (section 3.8.3.1)."""
+    if options & 0xC0:
+        raise malformed(
+            f"SUBSCRIBE: reserved bits are set in options 0x{options:02x}", "MQTT-3.8.3-5"
+        )
+    if options & QOS_BITS == 3:
+        raise violation("SUBSCRIBE: maximum QoS is 3")
+    if options & RETAIN_HANDLING == RETAIN_HANDLING:
+        raise violation("SUBSCRIBE: Retain Handling is 3")
+    if options & NO_LOCAL and topic_filter.startswith(SHARE):
+        raise violation("SUBSCRIBE: No Local on a shared subscription", "MQTT-3.8.3-4")
