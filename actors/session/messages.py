@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from protocol.mqtt import PublishEncoder
+from protocol.mqtt import MQTT_5, PublishEncoder, cut_payloads
+from protocol.mqtt5 import Wire, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,20 +17,26 @@ if TYPE_CHECKING:
     from eventstore.format import Position
     from eventstore.log import Message
     from protocol.mqtt import Connect, Packet
+    from protocol.mqtt5 import PublishEncoder5
+
+WIRES5 = tuple(Wire(qos) for qos in range(3))
+"""What most receivers at level 5 have in common, by QoS."""
 
 
 class Batch:
     """Messages on their way to everybody whose subscription matches them all.
 
-    What is sent is prepared once for each granted QoS, however many receive it.
+    What is sent is prepared once for each wire, however many receive it.
     """
 
     __slots__ = (
+        "_payloads",
         "_prepared",
+        "blocks",
         "gated",
         "origin",
         "packets",
-        "payloads",
+        "published_retain",
         "qos",
         "refs",
         "retain",
@@ -49,11 +56,16 @@ class Batch:
         packets: Sequence[bytes] = (),
         origin: ClientConnection | None = None,
         gated: bool = False,
+        blocks: Sequence[bytes] | None = None,
+        published_retain: bool = False,
     ) -> None:
         self.qos = qos
         """QoS of the publication."""
         self.topics = topics
-        self.payloads = payloads
+        self._payloads = payloads
+        self.blocks = blocks
+        """Properties of each message; empty: none has any, None: and ``packets`` are older ones
+        than those of MQTT 5."""
         self.refs = refs
         """Positions of the messages; empty at QoS 0."""
         self.size = size
@@ -61,13 +73,15 @@ class Batch:
         self.retain = retain
         """Sent because of a new subscription, not of a publication [MQTT-3.3.1-8]."""
         self.packets = packets
-        """At QoS 0: the whole packets, where they can be sent as they came."""
+        """At QoS 0: the whole packets, which receivers at the same level are sent as they came."""
+        self.published_retain = published_retain
+        """The publications had RETAIN 1, which is sent where that was asked for."""
         self.origin = origin
         """Who publishes, to be slowed down for receivers that do not keep up."""
         self.gated = gated
         """Nobody may see it before the log has it on disk, not even at QoS 0: a will, which would
         be published again after a crash."""
-        self._prepared: dict[int, PublishEncoder | bytes] = {}
+        self._prepared: dict[Wire | int, PublishEncoder | PublishEncoder5 | bytes] = {}
 
     def __len__(self) -> int:
         """Return the number of messages."""
@@ -77,24 +91,67 @@ class Batch:
         """Return what it is, without payloads."""
         return f"Batch({len(self)} messages, QoS {self.qos})"
 
+    @property
+    def payloads(self) -> Sequence[bytes]:
+        """The payloads; out of the packets when they are first asked for."""
+        if self.packets and not self._payloads:
+            self._payloads = cut_payloads(self.packets, self.topics, self.blocks)
+        return self._payloads
+
     def prepared(self, qos: int) -> PublishEncoder:
-        """Return what renders the messages at a granted QoS of 1 or 2."""
+        """Return what renders the messages at a granted QoS of 1 or 2, before MQTT 5."""
         found = self._prepared.get(qos)
         if found is None:
             found = PublishEncoder(self.topics, self.payloads, qos, retain=self.retain)
             self._prepared[qos] = found
         return found  # type: ignore[return-value]  # bytes stand under 0 only
 
+    def prepared5(self, wire: Wire) -> PublishEncoder5:
+        """Return what renders the messages for receivers at level 5 that have a wire in common."""
+        found = self._prepared.get(wire)
+        if found is None:
+            found = self._prepared[wire] = prepare(
+                self.topics, self.payloads, self.blocks or (), wire
+            )
+        return found  # type: ignore[return-value]  # wires stand for these
+
     def at_qos0(self) -> bytes:
-        """Return the messages as QoS 0 packets."""
+        """Return the messages as QoS 0 packets, before MQTT 5."""
         found = self._prepared.get(0)
         if found is None:
-            if self.packets:
+            if self.packets and self.blocks is None:
                 found = b"".join(self.packets)
             else:
                 found = PublishEncoder(self.topics, self.payloads, 0, retain=self.retain).render(())
             self._prepared[0] = found
         return found  # type: ignore[return-value]  # bytes stand under 0
+
+    def at_qos0_level5(self, wire: Wire) -> bytes:
+        """Return the messages as QoS 0 packets of level 5."""
+        if self.packets and self.blocks is not None and wire is WIRES5[0]:
+            found = self._prepared.get(MQTT_5)
+            if found is None:
+                found = self._prepared[MQTT_5] = b"".join(self.packets)
+            return found  # type: ignore[return-value]  # bytes stand under MQTT_5
+        return self.prepared5(wire).render()
+
+    def select(self, keep: Sequence[int]) -> Batch:
+        """Return some of the messages."""
+        packets, payloads, refs = self.packets, self._payloads, self.refs
+        some = [payloads[at] for at in keep] if payloads else ()
+        return Batch(
+            self.qos,
+            [self.topics[at] for at in keep],
+            some,
+            [refs[at] for at in keep] if refs else (),
+            size=sum(map(len, some)) if self.qos else 0,
+            retain=self.retain,
+            packets=[packets[at] for at in keep] if packets else (),
+            origin=self.origin,
+            gated=self.gated,
+            blocks=[self.blocks[at] for at in keep] if self.blocks else self.blocks,
+            published_retain=self.published_retain,
+        )
 
 
 class Outgoing(NamedTuple):
@@ -158,6 +215,10 @@ class Detached(NamedTuple):
     connection: ClientConnection | None
     reason: str
     orderly: bool
+    code: int = 0
+    """Reason code of the DISCONNECT that the client sent (MQTT 5)."""
+    expiry: int | None = None
+    """Seconds that the session outlives its connection, in place of those of the CONNECT."""
 
 
 class Retry(NamedTuple):

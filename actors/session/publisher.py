@@ -15,10 +15,13 @@ from actors.session.messages import Batch, Outgoing, Publication, Withheld
 from eventstore.format import (
     ESCAPED,
     NAMES,
+    NO_BLOCKS,
     MessageDropped,
     MessagePublished,
     Position,
     Released,
+    block_columns,
+    expiries,
     format_position,
     to_runs,
 )
@@ -66,14 +69,23 @@ class Publisher:
         """Publish messages that take effect at once: QoS 0 and 1, and wills of any QoS."""
         if not packet.qos and not packet.retain and not will:
             node = self._node
-            topics, packets = packet.topics, packet.packets
+            topics = packet.topics
             if node.publish_observer is not None:
-                node.publish_observer(Publication(self._name, 0, topics, (), (), packets))
+                node.publish_observer(_publication(self._name, packet))
             if node.bridge is not None:
                 node.bridge.packets(self._name, packet, session.connection)
+            payloads = () if packet.packets else packet.payloads
+            whole = Batch(
+                0,
+                topics,
+                payloads,
+                (),
+                packets=packet.packets,
+                origin=self.origin,
+                blocks=packet.blocks,
+            )
             for targets, chosen in self._plan(topics)[0]:
-                some = packets if chosen is None else [packets[at] for at in chosen]
-                self.send(targets, Batch(0, (), (), (), packets=some, origin=self.origin))
+                self.send(targets, whole if chosen is None else whole.select(chosen))
             if self._has_birth(topics):
                 self._keep_births(topics, packet.payloads)
             return
@@ -168,6 +180,7 @@ class Publisher:
             retain=packet.retain,
             gated=will,
             wanted=wanted,
+            blocks=packet.blocks,
         )
         return first
 
@@ -204,8 +217,18 @@ class Publisher:
         """
         payloads = [message.payload for message in messages]
         topics = [message.topic for message in messages]
+        blocks = [message.block for message in messages]
         size = sum(map(len, payloads))
-        self._route(2, topics, payloads, refs, size, took_effect, retain=retain)
+        self._route(
+            2,
+            topics,
+            payloads,
+            refs,
+            size,
+            took_effect,
+            retain=retain,
+            blocks=blocks if any(blocks) else None,
+        )
 
     def fitting(self, packet: Publishes) -> int:
         """Return how many messages stand before the first one that no record has room for.
@@ -263,6 +286,11 @@ class Publisher:
         sizes = list(map(len, payloads))
         size = sum(sizes)
         count = len(sizes)
+        distinct_blocks, block_sizes, block_of = NO_BLOCKS
+        blocks: Sequence[bytes] = ()
+        if packet.blocks:
+            distinct_blocks, block_sizes, block_of = block_columns(packet.blocks)
+            blocks = packet.blocks if distinct_blocks else ()
         event = MessagePublished(
             self._name,
             packet.qos,
@@ -274,9 +302,17 @@ class Publisher:
             0,
             count,
             will,
+            blocks=block_sizes,
+            block_of=block_of,
         )
-        first = self._node.emit(event, payloads, size)
-        self._node.messages.add(StoredMessages(first, topics, payloads, size))
+        if not blocks:
+            first = self._node.emit(event, payloads, size)
+            self._node.messages.add(StoredMessages(first, topics, payloads, size))
+            return first, size
+        space = size + sum(block_sizes)
+        first = self._node.emit(event, [*distinct_blocks, *payloads], space)
+        expires = expiries(blocks, self._node.journal.time_ms)
+        self._node.messages.add(StoredMessages(first, topics, payloads, size, blocks, expires))
         return first, size
 
     def _route(
@@ -291,32 +327,30 @@ class Publisher:
         retain: bool,
         gated: bool = False,
         wanted: Callable[[Subscriber], bool] | None = None,
+        blocks: Sequence[bytes] | None = None,
     ) -> None:
         node = self._node
         if node.publish_observer is not None:
             node.publish_observer(Publication(self._name, qos, topics, payloads, refs))
         if node.bridge is not None:
-            content = StoredMessages(0, topics, payloads, size)
+            content = StoredMessages(0, topics, payloads, size, blocks or ())
             node.bridge.published(
                 self._name, qos, content, refs, took_effect, retain=retain, gated=gated
             )
         plan, withheld = self._plan(topics)
+        whole = Batch(
+            qos,
+            topics,
+            payloads,
+            refs,
+            size=size,
+            gated=gated,
+            origin=self.origin,
+            blocks=blocks,
+            published_retain=retain,
+        )
         for targets, chosen in plan:
-            if chosen is None:
-                batch = Batch(
-                    qos, topics, payloads, refs, size=size, gated=gated, origin=self.origin
-                )
-            else:
-                some = [payloads[at] for at in chosen]
-                batch = Batch(
-                    qos,
-                    [topics[at] for at in chosen],
-                    some,
-                    [refs[at] for at in chosen] if refs else (),
-                    size=sum(map(len, some)),
-                    gated=gated,
-                    origin=self.origin,
-                )
+            batch = whole if chosen is None else whole.select(chosen)
             self.send(targets if wanted is None else self._only(wanted, targets, batch), batch)
         if withheld and refs:
             self._tell_denied(withheld, refs)
@@ -441,6 +475,13 @@ class Publisher:
             self._node.router.deliveries += deliveries
 
 
+def _publication(session: str, packet: Publishes) -> Publication:
+    """Return what the broker's watchers are told about messages at QoS 0."""
+    if packet.blocks is None:
+        return Publication(session, 0, packet.topics, (), (), packet.packets)
+    return Publication(session, 0, packet.topics, packet.payloads, ())
+
+
 def _receivers(route: Route, qos: int) -> int:
     """Return how many have something done for each message; at QoS 0 nothing for the denied."""
     return len(route.targets) + (len(route.denied) if qos else 0)
@@ -450,6 +491,8 @@ def select(packet: Publishes, keep: Sequence[int]) -> Publishes:
     """Return some of a packet's messages."""
     part = Publishes(packet.qos, retain=packet.retain, dup=packet.dup)
     part.topics += [packet.topics[at] for at in keep]
+    if packet.blocks is not None:
+        part.blocks = [packet.blocks[at] for at in keep] if packet.blocks else []
     if packet.packets:
         part.packets += [packet.packets[at] for at in keep]
     else:
@@ -467,13 +510,17 @@ def _split(packet: Publishes, limit: int) -> list[Publishes]:
     """
     payloads, topics = packet.payloads, packet.topics
     count = len(payloads)
+    blocks: Sequence[bytes] = packet.blocks or ()
     size = sum(map(len, payloads)) + ESCAPED * sum(map(len, topics)) + ENTRY_BYTES * count
+    size += sum(map(len, blocks))
     if count == 1 or size <= limit:
         return [packet]
     parts: list[list[int]] = [[]]
     total = 0
     for at, payload in enumerate(payloads):
         need = len(payload) + ESCAPED * len(topics[at]) + ENTRY_BYTES
+        if blocks:
+            need += len(blocks[at])
         total += need
         if total > limit and parts[-1]:
             parts.append([])

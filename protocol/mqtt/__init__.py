@@ -35,6 +35,7 @@ from protocol.mqtt.packets import (
     Subscribe,
     Unsubscribe,
     UserProperties,
+    cut_payloads,
     Will,
 )
 from protocol.mqtt.protocol_error import ProtocolError
@@ -135,6 +136,7 @@ __all__ = [
     "connack",
     "connect_code",
     "count_alike",
+    "cut_payloads",
     "count_server_packets",
     "cut_columns",
     "encode_length",

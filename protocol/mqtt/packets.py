@@ -170,6 +170,28 @@ class Publish(NamedTuple):
     """Properties (MQTT 5)."""
 
 
+def cut_payloads(
+    packets: Sequence[bytes], topics: Sequence[bytes], blocks: Sequence[bytes] | None
+) -> list[bytes]:
+    """Return the payloads of whole PUBLISH packets at QoS 0.
+
+    ``blocks`` is None before MQTT 5, and empty where no packet has properties. A packet's length
+    alone tells how long its Remaining Length field is: the decoder keeps only packets that encode
+    it in as few bytes as possible. So it is with blocks and Property Lengths.
+    """
+    head = 4 if blocks is None else 5
+    places = (
+        repeat(0)
+        if not blocks
+        else [size + (size > 127) + (size > 16383) for size in map(len, blocks)]
+    )
+    return [
+        packet[head + place + len(topic) + (size > 129) + (size > 16386) + (size > 2097155) :]
+        for topic, packet, place in zip(topics, packets, places, strict=False)
+        for size in (len(packet),)
+    ]
+
+
 class Publishes:
     """A run of consecutive PUBLISH packets with the same first byte, in columns (section 3.3).
 
@@ -216,22 +238,7 @@ class Publishes:
         """The application messages, one per topic."""
         payloads = self._payloads
         if len(payloads) < len(self.packets):
-            # A packet's length alone tells how long its Remaining Length field is: the decoder
-            # keeps only packets that encode it in as few bytes as possible. So it is with blocks
-            # and Property Lengths, which are there at level 5.
-            head = 4 if self.blocks is None else 5
-            places = (
-                repeat(0)
-                if not self.blocks
-                else [size + (size > 127) + (size > 16383) for size in map(len, self.blocks)]
-            )
-            payloads += [
-                packet[
-                    head + place + len(topic) + (size > 129) + (size > 16386) + (size > 2097155) :
-                ]
-                for topic, packet, place in zip(self.topics, self.packets, places, strict=False)
-                for size in (len(packet),)
-            ]
+            payloads += cut_payloads(self.packets, self.topics, self.blocks)
         return payloads
 
     def __len__(self) -> int:
