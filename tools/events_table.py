@@ -56,7 +56,7 @@ In this order, integers big-endian:
 | 32 | link of the previous record; zeros in the first record |
 | 4 | length of the JSON header |
 | n | the JSON header, UTF-8 |
-| rest | the payload area: payloads one after the other, raw |
+| rest | the payload area: payloads one after the other, raw; see [Properties](#properties) |
 
 The JSON header is an object:
 
@@ -85,8 +85,10 @@ counts entries, not events: an event about 50 messages has 50 entries, so each m
 position.
 
 - `MessagePublished`, `MessagesCarried` and `RetainedSnapshot` have `count` entries.
-- `Delivered`, `Queued` and `Released` have one entry for each position in `refs`.
-- `Acked`, `Received`, `Completed` and `Redelivered` have one for each identifier in `pids`.
+- `Delivered`, `Queued`, `Released`, `Expired` and `Assigned` have one entry for each position in
+  `refs`.
+- `Acked`, `Received`, `Refused`, `Completed`, `Redelivered` and `Returned` have one for each
+  identifier in `pids`.
 - Every other event has one entry.
 
 A column of integers is written as *runs*: each element is an integer, or `[first, count, step]`,
@@ -95,10 +97,26 @@ which stands for `count` integers from `first` on. `[1, 3, 1]` is 1, 2, 3.
 Code: `eventstore.format.positions.to_runs`, `eventstore.format.positions.from_runs`,
 `eventstore.format.events.entries`.
 
+## Properties
+
+The properties that a message of MQTT 5 is passed on with are one *block* of bytes: what PUBLISH
+has between its Property Length and its payload, without Topic Alias, and with Message Expiry
+Interval first if there is one. In the payload area each distinct block of an event stands once,
+and the last of them ends where the event's first payload begins. `blocks` has their sizes,
+`block_of` says which message has which.
+
+A message expires as many seconds after the time of the record in which it was published as its
+block says. An event that refers to it or repeats it names that moment in `expires`: folds have no
+clock, and a message has expired when an event says so. One that was sent before does not expire.
+
+Code: `eventstore.format.property_blocks`.
+
 ## Versions
 
 Every event carries its type in `e` and the version of that type in `v`. A field may be added with
-a default under the same version. Any other change needs a new version and an upcaster in
+a default under the same version; such a field is written only where it differs from its default,
+so that a log that does not use it stays as it was. Any other change needs a new version and an
+upcaster in
 `eventstore.format.events.UPCASTERS`, which is applied when the log is read
 (`eventstore.format.events.upcast`). Unknown fields are ignored when read; unknown types and
 versions are refused. The JSON Schema of all events is [events.schema.json](events.schema.json).

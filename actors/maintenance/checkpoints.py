@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from eventstore.format import Event, MessagesCarried, RetainedSnapshot, SessionSnapshot, to_runs
+from eventstore.format import (
+    Event,
+    MessagesCarried,
+    RetainedSnapshot,
+    SessionSnapshot,
+    json_object,
+    to_runs,
+)
 from projections.state import encode_session, text_of
 
 if TYPE_CHECKING:
@@ -39,7 +46,7 @@ class Said(NamedTuple):
     @property
     def bytes(self) -> int:
         """All that it takes in the log, about."""
-        return self.size + len(orjson.dumps(self.event))
+        return self.size + len(orjson.dumps(json_object(self.event)))
 
 
 def repeat_session(node: NodeState, name: str) -> list[Said]:

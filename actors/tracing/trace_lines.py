@@ -7,7 +7,6 @@ payloads the first bytes. Passwords and the payloads of wills are never given.
 from __future__ import annotations
 
 import base64
-from dataclasses import fields
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,7 @@ from actors.session.messages import (
     Regrant,
     Retry,
 )
-from eventstore.format import to_runs
+from eventstore.format import field_values, to_runs
 from protocol.mqtt import (
     Acks,
     Connack,
@@ -279,11 +278,10 @@ def event_object(event: Event) -> tuple[dict[str, Any], dict[str, int]]:
     """
     found: dict[str, Any] = {}
     cut: dict[str, int] = {}
-    for column in fields(event):
-        value = getattr(event, column.name)
+    for name, value in field_values(event).items():
         if isinstance(value, list) and len(value) > LISTED:
-            cut[column.name] = len(value)
-        found[column.name] = _bounded(value, _DEPTH)
+            cut[name] = len(value)
+        found[name] = _bounded(value, _DEPTH)
     return found, cut
 
 

@@ -9,7 +9,9 @@ message, integers as runs (see ``positions``). ``entries(event)`` says how many 
 event occupies.
 
 Every event type carries its version ``v``. A field may be added with a default without a new
-version; anything else needs one, and an upcaster.
+version; anything else needs one, and an upcaster. A field that is added is declared behind ``v``
+and written only where it differs from its default (``event_json``), so that what an event could
+say before takes the bytes that it took before.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ class SessionOpened:
     resumed: bool
     """True: earlier state goes on (session present). False: any earlier state is gone."""
     clean: bool
-    """The session ends with its connection."""
+    """The session ends with its connection: Clean Session, at level 5 a session expiry of 0."""
     level: int
     """Protocol level: 3, 4 or 5."""
     keep_alive: int = 0
@@ -86,9 +88,15 @@ class SessionOpened:
     expiry: int | None = None
     """Session expiry interval in seconds (MQTT 5); None = the broker's setting."""
     properties: dict[str, Any] | None = None
-    """Room for what MQTT 5 sends with CONNECT."""
+    """User properties of CONNECT (MQTT 5): {"user": [[name, value], ...]}."""
     e: Literal["SessionOpened"] = "SessionOpened"
     v: Literal[1] = 1
+    clean_start: bool = False
+    """The client asked for a session that starts empty (Clean Start, MQTT 5)."""
+    receive_maximum: int = 65_535
+    """QoS 1 and 2 deliveries that the client accepts unfinished at a time (MQTT 5)."""
+    packet_maximum: int = 0
+    """Bytes of the largest packet that the client accepts (MQTT 5); 0: any."""
 
 
 @dataclass(slots=True)
@@ -112,6 +120,10 @@ class SessionClosed:
     generation: int = 1
     e: Literal["SessionClosed"] = "SessionClosed"
     v: Literal[1] = 1
+    code: int = 0
+    """Reason code of the DISCONNECT that was sent or received (MQTT 5)."""
+    expiry: int | None = None
+    """Session expiry interval in seconds, where DISCONNECT changed it (MQTT 5)."""
 
 
 @dataclass(slots=True)
@@ -133,9 +145,14 @@ class Subscribed:
     filters: list[tuple[str, int]]
     """Topic filter and granted QoS."""
     properties: dict[str, Any] | None = None
-    """Room for subscription options and identifiers of MQTT 5."""
+    """Not used."""
     e: Literal["Subscribed"] = "Subscribed"
     v: Literal[1] = 1
+    options: list[int] = field(default_factory=list)
+    """For each filter the subscription options that go with its QoS (MQTT 5), as in the packet: 4
+    No Local, 8 Retain As Published, 16 and 32 Retain Handling; empty when there are none."""
+    identifier: int = 0
+    """Subscription identifier (MQTT 5); 0: none."""
 
 
 @dataclass(slots=True)
@@ -174,9 +191,18 @@ class MessagePublished:
     will: bool = False
     """Published by the broker as the session's will."""
     properties: list[dict[str, Any] | None] | None = None
-    """Room for the properties of MQTT 5, one for each message."""
+    """Not used: see blocks."""
     e: Literal["MessagePublished"] = "MessagePublished"
     v: Literal[1] = 1
+    blocks: list[int] = field(default_factory=list)
+    """Bytes of each distinct block of properties (MQTT 5). The blocks end where the first payload
+    begins, one after the other."""
+    block_of: list[int] = field(default_factory=list)
+    """For each message the number of its block, from 1, or 0 for none; empty when all have the
+    only one, or none has any."""
+    blocks_at: list[int] = field(default_factory=list)
+    """Offset of each block in the payload area; empty when they end where the first payload
+    begins. Set where a TurnPublished is read."""
 
 
 @dataclass(slots=True)
@@ -197,6 +223,9 @@ class Delivered:
     bytes left it."""
     e: Literal["Delivered"] = "Delivered"
     v: Literal[1] = 1
+    rap: bool = False
+    """RETAIN was sent because the messages were published with it (Retain As Published, MQTT
+    5)."""
 
 
 @dataclass(slots=True)
@@ -212,6 +241,11 @@ class Queued:
     retain: bool = False
     e: Literal["Queued"] = "Queued"
     v: Literal[1] = 1
+    expires: list[Run] | int = 0
+    """Unix time in seconds at which each message expires, 0: never; one number when they are all
+    alike."""
+    head: bool = False
+    """They wait at the head of the queue: a member of the shared subscription returned them."""
 
 
 @dataclass(slots=True)
@@ -234,6 +268,8 @@ class Acked:
     pids: list[Run]
     e: Literal["Acked"] = "Acked"
     v: Literal[1] = 1
+    reasons: list[Run] = field(default_factory=list)
+    """Reason codes (MQTT 5); empty when all are 0."""
 
 
 @dataclass(slots=True)
@@ -243,6 +279,20 @@ class Received:
     session: str
     pids: list[Run]
     e: Literal["Received"] = "Received"
+    v: Literal[1] = 1
+    reasons: list[Run] = field(default_factory=list)
+    """Reason codes (MQTT 5); empty when all are 0."""
+
+
+@dataclass(slots=True)
+class Refused:
+    """PUBREC with an error came from the session: QoS 2 deliveries ended unaccepted (MQTT 5)."""
+
+    session: str
+    pids: list[Run]
+    reasons: list[Run]
+    """Reason codes, 128 and above."""
+    e: Literal["Refused"] = "Refused"
     v: Literal[1] = 1
 
 
@@ -254,6 +304,8 @@ class Completed:
     pids: list[Run]
     e: Literal["Completed"] = "Completed"
     v: Literal[1] = 1
+    reasons: list[Run] = field(default_factory=list)
+    """Reason codes (MQTT 5); empty when all are 0."""
 
 
 @dataclass(slots=True)
@@ -282,8 +334,12 @@ class WillArmed:
     delay: int = 0
     """Will delay interval in seconds (MQTT 5)."""
     properties: dict[str, Any] | None = None
+    """Not used: see blocks."""
     e: Literal["WillArmed"] = "WillArmed"
     v: Literal[1] = 1
+    blocks: list[int] = field(default_factory=list)
+    """Bytes of its block of properties (MQTT 5), which ends where the payload begins; empty: it
+    has none."""
 
 
 @dataclass(slots=True)
@@ -297,7 +353,7 @@ class WillFired:
 
 @dataclass(slots=True)
 class WillCancelled:
-    """The will is discarded unpublished (DISCONNECT)."""
+    """The will is discarded unpublished: DISCONNECT, or a new connection within its delay."""
 
     session: str
     e: Literal["WillCancelled"] = "WillCancelled"
@@ -318,6 +374,67 @@ class MessageDropped:
     queued: int = -1
     """-1: never queued. Otherwise they left the head of the queue with this many bytes."""
     e: Literal["MessageDropped"] = "MessageDropped"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class Expired:
+    """Queued messages expired: they left the queue, wherever in it they stood (MQTT 5)."""
+
+    session: str
+    filter: str
+    refs: list[Run]
+    size: int
+    """Payload bytes, all together."""
+    e: Literal["Expired"] = "Expired"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class Assigned:
+    """Messages of a shared subscription were given to one of its members: one entry each.
+
+    The Delivered of the member, or its QoS 0 packet, belongs to the same turn.
+    """
+
+    session: str
+    """Client identifier of the shared subscription: $share/NAME/FILTER."""
+    filter: str
+    """FILTER."""
+    to: str
+    """Client identifier of the member."""
+    refs: list[Run]
+    queued: int = -1
+    """-1: as they came. Otherwise they came from the head of the queue and this many payload
+    bytes left it."""
+    e: Literal["Assigned"] = "Assigned"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class Returned:
+    """QoS 1 deliveries of a shared subscription ended unacknowledged: its member went.
+
+    A Queued of the shared subscription, at its head, belongs to the same turn; or an Assigned.
+    """
+
+    session: str
+    """Client identifier of the member."""
+    filter: str
+    """$share/NAME/FILTER."""
+    pids: list[Run]
+    refs: list[Run]
+    e: Literal["Returned"] = "Returned"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class RetainedExpired:
+    """Retained messages expired: their topics have none from here on (MQTT 5)."""
+
+    topics: list[str]
+    """The topics that have no retained message from here on."""
+    e: Literal["RetainedExpired"] = "RetainedExpired"
     v: Literal[1] = 1
 
 
@@ -367,6 +484,15 @@ class RetainedSnapshot:
     their PUBREL to become so, and they keep their position."""
     e: Literal["RetainedSnapshot"] = "RetainedSnapshot"
     v: Literal[1] = 1
+    blocks: list[int] = field(default_factory=list)
+    """Bytes of each distinct block of properties (MQTT 5). The blocks end where the first payload
+    begins, one after the other."""
+    block_of: list[int] = field(default_factory=list)
+    """For each message the number of its block, from 1, or 0 for none; empty when all have the
+    only one, or none has any."""
+    expires: list[Run] | int = 0
+    """Unix time in seconds at which each message expires, 0: never; one number when they are all
+    alike."""
 
 
 @dataclass(slots=True)
@@ -408,6 +534,15 @@ class MessagesCarried:
     """Positions of those that become retained with their PUBREL."""
     e: Literal["MessagesCarried"] = "MessagesCarried"
     v: Literal[1] = 1
+    blocks: list[int] = field(default_factory=list)
+    """Bytes of each distinct block of properties (MQTT 5). The blocks end where the first payload
+    begins, one after the other."""
+    block_of: list[int] = field(default_factory=list)
+    """For each message the number of its block, from 1, or 0 for none; empty when all have the
+    only one, or none has any."""
+    expires: list[Run] | int = 0
+    """Unix time in seconds at which each message expires, 0: never; one number when they are all
+    alike."""
 
 
 @dataclass(slots=True)
@@ -505,7 +640,8 @@ class WebAccessed:
 
 
 Event: TypeAlias = (
-    Bridged
+    Assigned
+    | Bridged
     | BrokerStarted
     | BrokerStopped
     | CheckpointBegun
@@ -515,6 +651,7 @@ Event: TypeAlias = (
     | MessagesCarried
     | OperatorActed
     | RetainedCleared
+    | RetainedExpired
     | RetainedSnapshot
     | SessionSnapshot
     | SessionOpened
@@ -529,8 +666,11 @@ Event: TypeAlias = (
     | Redelivered
     | Acked
     | Received
+    | Refused
     | Completed
     | Released
+    | Expired
+    | Returned
     | WillArmed
     | WillFired
     | WillCancelled
@@ -621,6 +761,10 @@ _RUNS: dict[type, Callable[[Any], list[Run]]] = {
     Acked: attrgetter("pids"),
     Received: attrgetter("pids"),
     Completed: attrgetter("pids"),
+    Refused: attrgetter("pids"),
+    Returned: attrgetter("pids"),
+    Expired: attrgetter("refs"),
+    Assigned: attrgetter("refs"),
     Redelivered: attrgetter("pids"),
 }
 """The column of an event that has one integer for each of its entries."""

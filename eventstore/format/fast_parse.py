@@ -10,6 +10,7 @@ The lists of an event are those of the JSON object, not copies.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from eventstore.format.events import (
@@ -31,11 +32,35 @@ if TYPE_CHECKING:
 def parse_frequent(raw: dict[str, Any]) -> Event | None:
     """Return the event that a JSON object of the log stands for; None: ask ``parse_event``."""
     try:
-        read, version = _READERS[raw["e"]]
+        read, version, usual, added = _READERS[raw["e"]]
         found = raw["v"]
-        return read(raw) if type(found) is int and found == version else None
+        event = read(raw) if type(found) is int and found == version else None
     except (KeyError, TypeError):  # another type or none at all, or a field is missing
         return None
+    if len(raw) == usual or event is None:
+        return event
+    return _with_added(event, raw, added)
+
+
+def _with_added(
+    event: Event, raw: dict[str, Any], added: dict[str, Callable[[object], bool]]
+) -> Event | None:
+    """Set those fields of an event that were added later, as far as the JSON object has them."""
+    for name, fits in added.items():
+        if name in raw:
+            value = raw[name]
+            if not fits(value):
+                return None
+            setattr(event, name, value)
+    return event
+
+
+def _is_bool(value: object) -> bool:
+    return type(value) is bool
+
+
+def _is_expiry(value: object) -> bool:
+    return type(value) is int or _runs(value)
 
 
 def _integers(values: object) -> bool:
@@ -147,5 +172,30 @@ _BUILDERS: tuple[tuple[type, Callable[[dict[str, Any]], Event | None]], ...] = (
     (Released, _released),
 )
 
-_READERS = {kind.__name__: (read, VERSIONS[kind.__name__]) for kind, read in _BUILDERS}
-"""Event type -> what reads its fields, and the only version that it reads: today's."""
+_BLOCKS: dict[str, Callable[[object], bool]] = {
+    "blocks": _integers,
+    "block_of": _integers,
+    "blocks_at": _integers,
+}
+_ADDED: dict[type, dict[str, Callable[[object], bool]]] = {
+    MessagePublished: _BLOCKS,
+    Delivered: {"rap": _is_bool},
+    Queued: {"expires": _is_expiry, "head": _is_bool},
+    Acked: {"reasons": _runs},
+    Received: {"reasons": _runs},
+    Completed: {"reasons": _runs},
+    Released: {},
+}
+"""The fields that an event has behind its version, and what they must be."""
+
+_READERS = {
+    kind.__name__: (
+        read,
+        VERSIONS[kind.__name__],
+        len(fields(kind)) - len(_ADDED[kind]),
+        _ADDED[kind],
+    )
+    for kind, read in _BUILDERS
+}
+"""Event type -> what reads its fields, the only version that it reads: today's, the number of
+fields that are always there, and those that may be."""

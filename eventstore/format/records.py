@@ -10,7 +10,8 @@ bytes  what
 32     the link of the record before it (zeros for the first): the hash chain
 4      length of the JSON header
 n      JSON: node, time, part, last, events
-rest   the payloads of the messages, one after the other, as raw bytes
+rest   the payloads of the messages, one after the other, as raw bytes; before those of an event
+       its blocks of properties (``property_blocks``)
 =====  ==========================================================================
 
 A changed byte breaks the checksum; a lost, repeated or reordered record breaks the chain.
@@ -32,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from eventstore.errors import CorruptLog, UnknownLogFormat
+from eventstore.format.event_json import json_object
 from eventstore.format.events import (
     Event,
     LogEvent,
@@ -43,10 +45,13 @@ from eventstore.format.events import (
     parse_event,
 )
 from eventstore.format.fast_parse import parse_frequent
+from eventstore.format.property_blocks import block_bounds, spread_blocks
 from eventstore.format.turn_events import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from eventstore.format.property_blocks import WithBlocks
 
 MAGIC = b"FMQ\x01"
 GENESIS = bytes(32)
@@ -89,7 +94,13 @@ def encode_record(
     ``payloads`` the payload area in pieces, in the order in which the events refer to it.
     """
     header = orjson.dumps(
-        {"node": node, "time": time_ms, "part": part, "last": last, "events": events}
+        {
+            "node": node,
+            "time": time_ms,
+            "part": part,
+            "last": last,
+            "events": list(map(json_object, events)),
+        }
     )
     signed = b"".join((previous, len(header).to_bytes(4, "big"), header, *payloads))
     return MAGIC + hashlib.sha256(signed).digest() + signed
@@ -134,6 +145,22 @@ class Record:
         """Return the payload of each message of one of the record's events."""
         area = self.payload
         return [bytes(area[start:stop]) for start, stop in pairwise(payload_bounds(event))]
+
+    def distinct_blocks(self, event: WithBlocks) -> list[bytes]:
+        """Return the distinct property blocks of one of the record's events."""
+        area = self.payload
+        return [bytes(area[start:stop]) for start, stop in block_bounds(event)]
+
+    def blocks(self, event: MessagePublished | RetainedSnapshot | MessagesCarried) -> list[bytes]:
+        """Return the property block of each message of one of the record's events.
+
+        Empty when none has any.
+        """
+        return spread_blocks(event, self.distinct_blocks(event)) if event.blocks else []
+
+    def pieces(self, event: MessagePublished | RetainedSnapshot | MessagesCarried) -> list[bytes]:
+        """Return what an event has in the payload area: distinct blocks first, then payloads."""
+        return [*self.distinct_blocks(event), *self.payloads(event)]
 
 
 def check_record(sequence: int, data: bytes) -> int:

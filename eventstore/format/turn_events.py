@@ -12,7 +12,7 @@ so that folds, audits and tools see one kind of event for one kind of fact.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -50,6 +50,12 @@ class TurnPublished:
     """Number of messages."""
     e: Literal["TurnPublished"] = "TurnPublished"
     v: Literal[1] = 1
+    blocks: list[int] = field(default_factory=list)
+    """Bytes of each distinct block of properties (MQTT 5). The blocks end where the first payload
+    begins, one after the other."""
+    block_of: list[int] = field(default_factory=list)
+    """For each message the number of its block, from 1, or 0 for none; empty when all have the
+    only one, or none has any."""
 
 
 @dataclass(slots=True)
@@ -94,6 +100,8 @@ class TurnAcked:
     """Packet identifier of each."""
     e: Literal["TurnAcked"] = "TurnAcked"
     v: Literal[1] = 1
+    reasons: list[int] = field(default_factory=list)
+    """Reason code of each (MQTT 5); empty when all are 0."""
 
 
 @dataclass(slots=True)
@@ -176,6 +184,7 @@ def _published(raw: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if len(pids) != count or len(each) != count:
         raise ValueError("columns of different lengths")
     begins = [*accumulate(each, initial=raw["at"])]
+    blocks = _Blocks(raw, count)
     for session, start, stop in _groups(by):
         names = [topics[at] for at in which[start:stop]]
         distinct = {name: number for number, name in enumerate(dict.fromkeys(names))}
@@ -192,9 +201,38 @@ def _published(raw: dict[str, Any]) -> Iterator[dict[str, Any]]:
             "count": stop - start,
             "will": False,
             "properties": None,
+            **blocks.of(start, stop),
             "e": "MessagePublished",
             "v": 1,
         }
+
+
+class _Blocks:
+    """The property blocks of the messages of a TurnPublished, if any has one."""
+
+    def __init__(self, raw: dict[str, Any], count: int) -> None:
+        self._sizes = sizes = raw.get("blocks", [])
+        self._of: list[int] = raw.get("block_of", []) or [1] * (count if sizes else 0)
+        if not sizes:
+            return
+        if len(self._of) != count or min(self._of) < 0 or max(self._of) > len(sizes):
+            raise ValueError("a property block is missing")
+        self._begins = [*accumulate(sizes, initial=raw["at"] - sum(sizes))]
+
+    def of(self, start: int, stop: int) -> dict[str, Any]:
+        """Return the fields that say which blocks some of the messages have."""
+        numbers = self._of[start:stop]
+        distinct = [one for one in dict.fromkeys(numbers) if one]
+        if not distinct:
+            return {}
+        fields = {
+            "blocks": [self._sizes[one - 1] for one in distinct],
+            "blocks_at": [self._begins[one - 1] for one in distinct],
+        }
+        if len(distinct) > 1 or 0 in numbers:
+            new = {old: at for at, old in enumerate(distinct, 1)}
+            fields["block_of"] = [new.get(one, 0) for one in numbers]
+        return fields
 
 
 def _delivered(raw: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -221,9 +259,14 @@ def _acked(raw: dict[str, Any]) -> Iterator[dict[str, Any]]:
     sessions, pids, kind = raw["sessions"], raw["pids"], raw["kind"]
     if kind not in ("Acked", "Received", "Completed"):
         raise ValueError(kind)
+    reasons = raw.get("reasons", [])
+    if reasons and len(reasons) != len(pids):
+        raise ValueError("columns of different lengths")
     for index, start, stop in _groups(indices(raw["by"], sessions, len(pids))):
-        runs = to_runs(pids[start:stop])
-        yield {"session": sessions[index], "pids": runs, "e": kind, "v": 1}
+        one = {"session": sessions[index], "pids": to_runs(pids[start:stop])}
+        if any(some := reasons[start:stop]):
+            one["reasons"] = to_runs(some)
+        yield {**one, "e": kind, "v": 1}
 
 
 def _released(raw: dict[str, Any]) -> Iterator[dict[str, Any]]:

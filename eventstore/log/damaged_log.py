@@ -46,7 +46,6 @@ from eventstore.format import (
     entries,
     from_runs,
     link_of,
-    payload_bounds,
     position,
 )
 from eventstore.log.jetstream_log import read_stored, read_tail
@@ -373,10 +372,10 @@ def _carried_in(data: bytes, good: _IntactRecords) -> Iterator[tuple[MessagesCar
         return
     for event in events:
         if isinstance(event, MessagesCarried):
-            bounds = payload_bounds(event)
-            event.at = 0
+            pieces = record.pieces(event)
+            event.at = sum(event.blocks)
             good.carried.update(from_runs(event.refs))
-            yield event, bytes(record.payload[bounds[0] : bounds[-1]])
+            yield event, b"".join(pieces)
 
 
 async def _add(

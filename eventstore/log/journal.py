@@ -48,6 +48,7 @@ from eventstore.format import (
     TurnReleased,
     WillArmed,
     encode_record,
+    json_object,
     link_of,
 )
 from eventstore.log.journal_stats import JournalStats
@@ -83,7 +84,7 @@ class JournalObserver(Protocol):
     """Sees what is appended and what is given to the gate; it must not raise."""
 
     def appended(self, event: Event, at: Position, payloads: Sequence[bytes]) -> None:
-        """See an event that was appended."""
+        """See an event that was appended, with the payloads of its messages."""
 
     def gated(self, sink: OutputSink, data: bytes) -> None:
         """See bytes that a sink is to have."""
@@ -313,8 +314,9 @@ class Journal:
     ) -> Position:
         """Append an event of ``count`` entries to the open record; return its first position.
 
-        ``payloads`` (``size`` bytes in all) go into the payload area of the same record; the
-        event's ``at`` is set to where they begin.
+        ``payloads`` (``size`` bytes in all) go into the payload area of the same record. The
+        event's distinct blocks of properties, if it has any, are the first of them; its ``at`` is
+        set to where the payload of its first message begins.
 
         Raises EventTooLarge, and records nothing, when the event fits into no record at all.
         """
@@ -337,7 +339,9 @@ class Journal:
         else:
             self._begin_record()
         if size or isinstance(event, _WITH_PAYLOADS):
-            event.at = self._payload_bytes  # type: ignore[union-attr]  # only these have payloads
+            blocks: list[int] = event.blocks  # type: ignore[union-attr]  # only these have payloads
+            at = self._payload_bytes + sum(blocks) if blocks else self._payload_bytes
+            event.at = at  # type: ignore[union-attr]  # likewise
             self._payloads += payloads
             self._payload_bytes += size
         at = self._next << INDEX_BITS | self._index
@@ -347,7 +351,8 @@ class Journal:
         self._size += need
         if self.observer is not None:
             # What several sessions share is not decided together while it looks on.
-            self.observer.appended(cast("Event", event), at, payloads)
+            own = payloads[len(event.blocks) :] if isinstance(event, _WITH_PAYLOADS) else payloads
+            self.observer.appended(cast("Event", event), at, own)
         return at
 
     def has_room(self, size: int, *texts: str) -> bool:
@@ -553,7 +558,7 @@ def _text(names: Sequence[str]) -> int:
 
 
 def _json_size(event: LogEvent) -> int:
-    return len(orjson.dumps(event)) + _OFFSET_BYTES
+    return len(orjson.dumps(json_object(event))) + _OFFSET_BYTES
 
 
 _WITH_PAYLOADS = (

@@ -17,6 +17,8 @@ from eventstore.format import (
     Position,
     RetainedSnapshot,
     WillArmed,
+    expiries,
+    expiries_of,
     from_runs,
     position,
 )
@@ -33,6 +35,10 @@ class Message(NamedTuple):
     topic: bytes
     """UTF-8."""
     payload: bytes
+    block: bytes = b""
+    """Its properties (MQTT 5)."""
+    expires: int = 0
+    """Unix time in seconds at which it expires; 0: never."""
 
 
 class StoredMessages(NamedTuple):
@@ -44,6 +50,10 @@ class StoredMessages(NamedTuple):
     payloads: Sequence[bytes]
     size: int
     """Payload bytes."""
+    blocks: Sequence[bytes] = ()
+    """The properties of each (MQTT 5); empty when none has any."""
+    expires: Sequence[int] = ()
+    """When each expires, as in Message; empty when none does."""
 
 
 _OVERHEAD = 100
@@ -105,14 +115,19 @@ class MessageStore:
         offset = ref - stored.first
         if not 0 <= offset < len(stored.payloads):
             return None
-        return Message(stored.topics[offset], stored.payloads[offset])
+        topic, payload = stored.topics[offset], stored.payloads[offset]
+        if not stored.blocks:
+            return Message(topic, payload)
+        expires = stored.expires[offset] if stored.expires else 0
+        return Message(topic, payload, stored.blocks[offset], expires)
 
     def _forget(self, gone: Iterable[StoredMessages]) -> None:
         self._size -= sum(_footprint(stored) for stored in gone)
 
 
 def _footprint(stored: StoredMessages) -> int:
-    return stored.size + _OVERHEAD * len(stored.payloads) + _BATCH_OVERHEAD
+    size = stored.size + _OVERHEAD * len(stored.payloads) + _BATCH_OVERHEAD
+    return size + sum(map(len, stored.blocks)) if stored.blocks else size
 
 
 def messages_of(record: Record) -> list[StoredMessages]:
@@ -123,8 +138,9 @@ def messages_of(record: Record) -> list[StoredMessages]:
     for index, event in record.events():
         if isinstance(event, WillArmed):
             payload = bytes(area[event.at : event.at + event.size])
+            block = record.distinct_blocks(event)
             found.append(
-                StoredMessages(base + index, [event.topic.encode()], [payload], event.size)
+                StoredMessages(base + index, [event.topic.encode()], [payload], event.size, block)
             )
             continue
         if not isinstance(event, (MessagePublished, MessagesCarried, RetainedSnapshot)):
@@ -135,22 +151,42 @@ def messages_of(record: Record) -> list[StoredMessages]:
         if not isinstance(event, RetainedSnapshot):
             topics = [topics[at] for at in event.which] if event.which else topics * event.count
         payloads = record.payloads(event)
+        size = sum(map(len, payloads))
+        stored = StoredMessages(base + index, topics, payloads, size, *_properties(record, event))
         if isinstance(event, MessagesCarried):
-            found += _as_before(from_runs(event.refs), topics, payloads)
+            found += _as_before(from_runs(event.refs), stored)
         else:
-            found.append(StoredMessages(base + index, topics, payloads, sum(map(len, payloads))))
+            found.append(stored)
     return found
 
 
-def _as_before(
-    refs: list[Position], topics: list[bytes], payloads: list[bytes]
-) -> Iterator[StoredMessages]:
+def _properties(
+    record: Record, event: MessagePublished | MessagesCarried | RetainedSnapshot
+) -> tuple[list[bytes], list[int]]:
+    """Return the blocks of an event's messages, and when each expires."""
+    blocks = record.blocks(event)
+    if not blocks:
+        return [], []
+    if isinstance(event, MessagePublished):
+        return blocks, expiries(blocks, record.time_ms)
+    return blocks, expiries_of(event.expires, event.count)
+
+
+def _as_before(refs: list[Position], stored: StoredMessages) -> Iterator[StoredMessages]:
     """Yield repeated messages under the positions that they had, neighbours together."""
     start = 0
     for stop in range(1, len(refs) + 1):
         if stop == len(refs) or refs[stop] != refs[stop - 1] + 1:
-            chosen = payloads[start:stop]
-            yield StoredMessages(refs[start], topics[start:stop], chosen, sum(map(len, chosen)))
+            some = slice(start, stop)
+            chosen = stored.payloads[some]
+            yield StoredMessages(
+                refs[start],
+                stored.topics[some],
+                chosen,
+                sum(map(len, chosen)),
+                stored.blocks[some],
+                stored.expires[some],
+            )
             start = stop
 
 

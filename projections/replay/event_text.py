@@ -2,12 +2,12 @@
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any
 
 from eventstore import display
 from eventstore.format import (
     Acked,
+    Assigned,
     Bridged,
     BrokerStarted,
     BrokerStopped,
@@ -16,6 +16,7 @@ from eventstore.format import (
     Completed,
     Delivered,
     Event,
+    Expired,
     LogArchived,
     LogCut,
     MessageDropped,
@@ -26,9 +27,12 @@ from eventstore.format import (
     Queued,
     Received,
     Redelivered,
+    Refused,
     Released,
     RetainedCleared,
+    RetainedExpired,
     RetainedSnapshot,
+    Returned,
     Run,
     SessionClosed,
     SessionExpired,
@@ -41,6 +45,7 @@ from eventstore.format import (
     WillArmed,
     WillCancelled,
     WillFired,
+    field_values,
     format_position,
     from_runs,
     payload_bounds,
@@ -149,6 +154,21 @@ def _dropped(event: MessageDropped, topics: Topics) -> str:
     return f"dropped{where} {what}: {display.escaped(event.reason)}{by}"
 
 
+def _codes(reasons: list[Run]) -> str:
+    """Return reason codes as the standard writes them: ``0x87``."""
+    distinct = dict.fromkeys(from_runs(reasons))
+    return run_text.several((f"0x{code:02x}" for code in distinct), len(distinct))
+
+
+def _with(reasons: list[Run]) -> str:
+    return f" {_codes(reasons)}" if reasons else ""
+
+
+def _assigned(event: Assigned, topics: Topics) -> str:
+    origin = " from the queue" if event.queued >= 0 else ""
+    return f"gave{origin} {_messages(event.refs, topics)} to {display.name(event.to)}"
+
+
 def _granted(event: Subscribed, _topics: Topics) -> str:
     granted = (f"{display.name(one)} QoS {qos}" for one, qos in event.filters)
     return f"subscribed {run_text.several(granted, len(event.filters))}"
@@ -250,9 +270,10 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     Delivered: _delivered,
     Queued: _queued,
     Redelivered: lambda event, _: f"sent again {_ids(event.pids)}: {display.escaped(event.cause)}",
-    Acked: lambda event, _: f"acknowledged {_ids(event.pids)} (PUBACK)",
-    Received: lambda event, _: f"received {_ids(event.pids)} (PUBREC)",
-    Completed: lambda event, _: f"completed {_ids(event.pids)} (PUBCOMP)",
+    Acked: lambda event, _: f"acknowledged {_ids(event.pids)} (PUBACK{_with(event.reasons)})",
+    Received: lambda event, _: f"received {_ids(event.pids)} (PUBREC{_with(event.reasons)})",
+    Refused: lambda event, _: f"refused {_ids(event.pids)} (PUBREC {_codes(event.reasons)})",
+    Completed: lambda event, _: f"completed {_ids(event.pids)} (PUBCOMP{_with(event.reasons)})",
     Released: lambda event, topics: (
         f"released {_messages(event.refs, topics)}, {_ids(event.pids)} (PUBREL)"
     ),
@@ -260,6 +281,14 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     WillFired: lambda _event, _: "will fired",
     WillCancelled: lambda _event, _: "will discarded",
     MessageDropped: _dropped,
+    Expired: lambda event, topics: (
+        f"expired in the queue: {_messages(event.refs, topics)}, for {display.name(event.filter)}"
+    ),
+    Assigned: _assigned,
+    Returned: lambda event, topics: (
+        f"returned {_messages(event.refs, topics)}, {_ids(event.pids)}, "
+        f"to {display.name(event.filter)}"
+    ),
     CheckpointBegun: lambda event, _: f"checkpoint {event.checkpoint} begun",
     SessionSnapshot: _snapshot,
     RetainedSnapshot: _retained,
@@ -271,6 +300,10 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     OperatorActed: _acted,
     RetainedCleared: lambda event, _: (
         "retained messages removed: "
+        + run_text.several(map(display.name, event.topics), len(event.topics))
+    ),
+    RetainedExpired: lambda event, _: (
+        "retained messages expired: "
         + run_text.several(map(display.name, event.topics), len(event.topics))
     ),
     WebAccessed: _web_accessed,
@@ -291,18 +324,20 @@ def event_object(
         "type": event.e,
     }
     columns = {"e", "v", "at", "pids", "refs", "topics", "which", "sizes", "properties"}
+    columns |= {"blocks", "block_of", "blocks_at"}
     if isinstance(event, RetainedSnapshot):
         columns.add("qos")
     elif isinstance(event, MessagesCarried):
         columns.add("waiting")
-    for column in fields(event):
-        value = getattr(event, column.name)
-        if column.name not in columns or (column.name == "properties" and value is not None):
-            found[column.name] = value
+    found |= {
+        name: value
+        for name, value in field_values(event).items()
+        if name not in columns or (name == "properties" and value is not None)
+    }
     if isinstance(event, MessagePublished):
         found["messages"] = _published_objects(event, at, area)
         return found
-    if isinstance(event, RetainedCleared):
+    if isinstance(event, (RetainedCleared, RetainedExpired)):
         found["topics"] = event.topics
         return found
     if isinstance(event, (MessagesCarried, RetainedSnapshot)):

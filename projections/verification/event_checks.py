@@ -5,20 +5,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from eventstore.format import (
+    Acked,
+    Completed,
     Delivered,
     Event,
     MessageDropped,
     MessagePublished,
     MessagesCarried,
     Queued,
+    Received,
+    Refused,
     Released,
     RetainedSnapshot,
+    Returned,
+    Subscribed,
     WillArmed,
+    block_bounds,
     count_runs,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from eventstore.format import WithBlocks
 
 
 def event_problem(event: Event, area: int) -> str | None:
@@ -48,7 +57,33 @@ def _check_published(event: MessagePublished, area: int) -> str | None:
     size = sizes * count if isinstance(sizes, int) else sum(sizes)
     if not 0 <= event.at <= event.at + size <= area:
         return "its payloads are not in the record"
-    return None
+    return _check_blocks(event, area)
+
+
+def _check_blocks(
+    event: MessagePublished | MessagesCarried | RetainedSnapshot, area: int
+) -> str | None:
+    if not event.blocks:
+        return _LENGTHS if event.block_of else None
+    numbers = event.block_of
+    if numbers and len(numbers) != event.count:
+        return _LENGTHS
+    if numbers and not 0 <= min(numbers) <= max(numbers) <= len(event.blocks):
+        return "a block of properties is missing"
+    begins = event.blocks_at if isinstance(event, MessagePublished) else []
+    if begins and len(begins) != len(event.blocks):
+        return _LENGTHS
+    return _check_inside(event, area)
+
+
+def _check_inside(event: WithBlocks, area: int) -> str | None:
+    inside = all(0 <= begin <= end <= area for begin, end in block_bounds(event))
+    return None if inside else "its properties are not in the record"
+
+
+def _check_expiry(event: MessagesCarried | RetainedSnapshot | Queued, count: int) -> str | None:
+    expires = event.expires
+    return _LENGTHS if isinstance(expires, list) and count_runs(expires) != count else None
 
 
 def _check_repeated(event: MessagesCarried | RetainedSnapshot, area: int) -> str | None:
@@ -62,7 +97,7 @@ def _check_repeated(event: MessagesCarried | RetainedSnapshot, area: int) -> str
     size = sizes * count if isinstance(sizes, int) else sum(sizes)
     if not 0 <= event.at <= event.at + size <= area:
         return "its payloads are not in the record"
-    return None
+    return _check_blocks(event, area) or _check_expiry(event, count)
 
 
 def _check_retained(event: RetainedSnapshot, area: int) -> str | None:
@@ -81,11 +116,22 @@ def _check_carried(event: MessagesCarried, area: int) -> str | None:
 
 
 def _check_will(event: WillArmed, area: int) -> str | None:
-    inside = 0 <= event.at <= event.at + event.size <= area
-    return None if inside else "its payload is not in the record"
+    if not 0 <= event.at <= event.at + event.size <= area:
+        return "its payload is not in the record"
+    return _LENGTHS if len(event.blocks) > 1 else _check_inside(event, area)
 
 
-def _check_columns(event: Delivered | Released, _area: int) -> str | None:
+def _check_reasons(event: Acked | Completed | Received | Refused, _area: int) -> str | None:
+    wrong = event.reasons and count_runs(event.reasons) != count_runs(event.pids)
+    return _LENGTHS if wrong else None
+
+
+def _check_subscribed(event: Subscribed, _area: int) -> str | None:
+    wrong = event.options and len(event.options) != len(event.filters)
+    return _LENGTHS if wrong else None
+
+
+def _check_columns(event: Delivered | Released | Returned, _area: int) -> str | None:
     return None if count_runs(event.pids) == count_runs(event.refs) else _LENGTHS
 
 
@@ -94,14 +140,22 @@ def _check_dropped(event: MessageDropped, _area: int) -> str | None:
 
 
 def _check_queued(event: Queued, _area: int) -> str | None:
-    return None if event.refs else "it names no message"
+    if not event.refs:
+        return "it names no message"
+    return _check_expiry(event, count_runs(event.refs))
 
 
 _CHECKS: dict[type, Callable[[Any, int], str | None]] = {
     MessagePublished: _check_published,
     WillArmed: _check_will,
+    Subscribed: _check_subscribed,
     Delivered: _check_columns,
     Released: _check_columns,
+    Returned: _check_columns,
+    Acked: _check_reasons,
+    Received: _check_reasons,
+    Refused: _check_reasons,
+    Completed: _check_reasons,
     MessageDropped: _check_dropped,
     Queued: _check_queued,
     MessagesCarried: _check_carried,

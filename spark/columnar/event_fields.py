@@ -31,7 +31,7 @@ class EventField:
 
 @dataclass(frozen=True, slots=True)
 class EventShape:
-    """The fields of a type of event, without its name and version, which come last."""
+    """The fields that events of a type always have, without name and version, which come last."""
 
     fields: dict[str, EventField]
     tail: bytes
@@ -40,7 +40,8 @@ class EventShape:
 
 def _shape_of(kind: type) -> EventShape:
     hints = get_type_hints(kind)
-    names = [field.name for field in fields(kind) if field.name not in ("e", "v")]
+    names = [field.name for field in fields(kind)]
+    names = names[: names.index("e")]  # those that were added later are not usual
     made = {name: _field(number, name, _kinds(hints[name])) for number, name in enumerate(names)}
     name = kind.__name__
     before = "," if made else "{"

@@ -3,6 +3,7 @@
 from eventstore.format import (
     GENESIS,
     Acked,
+    Assigned,
     Bridged,
     BrokerStarted,
     BrokerStopped,
@@ -11,6 +12,7 @@ from eventstore.format import (
     Completed,
     Delivered,
     Event,
+    Expired,
     LogArchived,
     LogCut,
     MessageDropped,
@@ -20,9 +22,12 @@ from eventstore.format import (
     Queued,
     Received,
     Redelivered,
+    Refused,
     Released,
     RetainedCleared,
+    RetainedExpired,
     RetainedSnapshot,
+    Returned,
     SessionClosed,
     SessionExpired,
     SessionOpened,
@@ -46,6 +51,13 @@ WILL = b"gone"
 
 
 def every_event() -> list[Event]:
+    """One event of every type at least; the payloads are ALL_PAYLOADS."""
+    before = sum(map(len, PAYLOADS)) + len(WILL)
+    return [*first_events(), *level5_events(before)]
+
+
+def first_events() -> list[Event]:
+    """What there was before MQTT 5; the payloads are PAYLOADS and WILL."""
     properties = {"user": [["a", "b"]]}
     return [
         BrokerStarted("0.1.0"),
@@ -109,6 +121,84 @@ def every_event() -> list[Event]:
         WebAccessed("token_added", "", "ann", "view", expires="2026-12-31T23:59:59Z"),
         BrokerStopped(),
     ]
+
+
+LEVEL5_PAYLOADS = [
+    *(b"\x02\x00\x00\x00\x3c\x01\x01", b"\x03\x00\x01j", b"", b"{}", b"on"),
+    *(b"\x01\x01", b"will"),
+    *(b"\x02\x00\x00\x00\x05", b"\x00\x01", b"kept", b"more"),
+    *(b"\x01\x00", b"repeated"),
+]
+"""Blocks of properties and payloads of the events below, in their order."""
+
+
+ALL_PAYLOADS = [*PAYLOADS, WILL, *LEVEL5_PAYLOADS]
+
+
+def level5_events(before: int = 0) -> list[Event]:
+    """What MQTT 5 added: new events, and events with the fields that were added.
+
+    The payloads are LEVEL5_PAYLOADS, with ``before`` bytes before them.
+    """
+    first, expires = 1 << 20, 1_700_000_060
+    return [
+        SessionOpened(
+            "five",
+            resumed=False,
+            clean=False,
+            level=5,
+            expiry=4_294_967_295,
+            properties={"user": [["a", "b"]]},
+            clean_start=True,
+            receive_maximum=20,
+            packet_maximum=1024,
+        ),
+        Subscribed("five", [("a/+", 1), ("b/#", 2)], options=[0x04, 0x28], identifier=268_435_455),
+        MessagePublished(
+            *("five", 1, True, ["a/b"], [], [[1, 3, 1]], [0, 2, 2], 11 + before, 3),
+            blocks=[7, 4],
+            block_of=[1, 0, 2],
+        ),
+        WillArmed("five", "will/five", 1, False, 4, 17 + before, 30, blocks=[2]),
+        Delivered("five", "b/#", 2, [7], [first], rap=True),
+        Queued("six", "#", 1, [[first, 3, 1]], 4, expires=[expires, 0, 0]),
+        Queued("$share/g/#", "#", 1, [first], 4, expires=expires, head=True),
+        Acked("five", [1, 2], reasons=[0, 0x87]),
+        Received("five", [3], reasons=[0x10]),
+        Completed("five", [3], reasons=[0x92]),
+        Refused("five", [4, 5], [0x83, 0x99]),
+        Expired("six", "#", [first], 0),
+        Assigned("$share/g/#", "#", "five", [[first, 3, 1]], 4),
+        Returned("five", "$share/g/#", [7, 8, 9], [[first, 3, 1]]),
+        RetainedExpired(["a/b"]),
+        MessagesCarried(
+            *([first, first + 2], ["a/b"], [], 4, 28 + before, 2),
+            blocks=[5, 2],
+            block_of=[1, 2],
+            expires=[expires, 0],
+        ),
+        RetainedSnapshot(["a/b"], [1], [first], 8, 38 + before, 1, blocks=[2], expires=expires),
+        SessionClosed("five", "disconnect", 1, code=0x04, expiry=60),
+    ]
+
+
+def level5_turn_events() -> list[Event]:
+    """What MQTT 5 added to what several sessions share; the payloads are LEVEL5_TURN_PAYLOADS."""
+    return [
+        TurnPublished(
+            *(["a", "b"], [0, 1, 0, 1], 1, ["t"], [], [1, 2, 65_535, 4], 2, 11, 4),
+            blocks=[7, 4],
+            block_of=[1, 0, 2, 2],
+        ),
+        TurnPublished(["a", "b"], [], 2, ["t", "u"], [], [7, 7], [1, 0], 21, 2, blocks=[2]),
+        TurnAcked("Acked", ["x", "y"], [0, 1, 0], [1, 9, 2], reasons=[0, 0x87, 0]),
+    ]
+
+
+LEVEL5_TURN_PAYLOADS = [
+    *(b"\x02\x00\x00\x00\x3c\x01\x01", b"\x03\x00\x01j", b"up", b"ok", b"no", b"to"),
+    *(b"\x01\x01", b"!", b""),
+]
 
 
 def turn_events() -> list[Event]:

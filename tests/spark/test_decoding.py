@@ -53,7 +53,7 @@ from spark.schema.columns import ENTRIES, EVENTS, GRAINS, Columns
 sys.path.append(str(Path(__file__).parents[1] / "eventstore"))
 
 from asrows import entry_rows, event_rows
-from samples import PAYLOADS, WILL, every_event
+from samples import ALL_PAYLOADS, every_event
 
 HOSTILE = ["", " ", "\x00\x1b[2J", "<b>&amp;", "\u202eabc", "a,b\"'\\", "\U0001f600", "x" * 65_535]
 
@@ -89,7 +89,7 @@ def without(found: list[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
 
 
 def all_events() -> Record:
-    return record(*every_event(), payload=b"".join([*PAYLOADS, WILL]))
+    return record(*every_event(), payload=b"".join(ALL_PAYLOADS))
 
 
 def test_every_event_becomes_the_rows_that_its_fields_say() -> None:

@@ -46,7 +46,7 @@ from spark.storage.stored_log import RecordRange
 sys.path.append(str(Path(__file__).parents[1] / "eventstore"))
 
 from randomlogs import Rows, expected, random_log, without
-from samples import PAYLOADS, WILL, every_event
+from samples import ALL_PAYLOADS, every_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -151,7 +151,7 @@ def test_golden_logs_are_read(nats: Nats, new_log: NewLog, name: str) -> None:
 
 def test_every_event_travels_through_nats(nats: Nats, new_log: NewLog) -> None:
     log = new_log()
-    log.record(*every_event(), payloads=[*PAYLOADS, WILL])
+    log.record(*every_event(), payloads=ALL_PAYLOADS)
     assert without(read(nats, log), "time", "json") == expected(log)
 
 

@@ -25,7 +25,7 @@ from spark.schema.columns import GRAINS, Columns
 
 sys.path.append(str(Path(__file__).parents[1] / "eventstore"))
 
-from samples import PAYLOADS, WILL, every_event
+from samples import ALL_PAYLOADS, every_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,7 +59,7 @@ def pushing(spark: SparkSession) -> Iterator[None]:
 
 def test_entries_in_spark_are_those_of_eventstore(opened: Opened, new_log: NewLog) -> None:
     one, two = random_log(new_log(), 1, 80), new_log()
-    two.record(*every_event(), payloads=[*PAYLOADS, WILL])
+    two.record(*every_event(), payloads=ALL_PAYLOADS)
     log = opened(one, two, partitions="5")
     found = rows(log.entries())
     for row in found:
@@ -74,7 +74,7 @@ def test_entries_in_spark_are_those_of_eventstore(opened: Opened, new_log: NewLo
 @pytest.mark.parametrize("grain", GRAINS)
 def test_columns_and_their_types(opened: Opened, new_log: NewLog, grain: str) -> None:
     log = new_log()
-    log.record(*every_event(), payloads=[*PAYLOADS, WILL])
+    log.record(*every_event(), payloads=ALL_PAYLOADS)
     table = getattr(opened(log), grain)()
     assert table.columns == list(GRAINS[grain])
     for name in ("seq", "time", "damage"):

@@ -1,3 +1,4 @@
+from dataclasses import fields
 from typing import Any, get_args
 
 import orjson
@@ -12,6 +13,7 @@ from eventstore.format import (
     UnreadableEvent,
     entries,
     events,
+    json_object,
     json_schema,
     parse_event,
     upcast,
@@ -19,7 +21,7 @@ from eventstore.format import (
 
 
 def written(event: Event) -> dict[str, Any]:
-    read: dict[str, Any] = orjson.loads(orjson.dumps(event))
+    read: dict[str, Any] = orjson.loads(orjson.dumps(json_object(event)))
     return read
 
 
@@ -41,11 +43,13 @@ def test_what_is_written_is_read_back(event: Event) -> None:
 @pytest.mark.parametrize("event", every_event(), ids=lambda event: event.e)
 def test_schema_describes_every_field(event: Event) -> None:
     schema = json_schema()["$defs"][event.e]
-    assert set(schema["properties"]) == set(written(event))
+    assert set(schema["properties"]) == {one.name for one in fields(event)}
 
 
 def test_entries_count_one_for_each_message() -> None:
-    counts = {event.e: entries(event) for event in every_event()}
+    counts: dict[str, int] = {}
+    for event in every_event():
+        counts[event.e] = max(counts.get(event.e, 0), entries(event))
     several = {name: count for name, count in counts.items() if count > 1}
     assert several == {
         "MessagePublished": 3,
@@ -55,7 +59,11 @@ def test_entries_count_one_for_each_message() -> None:
         "Redelivered": 2,
         "Acked": 3,
         "Received": 2,
+        "Refused": 2,
         "Released": 3,
+        "Assigned": 3,
+        "Returned": 3,
+        "RetainedSnapshot": 2,
     }
 
 

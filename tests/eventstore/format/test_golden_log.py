@@ -6,7 +6,7 @@ from typing import Any, get_args
 import orjson
 import pytest
 
-from eventstore.format import ChainChecker, Event, Record, TurnEvent, decode_record
+from eventstore.format import ChainChecker, Event, Record, TurnEvent, decode_record, json_object
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -30,7 +30,7 @@ def described(record: Record) -> dict[str, Any]:
         "part": record.part,
         "last": record.last,
         "payload": bytes(record.payload).hex(),
-        "events": [orjson.loads(orjson.dumps(event)) for _, event in record.events()],
+        "events": [orjson.loads(orjson.dumps(json_object(event))) for _, event in record.events()],
     }
 
 

@@ -3,7 +3,7 @@
 Run once for each version of the record format or of an event, under a new name; what is there is
 never written again:  python tests/eventstore/golden/make.py v2
 With ``turn`` behind the name: the events that several sessions share, which are read as events of
-single ones.
+single ones. With ``level5``: what MQTT 5 added to both.
 """
 
 import sys
@@ -15,17 +15,22 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[2])]
 
 from samples import (  # noqa: E402 - found by the line above
+    LEVEL5_PAYLOADS,
+    LEVEL5_TURN_PAYLOADS,
     PAYLOADS,
     TURN_PAYLOADS,
     WILL,
-    every_event,
+    first_events,
+    level5_events,
+    level5_turn_events,
     turn_events,
 )
 
-from eventstore.format.records import (  # noqa: E402
+from eventstore.format import (  # noqa: E402
     GENESIS,
     decode_record,
     encode_record,
+    json_object,
     link_of,
 )
 
@@ -34,7 +39,7 @@ FIRST_PART = 9
 
 
 def main(name: str, what: str = "") -> None:
-    events = every_event()
+    events = first_events()
     turns = [
         (events[:FIRST_PART], [*PAYLOADS, WILL], 0, False),
         (events[FIRST_PART:-1], [], 1, True),
@@ -42,6 +47,11 @@ def main(name: str, what: str = "") -> None:
     ]
     if what == "turn":
         turns = [(turn_events(), TURN_PAYLOADS, 0, True)]
+    if what == "level5":
+        turns = [
+            (level5_events(), LEVEL5_PAYLOADS, 0, True),
+            (level5_turn_events(), LEVEL5_TURN_PAYLOADS, 0, True),
+        ]
     link = GENESIS
     log, expected = bytearray(), []
     for sequence, (some, payloads, part, last) in enumerate(turns, 1):
@@ -65,7 +75,9 @@ def main(name: str, what: str = "") -> None:
                 "part": part,
                 "last": last,
                 "payload": b"".join(payloads).hex(),
-                "events": [event for _, event in decode_record(sequence, data).events()],
+                "events": [
+                    json_object(event) for _, event in decode_record(sequence, data).events()
+                ],
             }
         )
     with (HERE / f"{name}.records").open("xb") as records:

@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from samples import PAYLOADS, WILL, every_event
+from samples import PAYLOADS, WILL, first_events
 
 from eventstore.format import (
     GENESIS,
@@ -26,7 +26,7 @@ def stored(sequence: int, index: int, *payloads: bytes) -> StoredMessages:
 
 
 def test_every_message_and_will_of_a_record_is_found_by_its_position() -> None:
-    events = every_event()
+    events = first_events()
     held = MessageStore(1 << 20)
     whole = record(5, events, [*PAYLOADS, WILL])
     held.add_record(whole)

@@ -1,0 +1,117 @@
+"""Properties of messages in the log: blocks of bytes, which are never parsed here.
+
+A block is what a PUBLISH packet of MQTT 5 has between its Property Length and its payload, checked
+when it came and without what is the connection's own; ``b""`` stands for none. A message expiry, if
+there is one, is its first property. A record holds each distinct block of an event once, right
+before the event's payloads.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from eventstore.format.events import (
+    MessagePublished,
+    MessagesCarried,
+    RetainedSnapshot,
+    WillArmed,
+)
+from eventstore.format.positions import from_runs, to_runs
+from eventstore.format.turn_events import TurnPublished
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventstore.format.positions import Run
+
+WithBlocks: TypeAlias = (
+    MessagePublished | MessagesCarried | RetainedSnapshot | TurnPublished | WillArmed
+)
+"""An event whose messages may have properties."""
+
+_EXPIRY_MARK: Final = b"\x02"
+
+
+class BlockColumns(NamedTuple):
+    """The blocks of some messages, as an event and its record have them."""
+
+    distinct: list[bytes]
+    """The distinct blocks, which stand before the payloads."""
+    sizes: list[int]
+    """Bytes of each: the event's ``blocks``."""
+    block_of: list[int]
+    """The event's ``block_of``."""
+
+
+NO_BLOCKS: Final = BlockColumns([], [], [])
+
+
+def block_columns(blocks: Sequence[bytes]) -> BlockColumns:
+    """Return the columns for the blocks of some messages, one for each or none at all."""
+    number: dict[bytes, int] = dict.fromkeys(blocks, 0)
+    if len(number) == 1 and b"" not in number:
+        distinct = [*number]
+        return BlockColumns(distinct, [len(distinct[0])], [])
+    number.pop(b"", None)
+    if not number:
+        return NO_BLOCKS
+    distinct = [*number]
+    number = {block: at for at, block in enumerate(distinct, 1)}
+    number[b""] = 0
+    return BlockColumns(distinct, list(map(len, distinct)), list(map(number.__getitem__, blocks)))
+
+
+def block_bounds(event: WithBlocks) -> list[tuple[int, int]]:
+    """Return where in the payload area each distinct block of an event begins and ends."""
+    sizes: list[int] = event.blocks
+    if not sizes:
+        return []
+    begins: list[int] = getattr(event, "blocks_at", [])
+    if begins:
+        return [(begin, begin + size) for begin, size in zip(begins, sizes, strict=True)]
+    return list(pairwise(accumulate(sizes, initial=event.at - sum(sizes))))
+
+
+def spread_blocks(event: Any, distinct: Sequence[bytes]) -> list[bytes]:
+    """Return the block of each message of an event; empty when none has any.
+
+    ``distinct`` are the event's blocks. Raises IndexError when one is missing.
+    """
+    if not distinct:
+        return []
+    if event.block_of:
+        numbered = [b"", *distinct]
+        return [numbered[number] for number in event.block_of]
+    return [distinct[0]] * event.count
+
+
+def expires_at(block: bytes, time_ms: int) -> int:
+    """Return the Unix time in seconds at which a message expires; 0: never.
+
+    ``time_ms`` is the time of the record in which it was published.
+    """
+    if block[:1] != _EXPIRY_MARK:
+        return 0
+    return time_ms // 1000 + int.from_bytes(block[1:5], "big")
+
+
+def expiry_runs(expires: Sequence[int]) -> list[Run] | int:
+    """Return the column ``expires`` of an event for what :func:`expiries` returned."""
+    if not expires:
+        return 0
+    first = expires[0]
+    return first if expires.count(first) == len(expires) else to_runs(expires)
+
+
+def expiries_of(expires: list[Run] | int, count: int) -> list[int]:
+    """Return what :func:`expiry_runs` was given, for ``count`` messages."""
+    if isinstance(expires, int):
+        return [expires] * count if expires else []
+    return from_runs(expires)
+
+
+def expiries(blocks: Sequence[bytes], time_ms: int) -> list[int]:
+    """Return when each of some messages expires, see :func:`expires_at`; empty: none does."""
+    known = {block: expires_at(block, time_ms) for block in set(blocks)}
+    return list(map(known.__getitem__, blocks)) if any(known.values()) else []
