@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocol.mqtt import MQTT_5, PublishEncoder, cut_payloads
 from protocol.mqtt5 import Wire, prepare
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 WIRES5 = tuple(Wire(qos) for qos in range(3))
 """What most receivers at level 5 have in common, by QoS."""
+
+NEXT_TURN: Final = object()
+"""Yielded by longer work: the next part is a turn of its own, others come in between. A number
+is yielded to wait for so many seconds first."""
+SAME_TURN: Final = object()
+"""Yielded by longer work: the next part belongs to the same turn, the event loop may come."""
 
 
 class Batch:

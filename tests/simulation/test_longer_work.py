@@ -225,11 +225,11 @@ def test_a_client_that_sends_much_comes_behind_others_until_it_sends_less() -> N
             assert connection is not None
             client.send(p.publish("t", b"x"))
             await world.go(1)
-            assert not connection.heavy
+            assert not connection.load.heavy
             for _ in range(300):
                 client.send(*[p.publish("t", b"x")] * 5)
                 await world.go(0.001)
-            assert connection.heavy
+            assert connection.load.heavy
             parts = world.broker.kernel.parts
             client.send(p.publish("t", b"x"))
             await world.go(0.01)
@@ -237,7 +237,7 @@ def test_a_client_that_sends_much_comes_behind_others_until_it_sends_less() -> N
             await world.go(10)
             client.send(p.publish("t", b"x"))
             await world.go(1)
-            assert not connection.heavy
+            assert not connection.load.heavy
 
     simulate(scenario)
 
