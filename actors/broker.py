@@ -22,7 +22,7 @@ from actors.connection.turn import Turn
 from actors.inspection.broker_inspection import BrokerInspection
 from actors.inspection.inspector import Inspector
 from actors.inspection.sys_topics import SysTopicTree
-from actors.kernel.kernel import Failed, Kernel, LoopActor
+from actors.kernel import Failed, Kernel, LoopActor
 from actors.maintenance.background_verify import verify_in_background
 from actors.maintenance.expiry import Expiries
 from actors.maintenance.projector import Projector
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
     from actors.authn.credentials import Authenticator
     from actors.connection.listener import ListenerOptions
-    from actors.kernel.clock import Clock
+    from actors.kernel import Clock
     from actors.options.bridge_options import BridgeOptions
     from actors.options.broker_options import Options
     from actors.session.ports import ClientConnection

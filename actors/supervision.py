@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from actors.kernel.kernel import Failed
+from actors.kernel import Failed
 from actors.maintenance.recovery import rebuild_session
 from actors.session.messages import Attach, Detached, Expire, Kick, Outgoing, Remove, Retry
 from actors.session.session import Session

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.authn.fair_queue import FairQueue
-from actors.kernel.os_priority import give_way
+from actors.kernel import give_way
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,7 +23,7 @@ from actors.bridge.flows import Flows
 from actors.bridge.nats_backpressure import NatsBackpressure
 from actors.bridge.outbox import Outbox
 from actors.bridge.replies import Replies
-from actors.kernel.kernel import LoopActor
+from actors.kernel import LoopActor
 from actors.node.read_pause import ReadPause
 from eventstore.format import NATS_SESSION, Bridged
 from eventstore.nats import encode_pub

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import structlog
 
 from actors.authn.credentials import suspects
-from actors.connection.acceptor import Acceptor
 from actors.connection.listener import Listener
 from actors.connection.pseudonyms import pseudonym
 from actors.limits.client_limits import ClientLimits
 from actors.session.messages import Authenticated, Close
+from actors.transports.acceptor import Acceptor
 from eventstore.format import NATS_SESSION
 from protocol.mqtt import ConnectCode
 

@@ -25,11 +25,15 @@ _SHOWN = 200
 _MAX_UNREAD = 1024 * 1024
 """Bytes that may come in before the CONNECT is answered."""
 
+_LATE = 1.0
+"""Seconds that a client gets when its time is over and the broker has not handled all it sent."""
+
 
 class ConnectHandshake:
     """What a connection has until its CONNECT is accepted: nobody knows whose it is."""
 
     __slots__ = (
+        "__weakref__",
         "_below",
         "_connection",
         "_early",
@@ -56,6 +60,35 @@ class ConnectHandshake:
         """When the connection was accepted, seconds of the broker's clock."""
         self.looking = False
         """The CONNECT has come, and is being looked at."""
+
+    def expect_connect(self) -> None:
+        """Close the connection if no CONNECT is accepted within ``connect_timeout``."""
+        allowed = self._connection.listener.options.connect_timeout
+        self._connection.timers.remind(allowed, self._connect_deadline)
+
+    def _connect_deadline(self) -> None:
+        """Close a client that has not said who it is; what it waited for us does not count."""
+        connection = self._connection
+        if connection.ended:
+            return
+        if connection.unhandled:
+            # It may have said it: it is we who are late.
+            connection.timers.remind(_LATE, self._connect_deadline)
+            return
+        allowed = connection.listener.options.connect_timeout
+        kept = min(connection.kept_waiting, allowed)
+        now = connection.now
+        left = self.began + allowed + kept - now
+        if left > 0:
+            connection.timers.remind(left, self._connect_deadline)
+            return
+        guard = self._node.limits
+        guard.late.add(
+            "connect_timeout", now, client=connection.client_id, address=connection.address
+        )
+        if not self.looking and kept < allowed:
+            guard.fault(connection.host, now)
+        connection.close("connect_timeout")
 
     # How much there is of it.
 

@@ -9,36 +9,32 @@ that a failure in it is supervised like any other.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
 from actors.connection.connect_handshake import ConnectHandshake
-from actors.connection.input_throttle import GO_ON, InputThrottle
+from actors.connection.input_throttle import GO_ON, InputLoad, InputThrottle
 from actors.connection.keep_alive import KeepAlive
-from actors.kernel.kernel import LATER_SLICE, LoopActor, Read
+from actors.connection.socket_actor import SocketActor
+from actors.kernel import LATER_SLICE, Read
 from actors.node.read_pause import ReadPause
-from actors.session.backpressure import SlowReaderBackpressure
-from actors.session.messages import Authenticated, Close, Detached, Packets, Writable
+from actors.session.messages import Authenticated, Close, Detached, Packets
 from actors.transports.handshakes import HandshakeError
-from actors.transports.peer import keep_alive_in_tcp, local_peer
+from actors.transports.peer import keep_alive_in_tcp
 from actors.transports.websocket import WebSocketStage
 from protocol.mqtt import PINGRESP, ConnectCode, Decoder, Disconnect, Packet, Pingreq, connack
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import asyncio
 
     from actors.authn.credentials import Verdict
     from actors.authz.rules import TopicAcl
     from actors.connection.listener import Listener
-    from actors.kernel.clock import Timers
     from actors.limits.publish_rates import RateLimiter
     from actors.session.context import NodeContext
-    from actors.session.ports import ClientConnection
     from actors.session.session import Session
-    from eventstore.log import GatedOutput
 
 _log = structlog.get_logger("foldmq")
 
@@ -55,19 +51,14 @@ _PACKETS_AT_ONCE = 4096
 """Packets of a client that are taken in one turn, about; one of QoS 1 or 2 counts as eight."""
 _LARGE = 2 * 1024
 """Bytes of a read that is handled when those of clients that send less are done."""
-_HEAVY, _DELIVERED, _HEAVY_TIME = 1000, 10, 0.1
-"""Packets a second from which a client is no light one; how many deliveries of what it published
-count as one more; seconds between two looks at them."""
 _LEAST_AT_ONCE = 512
-"""The same while light clients are about, at least."""
+"""Packets that are taken in one turn while light clients are about, at least."""
 _UNHURRIED = frozenset({b"\x40", b"\x50", b"\x70", b"\xc0"})
 """First bytes of PUBACK, PUBREC, PUBCOMP and PINGREQ. A light client that sends nothing else does
 not notice whether others are served in long or short turns: the receivers of a client in bulk are
 no reason to serve that one in small parts."""
 _SLOWEST = 1 / 64
 """The least of the usual work that a client may cause in one turn."""
-_LINGER = 5.0
-"""Seconds that a closing connection gets for what is still to be sent to it."""
 
 
 class _Lost:
@@ -89,97 +80,51 @@ _TAKE_MORE = object()
 """Told to itself by a connection that has read more packets than one turn takes."""
 
 
-class _Closer:
-    """Closes a connection once everything that stands before it at the gate was written."""
-
-    __slots__ = ("_connection", "gated", "waits_for")
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self.waits_for: GatedOutput | None = None
-        self.gated = 0
-
-    def write(self, _data: bytes) -> None:
-        """Close."""
-        self._connection.finish()
-
-
-class Connection(LoopActor, asyncio.Protocol):
+class Connection(SocketActor):
     """A client's connection."""
 
     begins_turns = True
     __slots__ = (
-        "_alive",
         "_behind",
         "_bites",
-        "_brake",
-        "_closed",
-        "_counted",
-        "_counted_at",
         "_decoder",
-        "_ended",
         "_login",
-        "_node",
-        "_paused",
         "_settles",
-        "_transport",
         "access",
-        "address",
         "bytes_in",
-        "bytes_out",
         "caused",
         "client_id",
         "connected_ms",
         "counted_user",
         "deaf",
         "deep_filter",
-        "gated",
         "given_id",
-        "heavy",
-        "host",
         "identity",
         "keep_alive",
         "last_read",
         "listener",
+        "load",
         "max_packet",
         "messages_in",
         "messages_out",
         "pace",
         "packets_in",
-        "session",
-        "starved",
-        "waits_for",
-        "writable",
     )
 
     def __init__(self, node: NodeContext, listener: Listener) -> None:
-        super().__init__()
-        self._node = node
+        super().__init__(node)
         self._decoder = Decoder(listener.options.max_packet_size, _PACKETS_AT_ONCE)
-        self._transport: asyncio.Transport | None = None
         self._behind = 0
         """Reads that are handled behind those of clients that send little."""
         self._bites: InputThrottle | None = InputThrottle(self)
         """What is not taken at once; None for a client that is not new and has no rate."""
-        self._brake: SlowReaderBackpressure | None = None
-        """Who waits until this client reads; None for most."""
-        self._closed = False
-        self._counted = 0
-        """Packets and deliveries when it was last looked at how many there are."""
-        self._counted_at = 0.0
-        self._ended = False
-        self._alive: KeepAlive | None = None
-        """None without a keep alive."""
         self._login: ConnectHandshake | None = ConnectHandshake(node, self)
         """None once the CONNECT is accepted."""
-        self._paused = ReadPause(0)
         self._settles: float | None = math.inf
         """Monotonic time from which it is a client like others; None once it is."""
         self.access: TopicAcl | None = None
         """What the client may publish and subscribe to; None: everything."""
-        self.address = ""
         self.bytes_in = 0
-        self.bytes_out = 0
         self.caused = 0
         """Deliveries of what it published."""
         self.client_id: str | None = None
@@ -187,13 +132,12 @@ class Connection(LoopActor, asyncio.Protocol):
         """The one filter with more wildcards than others may have."""
         self.counted_user: str | None = None
         """User whose connections it is counted among."""
-        self.host = ""
-        """Where the client is, without the port; empty while that is not known, or nowhere."""
         self.given_id = ""
         """The client identifier that the client has for itself; others see ``client_id``."""
         self.identity: Verdict | None = None
         """Who the client is, once that is known."""
         self.listener = listener
+        self.load = InputLoad()
         self.max_packet = listener.options.max_packet_size
         """Bytes of the largest packet that the client may send."""
         self.deaf = False
@@ -204,19 +148,11 @@ class Connection(LoopActor, asyncio.Protocol):
         """As the client asked for, seconds."""
         self.messages_in = 0
         self.messages_out = 0
-        self.heavy = False
-        """It sends so much that others come first."""
         self.pace = 1.0
         """The part of the usual work that this client may cause in one turn while others wait."""
         self.packets_in = 0
-        self.waits_for: GatedOutput | None = None
-        self.gated = 0
-        self.starved = False
-        """Something was queued because too much waited at the gate already."""
         self.last_read = -math.inf
         """When something was read behind the CONNECT, seconds of the broker's clock."""
-        self.session: Session | None = None
-        self.writable = True
 
     # What the transport calls.
 
@@ -226,29 +162,18 @@ class Connection(LoopActor, asyncio.Protocol):
         self._look_for_peer()
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH)
         keep_alive_in_tcp(transport)
-        node = self._node
         if not self.listener.admission.admit(self):
             self._ended = self._closed = True
             self._transport.abort()
             return
-        node.timers.remind(self.listener.options.connect_timeout, self._connect_deadline)
+        if self._login is not None:
+            self._login.expect_connect()
 
     def peer_known(self) -> None:
         """Take note of where the client really is, as a proxy says."""
         if not self._ended:
             self._look_for_peer()
             self.listener.admission.locate(self)
-
-    def _look_for_peer(self) -> None:
-        transport = self._transport
-        if transport is None:
-            return
-        peer = transport.get_extra_info("peername")
-        if isinstance(peer, tuple):
-            self.address = f"{peer[0]}:{peer[1]}"
-            self.host = "" if transport.get_extra_info("peer_pending") else peer[0]
-        else:
-            self.address = local_peer(transport)
 
     def data_received(self, data: bytes) -> None:
         """Put what was read into the mailbox; those who are new do not hold up others."""
@@ -262,7 +187,7 @@ class Connection(LoopActor, asyncio.Protocol):
             self._spare_bites()
         if self._settles is None:
             now = self.kernel.clock()
-            if self._behind or len(data) > _LARGE or self._sends_much(now):
+            if self._behind or len(data) > _LARGE or self.load.sends_much(self, now):
                 # Those who send little come first.
                 if self._behind:
                     self.pause(ReadPause.TURN)
@@ -280,14 +205,6 @@ class Connection(LoopActor, asyncio.Protocol):
             if self.mailbox_depth or len(data) > _SMALL:
                 self.pause(ReadPause.TURN)
             self.kernel.put_off(self, data, first=self.identity is not None)
-
-    def _sends_much(self, now: float) -> bool:
-        """Return whether the client sends so many packets that others come first."""
-        if now - self._counted_at >= _HEAVY_TIME:
-            count = self.packets_in + self.caused // _DELIVERED
-            self.heavy = count - self._counted > _HEAVY * (now - self._counted_at)
-            self._counted, self._counted_at = count, now
-        return self.heavy
 
     def on_part(self, seconds: float) -> None:
         """Make the next parts of longer work shorter, or longer, after one of this client's."""
@@ -311,16 +228,6 @@ class Connection(LoopActor, asyncio.Protocol):
                 self.kernel.put_off(self, _Lost(exc))
         elif not self.stopped:
             self.stop()
-
-    def pause_writing(self) -> None:
-        """Take note that the client reads too slowly."""
-        self.writable = False
-
-    def resume_writing(self) -> None:
-        """Tell the session, and those who wait for this client, that there is room again."""
-        self.writable = True
-        self._release_brake()
-        self._tell_session(Writable(self))
 
     # What the actor does.
 
@@ -432,61 +339,10 @@ class Connection(LoopActor, asyncio.Protocol):
         self._bites = None
         self.session = None
 
-    def write(self, data: bytes) -> None:
-        """Send bytes; the gate calls this when what they depend on is on disk."""
-        transport = self._transport
-        if transport is not None and not self._closed and not transport.is_closing():
-            self.bytes_out += len(data)
-            self._node.counters.bytes_out += len(data)
-            transport.write(data)
-            if self.tap is not None:
-                self.tap.wrote(self, data)
-            if self.starved and not self.gated:
-                self.starved = False
-                self._tell_session(Writable(self))
-
     @property
     def client(self) -> str | None:
         """The client identifier, once it is known."""
         return self.client_id
-
-    @property
-    def now(self) -> float:
-        """Seconds of the broker's clock."""
-        return self._node.clock.monotonic()
-
-    @property
-    def timers(self) -> Timers:
-        """Timers of the broker."""
-        return self._node.timers
-
-    @property
-    def peer_certificate(self) -> Mapping[str, Any] | None:
-        """The client's certificate, as ``ssl`` describes it."""
-        transport = self._transport
-        return transport.get_extra_info("peercert") if transport is not None else None
-
-    @property
-    def tls(self) -> str | None:
-        """Version of TLS and cipher that are spoken; None: it is not encrypted."""
-        cipher = self._transport.get_extra_info("cipher") if self._transport is not None else None
-        return f"{cipher[1]} {cipher[0]}" if cipher else None
-
-    @property
-    def unsent(self) -> int:
-        """Bytes on their way to the client: at the gate, and not taken by it yet."""
-        transport = self._transport
-        return self.gated + (transport.get_write_buffer_size() if transport is not None else 0)
-
-    @property
-    def paused(self) -> ReadPause:
-        """Why nothing is read at present; 0 when it is read."""
-        return self._paused
-
-    @property
-    def ended(self) -> bool:
-        """True once the connection is closed or being closed."""
-        return self._ended
 
     @property
     def decoding(self) -> bool:
@@ -557,75 +413,10 @@ class Connection(LoopActor, asyncio.Protocol):
         self._end(reason)
         self._linger(session)
 
-    def finish(self) -> None:
-        """Close the transport: nothing more will be written."""
-        if self._closed or self._transport is None:
-            return
-        self._closed = True
-        self._transport.close()
-
     def abort(self, reason: str) -> None:
         """Close at once, whatever waits at the gate."""
         self._end(reason)
         self._close_now()
-
-    def close_soon(self, reason: str) -> None:
-        """Close the connection when what it was told before is done."""
-        self.kernel.tell(self, Close(reason))
-
-    def close_behind(self) -> None:
-        """Close the transport behind what was handed to the gate until now."""
-        if not self._closed and not self.stopped:
-            self._node.journal.send_when_durable(_Closer(self), b"close")
-            self.kernel.wake()
-
-    def _linger(self, session: Session | None) -> None:
-        self.timers.remind(_LINGER, self._close_now)
-        if session is None:
-            self.close_behind()
-
-    def _close_now(self) -> None:
-        """End a close that took too long: the client does not read, or the log is stuck."""
-        if self._transport is not None and not self.stopped:
-            self._closed = True
-            self._transport.abort()
-
-    def pause(self, reason: ReadPause) -> None:
-        """Read nothing more until every reason to pause is gone."""
-        transport = self._transport
-        if not self._paused and transport is not None and not transport.is_closing():
-            transport.pause_reading()
-        if not self._paused and self._alive is not None:
-            self._alive.pause()
-        self._paused |= reason
-
-    def resume(self, reason: ReadPause) -> None:
-        """Take back a reason to pause; read again if it was the last one."""
-        if not self._paused & reason:
-            return
-        self._paused &= ~reason
-        transport = self._transport
-        if not self._paused and transport is not None and not transport.is_closing():
-            transport.resume_reading()
-        if not self._paused and self._alive is not None:
-            self._alive.resume()
-
-    def brake(self, publisher: ClientConnection, count: int) -> None:
-        """Let a publisher wait until this client, which reads too slowly, has caught up."""
-        if publisher is not self:
-            if self._brake is None:
-                self._brake = SlowReaderBackpressure()
-            self._brake.hold(publisher, count, self.timers)
-
-    def _release_brake(self) -> None:
-        brake, self._brake = self._brake, None
-        if brake is not None:
-            brake.release()
-
-    def _tell_session(self, message: Any) -> None:
-        session = self.session
-        if session is not None:
-            self._node.tell_session(session, message)
 
     def _on_bytes(self, data: bytes) -> None:
         if self._ended:
@@ -719,12 +510,6 @@ class Connection(LoopActor, asyncio.Protocol):
     def unhandled(self) -> bool:
         """Whether something was read that is not handled yet."""
         return bool(self.mailbox_depth or self._behind or self.untaken)
-
-    @property
-    def unread(self) -> int:
-        """Bytes that the client has not taken from its transport."""
-        transport = self._transport
-        return transport.get_write_buffer_size() if transport is not None else 0
 
     def stop_listening(self) -> None:
         """Take nothing more from the client: it is about to be closed."""
@@ -827,25 +612,3 @@ class Connection(LoopActor, asyncio.Protocol):
             self._login.give_up()
         if self.session is not None:
             self._tell_session(Detached(self, reason, orderly))
-
-    def _connect_deadline(self) -> None:
-        """Close a client that has not said who it is; what it waited for us does not count."""
-        login, transport = self._login, self._transport
-        if login is None or self._ended or transport is None:
-            return
-        if self.unhandled:
-            # It may have said it: it is we who are late.
-            self.timers.remind(_NEW, self._connect_deadline)
-            return
-        allowed = self.listener.options.connect_timeout
-        kept = min(transport.get_extra_info("kept_waiting", 0.0), allowed)
-        now = self.now
-        left = login.began + allowed + kept - now
-        if left > 0:
-            self.timers.remind(left, self._connect_deadline)
-            return
-        guard = self._node.limits
-        guard.late.add("connect_timeout", now, client=self.client_id, address=self.address)
-        if not login.looking and kept < allowed:
-            guard.fault(self.host, now)
-        self.close("connect_timeout")

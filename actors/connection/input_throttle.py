@@ -15,9 +15,33 @@ if TYPE_CHECKING:
 
 _BITE = 16 * 1024
 """Bytes that are taken at once."""
+_HEAVY, _DELIVERED, _HEAVY_TIME = 1000, 10, 0.1
+"""Packets a second from which a client is no light one; how many deliveries of what it published
+count as one more; seconds between two looks at them."""
 
 GO_ON = object()
 """Told to itself by a connection that has not taken all of what it read."""
+
+
+class InputLoad:
+    """Whether a client sends, and causes, so much that others come first."""
+
+    __slots__ = ("_counted", "_counted_at", "heavy")
+
+    def __init__(self) -> None:
+        self._counted = 0
+        """Packets and deliveries when it was last looked at how many there are."""
+        self._counted_at = 0.0
+        self.heavy = False
+        """It sends so much that others come first."""
+
+    def sends_much(self, connection: Connection, now: float) -> bool:
+        """Return whether the client sends so many packets that others come first."""
+        if now - self._counted_at >= _HEAVY_TIME:
+            count = connection.packets_in + connection.caused // _DELIVERED
+            self.heavy = count - self._counted > _HEAVY * (now - self._counted_at)
+            self._counted, self._counted_at = count, now
+        return self.heavy
 
 
 class InputThrottle:

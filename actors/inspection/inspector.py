@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import structlog
 
 from actors.inspection.requests import Refused, text
-from actors.kernel.kernel import LoopActor
+from actors.kernel import LoopActor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
 
     from actors.inspection.inspector import Work
-    from actors.kernel.kernel import LoopActor
+    from actors.kernel import LoopActor
     from actors.session.context import NodeContext
 
 _log = structlog.get_logger("foldmq")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from actors.inspection.busiest_topics import BusiestTopics
     from actors.inspection.inspector import Answer, Handler, Work
     from actors.inspection.status import StatusSources
-    from actors.kernel.kernel import LoopActor
+    from actors.kernel import LoopActor
     from actors.session.context import NodeContext
     from projections.state import SessionState
 

@@ -20,7 +20,7 @@ from projections.state import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from actors.kernel.kernel import LoopActor
+    from actors.kernel import LoopActor
     from actors.session.context import NodeContext
     from eventstore.format import Position
     from projections.state import InFlight, RetainedMessage, SessionState, SubscriptionState

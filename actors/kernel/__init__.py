@@ -1,1 +1,34 @@
-"""The actor kernel: pykka's API on an event loop, with clock, timers and thread priority."""
+"""pykka's programming model on an event loop: mailboxes, one dispatcher, supervision."""
+
+from actors.kernel.actor import (
+    Failed,
+    LoopActor,
+    LoopFuture,
+    LoopRef,
+    Read,
+    Restarted,
+    describe,
+)
+from actors.kernel.clock import Clock, SystemClock, Timers
+from actors.kernel.kernel import LATER_SLICE, TURN_SLICE, Kernel
+from actors.kernel.os_priority import come_soon, give_way
+from actors.kernel.tap import Tap
+
+__all__ = [
+    "LATER_SLICE",
+    "TURN_SLICE",
+    "Clock",
+    "Failed",
+    "Kernel",
+    "LoopActor",
+    "LoopFuture",
+    "LoopRef",
+    "Read",
+    "Restarted",
+    "SystemClock",
+    "Tap",
+    "Timers",
+    "come_soon",
+    "describe",
+    "give_way",
+]

@@ -32,25 +32,39 @@ proxies are not supported, since nothing may block the loop.
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-import sys
-from collections import Counter, deque
-from dataclasses import dataclass
+from collections import deque
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pykka
 import structlog
 from pykka.messages import _ActorStop
 
+from actors.kernel.actor import (
+    RESTART,
+    Ask,
+    Failed,
+    LoopActor,
+    LoopFuture,
+    Read,
+    Restarted,
+    about,
+    log_failure,
+    refuse_asks,
+)
+from actors.kernel.low_priority import SLICE, LowPriorityQueue
+from actors.kernel.registry import ActorRegistry
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
+    from actors.kernel.actor import LoopRef
     from actors.kernel.tap import Tap
 
 _log = structlog.get_logger("foldmq")
+
+A = TypeVar("A", bound=LoopActor)
 
 TURN_SLICE = 0.006
 """Seconds after which a turn is cut, so that the event loop comes in between."""
@@ -65,272 +79,11 @@ _READS_TOGETHER, _SMALL = 64, 2048
 """Reads that share such a part at most, each of so many bytes at most."""
 _ABOUT = 0.5
 """Seconds for which a light client counts as being about after it has sent something."""
-SLICE = 0.0005
-"""Seconds of a turn after which no more work is begun that was put off."""
-_LONGEST_SLICE = 0.004
-"""What such a slice may be extended to when it came late."""
-_BREAK, _LONGEST_BREAK = 1.0, 0.05
-"""How much longer than such a slice the break after it is; seconds that it lasts at most."""
 _AT_WORK = 0.02
 """Seconds for which somebody counts as at work after a turn in which there was no need to wait."""
 
-_SERIAL_DIGITS = 20
-"""Digits of an actor's number at most; Python converts no text of thousands of digits."""
 
-_BLOCK_BITS = 8
-_STOP = _ActorStop()
-_RESTART = object()
-_serial = itertools.count(1)
-
-
-class LoopFuture(pykka.Future[Any]):
-    """The answer to an ``ask``; awaitable on the loop, never blocking."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    @property
-    def future(self) -> asyncio.Future[Any]:
-        """The loop's own future of the answer."""
-        return self._future
-
-    def get(self, *, timeout: float | None = None) -> Any:
-        """Return the answer if it is there.
-
-        Raises the exception that the actor raised, pykka.Timeout when there is no answer yet:
-        on an event loop nothing can be waited for by blocking. Use ``await``.
-        """
-        if not self._future.done():
-            raise pykka.Timeout("not answered yet; await the future instead")
-        return self._future.result()
-
-    def set(self, value: Any = None) -> None:
-        """Give the answer."""
-        if not self._future.done():
-            self._future.set_result(value)
-
-    def set_exception(self, exc_info: Any = None) -> None:
-        """Give an exception as the answer: that of ``exc_info``, or the current one."""
-        exception = (exc_info or sys.exc_info())[1]
-        if exception is not None and not self._future.done():
-            self._future.set_exception(exception)
-
-    def __await__(self) -> Any:
-        """Wait for the answer."""
-        return self._future.__await__()
-
-
-@dataclass(slots=True)
-class _Ask:
-    """A message that wants an answer."""
-
-    message: Any
-    reply_to: LoopFuture
-
-
-class Restarted(Exception):  # noqa: N818 - what happened, not what went wrong
-    """An actor failed because that was asked for."""
-
-
-@dataclass(slots=True)
-class Failed:
-    """Told to the parent of an actor that failed."""
-
-    actor: LoopActor
-    error: BaseException
-    message: Any
-    """What it was handling."""
-    unseen: list[Any]
-    """What else was in its mailbox."""
-
-
-@dataclass(slots=True)
-class Read:
-    """What an actor read from outside; gathered with what others read, see ``Kernel.gather``."""
-
-    data: bytes
-
-    def __repr__(self) -> str:
-        """Return how much it is."""
-        return f"{len(self.data)} bytes"
-
-
-A = TypeVar("A", bound="LoopActor")
-
-
-class LoopRef(pykka.ActorRef[A]):
-    """A reference to an actor of a kernel."""
-
-    __slots__ = ("_actor",)
-
-    def __init__(self, actor: A) -> None:
-        self._actor = actor
-
-    @property
-    def actor_class(self) -> type[A]:  # type: ignore[override]  # pykka stores it in each ref
-        """The class of the actor."""
-        return type(self._actor)
-
-    @property
-    def actor_urn(self) -> str:  # type: ignore[override]  # as above
-        """The actor's name."""
-        return self._actor.actor_urn
-
-    def is_alive(self) -> bool:
-        """Return whether the actor takes messages."""
-        return not self._actor.stopped
-
-    def tell(self, message: Any) -> None:
-        """Put a message into the actor's mailbox; raise pykka.ActorDeadError if it stopped."""
-        self._actor.kernel.tell(self._actor, message)
-
-    @overload
-    def ask(
-        self, message: Any, *, block: Literal[False], timeout: float | None = None
-    ) -> LoopFuture: ...
-
-    @overload
-    def ask(self, message: Any, *, block: Literal[True], timeout: float | None = None) -> Any: ...
-
-    @overload
-    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any: ...
-
-    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any:
-        """Send a message and return a future of the answer. ``block`` must be False."""
-        if block:
-            raise RuntimeError("an event loop cannot block: ask(..., block=False) and await it")
-        future = LoopFuture()
-        try:
-            self.tell(_Ask(message, future))
-        except pykka.ActorDeadError:
-            future.set_exception()
-        return future
-
-    def stop(self, *, block: bool = True, timeout: float | None = None) -> Any:
-        """Ask the actor to stop once it has handled what is in its mailbox.
-
-        The answer is True, or False when it had stopped before. ``block`` must be False.
-        """
-        if block:
-            raise RuntimeError("an event loop cannot block: stop(block=False) and await it")
-        future = LoopFuture()
-        try:
-            self.tell(_Ask(_STOP, future))
-        except pykka.ActorDeadError:
-            future.set(value=False)
-        return future
-
-
-class LoopActor(pykka.Actor):
-    """An actor that a kernel runs."""
-
-    __slots__ = (
-        "_ref",
-        "_serial",
-        "_waiting",
-        "busy",
-        "epoch",
-        "handled",
-        "high_water",
-        "kernel",
-        "last_run",
-        "marked_busy",
-        "marked_handled",
-        "parent",
-        "stopped",
-        "tap",
-    )
-
-    kernel: Kernel
-    parent: LoopActor | None
-    begins_turns: ClassVar[bool] = False
-    """What it is told is never the end of something that must be decided in one turn."""
-
-    def __init__(self) -> None:
-        self._ref: LoopRef[Any] | None = None
-        self._serial = next(_serial)
-        self._waiting: list[Any] | None = None
-        self.handled = 0
-        """Messages handled."""
-        self.busy = 0.0
-        """Seconds spent on them."""
-        self.high_water = 0
-        """The most messages that its mailbox ever held."""
-        self.last_run = 0.0
-        """When it last handled something, in seconds of the kernel's clock; 0: never."""
-        self.epoch = 0
-        self.marked_busy = 0.0
-        self.marked_handled = 0
-        self.stopped = False
-        self.tap: Tap | None = None
-        """Sees what this actor does; None nearly always."""
-
-    @classmethod
-    def start(cls, *args: Any, **kwargs: Any) -> LoopRef[Self]:
-        """Refuse: an actor needs a kernel and a parent, see :meth:`Kernel.spawn`."""
-        raise TypeError(f"use Kernel.spawn({cls.__name__}(...))")
-
-    @property
-    def actor_ref(self) -> LoopRef[Self]:
-        """The reference by which others reach this actor."""
-        ref = self._ref
-        if ref is None:
-            ref = self._ref = LoopRef(self)
-        return ref
-
-    @property
-    def actor_urn(self) -> str:  # type: ignore[override]  # pykka makes each actor a uuid
-        """The actor's name, unique in its kernel."""
-        return f"{type(self).__name__.lower()}:{self._serial}"
-
-    @property
-    def client(self) -> str | None:
-        """The client identifier for which it works; None when there is none (yet)."""
-        return None
-
-    @property
-    def mailbox_depth(self) -> int:
-        """Messages waiting."""
-        return len(self._waiting) if self._waiting else 0
-
-    @property
-    def recent(self) -> tuple[float, int]:
-        """Seconds of work and messages handled since the kernel's epoch began."""
-        if self.epoch != self.kernel.epoch:
-            return 0.0, 0
-        return self.busy - self.marked_busy, self.handled - self.marked_handled
-
-    def stop(self) -> None:
-        """Stop after the messages that are already in the mailbox."""
-        self.kernel.tell(self, _STOP)
-
-    def put_behind(self) -> None:
-        """Hear that something that it read is left for later."""
-
-    def began_part(self) -> None:
-        """Hear that something that it read and left for later is handled now."""
-
-    def on_part(self, seconds: float) -> None:
-        """Hear how long a part of this actor's longer work took, with all that it caused."""
-
-    def on_undelivered(self, messages: list[Any]) -> None:
-        """Take back the messages that this actor stopped before; they are not lost unnoticed."""
-        _log.debug("messages to a stopped actor", actor=self.actor_urn, count=len(messages))
-
-    @staticmethod
-    def _create_actor_inbox() -> Any:
-        raise TypeError("mailboxes of kernel actors belong to the kernel")
-
-    @staticmethod
-    def _create_future() -> LoopFuture:
-        return LoopFuture()
-
-    def _start_actor_loop(self) -> None:
-        raise TypeError("kernel actors are run by the kernel")
-
-
-class Kernel:
+class Kernel(ActorRegistry):
     """Runs actors; see the module's docstring.
 
     ``schedule`` arranges for :meth:`run_turn` to be called soon (``loop.call_soon``); a
@@ -345,6 +98,7 @@ class Kernel:
         clock: Callable[[], float] = perf_counter,
         delay: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
+        super().__init__()
         self._schedule = schedule
         self._delay = delay
         self.clock = clock
@@ -375,23 +129,13 @@ class Kernel:
         """The same of what was put off."""
         self.light_at = -_ABOUT
         """When a client that sends little was heard last; set by the connection that reads it."""
-        self._put_off: deque[LoopActor] = deque()
-        self._put_off_first: deque[LoopActor] = deque()
-        """Those of them that come before the others."""
+        self._deferred = LowPriorityQueue()
+        """Actors that were put off."""
         self._again: list[tuple[LoopActor, Any]] = []
         """What actors told themselves in this run."""
-        self._break = False
-        """What was put off waits for a moment."""
-        self._break_due = 0.0
-        """When that moment was to end; 0 after it was taken into account."""
         self._told = -_AT_WORK
         """When a turn began with somebody who was not put off."""
         self._scheduled = False
-        self._blocks: dict[int, dict[int, LoopActor]] = {}
-        """The actors by number, in blocks: they are listed a block at a time."""
-        self._count = 0
-        self.population: Counter[type[LoopActor]] = Counter()
-        """The number of actors of each class."""
         self.turn_ended: Callable[[], None] = _nothing
         """Called when a turn has run out of messages."""
         self.turn_cut: Callable[[], None] = _nothing
@@ -424,32 +168,17 @@ class Kernel:
         self.epoch += 1
         self.epoch_began = self.clock()
 
-    def __len__(self) -> int:
-        """Return the number of actors."""
-        return self._count
-
-    def __iter__(self) -> Iterator[LoopActor]:
-        """Yield the actors, oldest first; those that come or go meanwhile may be missed or not."""
-        for block in list(self._blocks.values()):
-            yield from list(block.values())
-
     @property
     def busy(self) -> bool:
         """True while a turn is due."""
-        return self._scheduled or self._deferred or bool(self._later) or bool(self._gathered)
-
-    @property
-    def _deferred(self) -> bool:
-        """True while actors are put off."""
-        return bool(self._put_off) or bool(self._put_off_first)
+        waits = self._later or self._gathered or self._deferred
+        return self._scheduled or bool(waits)
 
     def spawn(self, actor: A, parent: LoopActor | None = None) -> LoopRef[A]:
         """Start an actor; ``parent`` supervises it."""
         actor.kernel = self
         actor.parent = parent
-        self._blocks.setdefault(actor._serial >> _BLOCK_BITS, {})[actor._serial] = actor
-        self._count += 1
-        self.population[type(actor)] += 1
+        self.add(actor)
         if self.on_spawn is not None:
             self.on_spawn(actor)
         try:
@@ -457,14 +186,6 @@ class Kernel:
         except Exception as error:
             self._fail(actor, error, None, actor._waiting or [])
         return actor.actor_ref
-
-    def get(self, urn: str) -> LoopActor | None:
-        """Return the actor with this name."""
-        serial = urn.rpartition(":")[2]
-        known = serial.isdecimal() and len(serial) <= _SERIAL_DIGITS
-        number = int(serial) if known else 0
-        found = self._blocks.get(number >> _BLOCK_BITS, {}).get(number)
-        return found if found is not None and found.actor_urn == urn else None
 
     def tell(self, actor: LoopActor, message: Any) -> None:
         """Put a message into an actor's mailbox.
@@ -548,8 +269,8 @@ class Kernel:
             self.tell(actor, message)
             return
         actor._waiting = [message]
-        (self._put_off_first if first else self._put_off).append(actor)
-        if not self._break:
+        self._deferred.add(actor, first=first)
+        if not self._deferred.resting:
             self.wake()
 
     def again(self, actor: LoopActor, message: Any) -> None:
@@ -575,7 +296,7 @@ class Kernel:
         Raises pykka.ActorDeadError when it has stopped; so does the answer if it stops first.
         """
         answer = LoopFuture()
-        self.tell(actor, _Ask(_RESTART, answer))
+        self.tell(actor, Ask(RESTART, answer))
         return answer
 
     def wake(self) -> None:
@@ -622,7 +343,7 @@ class Kernel:
             self._hand_over()
         self._note_length()
         waits = self._ready or self._gathered or self._later
-        if waits or (self._deferred and not self._break):
+        if waits or (self._deferred and not self._deferred.resting):
             self.wake()
 
     def _pause_turn(self) -> None:
@@ -665,7 +386,7 @@ class Kernel:
     @property
     def shared(self) -> bool:
         """True while light clients are about, or strangers wait: parts of longer work are short."""
-        return self._began - self.light_at < _ABOUT or bool(self._put_off)
+        return self._began - self.light_at < _ABOUT or bool(self._deferred.others)
 
     def _run_parts(self) -> None:
         """Run parts of longer work, each as a turn, one after the other for a while."""
@@ -721,29 +442,23 @@ class Kernel:
             self.tell(actor, message)
 
     def _run_put_off(self) -> None:
-        """Run some of what was put off, unless it waits for a moment."""
-        if self._deferred and not self._break:
-            self._run_some()
-
-    def _run_some(self) -> None:
-        """Run actors that were put off, one after the other, for a while."""
+        """Run some of what was put off, one actor after the other, unless it waits for a moment."""
+        deferred = self._deferred
+        if not deferred or deferred.resting:
+            return
         began = self._read
-        # On a busy host breaks last longer than they should: the share stays the same.
-        late = max(0.0, began - self._break_due) if self._break_due else 0.0
-        allowed, self._break_due = min(SLICE + late, _LONGEST_SLICE), 0.0
-        while self._deferred and not self._cut:
-            self._ready.append((self._put_off_first or self._put_off).popleft())
+        allowed = deferred.slice_at(began)
+        while deferred and not self._cut:
+            self._ready.append(deferred.pop())
             self._run_ready()
             if self._read - began >= allowed:
                 break
         took = self._read - began
         if took >= SLICE and self._delay is not None and self.at_work:
-            pause = min(_BREAK * took, _LONGEST_BREAK)
-            self._break, self._break_due = True, self._read + pause
-            self._delay(pause, self._end_break)
+            self._delay(deferred.rest(took, self._read), self._end_break)
 
     def _end_break(self) -> None:
-        self._break = False
+        self._deferred.resting = False
         if self._deferred:
             self.wake()
 
@@ -787,9 +502,9 @@ class Kernel:
                 handled += 1
                 kind = type(message)
                 if tap is not None:
-                    tap.gets(actor, message.message if kind is _Ask else message)
-                if kind is _Ask:
-                    self._answer(actor, cast("_Ask", message))
+                    tap.gets(actor, message.message if kind is Ask else message)
+                if kind is Ask:
+                    self._answer(actor, cast("Ask", message))
                 elif kind is _ActorStop:
                     self._stop(actor)
                 else:
@@ -837,14 +552,14 @@ class Kernel:
             self.observer = None
             tap.end(actor)
 
-    def _answer(self, actor: LoopActor, ask: _Ask) -> None:
+    def _answer(self, actor: LoopActor, ask: Ask) -> None:
         if isinstance(ask.message, _ActorStop):
             try:
                 self._stop(actor)
             finally:
                 ask.reply_to.set(value=True)
             return
-        if ask.message is _RESTART:
+        if ask.message is RESTART:
             ask.reply_to.set(value=True)
             raise Restarted("restarted by an operator")
         try:
@@ -852,26 +567,17 @@ class Kernel:
         except Exception:
             ask.reply_to.set_exception()
 
-    def _forget(self, actor: LoopActor) -> None:
-        number = actor._serial >> _BLOCK_BITS
-        block = self._blocks.get(number)
-        if block is not None and block.pop(actor._serial, None) is not None:
-            if not block:
-                del self._blocks[number]
-            self._count -= 1
-            self.population[type(actor)] -= 1
-
     def _stop(self, actor: LoopActor) -> None:
         actor.stopped = True
         actor._ref = None
-        self._forget(actor)
+        self.remove(actor)
         actor.on_stop()
         if actor.tap is not None:
             actor.tap.ended(actor, None)
 
     def _return(self, actor: LoopActor, messages: list[Any]) -> None:
         """Hand messages back to the actor that stopped before them."""
-        told = _refuse_asks(actor, messages)
+        told = refuse_asks(actor, messages)
         if told:
             try:
                 actor.on_undelivered(told)
@@ -879,61 +585,23 @@ class Kernel:
                 self._fail(actor, error, told[0], told[1:])
 
     def _fail(self, actor: LoopActor, error: Exception, message: Any, unseen: list[Any]) -> None:
-        if isinstance(error, Restarted):
-            _log.info("actor restarted", **about(actor))
-        else:
-            _log.error(
-                "actor failed",
-                **about(actor),
-                last_message=describe(message),
-                error=f"{type(error).__name__}: {error}",
-                exc_info=error,
-            )
+        log_failure(actor, error, message)
         actor.stopped = True
         actor._waiting = None
-        self._forget(actor)
+        self.remove(actor)
         try:
             actor.on_failure(type(error), error, cast("TracebackType", error.__traceback__))
         except Exception as second:
             _log.error("actor failed in on_failure", **about(actor), exc_info=second)
         if actor.tap is not None:
             actor.tap.ended(actor, error)
-        parent, unseen = actor.parent, _refuse_asks(actor, unseen)
+        parent, unseen = actor.parent, refuse_asks(actor, unseen)
         if parent is not None:
             failed = Failed(actor, error, message, unseen)
             try:
                 self.tell(parent, failed)
             except pykka.ActorDeadError:
                 self._return(parent, [failed])
-
-
-def about(actor: LoopActor) -> dict[str, Any]:
-    """Return what a line of the log says of whom it is about."""
-    found = {"actor": actor.actor_urn}
-    return found if actor.client is None else {**found, "client": actor.client}
-
-
-def describe(message: Any) -> str:
-    """Return a message as one bounded line for the log, without payloads."""
-    if isinstance(message, (bytes, bytearray)):
-        return f"{len(message)} bytes"
-    text = repr(message)
-    return text if len(text) <= 200 else text[:200] + "..."
-
-
-def _refuse_asks(actor: LoopActor, messages: list[Any]) -> list[Any]:
-    """Answer those who wait for a stopped actor; return the messages that nobody waits for."""
-    told: list[Any] = []
-    for message in messages:
-        if isinstance(message, _Ask):
-            if isinstance(message.message, _ActorStop):
-                message.reply_to.set(value=False)
-            else:
-                dead = pykka.ActorDeadError(f"{actor.actor_urn} has stopped")
-                message.reply_to.set_exception((type(dead), dead, None))
-        elif not isinstance(message, _ActorStop):
-            told.append(message)
-    return told
 
 
 def _nothing() -> None:

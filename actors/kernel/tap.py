@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.kernel.kernel import LoopActor
+    from actors.kernel.actor import LoopActor
 
 
 class Tap(Protocol):

@@ -1,7 +1,7 @@
 """Counters of what the broker takes and gives, since its start.
 
 They are moved by batch, never by message. What is counted by the journal (records, latency of
-commits) stands in ``eventstore.log.journal_stats``, what actors do in ``actors.kernel.kernel``.
+commits) stands in ``eventstore.log.journal_stats``, what actors do in ``actors.kernel``.
 """
 
 from __future__ import annotations

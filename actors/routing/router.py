@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from actors.authz.rules import TopicAcl
-    from actors.kernel.kernel import LoopActor
+    from actors.kernel import LoopActor
     from projections.state import SessionState
 
 _CACHED_TOPICS = 65_536

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pykka
 import structlog
 
-from actors.kernel.clock import Timers
+from actors.kernel import Timers
 from actors.node.counters import Counters
 from actors.session.decisions import dropped
 from eventstore.format import LogEvent, Position, entries, format_position
@@ -23,8 +23,7 @@ from projections.state import NodeState
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from actors.kernel.clock import Clock
-    from actors.kernel.kernel import Kernel, LoopActor
+    from actors.kernel import Clock, Kernel, LoopActor
     from actors.limits.client_limits import ClientLimits
     from actors.options.broker_options import Options
     from actors.routing.router import Router

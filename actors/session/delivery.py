@@ -10,9 +10,9 @@ from collections import deque
 from itertools import chain, groupby, islice, takewhile
 from typing import TYPE_CHECKING
 
+from actors.node.backpressure import BACKLOG, Backlog
 from actors.node.read_pause import ReadPause
 from actors.session import decisions
-from actors.session.backpressure import BACKLOG, Backlog
 from actors.session.messages import AckCheck, Batch, GoOnSending, Outgoing
 from eventstore.format import (
     INDEX_BITS,

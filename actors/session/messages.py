@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocol.mqtt import PublishEncoder
 
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from eventstore.format import Position
     from eventstore.log import Message
     from protocol.mqtt import Connect, Packet
+
+NEXT_TURN: Final = object()
+"""Yielded by longer work: the next part is a turn of its own, others come in between. A number
+is yielded to wait for so many seconds first."""
+SAME_TURN: Final = object()
+"""Yielded by longer work: the next part belongs to the same turn, the event loop may come."""
 
 
 class Batch:

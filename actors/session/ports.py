@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from actors.authn.credentials import Verdict
     from actors.authz.rules import TopicAcl
-    from actors.kernel.kernel import LoopActor
+    from actors.kernel import LoopActor
     from actors.node.read_pause import ReadPause
     from actors.session.messages import Batch
     from actors.session.session import Session

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pykka
 
-from actors.kernel.kernel import LoopActor
+from actors.kernel import LoopActor
 from actors.session.messages import Batch, Outgoing, Regrant, Withheld
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from actors.kernel.kernel import Failed
+    from actors.kernel import Failed
     from actors.routing.router import Subscriber
     from actors.session.session import Session
     from projections.state import RetainedMessage

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from actors.connection.admission import Admission
-    from actors.kernel.kernel import LoopActor
+    from actors.kernel import LoopActor
     from actors.session.context import NodeContext
     from eventstore.format import Event, Position
     from eventstore.log import OutputSink

@@ -34,7 +34,7 @@ from protocol.mqtt import FilterTrie, read_server_packets
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from actors.kernel.kernel import LoopActor
+    from actors.kernel import LoopActor
     from actors.routing.router import Route
     from actors.session.context import NodeContext
     from actors.session.messages import Publication

@@ -10,7 +10,7 @@ import orjson
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from actors.kernel.kernel import LoopActor
+    from actors.kernel import LoopActor
 
 AT_ONCE = 100
 """Lines that one thing that happens may give, at most."""

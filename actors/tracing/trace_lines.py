@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pykka.messages import _ActorStop
 
-from actors.kernel.kernel import Failed
+from actors.kernel import Failed
 from actors.session.messages import (
     Attach,
     Authenticated,

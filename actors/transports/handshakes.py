@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from actors.kernel.os_priority import give_way
+from actors.kernel import give_way
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ from actors.authn.passwords import PasswordFile
 from actors.authz import rules_file
 from actors.authz.rules import Permissions
 from actors.connection.pseudonyms import KEY_SIZE, pseudonym
-from actors.kernel.clock import SystemClock
+from actors.kernel import SystemClock
 from cli.settings import ConfigError
 from eventstore.datadir import DataDir
 from eventstore.nats import PRIVATE_PREFIX, RequestClient

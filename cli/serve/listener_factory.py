@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.connection.acceptor import listening_socket
 from actors.connection.listener import ListenerOptions
 from actors.options.limit_options import Quota
+from actors.transports.acceptor import listening_socket
 from actors.transports.handshakes import Handshakes
 from actors.transports.stack import StackOptions
 from actors.transports.tls_context import TlsOptions, make_context

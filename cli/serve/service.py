@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import structlog
 
 from actors.broker import Broker
-from actors.kernel.clock import SystemClock
-from actors.kernel.os_priority import come_soon
+from actors.kernel import SystemClock, come_soon
 from actors.maintenance.attestation import Attestor, subject_of
 from actors.node.counters import watch_loop
 from actors.options.bridge_options import BridgeOptions

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from actors.node.backpressure import Backlog
 from actors.node.read_pause import ReadPause
-from actors.session.backpressure import Backlog
 
 
 class Publisher:

@@ -8,7 +8,7 @@ import pytest
 from freezegun import freeze_time
 from freezegun.api import FrozenDateTimeFactory
 
-from actors.kernel.clock import SystemClock, Timers
+from actors.kernel import SystemClock, Timers
 
 
 class Wheel:

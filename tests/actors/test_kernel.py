@@ -10,8 +10,8 @@ from typing import Any
 import pykka
 import pytest
 
+from actors.kernel import Failed, Kernel, LoopActor, describe
 from actors.kernel import kernel as kernel_module
-from actors.kernel.kernel import Failed, Kernel, LoopActor, describe
 
 
 class Loop:

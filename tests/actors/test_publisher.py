@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from actors.kernel.kernel import Kernel, LoopActor
+from actors.kernel import Kernel, LoopActor
 from actors.options.broker_options import Options
 from actors.routing import router as router_module
 from actors.routing.router import Router, Subscriber

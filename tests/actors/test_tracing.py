@@ -13,9 +13,9 @@ from simulation.world import SimClient, World, simulate
 
 from actors.connection.connection import Connection
 from actors.inspection.requests import Refused
-from actors.kernel.kernel import Kernel, LoopActor
+from actors.kernel import Kernel, LoopActor
 from actors.session.messages import Publication
-from actors.session.session import Session
+from actors.session.packet_handler import PacketHandler
 from actors.tracing import trace_lines as tracelines
 from actors.tracing.tracer import MOST_TRACES, Tracer
 from eventstore.format import position
@@ -620,10 +620,10 @@ def test_observers_are_gone_between_runs_and_after_the_trace() -> None:
 def test_an_actor_that_fails_leaves_nothing_behind_and_its_successor_is_traced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(_self: Session, _connection: Connection, _ids: list[int]) -> None:
+    def fail(_self: PacketHandler, _connection: Connection, _ids: list[int]) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr(Session, "_on_release", fail)
+    monkeypatch.setattr(PacketHandler, "_on_release", fail)
 
     async def scenario() -> None:
         async with World().running() as world:

@@ -15,7 +15,7 @@ from harness.anonymous import Anonymous
 from structlog.testing import capture_logs
 
 from actors.broker import Broker
-from actors.kernel.clock import SystemClock
+from actors.kernel import SystemClock
 from actors.options.broker_options import Options
 from cli.common.units import Address
 from cli.monitoring import http_monitor as module

@@ -16,8 +16,8 @@ import uvloop
 from harness.waiting import happens
 from structlog.testing import capture_logs
 
-from actors.connection.acceptor import Acceptor, listening_socket
-from actors.connection.file_descriptors import Descriptors
+from actors.transports.acceptor import Acceptor, listening_socket
+from actors.transports.file_descriptors import Descriptors
 
 pytestmark = pytest.mark.system
 

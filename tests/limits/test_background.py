@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from actors.kernel.os_priority import come_soon, give_way
+from actors.kernel import come_soon, give_way
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="niceness is that of a process elsewhere")

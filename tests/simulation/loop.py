@@ -9,8 +9,8 @@ import selectors
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
-from actors.kernel import kernel
-from actors.kernel.kernel import LoopActor
+from actors.kernel import LoopActor
+from actors.kernel import actor as actor_module
 
 T = TypeVar("T")
 EPOCH_MS = 1_800_000_000_000
@@ -68,14 +68,14 @@ class SimClock:
 @contextlib.contextmanager
 def _in_order() -> Iterator[None]:
     """Let sets of actors have an order that does not depend on where they lie in memory."""
-    serial = kernel._serial
-    kernel._serial = itertools.count(1)
+    serial = actor_module._serial
+    actor_module._serial = itertools.count(1)
     LoopActor.__hash__ = _serial_of  # type: ignore[method-assign]
     try:
         yield
     finally:
         del LoopActor.__hash__
-        kernel._serial = serial
+        actor_module._serial = serial
 
 
 def _serial_of(actor: LoopActor) -> int:

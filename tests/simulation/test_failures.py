@@ -18,6 +18,7 @@ from actors.session.delivery import Delivery
 from actors.session.messages import Outgoing, Packets, Regrant
 from actors.session.session import Session
 from actors.session.subscription import Subscription
+from actors.session.subscription_handler import SubscriptionHandler
 from eventstore.format import SessionClosed
 from projections.state import InFlight
 from protocol.mqtt import Subscribe
@@ -260,7 +261,9 @@ def test_a_session_that_always_fails_spins_nothing(
 def test_a_session_that_fails_while_it_is_closed_is_closed_by_its_successor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    trap = Trap(monkeypatch, Session, "_stop_subscriptions", lambda actor, _told: actor.name == "s")
+    trap = Trap(
+        monkeypatch, SubscriptionHandler, "stop", lambda one, _told: one._session.name == "s"
+    )
 
     async def scenario() -> None:
         async with World().running() as world:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from harness import packets as p
 
+from actors.node import backpressure
 from actors.node.read_pause import ReadPause
-from actors.session import backpressure, delivery
+from actors.session import delivery
 from simulation.world import SimClient, World, simulate
 
 if TYPE_CHECKING:

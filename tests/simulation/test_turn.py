@@ -12,7 +12,7 @@ from harness import packets as p
 from harness.packets import Publish
 
 from actors.connection.turn import Turn, is_bulk
-from actors.kernel.kernel import Kernel
+from actors.kernel import Kernel
 from eventstore.format import HEADER_FROM
 from projections.state import session_digest
 from simulation.world import SimClient, World, simulate

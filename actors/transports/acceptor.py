@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from actors.connection.file_descriptors import EXHAUSTED, Descriptors
+from actors.transports.file_descriptors import EXHAUSTED, Descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from actors.node.read_pause import ReadPause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.kernel.clock import Clock, Timers
-    from actors.session.ports import ClientConnection
+    from actors.kernel import Clock, Timers
 
 _LONGEST = 1.0
 """Seconds for which a slow reader may slow others down."""
@@ -27,15 +26,29 @@ _GIVEN_UP = 10.0
 """Seconds for which no publisher waits for a client that did not keep up."""
 
 
+class SlowedPublisher(Protocol):
+    """The connection of a client that publishes."""
+
+    @property
+    def ended(self) -> bool:
+        """True once the connection is closed or being closed."""
+
+    def pause(self, reason: ReadPause) -> None:
+        """Read nothing more until every reason to pause is gone."""
+
+    def resume(self, reason: ReadPause) -> None:
+        """Take back a reason to pause; read again if it was the last one."""
+
+
 class _Shares:
     """How much each publisher has published to a client that does not keep up."""
 
     __slots__ = ("_counts",)
 
     def __init__(self) -> None:
-        self._counts: Counter[ClientConnection] = Counter()
+        self._counts: Counter[SlowedPublisher] = Counter()
 
-    def add(self, publisher: ClientConnection, count: int) -> bool:
+    def add(self, publisher: SlowedPublisher, count: int) -> bool:
         """Count messages; return whether the publisher causes at least as much as the mean."""
         counts = self._counts
         counts[publisher] += count
@@ -57,10 +70,10 @@ class SlowReaderBackpressure:
 
     def __init__(self) -> None:
         self._shares = _Shares()
-        self._held: set[ClientConnection] = set()
+        self._held: set[SlowedPublisher] = set()
         self._gave_up = False
 
-    def hold(self, publisher: ClientConnection, count: int, timers: Timers) -> None:
+    def hold(self, publisher: SlowedPublisher, count: int, timers: Timers) -> None:
         """Read nothing more from a publisher for a moment; it has just published ``count``."""
         if self._gave_up or publisher.ended or not self._shares.add(publisher, count):
             return
@@ -109,7 +122,7 @@ class Backlog:
         self._clock = clock
         self._state = state
         self._shares = _Shares()
-        self._held: set[ClientConnection] = set()
+        self._held: set[SlowedPublisher] = set()
         self._free_until = 0.0
         """Monotonic time until which no publisher waits."""
         self._looks = 0
@@ -117,7 +130,7 @@ class Backlog:
         self._since: float | None = None
         """How many had left the queue then; None: no timer is set."""
 
-    def hold(self, publisher: ClientConnection, count: int) -> None:
+    def hold(self, publisher: SlowedPublisher, count: int) -> None:
         """Read nothing more from a publisher until the queue is short, or hopeless.
 
         ``count`` is how many messages it has just published to the client.

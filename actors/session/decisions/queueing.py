@@ -1,51 +1,33 @@
-"""What a session decides: pure functions from its state and a request to events.
-
-Nothing here changes a state or knows the time; who calls appends the events and applies them.
-"""
+"""Decisions about deliveries: what is sent now, what waits, and what is dropped."""
 
 from __future__ import annotations
 
 import heapq
-import sys
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from actors.session.decisions.acknowledgements import PACKET_IDS, in_parts, take_packet_ids
 from eventstore.format import (
-    ENTRIES_AT_ONCE,
-    Acked,
-    Completed,
     Delivered,
     Event,
     MessageDropped,
     Position,
     Queued,
-    Received,
-    Released,
-    Subscribed,
-    Unsubscribed,
     to_runs,
 )
 from projections.state import (
     FLAG_BITS,
     QOS_MASK,
     RETAIN_FLAG,
-    InFlight,
     SessionState,
     SubscriptionState,
     linked,
 )
-from protocol.mqtt import SUBSCRIBE_FAILURE, is_reserved_filter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Sequence
 
 T = TypeVar("T")
-
-PACKET_IDS = 65_535
-"""Packet identifiers of a session, 1 to 65 535 [MQTT-2.3.1-1]."""
-_EVENT_TEXT = 64 * 1024
-"""Characters of topic filters that go into one Subscribed event at most."""
 
 
 class DeliveryLimits(NamedTuple):
@@ -58,27 +40,6 @@ class DeliveryLimits(NamedTuple):
     """Messages and payload bytes waiting for a session."""
     batch_bytes: int
     """Payload bytes sent at once."""
-
-
-def take_packet_ids(state: SessionState, count: int) -> list[int]:
-    """Return ``count`` packet identifiers that are not in use, in the order of their numbers.
-
-    They go on behind the one given out last and begin again at 1 after 65 535
-    [MQTT-2.3.1-2, MQTT-2.3.1-4]. The caller sees to it that so many are free.
-    """
-    first = state.last_pid + 1
-    inflight, releasing = state.inflight, state.releasing
-    if first + count - 1 <= PACKET_IDS:
-        wanted = range(first, first + count)
-        if inflight.keys().isdisjoint(wanted) and releasing.keys().isdisjoint(wanted):
-            return list(wanted)
-    taken: list[int] = []
-    pid = state.last_pid
-    while len(taken) < count:
-        pid = pid % PACKET_IDS + 1
-        if pid not in inflight and pid not in releasing:
-            taken.append(pid)
-    return taken
 
 
 def room(state: SessionState, held: SubscriptionState, window: int) -> int:
@@ -212,14 +173,6 @@ def _enqueue(
     return events
 
 
-def in_parts(values: Sequence[T]) -> list[Sequence[T]]:
-    """Return values in parts of which each fits into one event."""
-    if len(values) <= ENTRIES_AT_ONCE:
-        return [values]
-    starts = range(0, len(values), ENTRIES_AT_ONCE)
-    return [values[at : at + ENTRIES_AT_ONCE] for at in starts]
-
-
 def queued(
     session: str,
     topic_filter: str,
@@ -311,139 +264,3 @@ def _lines(state: SessionState, window: int, most: int) -> list[list[tuple[int, 
 
 def _position_of(entry: tuple[int, int]) -> int:
     return entry[0] >> FLAG_BITS
-
-
-def acked(state: SessionState, packet_ids: Sequence[int]) -> Acked | None:
-    """Decide on PUBACKs: those that belong to a QoS 1 delivery complete it, others are ignored."""
-    known = _known(state.inflight, packet_ids, 1)
-    return Acked(state.session, to_runs(known)) if known else None
-
-
-def received(state: SessionState, packet_ids: Sequence[int]) -> Received | None:
-    """Decide on PUBRECs: those that belong to a QoS 2 delivery move it on."""
-    known = _known(state.inflight, packet_ids, 2)
-    return Received(state.session, to_runs(known)) if known else None
-
-
-def completed(state: SessionState, packet_ids: Sequence[int]) -> Completed | None:
-    """Decide on PUBCOMPs: those that answer a PUBREL complete the delivery."""
-    known = _known(state.releasing, packet_ids, 2)
-    return Completed(state.session, to_runs(known)) if known else None
-
-
-def _known(table: dict[int, InFlight], packet_ids: Sequence[int], qos: int) -> list[int]:
-    known: list[int] = []
-    for pid in dict.fromkeys(packet_ids):
-        sent = table.get(pid)
-        if sent is not None and sent[1] & QOS_MASK == qos:
-            known.append(pid)
-    return known
-
-
-def released(state: SessionState, packet_ids: Sequence[int]) -> list[Released]:
-    """Decide on PUBRELs: the messages that wait for them take effect, in this order.
-
-    A packet identifier that is not known is answered all the same, but releases nothing: the
-    message was released before [MQTT-4.3.3-2].
-    """
-    inbound = state.inbound
-    known = [pid for pid in dict.fromkeys(packet_ids) if pid in inbound]
-    return [
-        Released(state.session, to_runs(some), refs=to_runs([inbound[pid] for pid in some]))
-        for some in in_parts(known)
-        if some
-    ]
-
-
-class Grant(NamedTuple):
-    """What a SUBSCRIBE gets."""
-
-    codes: list[int]
-    """For each filter the granted QoS, or 0x80."""
-    granted: list[tuple[str, int]]
-    events: list[Event]
-    over: int = 0
-    """How many were refused because the session has as many as it may."""
-
-
-def subscribe(
-    state: SessionState,
-    filters: Sequence[tuple[str, int]],
-    *,
-    max_qos: int,
-    refuses: Callable[[str], bool] = is_reserved_filter,
-    most: int = sys.maxsize,
-) -> Grant:
-    """Decide on a SUBSCRIBE: each filter is granted at its QoS (at most ``max_qos``), or refused.
-
-    A filter that stands twice in a packet is handled as if it came in two [MQTT-3.8.4-4].
-    ``refuses`` says which filters nobody, or not this client, may subscribe to; ``most`` is how
-    many subscriptions a session may have.
-    """
-    codes: list[int] = []
-    granted: list[tuple[str, int]] = []
-    # Those that ended and still have something to deliver count as well.
-    free = most - len(state.subscriptions)
-    fresh: set[str] = set()
-    over = 0
-    for topic_filter, asked in filters:
-        known = topic_filter in state.subscriptions or topic_filter in fresh
-        full = not known and free <= len(fresh)
-        if full or refuses(topic_filter):
-            over += full
-            codes.append(SUBSCRIBE_FAILURE)
-            continue
-        if not known:
-            fresh.add(topic_filter)
-        qos = min(asked, max_qos)
-        codes.append(qos)
-        granted.append((topic_filter, qos))
-    parts = by_text(granted, lambda entry: entry[0])
-    return Grant(codes, granted, [Subscribed(state.session, part) for part in parts], over)
-
-
-def by_text(entries: Sequence[T], filter_of: Callable[[T], str]) -> list[list[T]]:
-    """Return entries in parts whose filters fit into one event: a packet may hold megabytes."""
-    parts: list[list[T]] = []
-    space = 0
-    for entry in entries:
-        size = len(filter_of(entry)) + 8
-        if size > space or not parts:
-            parts.append([])
-            space = _EVENT_TEXT
-        parts[-1].append(entry)
-        space -= size
-    return parts
-
-
-def unsubscribe(state: SessionState, filters: Sequence[str]) -> list[Event]:
-    """Decide on an UNSUBSCRIBE: what was sent is completed, what only waits is dropped.
-
-    The standard leaves the latter open [MQTT-3.10.4-3]; a client that wants no more gets no more.
-    But where another of its subscriptions may have matched what waits, all of it is delivered.
-    """
-    if not filters:
-        return []
-    events: list[Event] = []
-    wanted = _linked_with_others(state, filters) if state.waiting else set()
-    for topic_filter in filters:
-        held = state.waiting.get(topic_filter)
-        if held is not None and held.queue and topic_filter not in wanted:
-            refs = [entry >> FLAG_BITS for entry in held.queue]
-            size = held.queued_bytes
-            events += dropped(state.session, "unsubscribed", refs, topic_filter, size)
-    events += [Unsubscribed(state.session, part) for part in by_text(filters, str)]
-    return events
-
-
-def _linked_with_others(state: SessionState, leaving: Sequence[str]) -> AbstractSet[str]:
-    """Return the filters that are linked with a subscription that stays.
-
-    That one may have matched what waits for them, as a message goes behind what is linked.
-    """
-    gone = set(leaving)
-    found: set[str] = set()
-    for other in state.active():
-        if other.filter not in gone and other.filter not in found:
-            found |= linked(state, other.filter)
-    return found

@@ -1,0 +1,235 @@
+"""The socket of a connection as its actor has it: writing, pausing, closing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+from actors.kernel import LoopActor
+from actors.node.backpressure import SlowReaderBackpressure
+from actors.node.read_pause import ReadPause
+from actors.session.messages import Close, Writable
+from actors.transports.peer import local_peer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from actors.connection.keep_alive import KeepAlive
+    from actors.kernel import Timers
+    from actors.session.context import NodeContext
+    from actors.session.ports import ClientConnection
+    from actors.session.session import Session
+    from eventstore.log import GatedOutput
+
+_LINGER = 5.0
+"""Seconds that a closing connection gets for what is still to be sent to it."""
+
+
+class _Closer:
+    """Closes a connection once everything that stands before it at the gate was written."""
+
+    __slots__ = ("_connection", "gated", "waits_for")
+
+    def __init__(self, connection: SocketActor) -> None:
+        self._connection = connection
+        self.waits_for: GatedOutput | None = None
+        self.gated = 0
+
+    def write(self, _data: bytes) -> None:
+        """Close."""
+        self._connection.finish()
+
+
+class SocketActor(LoopActor, asyncio.Protocol):
+    """An actor with a transport: it is the asyncio protocol of that."""
+
+    __slots__ = (
+        "_alive",
+        "_brake",
+        "_closed",
+        "_ended",
+        "_node",
+        "_paused",
+        "_transport",
+        "address",
+        "bytes_out",
+        "gated",
+        "host",
+        "session",
+        "starved",
+        "waits_for",
+        "writable",
+    )
+
+    def __init__(self, node: NodeContext) -> None:
+        super().__init__()
+        self._node = node
+        self._transport: asyncio.Transport | None = None
+        self._closed = False
+        self._ended = False
+        self._alive: KeepAlive | None = None
+        """None without a keep alive."""
+        self._paused = ReadPause(0)
+        self.address = ""
+        self.host = ""
+        """Where the client is, without the port; empty while that is not known, or nowhere."""
+        self.waits_for: GatedOutput | None = None
+        self.gated = 0
+        self._brake: SlowReaderBackpressure | None = None
+        """Who waits until this client reads; None for most."""
+        self.bytes_out = 0
+        self.starved = False
+        """Something was queued because too much waited at the gate already."""
+        self.session: Session | None = None
+        self.writable = True
+
+    def _look_for_peer(self) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self.address = f"{peer[0]}:{peer[1]}"
+            self.host = "" if transport.get_extra_info("peer_pending") else peer[0]
+        else:
+            self.address = local_peer(transport)
+
+    @property
+    def now(self) -> float:
+        """Seconds of the broker's clock."""
+        return self._node.clock.monotonic()
+
+    @property
+    def timers(self) -> Timers:
+        """Timers of the broker."""
+        return self._node.timers
+
+    @property
+    def peer_certificate(self) -> Mapping[str, Any] | None:
+        """The client's certificate, as ``ssl`` describes it."""
+        transport = self._transport
+        return transport.get_extra_info("peercert") if transport is not None else None
+
+    @property
+    def tls(self) -> str | None:
+        """Version of TLS and cipher that are spoken; None: it is not encrypted."""
+        cipher = self._transport.get_extra_info("cipher") if self._transport is not None else None
+        return f"{cipher[1]} {cipher[0]}" if cipher else None
+
+    @property
+    def unsent(self) -> int:
+        """Bytes on their way to the client: at the gate, and not taken by it yet."""
+        transport = self._transport
+        return self.gated + (transport.get_write_buffer_size() if transport is not None else 0)
+
+    @property
+    def kept_waiting(self) -> float:
+        """Seconds for which the client waited for the broker in a handshake below."""
+        found = self._transport.get_extra_info("kept_waiting", 0.0) if self._transport else 0.0
+        return cast("float", found)
+
+    @property
+    def paused(self) -> ReadPause:
+        """Why nothing is read at present; 0 when it is read."""
+        return self._paused
+
+    @property
+    def ended(self) -> bool:
+        """True once the connection is closed or being closed."""
+        return self._ended
+
+    @property
+    def unread(self) -> int:
+        """Bytes that the client has not taken from its transport."""
+        transport = self._transport
+        return transport.get_write_buffer_size() if transport is not None else 0
+
+    def finish(self) -> None:
+        """Close the transport: nothing more will be written."""
+        if self._closed or self._transport is None:
+            return
+        self._closed = True
+        self._transport.close()
+
+    def close_behind(self) -> None:
+        """Close the transport behind what was handed to the gate until now."""
+        if not self._closed and not self.stopped:
+            self._node.journal.send_when_durable(_Closer(self), b"close")
+            self.kernel.wake()
+
+    def _linger(self, session: Session | None) -> None:
+        self.timers.remind(_LINGER, self._close_now)
+        if session is None:
+            self.close_behind()
+
+    def _close_now(self) -> None:
+        """End a close that took too long: the client does not read, or the log is stuck."""
+        if self._transport is not None and not self.stopped:
+            self._closed = True
+            self._transport.abort()
+
+    def pause(self, reason: ReadPause) -> None:
+        """Read nothing more until every reason to pause is gone."""
+        transport = self._transport
+        if not self._paused and transport is not None and not transport.is_closing():
+            transport.pause_reading()
+        if not self._paused and self._alive is not None:
+            self._alive.pause()
+        self._paused |= reason
+
+    def resume(self, reason: ReadPause) -> None:
+        """Take back a reason to pause; read again if it was the last one."""
+        if not self._paused & reason:
+            return
+        self._paused &= ~reason
+        transport = self._transport
+        if not self._paused and transport is not None and not transport.is_closing():
+            transport.resume_reading()
+        if not self._paused and self._alive is not None:
+            self._alive.resume()
+
+    # What is sent.
+
+    def pause_writing(self) -> None:
+        """Take note that the client reads too slowly."""
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        """Tell the session, and those who wait for this client, that there is room again."""
+        self.writable = True
+        self._release_brake()
+        self._tell_session(Writable(cast("ClientConnection", self)))
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; the gate calls this when what they depend on is on disk."""
+        transport = self._transport
+        if transport is not None and not self._closed and not transport.is_closing():
+            self.bytes_out += len(data)
+            self._node.counters.bytes_out += len(data)
+            transport.write(data)
+            if self.tap is not None:
+                self.tap.wrote(self, data)
+            if self.starved and not self.gated:
+                self.starved = False
+                self._tell_session(Writable(cast("ClientConnection", self)))
+
+    def brake(self, publisher: ClientConnection, count: int) -> None:
+        """Let a publisher wait until this client, which reads too slowly, has caught up."""
+        if publisher is not self:  # type: ignore[comparison-overlap]  # its class is a subclass
+            if self._brake is None:
+                self._brake = SlowReaderBackpressure()
+            self._brake.hold(publisher, count, self.timers)
+
+    def _release_brake(self) -> None:
+        brake, self._brake = self._brake, None
+        if brake is not None:
+            brake.release()
+
+    def _tell_session(self, message: Any) -> None:
+        session = self.session
+        if session is not None:
+            self._node.tell_session(session, message)
+
+    def close_soon(self, reason: str) -> None:
+        """Close the connection when what it was told before is done."""
+        self.kernel.tell(self, Close(reason))

@@ -1,0 +1,51 @@
+"""What a session decides: pure functions from its state and a request to events.
+
+Nothing here changes a state or knows the time; who calls appends the events and applies them.
+"""
+
+from actors.session.decisions.acknowledgements import (
+    PACKET_IDS,
+    acked,
+    completed,
+    in_parts,
+    received,
+    released,
+    take_packet_ids,
+)
+from actors.session.decisions.granting import Grant, by_text, subscribe, unsubscribe
+from actors.session.decisions.queueing import (
+    Delivery,
+    DeliveryLimits,
+    WaitingRun,
+    deliver,
+    dropped,
+    goes_behind,
+    next_waiting,
+    queued,
+    room,
+    within,
+)
+
+__all__ = [
+    "PACKET_IDS",
+    "Delivery",
+    "DeliveryLimits",
+    "Grant",
+    "WaitingRun",
+    "acked",
+    "by_text",
+    "completed",
+    "deliver",
+    "dropped",
+    "goes_behind",
+    "in_parts",
+    "next_waiting",
+    "queued",
+    "received",
+    "released",
+    "room",
+    "subscribe",
+    "take_packet_ids",
+    "unsubscribe",
+    "within",
+]

@@ -1,0 +1,98 @@
+"""Decisions about acknowledgements, and the packet identifiers that they answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from eventstore.format import (
+    ENTRIES_AT_ONCE,
+    Acked,
+    Completed,
+    Received,
+    Released,
+    to_runs,
+)
+from projections.state import (
+    QOS_MASK,
+    InFlight,
+    SessionState,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+T = TypeVar("T")
+
+PACKET_IDS = 65_535
+"""Packet identifiers of a session, 1 to 65 535 [MQTT-2.3.1-1]."""
+
+
+def take_packet_ids(state: SessionState, count: int) -> list[int]:
+    """Return ``count`` packet identifiers that are not in use, in the order of their numbers.
+
+    They go on behind the one given out last and begin again at 1 after 65 535
+    [MQTT-2.3.1-2, MQTT-2.3.1-4]. The caller sees to it that so many are free.
+    """
+    first = state.last_pid + 1
+    inflight, releasing = state.inflight, state.releasing
+    if first + count - 1 <= PACKET_IDS:
+        wanted = range(first, first + count)
+        if inflight.keys().isdisjoint(wanted) and releasing.keys().isdisjoint(wanted):
+            return list(wanted)
+    taken: list[int] = []
+    pid = state.last_pid
+    while len(taken) < count:
+        pid = pid % PACKET_IDS + 1
+        if pid not in inflight and pid not in releasing:
+            taken.append(pid)
+    return taken
+
+
+def acked(state: SessionState, packet_ids: Sequence[int]) -> Acked | None:
+    """Decide on PUBACKs: those that belong to a QoS 1 delivery complete it, others are ignored."""
+    known = _known(state.inflight, packet_ids, 1)
+    return Acked(state.session, to_runs(known)) if known else None
+
+
+def received(state: SessionState, packet_ids: Sequence[int]) -> Received | None:
+    """Decide on PUBRECs: those that belong to a QoS 2 delivery move it on."""
+    known = _known(state.inflight, packet_ids, 2)
+    return Received(state.session, to_runs(known)) if known else None
+
+
+def completed(state: SessionState, packet_ids: Sequence[int]) -> Completed | None:
+    """Decide on PUBCOMPs: those that answer a PUBREL complete the delivery."""
+    known = _known(state.releasing, packet_ids, 2)
+    return Completed(state.session, to_runs(known)) if known else None
+
+
+def _known(table: dict[int, InFlight], packet_ids: Sequence[int], qos: int) -> list[int]:
+    known: list[int] = []
+    for pid in dict.fromkeys(packet_ids):
+        sent = table.get(pid)
+        if sent is not None and sent[1] & QOS_MASK == qos:
+            known.append(pid)
+    return known
+
+
+def in_parts(values: Sequence[T]) -> list[Sequence[T]]:
+    """Return values in parts of which each fits into one event."""
+    if len(values) <= ENTRIES_AT_ONCE:
+        return [values]
+    starts = range(0, len(values), ENTRIES_AT_ONCE)
+    return [values[at : at + ENTRIES_AT_ONCE] for at in starts]
+
+
+def released(state: SessionState, packet_ids: Sequence[int]) -> list[Released]:
+    """Decide on PUBRELs: the messages that wait for them take effect, in this order.
+
+    A packet identifier that is not known is answered all the same, but releases nothing: the
+    message was released before [MQTT-4.3.3-2].
+    """
+    inbound = state.inbound
+    known = [pid for pid in dict.fromkeys(packet_ids) if pid in inbound]
+    return [
+        Released(state.session, to_runs(some), refs=to_runs([inbound[pid] for pid in some]))
+        for some in in_parts(known)
+        if some
+    ]

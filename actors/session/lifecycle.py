@@ -1,0 +1,338 @@
+"""The life of a session: from a CONNECT over the ends of its connections to its removal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import structlog
+
+from actors.session.messages import (
+    NEXT_TURN,
+    Attach,
+    Detached,
+    Expire,
+    Kick,
+    Remove,
+    Retire,
+    Retry,
+)
+from eventstore.format import (
+    MessageDropped,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+    SessionTakenOver,
+    WillArmed,
+    WillCancelled,
+    WillFired,
+    format_position,
+)
+from eventstore.log import Message
+from protocol.mqtt import ConnectCode, Publishes, connack, is_death, with_timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from actors.session.context import NodeContext
+    from actors.session.delivery import Delivery
+    from actors.session.ports import ClientConnection
+    from actors.session.publisher import Publisher
+    from actors.session.session import Session
+    from actors.session.subscription_handler import SubscriptionHandler
+    from protocol.mqtt import Connect
+
+_log = structlog.get_logger("foldmq")
+
+_STARTED_AT_ONCE: Final = 512
+"""Subscriptions of a session that comes back that are started in one turn."""
+_FROZEN_AT_MOST: Final = 2048
+"""Subscriptions of a session that is passivated: one with more would take too long to come back."""
+
+
+class SessionLifecycle:
+    """Opens, closes, takes over, expires and removes one session; arms and fires its will."""
+
+    __slots__ = (
+        "_delivery",
+        "_node",
+        "_publisher",
+        "_session",
+        "_subscriptions",
+        "_will",
+        "attaching",
+    )
+
+    def __init__(
+        self,
+        node: NodeContext,
+        session: Session,
+        delivery: Delivery,
+        publisher: Publisher,
+        subscriptions: SubscriptionHandler,
+    ) -> None:
+        self._node = node
+        self._session = session
+        self._delivery = delivery
+        self._publisher = publisher
+        self._subscriptions = subscriptions
+        self._will: Message | None = None
+        self.attaching: ClientConnection | None = None
+        """The connection that the session will have when its subscriptions are started."""
+
+    def handle(self, message: Any) -> None:
+        """Handle a message about the session's life."""
+        self._HANDLERS[type(message)](self, message)
+
+    def _on_attach(self, message: Attach) -> None:
+        self.attaching = message.connection
+        self._session.begin(self._attach(message))
+
+    def _attach(self, message: Attach) -> Iterator[object]:
+        """Start the subscriptions of a session that comes back, then let its client in."""
+        session = self._session
+        known = self._node.state.sessions.get(session.name)
+        if known is not None and not known.clean and not message.connect.clean:
+            subscribers = self._node.router.subscribers(session.name)
+            for at in range(0, len(subscribers), _STARTED_AT_ONCE):
+                if at:
+                    yield NEXT_TURN
+                for subscriber in subscribers[at : at + _STARTED_AT_ONCE]:
+                    self._subscriptions.start(subscriber)
+        self._let_in(message)
+        self.attaching = None
+
+    def _let_in(self, message: Attach) -> None:
+        session = self._session
+        connection, connect = message.connection, message.connect
+        if connection.ended:
+            if session.connection is None:
+                self._subscriptions.stop(self._node.router.subscribers(session.name))
+                self._node.directory.went_offline(session)
+            return
+        session.last_active = self._node.clock.monotonic()
+        known = self._node.state.sessions.get(session.name)
+        resumed = known is not None and not known.clean and not connect.clean
+        if session.connection is not None:
+            self._take_over(session.connection, resumed=resumed)
+            known = self._node.state.sessions.get(session.name)
+            resumed = resumed and known is not None
+        generation = session.state.generation + 1
+        if known is not None and not resumed:
+            self._subscriptions.forget()
+        at = session.emit(
+            SessionOpened(
+                session.name,
+                resumed,
+                connect.clean,
+                connect.version,
+                connect.keep_alive,
+                generation,
+                connection.address,
+                connection.identity.user if connection.identity is not None else connect.username,
+            )
+        )
+        _log.debug(
+            "connected",
+            client=session.name,
+            address=connection.address,
+            resumed=resumed,
+            position=format_position(at),
+        )
+        session.state = self._node.state.sessions[session.name]
+        if connect.will is not None:
+            self._arm_will(connect)
+        session.connection = self._publisher.origin = connection
+        self._node.directory.came_online(session)
+        session.answer(
+            connection,
+            connack(ConnectCode.ACCEPTED, session_present=resumed, version=connect.version),
+        )
+        self._node.journal.order_behind(connection)
+        if resumed:
+            self._node.router.guard(session.name, connection.access)
+            for subscriber in self._node.router.subscribers(session.name):
+                self._subscriptions.start(subscriber)
+            self._delivery.resume()
+        connection.attached(session, connect.keep_alive)
+        meters = self._node.counters
+        meters.most_clients = max(meters.most_clients, self._node.directory.attached)
+
+    def _arm_will(self, connect: Connect) -> None:
+        session = self._session
+        will = connect.will
+        if will is None:
+            return
+        size = len(will.payload)
+        event = WillArmed(session.name, will.topic, will.qos, will.retain, size, 0)
+        session.emit(event, (will.payload,), size)
+        self._will = Message(will.topic.encode(), will.payload)
+
+    def _take_over(self, old: ClientConnection, *, resumed: bool) -> None:
+        """Close the connection that the client had until now [MQTT-3.1.4-2]."""
+        session = self._session
+        self._let_go(old, "taken_over")
+        at = session.emit(SessionTakenOver(session.name, session.state.generation))
+        _log.info(
+            "session taken over",
+            client=session.name,
+            address=old.address,
+            position=format_position(at),
+        )
+        self._close("taken_over", orderly=False, resumed=resumed)
+
+    def _let_go(self, connection: ClientConnection, reason: str) -> None:
+        """Close a connection that is this session's no longer."""
+        connection.session = None
+        connection.close(reason)
+
+    def _on_kick(self, message: Kick) -> None:
+        session = self._session
+        if session.connection is None:
+            message.order.refuse("is not connected")
+            return
+        message.order.carry_out(self._node)
+        self._kick(session.connection)
+
+    def _kick(self, connection: ClientConnection) -> None:
+        self._let_go(connection, "kicked")
+        self._disconnected("kicked", orderly=False)
+
+    def _on_remove(self, message: Remove) -> None:
+        session = self._session
+        state, before = session.state, message.offline_before_ms
+        if self._node.state.sessions.get(session.name) is not state:
+            message.order.refuse("no such session")
+            return
+        if before and (state.connected or state.closed_ms > before):
+            message.order.refuse("came back meanwhile")
+            return
+        message.order.carry_out(self._node)
+        if session.connection is not None:
+            self._kick(session.connection)
+        if self._node.state.sessions.get(session.name) is state and not session.stopped:
+            self._end("removed")
+
+    def _on_detached(self, message: Detached) -> None:
+        session = self._session
+        state, connection = session.state, message.connection
+        if connection is not None:
+            connection.close_behind()
+        # After a rebuild or a restart there is no connection, only a state that says so.
+        if not state.connected or session.connection not in (None, connection):
+            return
+        if state.will is not None and self._will is None:
+            # Armed before the broker was started again: its payload is in the log only.
+            found = self._delivery.find([state.will.ref])
+            if found is None:
+                self._delivery.load([state.will.ref], lambda: self._on_detached(message))
+                return
+            self._will = found[state.will.ref]
+        self._disconnected(message.reason, orderly=message.orderly)
+
+    def _disconnected(self, reason: str, *, orderly: bool) -> None:
+        """Go on without a connection, or end with it."""
+        session = self._session
+        self._close(reason, orderly=orderly)
+        if self._node.state.sessions.get(session.name) is None:
+            self._node.directory.retire(session)
+        else:
+            self._node.directory.went_offline(session)
+
+    def _close(self, reason: str, *, orderly: bool, resumed: bool = False) -> None:
+        """Let the connection's part of the session end: its will, and all of a clean session.
+
+        ``resumed``: its subscriptions go on with the connection that took over.
+        """
+        session = self._session
+        state = session.state
+        connection, session.connection = session.connection, None
+        self._publisher.origin = None
+        if connection is not None and connection.session is session:
+            connection.session = None
+        self._delivery.forget()
+        if state.will is not None:
+            if orderly:
+                self._will = None
+                session.emit(WillCancelled(session.name))
+            else:
+                self._fire_will(connection)
+        if not resumed:
+            self._node.router.guard(session.name, None)
+            self._subscriptions.stop(self._node.router.subscribers(session.name))
+        at = session.emit(SessionClosed(session.name, reason, state.generation))
+        _log.debug(
+            "disconnected",
+            client=session.name,
+            address=connection.address if connection is not None else None,
+            reason=reason,
+            position=format_position(at),
+        )
+        if state.clean:
+            self._node.router.remove_session(session.name)
+
+    def _fire_will(self, connection: ClientConnection | None) -> None:
+        session = self._session
+        will, message = session.state.will, self._will
+        self._will = None
+        if will is None or message is None:
+            return
+        session.emit(WillFired(session.name))
+        if not self._node.permissions.authorize_will_on_publish(
+            session.state, connection, will.topic
+        ):
+            at = session.emit(MessageDropped(session.name, "not_permitted", 1))
+            self._node.count_dropped(
+                "not_permitted", 1, client=session.name, position=format_position(at)
+            )
+            return
+        payload = message.payload
+        if is_death(will.topic):
+            payload = with_timestamp(payload, self._node.clock.time_ms())
+        batch = Publishes(will.qos, retain=will.retain)
+        batch.topics.append(message.topic)
+        batch.payloads.append(payload)
+        self._publisher.publish(session, batch, will=True)
+
+    def _on_expire(self, _message: Expire) -> None:
+        session = self._session
+        if (
+            self._node.state.sessions.get(session.name) is not session.state
+            or session.state.connected
+        ):
+            return
+        if self._node.expires_in(session.state) > 0:
+            return
+        self._node.counters.expired += 1
+        self._end("expired")
+
+    def _end(self, reason: str) -> None:
+        """Remove the session, which has no connection, with all it holds."""
+        session = self._session
+        self._subscriptions.forget()
+        at = session.emit(SessionExpired(session.name, reason))
+        _log.debug(
+            "session removed",
+            client=session.name,
+            reason=reason,
+            position=format_position(at),
+        )
+        self._node.directory.retire(session)
+
+    def _on_retire(self, _message: Retire) -> None:
+        session = self._session
+        many = len(session.state.subscriptions) > _FROZEN_AT_MOST
+        if session.connection is None and not self._delivery.loading and not many:
+            self._node.directory.retire(session)
+
+    def _on_retry(self, message: Retry) -> None:
+        self._on_detached(message.message)
+
+    _HANDLERS: ClassVar[dict[type, Callable[[SessionLifecycle, Any], None]]] = {
+        Attach: _on_attach,
+        Detached: _on_detached,
+        Expire: _on_expire,
+        Kick: _on_kick,
+        Remove: _on_remove,
+        Retire: _on_retire,
+        Retry: _on_retry,
+    }

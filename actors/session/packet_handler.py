@@ -1,0 +1,216 @@
+"""What a client sends to its session: PUBLISH, acknowledgements, SUBSCRIBE, PINGREQ."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from actors.session import decisions
+from actors.session.messages import NEXT_TURN, Packets
+from actors.session.publisher import select
+from eventstore.format import from_runs
+from protocol.mqtt import (
+    PINGRESP,
+    Acks,
+    PacketType,
+    Pingreq,
+    Publishes,
+    Subscribe,
+    Unsubscribe,
+    acks,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors.session.context import NodeContext
+    from actors.session.delivery import Delivery
+    from actors.session.ports import ClientConnection
+    from actors.session.publisher import Publisher
+    from actors.session.session import Session
+    from actors.session.subscription_handler import SubscriptionHandler
+    from eventstore.format import Event
+    from protocol.mqtt import Packet
+
+_log = structlog.get_logger("foldmq")
+
+_RELEASED_AT_ONCE: Final = 256
+"""Packet identifiers of a run of PUBRELs that are handled in one turn."""
+
+
+class PacketHandler:
+    """Handles the packets of one session's client."""
+
+    __slots__ = ("_delivery", "_node", "_publisher", "_session", "_subscriptions")
+
+    def __init__(
+        self,
+        node: NodeContext,
+        session: Session,
+        delivery: Delivery,
+        publisher: Publisher,
+        subscriptions: SubscriptionHandler,
+    ) -> None:
+        self._node = node
+        self._session = session
+        self._delivery = delivery
+        self._publisher = publisher
+        self._subscriptions = subscriptions
+
+    def handle(self, message: Packets) -> None:
+        """Handle what one read of the connection brought."""
+        session = self._session
+        connection = message.connection
+        if connection is not session.connection:
+            if not connection.ended:
+                # It must not go on talking to a session that does not listen.
+                connection.close_soon("session_lost")
+            return
+        for number, packet in enumerate(message.packets, 1):
+            if connection.deaf:
+                return
+            rest: Packet | None = None
+            if type(packet) is Publishes:
+                rest = self._on_publishes(connection, packet)
+            elif type(packet) is Acks:
+                rest = self._on_acks(connection, packet)
+            elif type(packet) is Subscribe:
+                session.begin(self._subscriptions.subscribe(connection, packet))
+            elif type(packet) is Unsubscribe:
+                session.begin(self._subscriptions.unsubscribe(connection, packet))
+            elif type(packet) is Pingreq:
+                session.answer(connection, PINGRESP)
+            if rest is not None or session.occupied:
+                # What is left of this message stands before those that came after it.
+                left = message.packets[number:]
+                if rest is not None:
+                    left = [rest, *left]
+                if left:
+                    session.handle_next(Packets(connection, left))
+                if not session.occupied:
+                    session.begin(iter((NEXT_TURN,)))
+                return
+
+    def _on_publishes(self, connection: ClientConnection, packet: Publishes) -> Publishes | None:
+        """Publish as many messages as may be in one turn; return the others."""
+        session = self._session
+        rest, at_once = None, len(packet)
+        if packet.qos < 2:  # others are routed when they are released
+            at_once = self._publisher.at_once(packet.topics, packet.qos)
+        if not at_once:
+            return packet  # sessions that were passive are made ready for it first
+        if at_once < len(packet):
+            rest = select(packet, range(at_once, len(packet)))
+            packet = select(packet, range(at_once))
+        permitted = packet
+        if connection.access is not None:
+            taken = session.state.inbound if packet.qos == 2 else ()
+            permitted = self._node.permissions.publishes(session.name, connection, packet, taken)
+        qos, ids = packet.qos, packet.packet_ids
+        if qos == 2 and self._node.options.reject_qos2_publish:
+            _log.info("QoS 2 publish rejected", client=session.name, address=connection.address)
+            connection.close_soon("qos2_rejected")
+            return None
+        if qos or packet.retain:
+            permitted = self._without_too_large(connection, permitted)
+        if connection.deaf:
+            # Only what stood before the one because of which it is closed [MQTT-3.3.5-2].
+            ids = permitted.packet_ids
+        if len(permitted):
+            if qos == 2:
+                self._publisher.store(session, permitted)
+            else:
+                self._publisher.publish(session, permitted)
+        if qos and ids:
+            kind = PacketType.PUBACK if qos == 1 else PacketType.PUBREC
+            self._acknowledge(connection, kind, ids)
+        return rest
+
+    def _without_too_large(self, connection: ClientConnection, packet: Publishes) -> Publishes:
+        """Close the connection if the log has no room for a message; return those before it."""
+        fitting = self._publisher.fitting(packet)
+        if fitting == len(packet):
+            return packet
+        self._node.limits.refused.add(
+            "message_too_large",
+            self._node.clock.monotonic(),
+            client=self._session.name,
+            address=connection.address,
+            payload=len(packet.payloads[fitting]),
+        )
+        connection.close_soon("message_too_large")
+        connection.stop_listening()
+        return select(packet, range(fitting))
+
+    def _on_acks(self, connection: ClientConnection, packet: Acks) -> Acks | None:
+        """Handle acknowledgements; return those that are too many for one turn."""
+        session = self._session
+        kind, ids = packet.kind, packet.packet_ids
+        event: Event | None
+        if kind is PacketType.PUBACK:
+            event = decisions.acked(session.state, ids)
+        elif kind is PacketType.PUBREC:
+            event = decisions.received(session.state, ids)
+            self._acknowledge(connection, PacketType.PUBREL, ids)
+        elif kind is PacketType.PUBCOMP:
+            event = decisions.completed(session.state, ids)
+        else:
+            most = session.at_once(_RELEASED_AT_ONCE)
+            rest = self._on_release(connection, ids[:most])
+            rest += ids[most:]
+            return Acks(kind, rest) if rest else None
+        if event is not None:
+            session.emit(event)
+            if session.state.queued:
+                self._delivery.drain()
+        return None
+
+    def _on_release(self, connection: ClientConnection, packet_ids: list[int]) -> list[int]:
+        """Let QoS 2 messages take effect; answer with PUBCOMP in any case.
+
+        Returns the packet identifiers whose messages are too much work for this turn.
+        """
+        session = self._session
+        rest: list[int] = []
+        events = decisions.released(session.state, packet_ids)
+        if events:
+            refs = [ref for event in events for ref in from_runs(event.refs)]
+            found = self._delivery.find(refs)
+            if found is None:
+                self._delivery.load(refs, lambda: self._release_loaded(connection, packet_ids))
+                return []
+            at_once = self._publisher.at_once([found[ref].topic for ref in refs], 2)
+            if not at_once:
+                return packet_ids
+            if at_once < len(refs):
+                pids = [pid for event in events for pid in from_runs(event.pids)]
+                stop = packet_ids.index(pids[at_once - 1]) + 1
+                packet_ids, rest = packet_ids[:stop], packet_ids[stop:]
+                events = decisions.released(session.state, packet_ids)
+                refs = refs[:at_once]
+            known = partial(self._node.state.retained.known, session.name)
+            for event in events:
+                at = session.emit(event)
+                released = from_runs(event.refs)
+                took_effect = at, at + len(released) - 1
+                for retain, some in itertools.groupby(released, known):
+                    chosen = [*some]
+                    messages = [found[ref] for ref in chosen]
+                    self._publisher.release(chosen, messages, took_effect, retain=retain)
+            self._delivery.let_go(refs)
+        if connection is session.connection:
+            self._acknowledge(connection, PacketType.PUBCOMP, packet_ids)
+        return rest
+
+    def _release_loaded(self, connection: ClientConnection, packet_ids: list[int]) -> None:
+        rest = self._on_release(connection, packet_ids)
+        if rest:
+            self._session.handle_next(Packets(connection, [Acks(PacketType.PUBREL, rest)]))
+
+    def _acknowledge(
+        self, connection: ClientConnection, kind: PacketType, packet_ids: Sequence[int]
+    ) -> None:
+        self._session.answer(connection, acks(kind, packet_ids), len(packet_ids))

@@ -1,0 +1,236 @@
+"""SUBSCRIBE and UNSUBSCRIBE: grants, retained messages, and the actors of subscriptions."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from actors.limits.subscription_rate import Changes
+from actors.session import decisions
+from actors.session.messages import NEXT_TURN, SAME_TURN, Regrant
+from actors.session.subscription import Subscription
+from protocol.mqtt import suback, unsuback
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from actors.kernel import LoopActor
+    from actors.routing.router import Subscriber
+    from actors.session.context import NodeContext
+    from actors.session.ports import ClientConnection
+    from actors.session.session import Session
+    from projections.state import RetainedMessage
+    from protocol.mqtt import Subscribe, Unsubscribe
+
+_FILTERS_AT_ONCE: Final = 32
+"""Topic filters of a SUBSCRIBE or UNSUBSCRIBE that are handled in one turn."""
+_RETAINED_AT_ONCE: Final = 1024
+"""Retained messages that go to a new subscription without a look at the clock."""
+_FILTERS_TEXT: Final = 64 * 1024
+"""Characters of such filters, about."""
+_BURST: Final = 10_000
+"""Changes of subscriptions that may come at once where their number has no bound."""
+
+
+class SubscriptionHandler:
+    """Changes the subscriptions of one session; starts and stops their actors."""
+
+    __slots__ = ("_changes", "_node", "_session", "resting")
+
+    def __init__(self, node: NodeContext, session: Session) -> None:
+        self._node = node
+        self._session = session
+        self._changes = Changes()
+        self.resting = False
+        """The client changed too many subscriptions, and waits."""
+
+    def subscribe(self, connection: ClientConnection, packet: Subscribe) -> Iterator[object]:
+        """Grant filters in parts, answer, and replay the retained messages that each asks for."""
+        session = self._session
+        filters, codes, changes = packet.filters, [], 0
+        replayed: set[str] = set()
+        at = 0
+        while at < len(filters):
+            some = filters[at : at + session.at_once(_FILTERS_AT_ONCE)]
+            stop = at + self._granted_at_once([topic_filter for topic_filter, _ in some])
+            if at or self._matches_much(filters[0][0]):
+                yield NEXT_TURN
+            if connection.ended:
+                return
+            grant = self._grant(connection, filters[at:stop])
+            codes += grant.codes
+            # All are in the index before the event loop may come: what is published is not missed.
+            begun = [self._subscribe_to(connection, *one) for one in dict(grant.granted).items()]
+            if stop == len(filters):
+                session.answer(connection, suback(packet.packet_id, codes))
+                self._node.journal.order_behind(connection)
+            for subscriber in begun:
+                # One that stands there again is replayed once.
+                if subscriber.filter not in replayed:
+                    replayed.add(subscriber.filter)
+                    yield from self._replay(subscriber)
+            at = stop
+            changes += len(begun)
+        yield from self._rest(changes)
+
+    def _granted_at_once(self, filters: Sequence[str]) -> int:
+        """Return how many filters are granted in one turn: one that matches much is alone."""
+        within = filters[: _handled_at_once(filters)]
+        for count, topic_filter in enumerate(within):
+            if self._matches_much(topic_filter):
+                return count or 1
+        return len(within)
+
+    def _matches_much(self, topic_filter: str) -> bool:
+        """Return whether many retained messages may match a filter."""
+        many = len(self._node.state.retained) > _RETAINED_AT_ONCE
+        return many and ("+" in topic_filter or "#" in topic_filter)
+
+    def _grant(
+        self, connection: ClientConnection, filters: Sequence[tuple[str, int]]
+    ) -> decisions.Grant:
+        """Decide on some filters of a SUBSCRIBE and record what is granted."""
+        session = self._session
+        node, fresh = self._node, set[int]()
+        refused = Counter[str]()
+
+        def refuses(topic_filter: str) -> bool:
+            if node.permissions.refuses(connection, topic_filter):
+                return True
+            if node.permissions.allows_pattern(session.name, connection, topic_filter, fresh):
+                return False
+            refused["wildcard_patterns"] += 1
+            return True
+
+        grant = decisions.subscribe(
+            session.state,
+            filters,
+            max_qos=1 if node.options.downgrade_qos2_subscribe else 2,
+            refuses=refuses,
+            most=node.options.bounds.max_subscriptions or sys.maxsize,
+        )
+        refused["subscriptions"] = grant.over
+        for reason, count in refused.items():
+            if count:
+                now = node.clock.monotonic()
+                node.limits.refused.add(reason, now, client=session.name, filters=count)
+        for event in grant.events:
+            session.emit(event)
+        return grant
+
+    def _subscribe_to(
+        self, connection: ClientConnection, topic_filter: str, qos: int
+    ) -> Subscriber:
+        session = self._session
+        subscriber = self._node.router.subscribe(session.name, topic_filter, qos, connection.access)
+        known = subscriber.actor is not None
+        actor = self.start(subscriber)
+        if known:
+            session.kernel.tell(actor, Regrant(qos))
+        return subscriber
+
+    def _replay(self, subscriber: Subscriber) -> Iterator[object]:
+        """Have a subscription given the retained messages that match it.
+
+        In the order of their age, where they are few. All within the turn of the grant: nothing
+        is published in between.
+        """
+        session = self._session
+        node, actor = self._node, self.start(subscriber)
+        guard, denied = subscriber.guard, []
+        long = self._matches_much(subscriber.filter)
+        found: list[RetainedMessage] = []
+        for number, message in enumerate(node.state.retained.matching(subscriber.filter), 1):
+            if guard is None or guard.may_read(message.topic):
+                found.append(message)
+            elif message.qos:
+                denied.append(message.ref)
+            if long and not number % _RETAINED_AT_ONCE:
+                yield SAME_TURN
+        if subscriber.qos and denied:
+            node.drop_denied(session.name, sorted(denied), subscriber.filter)
+            if len(found) == _RETAINED_AT_ONCE:
+                self._tell_retained(actor, found)
+                found = []
+        self._tell_retained(actor, found)
+        if subscriber.filter.startswith("$SYS/"):
+            present = node.system_topics.retained(subscriber.filter, guard)
+            if present is not None:
+                session.kernel.tell(actor, present)
+
+    def _tell_retained(self, actor: LoopActor, messages: list[RetainedMessage]) -> None:
+        if messages:
+            self._session.kernel.tell(actor, sorted(messages, key=attrgetter("ref")))
+
+    def unsubscribe(self, connection: ClientConnection, packet: Unsubscribe) -> Iterator[object]:
+        """Remove subscriptions in parts, then answer."""
+        session = self._session
+        filters, changes = list(dict.fromkeys(packet.filters)), 0
+        at = 0
+        while at < len(filters):
+            if at:
+                yield NEXT_TURN
+            some = filters[at : at + session.at_once(_FILTERS_AT_ONCE)]
+            some = some[: _handled_at_once(some)]
+            at += len(some)
+            gone = []
+            for topic_filter in some:
+                subscriber = self._node.router.unsubscribe(session.name, topic_filter)
+                if subscriber is not None:
+                    self.stop((subscriber,))
+                    gone.append(topic_filter)
+            for event in decisions.unsubscribe(session.state, gone):
+                session.emit(event)
+            changes += len(gone)
+        session.answer(connection, unsuback(packet.packet_id))
+        yield from self._rest(changes)
+
+    def _rest(self, changes: int) -> Iterator[object]:
+        """Take nothing more from the client for a while if it changed too many subscriptions."""
+        bounds = self._node.options.bounds
+        now = self._node.clock.monotonic()
+        wait = self._changes.add(
+            changes, now, bounds.subscribe_rate, bounds.max_subscriptions or _BURST
+        )
+        if wait:
+            self._node.limits.refused.add("subscribe_rate", now, client=self._session.name)
+            self.resting = True
+            yield wait
+            self.resting = False
+
+    def forget(self) -> None:
+        """Remove all subscriptions of the session."""
+        self.stop(self._node.router.remove_session(self._session.name))
+
+    def start(self, subscriber: Subscriber) -> LoopActor:
+        """Return the actor of a subscription, started if it is not there."""
+        session = self._session
+        actor = subscriber.actor
+        if actor is None or actor.stopped:  # it may have failed in this turn
+            actor = subscriber.actor = Subscription(session, subscriber)
+            session.kernel.spawn(actor, session)
+            self._node.router.started(subscriber)
+        return actor
+
+    def stop(self, subscribers: Sequence[Subscriber]) -> None:
+        """Stop what works for subscriptions."""
+        actors = []
+        for subscriber in subscribers:
+            actor, subscriber.actor = subscriber.actor, None
+            self._node.router.stopped(subscriber)
+            # One that failed may not have been replaced yet: the session was reading messages.
+            if actor is not None and not actor.stopped:
+                actors.append(actor)
+        self._node.directory.stop_all(actors)
+
+
+def _handled_at_once(filters: Sequence[str]) -> int:
+    """Return how many of some topic filters are handled in one turn, by their length."""
+    size = 0
+    for count, topic_filter in enumerate(filters):
+        size += len(topic_filter)
+        if size > _FILTERS_TEXT:
+            return count or 1
+    return len(filters)
