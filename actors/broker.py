@@ -341,7 +341,7 @@ class Broker(LoopActor):
 
     def watch_expiry(self, state: SessionState) -> None:
         """Look at an offline session again when it may have expired."""
-        delay = self.node.expires_in(state)
+        delay = min(self.node.expires_in(state), self.node.will_due_in(state))
         if delay < float("inf"):
             self._expiries.watch(state.session, min(max(0.0, delay), _LONGEST_TIMER))
 
@@ -399,8 +399,10 @@ class Broker(LoopActor):
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "unavailable")
             return
         if not connect.client_id:
-            connect.client_id = f"auto-{secrets.token_hex(10)}"
-            connection.client_id = connection.given_id = connect.client_id
+            connection.given_id = f"auto-{secrets.token_hex(10)}"
+            connect.client_id = self.admission.known_as(connection.given_id)
+            connection.client_id = connect.client_id
+            connection.id_assigned = True
         name = connect.client_id
         if NATS_SESSION in (name, connection.given_id):
             connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "reserved_client_id")
@@ -516,7 +518,7 @@ class Broker(LoopActor):
         if not self.node.recovered:
             self._expiries.watch(name, _IDLE_SWEEP)
         elif state is not None and not state.connected:
-            if self.node.expires_in(state) <= 0:
+            if self.node.expires_in(state) <= 0 or self.node.will_due_in(state) <= 0:
                 self.kernel.tell(self.session(name), Expire())
             else:
                 self.watch_expiry(state)

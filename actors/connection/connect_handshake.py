@@ -138,7 +138,10 @@ class ConnectHandshake:
         self.looking = True
         if len(packets) > 1:
             self.keep(packets[1:])
-        connection.given_id = connect.client_id
+        connection.given_id, connection.properties = connect.client_id, connect.properties
+        if connect.properties is not None and connect.properties.authentication_method is not None:
+            connection.refuse(ConnectCode.NOT_AUTHORIZED, "authentication_method")
+            return
         shown = self._credentials(connect)
         connect.client_id = connection.client_id = admission.known_as(connect.client_id)
         if admission.on_connect is not None:

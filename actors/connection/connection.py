@@ -24,7 +24,22 @@ from actors.session.messages import Authenticated, Close, Detached, Packets
 from actors.transports.handshakes import HandshakeError
 from actors.transports.peer import keep_alive_in_tcp
 from actors.transports.websocket import WebSocketStage
-from protocol.mqtt import PINGRESP, ConnectCode, Decoder, Disconnect, Packet, Pingreq, connack
+from protocol.mqtt import (
+    ENDINGS,
+    FOR_CONNECT_CODES,
+    MQTT_5,
+    PINGRESP,
+    REFUSALS,
+    ConnectCode,
+    ConnectProperties,
+    Decoder,
+    Disconnect,
+    Packet,
+    Pingreq,
+    ReasonCode,
+    connack,
+)
+from protocol.mqtt5 import answers
 
 if TYPE_CHECKING:
     import asyncio
@@ -99,6 +114,7 @@ class Connection(SocketActor):
         "deaf",
         "deep_filter",
         "given_id",
+        "id_assigned",
         "identity",
         "keep_alive",
         "last_read",
@@ -109,11 +125,14 @@ class Connection(SocketActor):
         "messages_out",
         "pace",
         "packets_in",
+        "properties",
     )
 
     def __init__(self, node: NodeContext, listener: Listener) -> None:
         super().__init__(node)
-        self._decoder = Decoder(listener.options.max_packet_size, _PACKETS_AT_ONCE)
+        self._decoder = Decoder(
+            listener.options.max_packet_size, _PACKETS_AT_ONCE, listener.level5
+        )
         self._behind = 0
         """Reads that are handled behind those of clients that send little."""
         self._bites: InputThrottle | None = InputThrottle(self)
@@ -134,6 +153,8 @@ class Connection(SocketActor):
         """User whose connections it is counted among."""
         self.given_id = ""
         """The client identifier that the client has for itself; others see ``client_id``."""
+        self.id_assigned = False
+        """The client has its identifier from the broker."""
         self.identity: Verdict | None = None
         """Who the client is, once that is known."""
         self.listener = listener
@@ -151,6 +172,8 @@ class Connection(SocketActor):
         self.pace = 1.0
         """The part of the usual work that this client may cause in one turn while others wait."""
         self.packets_in = 0
+        self.properties: ConnectProperties | None = None
+        """What the CONNECT of a client at level 5 said; None: it speaks MQTT 3.1 or 3.1.1."""
         self.last_read = -math.inf
         """When something was read behind the CONNECT, seconds of the broker's clock."""
 
@@ -264,6 +287,7 @@ class Connection(SocketActor):
         return (
             self._bites is None
             and self._login is None
+            and self.properties is None
             and self.tap is None
             and not self.deaf
             and not self._ended
@@ -399,18 +423,28 @@ class Connection(SocketActor):
 
     def refuse(self, code: ConnectCode, reason: str) -> None:
         """Answer the CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
-        self.write(connack(code))
+        if self.properties is None:
+            self.write(connack(code))
+        else:
+            self.write(answers.connack(REFUSALS.get(reason, FOR_CONNECT_CODES[code])))
         self._node.counters.packets_out += 1
         self._end(reason)
         self.finish()
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, code: int = 0) -> None:
         """Close the connection once what waits at the gate for it has been written.
 
-        The session, which may still have answers to give, says when (:meth:`close_behind`).
+        A client at level 5 is told why: ``code``, or what stands for ``reason``. The session, which
+        may still have answers to give, says when (:meth:`close_behind`).
         """
         session = self.session
-        self._end(reason)
+        if self.properties is not None and self.connected_ms and not self._ended:
+            code = code or ENDINGS.get(reason, 0)
+            if code:
+                self._farewell = answers.disconnect(
+                    code, limit=self.properties.maximum_packet_size
+                )
+        self._end(reason, code=code)
         self._linger(session)
 
     def abort(self, reason: str) -> None:
@@ -527,16 +561,21 @@ class Connection(SocketActor):
             "protocol_error", now, client=self.client_id, address=self.address, error=about
         )
         guard.fault(self.host, now)
-        if error.connack is not None:
+        code = 0
+        if self._decoder.level >= MQTT_5:
+            code = error.reason
+            if not self.connected_ms:
+                self.write(answers.connack(code))
+        elif error.connack is not None:
             self.write(connack(error.connack))
-        self.close("protocol_error")
+        self.close("protocol_error", code)
 
     def _pass_on(self, packets: list[Packet]) -> None:
         """Give packets to the session in one message; answer a lonely PINGREQ, see DISCONNECT."""
         self._node.counters.took(self, packets)
-        leaves = type(packets[-1]) is Disconnect
-        if leaves:
-            packets.pop()
+        leaves: Disconnect | None = None
+        if type(packets[-1]) is Disconnect:
+            leaves = packets.pop()  # type: ignore[assignment]  # it is one
         if len(packets) == 1 and type(packets[0]) is Pingreq:
             if self.session is not None and self.session.occupied:
                 self._tell_session(Packets(self, packets))
@@ -547,10 +586,27 @@ class Connection(SocketActor):
                 self._answer_ping()
         elif packets:
             self._tell_session(Packets(self, packets))
-        if leaves:
-            session = self.session
-            self._end("disconnect", orderly=True)
-            self._linger(session)
+        if leaves is not None:
+            self._leave(leaves)
+
+    def _leave(self, packet: Disconnect) -> None:
+        """Handle a DISCONNECT: the will is published unless the client says that all is well."""
+        properties, expiry = self.properties, packet.session_expiry
+        if properties is not None and expiry and not properties.session_expiry:
+            # The session ends with its connection, as CONNECT said [MQTT-3.14.2-2].
+            self._node.limits.broken.add(
+                "protocol_error",
+                self.now,
+                client=self.client_id,
+                address=self.address,
+                error="DISCONNECT with a session expiry though CONNECT had none",
+            )
+            self.close("protocol_error", ReasonCode.PROTOCOL_ERROR)
+            return
+        session = self.session
+        orderly = packet.reason == ReasonCode.SUCCESS
+        self._end("disconnect", orderly=orderly, code=packet.reason, expiry=expiry)
+        self._linger(session)
 
     def _answer_ping(self) -> None:
         """Answer a PINGREQ when all that came before has been handled.
@@ -599,7 +655,9 @@ class Connection(SocketActor):
             return
         self.timers.remind(min(left, _LONGEST_TIMER), self._look_at_expiry)
 
-    def _end(self, reason: str, *, orderly: bool = False) -> None:
+    def _end(
+        self, reason: str, *, orderly: bool = False, code: int = 0, expiry: int | None = None
+    ) -> None:
         """Tell the session, once, that nothing more comes."""
         if self._ended:
             return
@@ -611,4 +669,4 @@ class Connection(SocketActor):
         if self._login is not None:
             self._login.give_up()
         if self.session is not None:
-            self._tell_session(Detached(self, reason, orderly))
+            self._tell_session(Detached(self, reason, orderly, code, expiry))

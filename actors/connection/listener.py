@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from actors.connection.connection import Connection
 from actors.options.limit_options import NO_QUOTA, Quota
 from actors.transports.stack import StackOptions, stack
+from protocol.mqtt5 import LevelReader
 
 if TYPE_CHECKING:
     import asyncio
@@ -40,7 +42,7 @@ class ListenerOptions:
 class Listener:
     """One listener of a broker."""
 
-    __slots__ = ("_node", "admission", "options")
+    __slots__ = ("_node", "admission", "level5", "options")
 
     def __init__(self, node: NodeContext, admission: Admission, options: ListenerOptions) -> None:
         self._node = node
@@ -48,6 +50,8 @@ class Listener:
         """Decides which connections come in."""
         self.options = options
         """May be replaced: what comes from then on has the new ones."""
+        self.level5: Final = partial(LevelReader, node.options.max_topic_aliases)
+        """Makes what reads the packets of a client at level 5."""
 
     def admits(self, host: str) -> bool:
         """Say whether a socket from this host may become a connection; no host: not known yet."""

@@ -48,6 +48,7 @@ class SocketActor(LoopActor, asyncio.Protocol):
         "_brake",
         "_closed",
         "_ended",
+        "_farewell",
         "_node",
         "_paused",
         "_transport",
@@ -67,6 +68,8 @@ class SocketActor(LoopActor, asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._closed = False
         self._ended = False
+        self._farewell = b""
+        """The DISCONNECT that a client at level 5 is sent before the connection is closed."""
         self._alive: KeepAlive | None = None
         """None without a keep alive."""
         self._paused = ReadPause(0)
@@ -154,6 +157,10 @@ class SocketActor(LoopActor, asyncio.Protocol):
     def close_behind(self) -> None:
         """Close the transport behind what was handed to the gate until now."""
         if not self._closed and not self.stopped:
+            if self._farewell:
+                farewell, self._farewell = self._farewell, b""
+                self._node.journal.send_when_durable(self, farewell)
+                self._node.counters.packets_out += 1
             self._node.journal.send_when_durable(_Closer(self), b"close")
             self.kernel.wake()
 

@@ -25,7 +25,12 @@ class Options:
     ack_wait: float = 30.0
     """Time after which an unacknowledged message is sent again; 0 = never while connected."""
     session_expiry: float = 0.0
-    """Time after which a persistent session that is not connected is removed; 0 = never."""
+    """Time after which a persistent session that is not connected is removed; 0 = never. A client
+    at level 5 may ask for less, not for more."""
+    max_topic_aliases: int = 32
+    """Topic aliases that a client at level 5 may use."""
+    receive_maximum: int = 65_535
+    """QoS 1 and 2 messages that a client at level 5 may send without waiting for an answer."""
     max_queued_messages: int = 1_000_000
     """Messages waiting for one session."""
     max_queued_bytes: int = 1024 * MIB

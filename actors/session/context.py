@@ -20,6 +20,9 @@ from eventstore.format import LogEvent, Position, entries, format_position
 from eventstore.log import MessageStore
 from projections.state import NodeState
 
+NEVER_EXPIRES = 0xFFFF_FFFF
+"""Session expiry in seconds: as long as the broker lets it (MQTT 5, section 3.1.2.11.2)."""
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
@@ -219,10 +222,18 @@ class NodeContext:
 
     def expires_in(self, state: SessionState) -> float:
         """Return in how many seconds an offline session expires; infinity if it never does."""
-        limit = self.options.session_expiry if state.expiry is None else state.expiry
-        if not limit:
+        limit = self.options.session_expiry
+        if state.expiry is not None and not (limit and limit < state.expiry):
+            limit = state.expiry
+        if not limit or limit >= NEVER_EXPIRES:
             return float("inf")
         return limit - (self.clock.time_ms() - state.closed_ms) / 1000
+
+    def will_due_in(self, state: SessionState) -> float:
+        """Return in how many seconds the will of an offline session is published; or infinity."""
+        if state.will is None or state.connected:
+            return float("inf")
+        return state.will.delay - (self.clock.time_ms() - state.closed_ms) / 1000
 
     def spawn_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do work beside the turn; it is cancelled when the broker ends."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import structlog
@@ -28,7 +29,16 @@ from eventstore.format import (
     format_position,
 )
 from eventstore.log import Message
-from protocol.mqtt import ConnectCode, Publishes, connack, is_death, with_timestamp
+from protocol.mqtt import (
+    ENDINGS,
+    ConnectCode,
+    Publishes,
+    ReasonCode,
+    connack,
+    is_death,
+    with_timestamp,
+)
+from protocol.mqtt5 import ConnackProperties, answers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -85,7 +95,8 @@ class SessionLifecycle:
 
     def _on_attach(self, message: Attach) -> None:
         self.attaching = message.connection
-        self._session.begin(self._attach(message))
+        if self._load_will(lambda: self._on_attach(message)):
+            self._session.begin(self._attach(message))
 
     def _attach(self, message: Attach) -> Iterator[object]:
         """Start the subscriptions of a session that comes back, then let its client in."""
@@ -116,21 +127,12 @@ class SessionLifecycle:
             self._take_over(session.connection, resumed=resumed)
             known = self._node.state.sessions.get(session.name)
             resumed = resumed and known is not None
+        if known is not None and session.state.will is not None:
+            self._end_delayed_will(resumed=resumed)
         generation = session.state.generation + 1
         if known is not None and not resumed:
             self._subscriptions.forget()
-        at = session.emit(
-            SessionOpened(
-                session.name,
-                resumed,
-                connect.clean,
-                connect.version,
-                connect.keep_alive,
-                generation,
-                connection.address,
-                connection.identity.user if connection.identity is not None else connect.username,
-            )
-        )
+        at = session.emit(self._opened(connection, connect, generation, resumed=resumed))
         _log.debug(
             "connected",
             client=session.name,
@@ -143,10 +145,8 @@ class SessionLifecycle:
             self._arm_will(connect)
         session.connection = self._publisher.origin = connection
         self._node.directory.came_online(session)
-        session.answer(
-            connection,
-            connack(ConnectCode.ACCEPTED, session_present=resumed, version=connect.version),
-        )
+        accepted = self._connack(connection, connect, resumed=resumed)
+        session.answer(connection, accepted)
         self._node.journal.order_behind(connection)
         if resumed:
             self._node.router.guard(session.name, connection.access)
@@ -156,6 +156,60 @@ class SessionLifecycle:
         connection.attached(session, connect.keep_alive)
         meters = self._node.counters
         meters.most_clients = max(meters.most_clients, self._node.directory.attached)
+        if not accepted:  # the client takes no packet of that size
+            connection.abort("packet_too_large")
+
+    def _opened(
+        self, connection: ClientConnection, connect: Connect, generation: int, *, resumed: bool
+    ) -> SessionOpened:
+        properties = connect.properties
+        user = connection.identity.user if connection.identity is not None else connect.username
+        event = SessionOpened(
+            self._session.name,
+            resumed,
+            connect.clean,
+            connect.version,
+            connect.keep_alive,
+            generation,
+            connection.address,
+            user,
+        )
+        if properties is not None:
+            event.clean_start = connect.clean
+            event.expiry = self._expiry(properties.session_expiry)
+            event.clean = not event.expiry
+            event.receive_maximum = properties.receive_maximum
+            event.packet_maximum = properties.maximum_packet_size
+            if properties.user:
+                event.properties = {"user": [list(pair) for pair in properties.user]}
+        return event
+
+    def _expiry(self, asked: int) -> int:
+        """Return the session expiry that a client at level 5 gets, in seconds."""
+        bound = math.ceil(self._node.options.session_expiry)
+        return min(asked, bound) if bound else asked
+
+    def _connack(self, connection: ClientConnection, connect: Connect, *, resumed: bool) -> bytes:
+        """Return the CONNACK; empty if the client accepts no packet of its size."""
+        asked = connect.properties
+        if asked is None:
+            return connack(ConnectCode.ACCEPTED, session_present=resumed, version=connect.version)
+        options = self._node.options
+        expiry = self._expiry(asked.session_expiry)
+        return answers.connack(
+            ReasonCode.SUCCESS,
+            session_present=resumed,
+            properties=ConnackProperties(
+                session_expiry=expiry if expiry != asked.session_expiry else None,
+                receive_maximum=options.receive_maximum,
+                maximum_qos=1 if options.reject_qos2_publish else 2,
+                maximum_packet_size=connection.max_packet,
+                assigned_client_identifier=connection.given_id if connection.id_assigned else None,
+                topic_alias_maximum=options.max_topic_aliases,
+                shared_subscriptions=False,
+            ),
+            limit=asked.maximum_packet_size,
+        )
 
     def _arm_will(self, connect: Connect) -> None:
         session = self._session
@@ -163,9 +217,37 @@ class SessionLifecycle:
         if will is None:
             return
         size = len(will.payload)
-        event = WillArmed(session.name, will.topic, will.qos, will.retain, size, 0)
-        session.emit(event, (will.payload,), size)
-        self._will = Message(will.topic.encode(), will.payload)
+        event = WillArmed(session.name, will.topic, will.qos, will.retain, size, will.delay)
+        pieces: tuple[bytes, ...] = (will.payload,)
+        if will.block:
+            event.blocks = [len(will.block)]
+            pieces = will.block, will.payload
+        session.emit(event, pieces, size + len(will.block))
+        self._will = Message(will.topic.encode(), will.payload, will.block)
+
+    def _load_will(self, then: Callable[[], None]) -> bool:
+        """Return whether the payload of an armed will is at hand; if not, it is loaded first."""
+        will = self._session.state.will
+        if will is None or self._will is not None:
+            return True
+        # Armed before the session was passive, or the broker started: it is in the log only.
+        found = self._delivery.find([will.ref])
+        if found is None:
+            self._delivery.load([will.ref], then)
+            return False
+        self._will = found[will.ref]
+        return True
+
+    def _end_delayed_will(self, *, resumed: bool) -> None:
+        """Cancel a will whose delay has not passed, or publish it if its session is over.
+
+        [MQTT-3.1.3-9] forbids it once the client is back; one with Clean Start ends the session.
+        """
+        if resumed:
+            self._will = None
+            self._session.emit(WillCancelled(self._session.name))
+        else:
+            self._fire_will(None)
 
     def _take_over(self, old: ClientConnection, *, resumed: bool) -> None:
         """Close the connection that the client had until now [MQTT-3.1.4-2]."""
@@ -199,6 +281,8 @@ class SessionLifecycle:
 
     def _on_remove(self, message: Remove) -> None:
         session = self._session
+        if not self._load_will(lambda: self._on_remove(message)):
+            return
         state, before = session.state, message.offline_before_ms
         if self._node.state.sessions.get(session.name) is not state:
             message.order.refuse("no such session")
@@ -220,28 +304,35 @@ class SessionLifecycle:
         # After a rebuild or a restart there is no connection, only a state that says so.
         if not state.connected or session.connection not in (None, connection):
             return
-        if state.will is not None and self._will is None:
-            # Armed before the broker was started again: its payload is in the log only.
-            found = self._delivery.find([state.will.ref])
-            if found is None:
-                self._delivery.load([state.will.ref], lambda: self._on_detached(message))
-                return
-            self._will = found[state.will.ref]
-        self._disconnected(message.reason, orderly=message.orderly)
+        if self._load_will(lambda: self._on_detached(message)):
+            self._disconnected(
+                message.reason, orderly=message.orderly, code=message.code, expiry=message.expiry
+            )
 
-    def _disconnected(self, reason: str, *, orderly: bool) -> None:
+    def _disconnected(
+        self, reason: str, *, orderly: bool, code: int = 0, expiry: int | None = None
+    ) -> None:
         """Go on without a connection, or end with it."""
         session = self._session
-        self._close(reason, orderly=orderly)
+        self._close(reason, orderly=orderly, code=code, expiry=expiry)
         if self._node.state.sessions.get(session.name) is None:
             self._node.directory.retire(session)
         else:
             self._node.directory.went_offline(session)
 
-    def _close(self, reason: str, *, orderly: bool, resumed: bool = False) -> None:
+    def _close(
+        self,
+        reason: str,
+        *,
+        orderly: bool,
+        resumed: bool = False,
+        code: int = 0,
+        expiry: int | None = None,
+    ) -> None:
         """Let the connection's part of the session end: its will, and all of a clean session.
 
-        ``resumed``: its subscriptions go on with the connection that took over.
+        ``resumed``: its subscriptions go on with the connection that took over. ``code`` and
+        ``expiry`` are those of a DISCONNECT at level 5.
         """
         session = self._session
         state = session.state
@@ -251,15 +342,20 @@ class SessionLifecycle:
             connection.session = None
         self._delivery.forget()
         if state.will is not None:
-            if orderly:
+            stays = not state.clean if expiry is None else bool(expiry)
+            if orderly or (resumed and state.will.delay):
                 self._will = None
                 session.emit(WillCancelled(session.name))
-            else:
+            elif not (state.will.delay and stays) or reason == "taken_over":
                 self._fire_will(connection)
         if not resumed:
             self._node.router.guard(session.name, None)
             self._subscriptions.stop(self._node.router.subscribers(session.name))
-        at = session.emit(SessionClosed(session.name, reason, state.generation))
+        event = SessionClosed(session.name, reason, state.generation)
+        if connection is not None and connection.properties is not None:
+            event.code = code or ENDINGS.get(reason, 0)
+            event.expiry = self._expiry(expiry) if expiry is not None else None
+        at = session.emit(event)
         _log.debug(
             "disconnected",
             client=session.name,
@@ -291,6 +387,8 @@ class SessionLifecycle:
         batch = Publishes(will.qos, retain=will.retain)
         batch.topics.append(message.topic)
         batch.payloads.append(payload)
+        if message.block:
+            batch.blocks = [message.block]
         self._publisher.publish(session, batch, will=True)
 
     def _on_expire(self, _message: Expire) -> None:
@@ -300,14 +398,24 @@ class SessionLifecycle:
             or session.state.connected
         ):
             return
-        if self._node.expires_in(session.state) > 0:
-            return
-        self._node.counters.expired += 1
-        self._end("expired")
+        expires = self._node.expires_in(session.state) <= 0
+        if session.state.will is not None and (
+            expires or self._node.will_due_in(session.state) <= 0
+        ):
+            if not self._load_will(lambda: self._on_expire(_message)):
+                return
+            self._fire_will(None)
+        if expires:
+            self._node.counters.expired += 1
+            self._end("expired")
+        else:
+            self._node.directory.watch_expiry(session.state)
 
     def _end(self, reason: str) -> None:
         """Remove the session, which has no connection, with all it holds."""
         session = self._session
+        if session.state.will is not None:
+            self._fire_will(None)
         self._subscriptions.forget()
         at = session.emit(SessionExpired(session.name, reason))
         _log.debug(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from eventstore.format import Position
     from eventstore.log import StoredMessages
     from projections.state import SessionState
-    from protocol.mqtt import ConnectCode, Publishes
+    from protocol.mqtt import ConnectCode, ConnectProperties, Publishes
 
 
 class Paused(Protocol):
@@ -44,6 +44,8 @@ class ClientConnection(OutputSink, Paused, Protocol):
     """It is about to be closed: what it sent and nobody has handled yet does not count."""
     deep_filter: str | None
     """The one filter with more wildcards than others may have."""
+    id_assigned: bool
+    """The client has its identifier from the broker."""
     given_id: str
     """The client identifier that the client has for itself; others see ``client_id``."""
     host: str
@@ -51,11 +53,15 @@ class ClientConnection(OutputSink, Paused, Protocol):
     identity: Verdict | None
     last_read: float
     """When something was read behind the CONNECT, seconds of the node's clock."""
+    max_packet: int
+    """Bytes of the largest packet that the client may send."""
     messages_in: int
     messages_out: int
     pace: float
     """The part of the usual work that this client may cause in one turn while others wait."""
     packets_in: int
+    properties: ConnectProperties | None
+    """What the CONNECT of a client at level 5 said; None: it speaks MQTT 3.1 or 3.1.1."""
     session: Session | None
     starved: bool
     """Something was queued because too much waited at the gate already."""
@@ -91,8 +97,11 @@ class ClientConnection(OutputSink, Paused, Protocol):
     def refuse(self, code: ConnectCode, reason: str) -> None:
         """Answer the CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
 
-    def close(self, reason: str) -> None:
-        """Close the connection once what waits at the gate for it has been written."""
+    def close(self, reason: str, code: int = 0) -> None:
+        """Close the connection once what waits at the gate for it has been written.
+
+        ``code`` is the reason code for a client at level 5; 0: what stands for ``reason``.
+        """
 
     def close_soon(self, reason: str) -> None:
         """Close the connection when what it was told before is done."""

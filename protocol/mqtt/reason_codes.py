@@ -130,6 +130,7 @@ FOR_CONNECT_CODES: Mapping[ConnectCode, ReasonCode] = MappingProxyType(
 
 REFUSALS: Mapping[str, ReasonCode] = MappingProxyType(
     {
+        "authentication_method": ReasonCode.BAD_AUTHENTICATION_METHOD,
         "flapping": ReasonCode.CONNECTION_RATE_EXCEEDED,
         "login_revoked": ReasonCode.NOT_AUTHORIZED,
         "other_user": ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
@@ -161,6 +162,7 @@ ENDINGS: Mapping[str, ReasonCode] = MappingProxyType(
         "not_permitted": ReasonCode.NOT_AUTHORIZED,
         "publish_rate": ReasonCode.MESSAGE_RATE_TOO_HIGH,
         "qos2_rejected": ReasonCode.QOS_NOT_SUPPORTED,
+        "receive_maximum": ReasonCode.RECEIVE_MAXIMUM_EXCEEDED,
         "removed": ReasonCode.ADMINISTRATIVE_ACTION,
         "session_failed": ReasonCode.UNSPECIFIED_ERROR,
         "session_lost": ReasonCode.UNSPECIFIED_ERROR,

@@ -24,7 +24,7 @@ from actors.inspection.requests import Refused
 from actors.kernel import kernel
 from actors.maintenance import retention
 from actors.routing import router
-from actors.session import publisher, session
+from actors.session import packet_handler, publisher, subscription_handler
 from eventstore.format import (
     LogArchived,
     LogCut,
@@ -642,9 +642,9 @@ def small_parts(*, wanted: bool) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if wanted:
             patch.setattr(kernel, "LATER_SLICE", 0.0)
-            patch.setattr(session, "_FILTERS_AT_ONCE", 1)
-            patch.setattr(session, "_RELEASED_AT_ONCE", 1)
-            patch.setattr(session, "_RETAINED_AT_ONCE", 1)
+            patch.setattr(subscription_handler, "_FILTERS_AT_ONCE", 1)
+            patch.setattr(packet_handler, "_RELEASED_AT_ONCE", 1)
+            patch.setattr(subscription_handler, "_RETAINED_AT_ONCE", 1)
             patch.setattr(publisher, "_ENOUGH", 0.0)
             patch.setattr(connection, "_PACKETS_AT_ONCE", 1)
             patch.setattr(connection, "_LARGE", 40)

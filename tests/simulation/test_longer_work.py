@@ -12,7 +12,7 @@ from actors.kernel import kernel
 from actors.limits.subscription_rate import Changes
 from actors.node.read_pause import ReadPause
 from actors.options.limit_options import LimitOptions, Quota
-from actors.session import publisher, session
+from actors.session import publisher, subscription_handler
 from eventstore.format import Subscribed
 from simulation.world import SimClient, World, simulate
 
@@ -30,7 +30,7 @@ def test_a_large_subscribe_is_granted_in_parts_and_answered_once() -> None:
             assert isinstance(answer, p.Suback)
             assert list(answer.codes) == [1] * len(MANY)
             granted = [one for one in world.disk.events() if isinstance(one, Subscribed)]
-            assert len(granted) == -(-len(MANY) // session._FILTERS_AT_ONCE)
+            assert len(granted) == -(-len(MANY) // subscription_handler._FILTERS_AT_ONCE)
             assert world.broker.kernel.parts - parts >= len(granted) - 1
 
     simulate(scenario)
@@ -142,7 +142,7 @@ def test_many_retained_messages_are_replayed_in_order_of_age() -> None:
     async def scenario() -> None:
         async with World(max_ack_pending=100_000).running() as world:
             writer = await world.connect("w")
-            count = 2 * session._RETAINED_AT_ONCE + 7
+            count = 2 * subscription_handler._RETAINED_AT_ONCE + 7
             for first in range(0, count, 500):
                 writer.send(
                     *(

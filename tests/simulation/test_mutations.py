@@ -14,6 +14,7 @@ from actors.maintenance.archive_hold import ArchiveGuard
 from actors.routing.router import Router
 from actors.session import decisions
 from actors.session.context import NodeContext
+from actors.session.decisions import queueing
 from actors.session.publisher import Publisher
 from eventstore.format import (
     INDEX_BITS,
@@ -179,7 +180,7 @@ def routes_to_the_lowest_qos(patch: Patch) -> None:
 
 
 def ignores_the_window(patch: Patch) -> None:
-    patch.setattr(decisions, "room", lambda _state, _held, _window: 1000)
+    patch.setattr(queueing, "room", lambda _state, _held, _window: 1000)
 
 
 def lets_new_messages_overtake_those_that_wait(patch: Patch) -> None:
@@ -195,7 +196,8 @@ def lets_new_messages_overtake_those_that_wait(patch: Patch) -> None:
 
 
 def uses_packet_identifiers_twice(patch: Patch) -> None:
-    patch.setattr(decisions, "take_packet_ids", lambda _state, count: list(range(1, count + 1)))
+    for module in (decisions, queueing):
+        patch.setattr(module, "take_packet_ids", lambda _state, count: list(range(1, count + 1)))
 
 
 def cuts_off_what_is_not_archived(patch: Patch) -> None:
