@@ -9,10 +9,6 @@ from harness import packets as p
 
 from actors.node import backpressure
 from actors.node.read_pause import ReadPause
-<<<<<<< HEAD
-from actors.node import backpressure
-=======
->>>>>>> rooms
 from actors.session import delivery
 from simulation.world import SimClient, World, simulate
 
