@@ -130,9 +130,7 @@ class Connection(SocketActor):
 
     def __init__(self, node: NodeContext, listener: Listener) -> None:
         super().__init__(node)
-        self._decoder = Decoder(
-            listener.options.max_packet_size, _PACKETS_AT_ONCE, listener.level5
-        )
+        self._decoder = Decoder(listener.options.max_packet_size, _PACKETS_AT_ONCE, listener.level5)
         self._behind = 0
         """Reads that are handled behind those of clients that send little."""
         self._bites: InputThrottle | None = InputThrottle(self)
@@ -441,9 +439,7 @@ class Connection(SocketActor):
         if self.properties is not None and self.connected_ms and not self._ended:
             code = code or ENDINGS.get(reason, 0)
             if code:
-                self._farewell = answers.disconnect(
-                    code, limit=self.properties.maximum_packet_size
-                )
+                self._farewell = answers.disconnect(code, limit=self.properties.maximum_packet_size)
         self._end(reason, code=code)
         self._linger(session)
 

@@ -317,7 +317,7 @@ class Turn:
         node = self._node
         router = node.router
         route = router.routes.get(raw)
-        if route is None or route.denied or raw[0] == _RESERVED:
+        if route is None or route.denied or route.no_local or raw[0] == _RESERVED:
             return None
         if not route.targets:
             if node.limits.topics.refuses_topic(raw) is not None:
@@ -343,7 +343,7 @@ class Turn:
         if ref is None or message is None or node.state.retained.known(session.name, ref):
             return 0
         route = node.router.routes.get(message.topic)
-        if route is None or route.denied or len(route.targets) > _RECEIVERS:
+        if route is None or route.denied or route.no_local or len(route.targets) > _RECEIVERS:
             return 0
         if len(session.name) > _NAME or message.topic in node.router.births:
             return 0
@@ -425,8 +425,10 @@ class Turn:
         """Send messages of QoS 0, which nothing records, as they came."""
         node = self._node
         tell, journal, meters = node.kernel.tell, node.journal, node.counters
-        columns = zip(messages.origins, messages.routes, messages.payloads, strict=True)
-        for origin, route, packet in columns:
+        columns = zip(
+            messages.origins, messages.routes, messages.topics, messages.payloads, strict=True
+        )
+        for origin, route, topic, packet in columns:
             origin.caused += len(route.targets)
             node.router.deliveries += len(route.targets)
             for target in route.targets:
@@ -435,8 +437,13 @@ class Turn:
                     continue
                 session = actor.session
                 connection = session.connection
-                if connection is None or not connection.writable or not actor.free:
-                    batch = Batch(0, (), (), (), packets=(packet,), origin=origin)
+                if (
+                    connection is None
+                    or not connection.writable
+                    or not actor.free
+                    or connection.properties is not None
+                ):
+                    batch = Batch(0, (topic,), (), (), packets=(packet,), origin=origin)
                     if actor.stopped:
                         tell(node.directory.session(target.session), Outgoing(target, batch, 0))
                     else:
@@ -496,6 +503,7 @@ class _Sending:
         connection, state = session.connection, session.state
         if (
             connection is None
+            or connection.properties is not None
             or session in self._aside
             or state.waiting
             or not session.may_send(connection)

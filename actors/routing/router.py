@@ -23,6 +23,7 @@ from weakref import WeakSet
 from actors.options.bridge_options import REQUESTS
 from actors.routing.wildcard_patterns import Patterns
 from protocol.mqtt import FilterTrie, certificate_topic, is_reserved_topic
+from protocol.mqtt5 import NO_LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -58,12 +59,14 @@ class SubscriptionObserver(Protocol):
 class Subscriber:
     """One subscription of one session, as the index knows it."""
 
-    __slots__ = ("__weakref__", "actor", "ended", "filter", "guard", "qos", "session")
+    __slots__ = ("__weakref__", "actor", "ended", "filter", "guard", "options", "qos", "session")
 
     def __init__(self, session: str, topic_filter: str, qos: int) -> None:
         self.session = session
         self.filter = topic_filter
         self.qos = qos
+        self.options = 0
+        """Subscription options of MQTT 5 beside the QoS."""
         self.actor: LoopActor | None = None
         """Who delivers; None while the session is offline."""
         self.guard: TopicAcl | None = None
@@ -84,7 +87,7 @@ _Receivers: TypeAlias = tuple[tuple[Subscriber, ...], tuple[Subscriber, ...]]
 class Route:
     """The subscribers of a topic, one for each session. Compared by identity."""
 
-    __slots__ = ("denied", "targets")
+    __slots__ = ("denied", "no_local", "targets")
 
     def __init__(
         self, targets: tuple[Subscriber, ...], denied: tuple[Subscriber, ...] = ()
@@ -92,6 +95,8 @@ class Route:
         self.targets = targets
         self.denied = denied
         """Who subscribed and may not have the messages."""
+        self.no_local = any(target.options & NO_LOCAL for target in targets)
+        """Some do not get what they publish themselves."""
 
 
 NOWHERE = Route(())
@@ -257,6 +262,21 @@ class Router:
                 without[found.session] = found
         return tuple(best.values()), tuple(without.values())
 
+    def not_local(self, topic: str, session: str) -> Subscriber | None:
+        """Return the subscription by which a session gets what it publishes itself, if any."""
+        found: Subscriber | None = None
+        for one in self.matching(topic):
+            if (
+                isinstance(one, Subscriber)
+                and one.session == session
+                and not one.ended
+                and not one.options & NO_LOCAL
+                and (one.guard is None or one.guard.may_read(topic))
+                and (found is None or one.qos > found.qos)
+            ):
+                found = one
+        return found
+
     def _enough(self, thawed: int, until: float) -> bool:
         """Return whether no further passive session is to be activated: some have much to keep."""
         return thawed >= _THAWED_AT_ONCE or self.clock() >= until
@@ -304,9 +324,14 @@ class Router:
         return found.guard is not before
 
     def subscribe(
-        self, session: str, topic_filter: str, qos: int, access: TopicAcl | None = None
+        self,
+        session: str,
+        topic_filter: str,
+        qos: int,
+        access: TopicAcl | None = None,
+        options: int = 0,
     ) -> Subscriber:
-        """Add a subscription, or change the QoS of the one with this filter.
+        """Add a subscription, or change QoS and options of the one with this filter.
 
         ``access`` says what the client may have; None: everything, or it is offline.
         """
@@ -320,6 +345,9 @@ class Router:
             if is_reserved_topic(topic_filter):
                 self.system.add(found)
         found.qos = qos
+        if found.options != options:
+            found.options = options
+            self.routes.forget()  # they have it
         self._guard(found, access)
         self.routes.changed(topic_filter)
         return found
@@ -420,12 +448,12 @@ class Router:
 
     def restore(self, state: SessionState) -> None:
         """Bring the index in line with a session's state: after recovery or a rebuild."""
-        wanted = {held.filter: held.qos for held in state.active()}
+        wanted = {held.filter: held for held in state.active()}
         for found in self.subscribers(state.session):
             if found.filter not in wanted:
                 self.unsubscribe(state.session, found.filter)
-        for topic_filter, qos in wanted.items():
-            self.subscribe(state.session, topic_filter, qos)
+        for topic_filter, held in wanted.items():
+            self.subscribe(state.session, topic_filter, held.qos, options=held.options)
 
 
 def _never(_topic: bytes) -> bool:

@@ -13,7 +13,7 @@ from actors.limits.rejection_log import Refusals
 from actors.session.publisher import select
 from eventstore.display import escaped
 from eventstore.format import MessageDropped
-from protocol.mqtt import is_reserved_filter
+from protocol.mqtt import ReasonCode, is_reserved_filter
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -138,10 +138,13 @@ class Authorizer:
         gone = set(refused)
         return select(packet, [at for at in range(len(packet)) if at not in gone])
 
-    def refuses(self, connection: ClientConnection, topic_filter: str) -> bool:
-        """Say whether a subscription is refused, but for the number of them."""
+    def refuses(self, connection: ClientConnection, topic_filter: str) -> int:
+        """Return the reason code for which a subscription is refused; 0: it is not.
+
+        The number of subscriptions is not looked at.
+        """
         if is_reserved_filter(topic_filter):
-            return True
+            return ReasonCode.TOPIC_FILTER_INVALID
         reason = self._node.limits.topics.refuses_filter(topic_filter, 0, new=False)
         if reason == "wildcards" and connection.deep_filter in (None, topic_filter):
             reason = None  # the standard has no such bound: one does no harm
@@ -149,12 +152,12 @@ class Authorizer:
         if reason is not None:
             now = self._node.clock.monotonic()
             self._node.limits.refused.add(reason, now, client=connection.client_id)
-            return True
+            return ReasonCode.QUOTA_EXCEEDED
         access = connection.access
         if access is not None and not access.may_subscribe(topic_filter):
             self._tell("subscribe", connection.client_id, topic_filter, connection)
-            return True
-        return False
+            return ReasonCode.NOT_AUTHORIZED
+        return 0
 
     def allows_pattern(
         self, session: str, connection: ClientConnection, topic_filter: str, fresh: set[int]

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 from actors.node.backpressure import BACKLOG, Backlog
 from actors.node.read_pause import ReadPause
 from actors.session import decisions
+from actors.session.level5.delivery_encoder import DeliveryEncoder
 from actors.session.messages import AckCheck, Batch, GoOnSending, Outgoing
 from eventstore.format import (
     INDEX_BITS,
     Delivered,
+    Expired,
     MessageDropped,
     Position,
     Queued,
@@ -32,10 +34,12 @@ from protocol.mqtt import PacketType, PublishEncoder, acks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from actors.routing.router import Subscriber
     from actors.session.context import NodeContext
     from actors.session.ports import ClientConnection
     from actors.session.session import Session
     from projections.state import InFlight
+    from protocol.mqtt import ConnectProperties
 
 _DRAIN_AT_ONCE = 1024
 """Messages taken from the queue in one step."""
@@ -61,6 +65,7 @@ class Delivery:
         "_backlog",
         "_draining",
         "_dropped",
+        "_encoder",
         "_held",
         "_held_bytes",
         "_in_hand",
@@ -81,6 +86,8 @@ class Delivery:
         """Something that waited was dropped instead of sent."""
         self._draining = False
         """It goes on in another turn."""
+        self._encoder: DeliveryEncoder | None = None
+        """Encodes what the client is sent if it speaks MQTT 5."""
         self._backlog: Backlog | None = None
         """Publishers that wait until less waits for this client; None: there are none."""
         self.drained = 0
@@ -96,6 +103,11 @@ class Delivery:
         """True while messages are being read from the log."""
         return self._after_load is not None
 
+    @property
+    def resuming(self) -> bool:
+        """True while something is still to be sent again after a reconnect."""
+        return bool(self._again)
+
     def deliver(self, message: Outgoing) -> None:
         """Send, queue or drop what a subscription says is to be delivered."""
         subscriber, batch, qos = message
@@ -104,8 +116,13 @@ class Delivery:
             or self._node.state.sessions.get(self._session.name) is not self._session.state
         ):
             return
+        encoder = self._encoder
+        if encoder is not None and encoder.limit:
+            batch = self._without_too_large(encoder, message)
+            if not len(batch):
+                return
         if not qos:
-            self._send_qos0(batch)
+            self._send_qos0(subscriber, batch)
             return
         connection = self._session.connection
         ready = connection is not None and self._may_send(connection) and not self._again
@@ -131,7 +148,10 @@ class Delivery:
             elif type(event) is Queued:
                 queued = covered
         if sent and connection is not None:
-            data = batch.prepared(qos).render(delivery.packet_ids, 0, sent)
+            if encoder is None:
+                data = batch.prepared(qos).render(delivery.packet_ids, 0, sent)
+            else:
+                data = encoder.render(batch, subscriber, qos, delivery.packet_ids, sent)
             self._node.journal.send_when_durable(connection, data)
             self._node.counters.gave(connection, qos, sent, len(data))
             self.expect_acks()
@@ -181,13 +201,30 @@ class Delivery:
             messages = map(Message, batch.topics[start:stop], payloads)
             held.update(zip(batch.refs[start:stop], messages, strict=True))
 
-    def _send_qos0(self, batch: Batch) -> None:
+    def _without_too_large(self, encoder: DeliveryEncoder, message: Outgoing) -> Batch:
+        """Return a batch without what the client does not accept, which is recorded as dropped."""
+        subscriber, batch, qos = message
+        large = encoder.too_large(batch, subscriber, qos)
+        if not large:
+            return batch
+        name = self._session.name
+        refs = [batch.refs[at] for at in large] if qos else ()
+        for event in decisions.dropped(name, "packet_too_large", refs, subscriber.filter):
+            self._session.emit(event)
+        self._node.count_dropped("packet_too_large", len(large), client=name)
+        gone = set(large)
+        return batch.select([at for at in range(len(batch)) if at not in gone])
+
+    def _send_qos0(self, subscriber: Subscriber, batch: Batch) -> None:
         connection = self._session.connection
         if connection is None:
             return
         node = self._node
         if connection.unsent < node.options.max_outbound_bytes:
-            data = batch.at_qos0()
+            if self._encoder is None:
+                data = batch.at_qos0()
+            else:
+                data = self._encoder.render(batch, subscriber, 0)
             if batch.gated or (batch.qos and not batch.retain):
                 # The publication is being recorded. Until it is, a crash may undo it, and its
                 # publisher send it again: nobody must have seen it by then [MQTT-4.3.3-2].
@@ -289,26 +326,50 @@ class Delivery:
     def _send_permitted(
         self, connection: ClientConnection, run: decisions.WaitingRun, messages: list[Message]
     ) -> int:
-        """Send the first messages of a run that the client may have, drop those that it may not.
+        """Send the first messages of a run, but for what the client may or can not have.
 
         They were queued while it was away, or when it might have them. Returns payload bytes.
         """
-        access = connection.access
-        if access is None:
+        access, encoder = connection.access, self._encoder
+        limited = encoder is not None and encoder.limit
+        if access is None and not limited and not any(message.expires for message in messages):
             return self._send_waiting(connection, run, messages)
+        now_ms, flags = self._node.clock.time_ms(), (run.qos, run.retain)
+
+        def why_not(message: Message) -> str:
+            if message.expires and message.expires * 1000 <= now_ms:
+                return "expired"
+            if access is not None and not access.read[message.topic]:
+                return "not_permitted"
+            if encoder is not None and encoder.is_too_large(message, flags, now_ms):
+                return "packet_too_large"
+            return ""
+
         size = at = 0
-        for permitted, group in groupby(messages, lambda message: access.read[message.topic]):
+        for reason, group in groupby(messages, why_not):
             some = [*group]
             part = run._replace(refs=run.refs[at : at + len(some)])
             at += len(some)
-            if permitted:
+            if not reason:
                 size += self._send_waiting(connection, part, some)
                 continue
             queued = sum(len(message.payload) for message in some)
             self._dropped = True
-            self._node.drop_denied(self._session.name, part.refs, run.held.filter, queued)
+            self._drop_waiting(reason, part, queued)
             self.let_go(part.refs)
         return size
+
+    def _drop_waiting(self, reason: str, run: decisions.WaitingRun, queued: int) -> None:
+        """Record that messages leave the head of a queue unsent."""
+        name, topic_filter = self._session.name, run.held.filter
+        if reason == "not_permitted":
+            self._node.drop_denied(name, run.refs, topic_filter, queued)
+        elif reason == "expired":
+            self._session.emit(Expired(name, topic_filter, to_runs(run.refs), queued))
+            self._node.count_dropped("expired", len(run.refs), client=name)
+        else:
+            for event in decisions.dropped(name, reason, run.refs, topic_filter, queued):
+                self._count_dropped(event, self._session.emit(event))
 
     def _send_waiting(
         self, connection: ClientConnection, run: decisions.WaitingRun, messages: list[Message]
@@ -317,9 +378,7 @@ class Delivery:
         count = len(messages)
         refs = run.refs[:count]
         packet_ids = decisions.take_packet_ids(self._session.state, count)
-        topics = [message.topic for message in messages]
-        payloads = [message.payload for message in messages]
-        size = sum(map(len, payloads))
+        size = sum(len(message.payload) for message in messages)
         event = Delivered(
             self._session.name,
             run.held.filter,
@@ -330,7 +389,7 @@ class Delivery:
             queued=size,
         )
         self._session.emit(event)
-        data = PublishEncoder(topics, payloads, run.qos, retain=run.retain).render(packet_ids)
+        data = self._encode(messages, (run.qos, run.retain), packet_ids)
         self._node.journal.send_when_durable(connection, data)
         self._node.counters.gave(connection, run.qos, count, len(data))
         self.drained += count
@@ -339,6 +398,34 @@ class Delivery:
         return size
 
     # Sending again.
+
+    def attach(self, properties: ConnectProperties | None) -> None:
+        """Send to a client that connected; ``properties`` are those of its CONNECT at level 5."""
+        self._encoder = (
+            DeliveryEncoder(self._session.state, properties) if properties is not None else None
+        )
+
+    def subscriptions_changed(self) -> None:
+        """Look anew at the subscriptions."""
+        if self._encoder is not None:
+            self._encoder.subscriptions_changed()
+
+    def _encode(
+        self,
+        messages: Sequence[Message],
+        flags: tuple[int, bool],
+        packet_ids: Sequence[int],
+        *,
+        dup: bool = False,
+    ) -> bytes:
+        """Encode messages that waited or are sent again; ``flags`` are QoS and RETAIN."""
+        if self._encoder is not None:
+            now_ms = self._node.clock.time_ms()
+            return self._encoder.render_messages(messages, flags, packet_ids, now_ms, dup=dup)
+        topics = [message.topic for message in messages]
+        payloads = [message.payload for message in messages]
+        prepared = PublishEncoder(topics, payloads, flags[0], retain=flags[1])
+        return prepared.render(packet_ids, dup=dup)
 
     def resume(self) -> None:
         """Send again what the client did not complete, then what waits [MQTT-4.4.0-1]."""
@@ -385,13 +472,9 @@ class Delivery:
         parts = []
         for flags, run in _by_flags([(pid, state.inflight[pid]) for pid in unacked]):
             messages = [found[sent.ref] for _, sent in run]
-            prepared = PublishEncoder(
-                [message.topic for message in messages],
-                [message.payload for message in messages],
-                flags & QOS_MASK,
-                retain=bool(flags & RETAIN_FLAG),
-            )
-            parts.append(prepared.render([pid for pid, _ in run], dup=True))
+            numbers = [pid for pid, _ in run]
+            sent_as = flags & QOS_MASK, bool(flags & RETAIN_FLAG)
+            parts.append(self._encode(messages, sent_as, numbers, dup=True))
             self._node.counters.gave(connection, flags & QOS_MASK, len(run), len(parts[-1]))
         self.let_go([state.inflight[pid].ref for pid in unacked])
         self._session.emit(Redelivered(self._session.name, to_runs(unacked), cause))
@@ -411,6 +494,8 @@ class Delivery:
     def expect_acks(self) -> None:
         """Look after ``ack_wait`` whether what was sent was acknowledged."""
         wait = self._node.options.ack_wait
+        if self._encoder is not None:
+            return  # nothing is sent again to a client at level 5 that stays [MQTT-4.4.0-1]
         if wait and not self._ack_check_set:
             self._ack_check_set = True
             self._node.timers.remind(wait, self._remember_acks)
@@ -423,7 +508,8 @@ class Delivery:
         """Send again what was not acknowledged within ``ack_wait``."""
         connection, state = self._session.connection, self._session.state
         wait = self._node.options.ack_wait
-        if connection is None or not wait or not (state.inflight or state.releasing):
+        nothing = not (state.inflight or state.releasing)
+        if connection is None or not wait or nothing or self._encoder is not None:
             self._ack_check_set = False
             return
         late = self._node.clock.time_ms() - int(wait * 1000)

@@ -145,6 +145,7 @@ class SessionLifecycle:
             self._arm_will(connect)
         session.connection = self._publisher.origin = connection
         self._node.directory.came_online(session)
+        self._delivery.attach(connect.properties)
         accepted = self._connack(connection, connect, resumed=resumed)
         session.answer(connection, accepted)
         self._node.journal.order_behind(connection)

@@ -28,12 +28,6 @@ is yielded to wait for so many seconds first."""
 SAME_TURN: Final = object()
 """Yielded by longer work: the next part belongs to the same turn, the event loop may come."""
 
-NEXT_TURN: Final = object()
-"""Yielded by longer work: the next part is a turn of its own, others come in between. A number
-is yielded to wait for so many seconds first."""
-SAME_TURN: Final = object()
-"""Yielded by longer work: the next part belongs to the same turn, the event loop may come."""
-
 
 class Batch:
     """Messages on their way to everybody whose subscription matches them all.

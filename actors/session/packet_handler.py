@@ -13,15 +13,18 @@ from actors.session.messages import NEXT_TURN, Packets
 from actors.session.publisher import select
 from eventstore.format import from_runs
 from protocol.mqtt import (
+    FAILURE,
     PINGRESP,
     Acks,
     PacketType,
     Pingreq,
     Publishes,
+    ReasonCode,
     Subscribe,
     Unsubscribe,
     acks,
 )
+from protocol.mqtt5 import answers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
+_NOT_FOUND: Final = int(ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
 _RELEASED_AT_ONCE: Final = 256
 """Packet identifiers of a run of PUBRELs that are handled in one turn."""
 
@@ -126,8 +130,27 @@ class PacketHandler:
                 self._publisher.publish(session, permitted)
         if qos and ids:
             kind = PacketType.PUBACK if qos == 1 else PacketType.PUBREC
-            self._acknowledge(connection, kind, ids)
+            reasons: Sequence[int] = ()
+            if connection.properties is not None:
+                reasons = self._reasons(connection, packet)
+            self._acknowledge(connection, kind, ids, reasons[: len(ids)])
         return rest
+
+    def _reasons(self, connection: ClientConnection, packet: Publishes) -> Sequence[int]:
+        """Return the reason codes of some messages; empty if all are accepted."""
+        codes: dict[bytes, int] = {}
+        for topics in self._publisher.refused_topics(packet).values():
+            codes.update(dict.fromkeys(topics, ReasonCode.TOPIC_NAME_INVALID))
+        if connection.access is not None:
+            denied = connection.access.denied(packet.topics)
+            codes.update(dict.fromkeys(denied, ReasonCode.NOT_AUTHORIZED))
+        if not codes:
+            return ()
+        inbound = self._session.state.inbound if packet.qos == 2 else {}
+        return [
+            0 if packet_id in inbound else codes.get(topic, 0)
+            for topic, packet_id in zip(packet.topics, packet.packet_ids, strict=True)
+        ]
 
     def _without_too_large(self, connection: ClientConnection, packet: Publishes) -> Publishes:
         """Close the connection if the log has no room for a message; return those before it."""
@@ -148,15 +171,14 @@ class PacketHandler:
     def _on_acks(self, connection: ClientConnection, packet: Acks) -> Acks | None:
         """Handle acknowledgements; return those that are too many for one turn."""
         session = self._session
-        kind, ids = packet.kind, packet.packet_ids
+        kind, ids, reasons = packet.kind, packet.packet_ids, packet.reasons
         event: Event | None
         if kind is PacketType.PUBACK:
-            event = decisions.acked(session.state, ids)
+            event = decisions.acked(session.state, ids, reasons)
         elif kind is PacketType.PUBREC:
-            event = decisions.received(session.state, ids)
-            self._acknowledge(connection, PacketType.PUBREL, ids)
+            event = self._on_received(connection, ids, reasons)
         elif kind is PacketType.PUBCOMP:
-            event = decisions.completed(session.state, ids)
+            event = decisions.completed(session.state, ids, reasons)
         else:
             most = session.at_once(_RELEASED_AT_ONCE)
             rest = self._on_release(connection, ids[:most])
@@ -164,9 +186,32 @@ class PacketHandler:
             return Acks(kind, rest) if rest else None
         if event is not None:
             session.emit(event)
-            if session.state.queued:
+            if session.state.queued or self._delivery.resuming:
                 self._delivery.drain()
         return None
+
+    def _on_received(
+        self, connection: ClientConnection, ids: list[int], reasons: Sequence[int]
+    ) -> Event | None:
+        """Handle PUBRECs: those without an error are answered with PUBREL."""
+        state = self._session.state
+        if connection.properties is None:
+            event = decisions.received(state, ids)
+            self._acknowledge(connection, PacketType.PUBREL, ids)
+            return event
+        if any(reason >= FAILURE for reason in reasons):
+            pairs = list(zip(ids, reasons, strict=True))
+            ended = [(pid, reason) for pid, reason in pairs if reason >= FAILURE]
+            refused = decisions.refused(state, [one[0] for one in ended], [one[1] for one in ended])
+            if refused is not None:
+                self._session.emit(refused)
+            ids = [pid for pid, reason in pairs if reason < FAILURE]
+        known = state.inflight.keys() | state.releasing.keys()
+        codes = [0 if pid in known else _NOT_FOUND for pid in ids]
+        received = decisions.received(state, ids)
+        if ids:
+            self._acknowledge(connection, PacketType.PUBREL, ids, codes)
+        return received
 
     def _on_release(self, connection: ClientConnection, packet_ids: list[int]) -> list[int]:
         """Let QoS 2 messages take effect; answer with PUBCOMP in any case.
@@ -175,6 +220,10 @@ class PacketHandler:
         """
         session = self._session
         rest: list[int] = []
+        codes: dict[int, int] = {}
+        if connection.properties is not None:
+            known_ids = session.state.inbound
+            codes = {pid: _NOT_FOUND for pid in packet_ids if pid not in known_ids}
         events = decisions.released(session.state, packet_ids)
         if events:
             refs = [ref for event in events for ref in from_runs(event.refs)]
@@ -202,7 +251,8 @@ class PacketHandler:
                     self._publisher.release(chosen, messages, took_effect, retain=retain)
             self._delivery.let_go(refs)
         if connection is session.connection:
-            self._acknowledge(connection, PacketType.PUBCOMP, packet_ids)
+            reasons = [codes.get(pid, 0) for pid in packet_ids] if codes else ()
+            self._acknowledge(connection, PacketType.PUBCOMP, packet_ids, reasons)
         return rest
 
     def _release_loaded(self, connection: ClientConnection, packet_ids: list[int]) -> None:
@@ -211,6 +261,11 @@ class PacketHandler:
             self._session.handle_next(Packets(connection, [Acks(PacketType.PUBREL, rest)]))
 
     def _acknowledge(
-        self, connection: ClientConnection, kind: PacketType, packet_ids: Sequence[int]
+        self,
+        connection: ClientConnection,
+        kind: PacketType,
+        packet_ids: Sequence[int],
+        reasons: Sequence[int] = (),
     ) -> None:
-        self._session.answer(connection, acks(kind, packet_ids), len(packet_ids))
+        data = answers.acks(kind, packet_ids, reasons) if reasons else acks(kind, packet_ids)
+        self._session.answer(connection, data, len(packet_ids))

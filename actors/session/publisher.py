@@ -15,7 +15,6 @@ from actors.session.messages import Batch, Outgoing, Publication, Withheld
 from eventstore.format import (
     ESCAPED,
     NAMES,
-    NO_BLOCKS,
     MessageDropped,
     MessagePublished,
     Position,
@@ -25,8 +24,10 @@ from eventstore.format import (
     format_position,
     to_runs,
 )
+from eventstore.format.property_blocks import NO_BLOCKS
 from eventstore.log import ENTRY_BYTES, Message, StoredMessages
 from protocol.mqtt import Publishes, is_reserved_topic
+from protocol.mqtt5 import NO_LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -249,23 +250,26 @@ class Publisher:
 
     def _acceptable(self, packet: Publishes) -> list[Publishes]:
         """Return the packet in parts that each fit into a record, without what is refused."""
-        distinct = set(packet.topics)
-        reserved = {
-            raw
-            for raw in distinct
-            if is_reserved_topic(raw.decode()) or (packet.retain and raw.startswith(_ANSWERS))
-        }
-        refused = {
-            "reserved_topic": reserved,
-            "topic_levels": set(filter(self._node.permissions.too_deep, distinct - reserved)),
-        }
-        for reason, topics in refused.items():
+        for reason, topics in self.refused_topics(packet).items():
             if topics:
                 packet = self._without(packet, topics, reason)
         if not len(packet):
             return []
         limit = self._node.options.max_record // 2
         return _split(packet, limit)
+
+    def refused_topics(self, packet: Publishes) -> dict[str, set[bytes]]:
+        """Return the topics of a packet that nobody may publish to, by the reason."""
+        distinct = set(packet.topics)
+        reserved = {
+            raw
+            for raw in distinct
+            if is_reserved_topic(raw.decode()) or (packet.retain and raw.startswith(_ANSWERS))
+        }
+        return {
+            "reserved_topic": reserved,
+            "topic_levels": set(filter(self._node.permissions.too_deep, distinct - reserved)),
+        }
 
     def _without(self, packet: Publishes, topics: set[bytes], reason: str) -> Publishes:
         """Return a packet without the messages on some topics, of which it is recorded why."""
@@ -458,6 +462,9 @@ class Publisher:
         self._count_caused(len(targets) * len(batch))
         tell = node.kernel.tell
         for target in targets:
+            if target.options & NO_LOCAL and target.session == self._name:
+                self._send_own(batch)
+                continue
             actor = target.actor
             if actor is not None and not actor.stopped:
                 tell(actor, batch)
@@ -467,6 +474,17 @@ class Publisher:
             qos = batch.qos if batch.qos < target.qos else target.qos
             if qos or actor is not None:
                 tell(node.directory.session(target.session), Outgoing(target, batch, qos))
+
+    def _send_own(self, batch: Batch) -> None:
+        """Give a session what it publishes, where it has a subscription without No Local."""
+        own: dict[Subscriber, list[int]] = defaultdict(list)
+        for at, raw in enumerate(batch.topics):
+            found = self._node.router.not_local(raw.decode(), self._name)
+            if found is not None:
+                own[found].append(at)
+        for found, chosen in own.items():
+            if found.actor is not None and not found.actor.stopped:
+                self._node.kernel.tell(found.actor, batch.select(chosen))
 
     def _count_caused(self, deliveries: int) -> None:
         """Count deliveries, and messages that are withheld, as work that the client causes."""

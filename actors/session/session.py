@@ -263,6 +263,10 @@ class Session(LoopActor):
         self._node.journal.send_when_durable(connection, data)
         self._node.counters.packets_out += packets
 
+    def subscriptions_changed(self) -> None:
+        """Look anew at what the subscriptions ask for beside messages."""
+        self._delivery.subscriptions_changed()
+
     # What the client gets.
 
     def _on_writable(self, message: Writable) -> None:

@@ -11,7 +11,8 @@ from actors.limits.subscription_rate import Changes
 from actors.session import decisions
 from actors.session.messages import NEXT_TURN, SAME_TURN, Regrant
 from actors.session.subscription import Subscription
-from protocol.mqtt import suback, unsuback
+from protocol.mqtt import FAILURE, SUBSCRIBE_FAILURE, ReasonCode, suback, unsuback
+from protocol.mqtt5 import RETAIN_HANDLING, SHARE, answers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,18 +60,21 @@ class SubscriptionHandler:
                 yield NEXT_TURN
             if connection.ended:
                 return
-            grant = self._grant(connection, filters[at:stop])
+            grant = self._grant(connection, packet, at, stop)
             codes += grant.codes
             # All are in the index before the event loop may come: what is published is not missed.
-            begun = [self._subscribe_to(connection, *one) for one in dict(grant.granted).items()]
+            begun = [self._subscribe_to(connection, *one) for one in grant.granted.items()]
+            if begun and connection.properties is not None:
+                session.subscriptions_changed()
             if stop == len(filters):
-                session.answer(connection, suback(packet.packet_id, codes))
+                session.answer(connection, _suback(connection, packet.packet_id, codes))
                 self._node.journal.order_behind(connection)
             for subscriber in begun:
                 # One that stands there again is replayed once.
                 if subscriber.filter not in replayed:
                     replayed.add(subscriber.filter)
-                    yield from self._replay(subscriber)
+                    if _replays(grant.granted[subscriber.filter]):
+                        yield from self._replay(subscriber)
             at = stop
             changes += len(begun)
         yield from self._rest(changes)
@@ -89,27 +93,32 @@ class SubscriptionHandler:
         return many and ("+" in topic_filter or "#" in topic_filter)
 
     def _grant(
-        self, connection: ClientConnection, filters: Sequence[tuple[str, int]]
+        self, connection: ClientConnection, packet: Subscribe, begin: int, stop: int
     ) -> decisions.Grant:
         """Decide on some filters of a SUBSCRIBE and record what is granted."""
         session = self._session
         node, fresh = self._node, set[int]()
         refused = Counter[str]()
 
-        def refuses(topic_filter: str) -> bool:
-            if node.permissions.refuses(connection, topic_filter):
-                return True
+        def refuses(topic_filter: str) -> int:
+            if connection.properties is not None and topic_filter.startswith(SHARE):
+                return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+            code = node.permissions.refuses(connection, topic_filter)
+            if code:
+                return code
             if node.permissions.allows_pattern(session.name, connection, topic_filter, fresh):
-                return False
+                return 0
             refused["wildcard_patterns"] += 1
-            return True
+            return ReasonCode.QUOTA_EXCEEDED
 
         grant = decisions.subscribe(
             session.state,
-            filters,
+            packet.filters[begin:stop],
             max_qos=1 if node.options.downgrade_qos2_subscribe else 2,
             refuses=refuses,
             most=node.options.bounds.max_subscriptions or sys.maxsize,
+            options=packet.options[begin:stop],
+            identifier=packet.identifier,
         )
         refused["subscriptions"] = grant.over
         for reason, count in refused.items():
@@ -121,14 +130,16 @@ class SubscriptionHandler:
         return grant
 
     def _subscribe_to(
-        self, connection: ClientConnection, topic_filter: str, qos: int
+        self, connection: ClientConnection, topic_filter: str, granted: decisions.GrantedFilter
     ) -> Subscriber:
         session = self._session
-        subscriber = self._node.router.subscribe(session.name, topic_filter, qos, connection.access)
+        subscriber = self._node.router.subscribe(
+            session.name, topic_filter, granted.qos, connection.access, granted.options
+        )
         known = subscriber.actor is not None
         actor = self.start(subscriber)
         if known:
-            session.kernel.tell(actor, Regrant(qos))
+            session.kernel.tell(actor, Regrant(granted.qos))
         return subscriber
 
     def _replay(self, subscriber: Subscriber) -> Iterator[object]:
@@ -168,6 +179,7 @@ class SubscriptionHandler:
         """Remove subscriptions in parts, then answer."""
         session = self._session
         filters, changes = list(dict.fromkeys(packet.filters)), 0
+        removed: set[str] = set()
         at = 0
         while at < len(filters):
             if at:
@@ -184,7 +196,10 @@ class SubscriptionHandler:
             for event in decisions.unsubscribe(session.state, gone):
                 session.emit(event)
             changes += len(gone)
-        session.answer(connection, unsuback(packet.packet_id))
+            if connection.properties is not None:
+                removed.update(gone)
+                session.subscriptions_changed()
+        session.answer(connection, _unsuback(connection, packet, removed))
         yield from self._rest(changes)
 
     def _rest(self, changes: int) -> Iterator[object]:
@@ -224,6 +239,33 @@ class SubscriptionHandler:
             if actor is not None and not actor.stopped:
                 actors.append(actor)
         self._node.directory.stop_all(actors)
+
+
+def _suback(connection: ClientConnection, packet_id: int, codes: Sequence[int]) -> bytes:
+    """Encode a SUBACK, as the client's level has it."""
+    if connection.properties is None:
+        older = [SUBSCRIBE_FAILURE if code >= FAILURE else code for code in codes]
+        return suback(packet_id, older)
+    return answers.suback(packet_id, codes, limit=connection.properties.maximum_packet_size)
+
+
+def _unsuback(connection: ClientConnection, packet: Unsubscribe, removed: set[str]) -> bytes:
+    """Encode an UNSUBACK: at level 5 it says which subscriptions there were."""
+    if connection.properties is None:
+        return unsuback(packet.packet_id)
+    codes = []
+    for topic_filter in packet.filters:
+        found = topic_filter in removed
+        removed.discard(topic_filter)  # one that stands there again is not there any more
+        codes.append(ReasonCode.SUCCESS if found else ReasonCode.NO_SUBSCRIPTION_EXISTED)
+    limit = connection.properties.maximum_packet_size
+    return answers.unsuback(packet.packet_id, codes, limit=limit)
+
+
+def _replays(granted: decisions.GrantedFilter) -> bool:
+    """Return whether a SUBSCRIBE asks for the retained messages of a filter [MQTT-3.3.1-9]."""
+    handling = (granted.options & RETAIN_HANDLING) >> 4
+    return not handling or (handling == 1 and granted.is_new)
 
 
 def _handled_at_once(filters: Sequence[str]) -> int:

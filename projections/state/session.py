@@ -58,6 +58,8 @@ class SubscriptionState:
     """Messages waiting, oldest first; None when none ever did."""
     queued_bytes: int = 0
     """Their payload bytes."""
+    options: int = 0
+    identifier: int = 0
 
 
 class InFlight(NamedTuple):
@@ -79,6 +81,7 @@ class Will(NamedTuple):
     retain: bool
     ref: Position
     """Position of the WillArmed event."""
+    delay: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -161,6 +164,9 @@ def _opened(state: SessionState, event: SessionOpened, _at: Position, _ms: int) 
 def _closed(state: SessionState, _event: SessionClosed, _at: Position, ms: int) -> None:
     state.connected = False
     state.closed_ms = ms
+    if _event.expiry is not None:
+        state.expiry = _event.expiry
+        state.clean = not _event.expiry
 
 
 def _taken_over(_state: SessionState, _event: SessionTakenOver, _at: Position, _ms: int) -> None:
@@ -168,10 +174,12 @@ def _taken_over(_state: SessionState, _event: SessionTakenOver, _at: Position, _
 
 
 def _subscribed(state: SessionState, event: Subscribed, _at: Position, _ms: int) -> None:
-    for topic_filter, qos in event.filters:
+    for at, (topic_filter, qos) in enumerate(event.filters):
         held = state.subscription(topic_filter)
         held.active = True
         held.qos = qos
+        held.options = event.options[at] if event.options else 0
+        held.identifier = event.identifier
 
 
 def _forget_if_done(state: SessionState, held: SubscriptionState) -> None:
@@ -284,7 +292,7 @@ def _completed(state: SessionState, event: Completed, _at: Position, _ms: int) -
 
 
 def _will_armed(state: SessionState, event: WillArmed, at: Position, _ms: int) -> None:
-    state.will = Will(event.topic, event.qos, event.retain, at)
+    state.will = Will(event.topic, event.qos, event.retain, at, event.delay)
 
 
 def _will_gone(

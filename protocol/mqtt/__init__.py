@@ -35,8 +35,8 @@ from protocol.mqtt.packets import (
     Subscribe,
     Unsubscribe,
     UserProperties,
-    cut_payloads,
     Will,
+    cut_payloads,
 )
 from protocol.mqtt.protocol_error import ProtocolError
 from protocol.mqtt.publish_runs import (
@@ -136,9 +136,9 @@ __all__ = [
     "connack",
     "connect_code",
     "count_alike",
-    "cut_payloads",
     "count_server_packets",
     "cut_columns",
+    "cut_payloads",
     "encode_length",
     "filters_overlap",
     "is_death",

@@ -390,6 +390,11 @@ def expiry_of(block: bytes) -> int | None:
     return int.from_bytes(block[1:5], "big")
 
 
+def count_down(block: bytes, left: int) -> bytes:
+    """Return a block with so many seconds left of its Message Expiry Interval, which it has."""
+    return encode_property(MESSAGE_EXPIRY, left) + block[5:]
+
+
 def is_payload_format_broken(block: bytes, payload: bytes) -> bool:
     """Say whether a block says of a payload that it is UTF-8, and it is not (reason 0x99)."""
     if not read_message_block(block).is_text:

@@ -17,8 +17,8 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from protocol.mqtt import MQTT_5, PID_BYTES, PublishEncoder, packet_heads
-from protocol.mqtt5.property_block import encode_property, expiry_of, with_length
-from protocol.mqtt5.property_table import MESSAGE_EXPIRY, SUBSCRIPTION_IDENTIFIER, TOPIC_ALIAS
+from protocol.mqtt5.property_block import count_down, encode_property, expiry_of, with_length
+from protocol.mqtt5.property_table import SUBSCRIPTION_IDENTIFIER, TOPIC_ALIAS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -220,7 +220,7 @@ def _end(block: bytes, waited: int, behind: bytes) -> bytes:
     if waited:
         expiry = expiry_of(block)
         if expiry is not None:
-            block = encode_property(MESSAGE_EXPIRY, max(0, expiry - waited)) + block[5:]
+            block = count_down(block, max(0, expiry - waited))
     return with_length(block + behind)
 
 

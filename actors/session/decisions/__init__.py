@@ -9,10 +9,11 @@ from actors.session.decisions.acknowledgements import (
     completed,
     in_parts,
     received,
+    refused,
     released,
     take_packet_ids,
 )
-from actors.session.decisions.granting import Grant, by_text, subscribe, unsubscribe
+from actors.session.decisions.granting import Grant, GrantedFilter, by_text, subscribe, unsubscribe
 from actors.session.decisions.queueing import (
     Delivery,
     DeliveryLimits,
@@ -31,6 +32,7 @@ __all__ = [
     "Delivery",
     "DeliveryLimits",
     "Grant",
+    "GrantedFilter",
     "WaitingRun",
     "acked",
     "by_text",
@@ -42,6 +44,7 @@ __all__ = [
     "next_waiting",
     "queued",
     "received",
+    "refused",
     "released",
     "room",
     "subscribe",

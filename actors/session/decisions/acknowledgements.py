@@ -9,6 +9,7 @@ from eventstore.format import (
     Acked,
     Completed,
     Received,
+    Refused,
     Released,
     to_runs,
 )
@@ -20,6 +21,8 @@ from projections.state import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from eventstore.format import Run
 
 T = TypeVar("T")
 
@@ -48,10 +51,17 @@ def take_packet_ids(state: SessionState, count: int) -> list[int]:
     return taken
 
 
-def acked(state: SessionState, packet_ids: Sequence[int]) -> Acked | None:
-    """Decide on PUBACKs: those that belong to a QoS 1 delivery complete it, others are ignored."""
+def acked(
+    state: SessionState, packet_ids: Sequence[int], reasons: Sequence[int] = ()
+) -> Acked | None:
+    """Decide on PUBACKs: those that belong to a QoS 1 delivery complete it, others are ignored.
+
+    ``reasons`` are the reason codes of MQTT 5; empty if all are 0.
+    """
     known = _known(state.inflight, packet_ids, 1)
-    return Acked(state.session, to_runs(known)) if known else None
+    if not known:
+        return None
+    return Acked(state.session, to_runs(known), reasons=_reasons_of(known, packet_ids, reasons))
 
 
 def received(state: SessionState, packet_ids: Sequence[int]) -> Received | None:
@@ -60,10 +70,34 @@ def received(state: SessionState, packet_ids: Sequence[int]) -> Received | None:
     return Received(state.session, to_runs(known)) if known else None
 
 
-def completed(state: SessionState, packet_ids: Sequence[int]) -> Completed | None:
+def refused(
+    state: SessionState, packet_ids: Sequence[int], reasons: Sequence[int]
+) -> Refused | None:
+    """Decide on PUBRECs with an error (MQTT 5): the QoS 2 deliveries end."""
+    known = _known(state.inflight, packet_ids, 2)
+    if not known:
+        return None
+    return Refused(state.session, to_runs(known), _reasons_of(known, packet_ids, reasons))
+
+
+def completed(
+    state: SessionState, packet_ids: Sequence[int], reasons: Sequence[int] = ()
+) -> Completed | None:
     """Decide on PUBCOMPs: those that answer a PUBREL complete the delivery."""
     known = _known(state.releasing, packet_ids, 2)
-    return Completed(state.session, to_runs(known)) if known else None
+    if not known:
+        return None
+    return Completed(state.session, to_runs(known), reasons=_reasons_of(known, packet_ids, reasons))
+
+
+def _reasons_of(
+    known: Sequence[int], packet_ids: Sequence[int], reasons: Sequence[int]
+) -> list[Run]:
+    """Return the column of reason codes for those packet identifiers that are known."""
+    if not any(reasons):
+        return []
+    of = dict(zip(packet_ids, reasons, strict=True))
+    return to_runs([of[pid] for pid in known])
 
 
 def _known(table: dict[int, InFlight], packet_ids: Sequence[int], qos: int) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from actors.session.decisions.queueing import dropped
@@ -16,7 +17,7 @@ from projections.state import (
     SessionState,
     linked,
 )
-from protocol.mqtt import SUBSCRIBE_FAILURE, is_reserved_filter
+from protocol.mqtt import ReasonCode, is_reserved_filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,15 +29,29 @@ _EVENT_TEXT = 64 * 1024
 """Characters of topic filters that go into one Subscribed event at most."""
 
 
+class GrantedFilter(NamedTuple):
+    """How a filter was granted."""
+
+    qos: int
+    options: int
+    """Those of MQTT 5, without the QoS."""
+    is_new: bool
+    """The session had no subscription with this filter."""
+
+
 class Grant(NamedTuple):
     """What a SUBSCRIBE gets."""
 
     codes: list[int]
-    """For each filter the granted QoS, or 0x80."""
-    granted: list[tuple[str, int]]
+    """For each filter the granted QoS, or the reason code of MQTT 5 for which it is refused."""
+    granted: dict[str, GrantedFilter]
     events: list[Event]
     over: int = 0
     """How many were refused because the session has as many as it may."""
+
+
+def _refuses_reserved(topic_filter: str) -> int:
+    return ReasonCode.TOPIC_FILTER_INVALID if is_reserved_filter(topic_filter) else 0
 
 
 def subscribe(
@@ -44,35 +59,50 @@ def subscribe(
     filters: Sequence[tuple[str, int]],
     *,
     max_qos: int,
-    refuses: Callable[[str], bool] = is_reserved_filter,
+    refuses: Callable[[str], int] = _refuses_reserved,
     most: int = sys.maxsize,
+    options: Sequence[int] = (),
+    identifier: int = 0,
 ) -> Grant:
     """Decide on a SUBSCRIBE: each filter is granted at its QoS (at most ``max_qos``), or refused.
 
     A filter that stands twice in a packet is handled as if it came in two [MQTT-3.8.4-4].
-    ``refuses`` says which filters nobody, or not this client, may subscribe to; ``most`` is how
-    many subscriptions a session may have.
+    ``refuses`` returns the reason code for which nobody, or not this client, may subscribe to a
+    filter, 0 for none; ``most`` is how many subscriptions a session may have. ``options`` are those
+    of each filter, and ``identifier`` is that of all, in MQTT 5.
     """
     codes: list[int] = []
-    granted: list[tuple[str, int]] = []
+    granted: list[tuple[str, int, int]] = []
+    made: dict[str, GrantedFilter] = {}
     # Those that ended and still have something to deliver count as well.
     free = most - len(state.subscriptions)
     fresh: set[str] = set()
     over = 0
-    for topic_filter, asked in filters:
-        known = topic_filter in state.subscriptions or topic_filter in fresh
+    columns = zip(filters, options or repeat(0), strict=False)
+    for (topic_filter, asked), more in columns:
+        held = state.subscriptions.get(topic_filter)
+        known = held is not None or topic_filter in fresh
         full = not known and free <= len(fresh)
-        if full or refuses(topic_filter):
+        code = ReasonCode.QUOTA_EXCEEDED if full else refuses(topic_filter)
+        if code:
             over += full
-            codes.append(SUBSCRIBE_FAILURE)
+            codes.append(code)
             continue
         if not known:
             fresh.add(topic_filter)
         qos = min(asked, max_qos)
         codes.append(qos)
-        granted.append((topic_filter, qos))
-    parts = by_text(granted, lambda entry: entry[0])
-    return Grant(codes, granted, [Subscribed(state.session, part) for part in parts], over)
+        granted.append((topic_filter, qos, more))
+        is_new = not (held is not None and held.active) and topic_filter not in made
+        made[topic_filter] = GrantedFilter(qos, more, is_new)
+    events: list[Event] = []
+    for part in by_text(granted, lambda entry: entry[0]):
+        event = Subscribed(state.session, [(text, qos) for text, qos, _ in part])
+        if any(more for _, _, more in part):
+            event.options = [more for _, _, more in part]
+        event.identifier = identifier
+        events.append(event)
+    return Grant(codes, made, events, over)
 
 
 def by_text(entries: Sequence[T], filter_of: Callable[[T], str]) -> list[list[T]]:

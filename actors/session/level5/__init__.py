@@ -1,0 +1,1 @@
+"""What sessions do for clients at level 5 (MQTT 5.0) that they do not do for others."""
