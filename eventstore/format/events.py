@@ -201,8 +201,8 @@ class MessagePublished:
     """For each message the number of its block, from 1, or 0 for none; empty when all have the
     only one, or none has any."""
     blocks_at: list[int] = field(default_factory=list)
-    """Offset of each block in the payload area; empty when they end where the first payload
-    begins. Set where a TurnPublished is read."""
+    """Offset of each block in the payload area. Never written: for a part of an event, whose
+    blocks stand elsewhere."""
 
 
 @dataclass(slots=True)
@@ -244,8 +244,9 @@ class Queued:
     expires: list[Run] | int = 0
     """Unix time in seconds at which each message expires, 0: never; one number when they are all
     alike."""
-    head: bool = False
-    """They wait at the head of the queue: a member of the shared subscription returned them."""
+    behind: int = -1
+    """How many messages of the queue wait before them, where a member of the shared subscription
+    returned them; -1: all."""
 
 
 @dataclass(slots=True)
@@ -401,7 +402,7 @@ class Assigned:
     """Client identifier of the shared subscription: $share/NAME/FILTER."""
     filter: str
     """FILTER."""
-    to: str
+    member: str
     """Client identifier of the member."""
     refs: list[Run]
     queued: int = -1
@@ -415,7 +416,7 @@ class Assigned:
 class Returned:
     """QoS 1 deliveries of a shared subscription ended unacknowledged: its member went.
 
-    A Queued of the shared subscription, at its head, belongs to the same turn; or an Assigned.
+    A Queued of the shared subscription, or an Assigned, belongs to the same turn.
     """
 
     session: str
@@ -490,6 +491,9 @@ class RetainedSnapshot:
     block_of: list[int] = field(default_factory=list)
     """For each message the number of its block, from 1, or 0 for none; empty when all have the
     only one, or none has any."""
+    blocks_at: list[int] = field(default_factory=list)
+    """Offset of each block in the payload area. Never written: for a part of an event, whose
+    blocks stand elsewhere."""
     expires: list[Run] | int = 0
     """Unix time in seconds at which each message expires, 0: never; one number when they are all
     alike."""
@@ -540,6 +544,9 @@ class MessagesCarried:
     block_of: list[int] = field(default_factory=list)
     """For each message the number of its block, from 1, or 0 for none; empty when all have the
     only one, or none has any."""
+    blocks_at: list[int] = field(default_factory=list)
+    """Offset of each block in the payload area. Never written: for a part of an event, whose
+    blocks stand elsewhere."""
     expires: list[Run] | int = 0
     """Unix time in seconds at which each message expires, 0: never; one number when they are all
     alike."""

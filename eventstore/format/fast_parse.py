@@ -59,6 +59,10 @@ def _is_bool(value: object) -> bool:
     return type(value) is bool
 
 
+def _is_int(value: object) -> bool:
+    return type(value) is int
+
+
 def _is_expiry(value: object) -> bool:
     return type(value) is int or _runs(value)
 
@@ -180,7 +184,7 @@ _BLOCKS: dict[str, Callable[[object], bool]] = {
 _ADDED: dict[type, dict[str, Callable[[object], bool]]] = {
     MessagePublished: _BLOCKS,
     Delivered: {"rap": _is_bool},
-    Queued: {"expires": _is_expiry, "head": _is_bool},
+    Queued: {"expires": _is_expiry, "behind": _is_int},
     Acked: {"reasons": _runs},
     Received: {"reasons": _runs},
     Completed: {"reasons": _runs},

@@ -166,7 +166,7 @@ def _with(reasons: list[Run]) -> str:
 
 def _assigned(event: Assigned, topics: Topics) -> str:
     origin = " from the queue" if event.queued >= 0 else ""
-    return f"gave{origin} {_messages(event.refs, topics)} to {display.name(event.to)}"
+    return f"gave{origin} {_messages(event.refs, topics)} to {display.name(event.member)}"
 
 
 def _granted(event: Subscribed, _topics: Topics) -> str:
