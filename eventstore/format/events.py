@@ -16,7 +16,7 @@ say before takes the bytes that it took before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, TypeAlias, get_args, get_type_hints
@@ -148,7 +148,7 @@ class Subscribed:
     """Not used."""
     e: Literal["Subscribed"] = "Subscribed"
     v: Literal[1] = 1
-    options: list[int] = field(default_factory=list)
+    options: Sequence[int] = ()
     """For each filter the subscription options that go with its QoS (MQTT 5), as in the packet: 4
     No Local, 8 Retain As Published, 16 and 32 Retain Handling; empty when there are none."""
     identifier: int = 0
@@ -194,13 +194,13 @@ class MessagePublished:
     """Not used: see blocks."""
     e: Literal["MessagePublished"] = "MessagePublished"
     v: Literal[1] = 1
-    blocks: list[int] = field(default_factory=list)
+    blocks: Sequence[int] = ()
     """Bytes of each distinct block of properties (MQTT 5). The blocks end where the first payload
     begins, one after the other."""
-    block_of: list[int] = field(default_factory=list)
+    block_of: Sequence[int] = ()
     """For each message the number of its block, from 1, or 0 for none; empty when all have the
     only one, or none has any."""
-    blocks_at: list[int] = field(default_factory=list)
+    blocks_at: Sequence[int] = ()
     """Offset of each block in the payload area. Never written: for a part of an event, whose
     blocks stand elsewhere."""
 
@@ -269,7 +269,7 @@ class Acked:
     pids: list[Run]
     e: Literal["Acked"] = "Acked"
     v: Literal[1] = 1
-    reasons: list[Run] = field(default_factory=list)
+    reasons: Sequence[Run] = ()
     """Reason codes (MQTT 5); empty when all are 0."""
 
 
@@ -281,7 +281,7 @@ class Received:
     pids: list[Run]
     e: Literal["Received"] = "Received"
     v: Literal[1] = 1
-    reasons: list[Run] = field(default_factory=list)
+    reasons: Sequence[Run] = ()
     """Reason codes (MQTT 5); empty when all are 0."""
 
 
@@ -305,7 +305,7 @@ class Completed:
     pids: list[Run]
     e: Literal["Completed"] = "Completed"
     v: Literal[1] = 1
-    reasons: list[Run] = field(default_factory=list)
+    reasons: Sequence[Run] = ()
     """Reason codes (MQTT 5); empty when all are 0."""
 
 
@@ -338,7 +338,7 @@ class WillArmed:
     """Not used: see blocks."""
     e: Literal["WillArmed"] = "WillArmed"
     v: Literal[1] = 1
-    blocks: list[int] = field(default_factory=list)
+    blocks: Sequence[int] = ()
     """Bytes of its block of properties (MQTT 5), which ends where the payload begins; empty: it
     has none."""
 
@@ -485,13 +485,13 @@ class RetainedSnapshot:
     their PUBREL to become so, and they keep their position."""
     e: Literal["RetainedSnapshot"] = "RetainedSnapshot"
     v: Literal[1] = 1
-    blocks: list[int] = field(default_factory=list)
+    blocks: Sequence[int] = ()
     """Bytes of each distinct block of properties (MQTT 5). The blocks end where the first payload
     begins, one after the other."""
-    block_of: list[int] = field(default_factory=list)
+    block_of: Sequence[int] = ()
     """For each message the number of its block, from 1, or 0 for none; empty when all have the
     only one, or none has any."""
-    blocks_at: list[int] = field(default_factory=list)
+    blocks_at: Sequence[int] = ()
     """Offset of each block in the payload area. Never written: for a part of an event, whose
     blocks stand elsewhere."""
     expires: list[Run] | int = 0
@@ -538,13 +538,13 @@ class MessagesCarried:
     """Positions of those that become retained with their PUBREL."""
     e: Literal["MessagesCarried"] = "MessagesCarried"
     v: Literal[1] = 1
-    blocks: list[int] = field(default_factory=list)
+    blocks: Sequence[int] = ()
     """Bytes of each distinct block of properties (MQTT 5). The blocks end where the first payload
     begins, one after the other."""
-    block_of: list[int] = field(default_factory=list)
+    block_of: Sequence[int] = ()
     """For each message the number of its block, from 1, or 0 for none; empty when all have the
     only one, or none has any."""
-    blocks_at: list[int] = field(default_factory=list)
+    blocks_at: Sequence[int] = ()
     """Offset of each block in the payload area. Never written: for a part of an event, whose
     blocks stand elsewhere."""
     expires: list[Run] | int = 0
