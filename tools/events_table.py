@@ -341,7 +341,7 @@ def page() -> str:
     heading = (
         f"## The {len(rows)} events\n\n{listing}.\n\n"
         "Every event also has `e`, its type, and `v`, its version. Types are those of the source;\n"
-        "in JSON a tuple is an array. *Runs* are explained above.\n\n"
+        "in JSON a tuple or a sequence is an array. *Runs* are explained above.\n\n"
     )
     sections = "\n".join(_section(row) for row in rows)
     return f"{INTRODUCTION}{heading}{sections}\n{_reasons()}{_example()}"

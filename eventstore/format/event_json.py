@@ -7,11 +7,20 @@ took. Its type and version come last all the same.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, Field, fields
+from dataclasses import fields
+from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
 
-from eventstore.format.events import Event
+from eventstore.format.events import (
+    Acked,
+    Completed,
+    Delivered,
+    Event,
+    MessagePublished,
+    Queued,
+    Received,
+)
 from eventstore.format.turn_events import TurnEvent
 
 if TYPE_CHECKING:
@@ -19,50 +28,16 @@ if TYPE_CHECKING:
 
     from eventstore.format.events import LogEvent
 
-
-class _Form(NamedTuple):
-    """The fields of an event type to which some were added."""
-
-    usual: tuple[str, ...]
-    """Those that are always written."""
-    values: Callable[[Any], tuple[Any, ...]]
-    """Return their values."""
-    added: dict[str, Any]
-    """Those that are written where they differ from their default, and that."""
-    later: Callable[[Any], Any]
-    """Return the values of these."""
-    defaults: Any
-    """What it returns when all have their default."""
+_Object: TypeAlias = dict[str, Any]
 
 
-def _default(one: Field[Any]) -> Any:
-    return one.default if one.default_factory is MISSING else one.default_factory()
+def json_object(event: LogEvent) -> LogEvent | _Object:
+    """Return what orjson is to write for an event."""
+    write = WRITERS.get(type(event))
+    return event if write is None else write(event)
 
 
-def _form(kind: type) -> _Form | None:
-    """Return the form of an event type; None when no field was added to it."""
-    columns = fields(kind)
-    usual = tuple(one.name for one in columns)
-    usual = usual[: usual.index("v") + 1]
-    added = {one.name: _default(one) for one in columns[len(usual) :]}
-    if not added:
-        return None
-    defaults = tuple(added.values())
-    return _Form(
-        usual,
-        attrgetter(*usual),
-        added,
-        attrgetter(*added),
-        defaults if len(defaults) > 1 else defaults[0],
-    )
-
-
-_FORMS: Final = {
-    kind: form for kind in get_args(Event) + get_args(TurnEvent) if (form := _form(kind))
-}
-
-
-def field_values(event: LogEvent) -> dict[str, Any]:
+def field_values(event: LogEvent) -> _Object:
     """Return the fields that are written for an event, by name."""
     found = json_object(event)
     if isinstance(found, dict):
@@ -70,17 +45,102 @@ def field_values(event: LogEvent) -> dict[str, Any]:
     return {one.name: getattr(event, one.name) for one in fields(event)}
 
 
-def json_object(event: LogEvent) -> LogEvent | dict[str, Any]:
-    """Return what orjson is to write for an event."""
-    form = _FORMS.get(type(event))
-    if form is None:
-        return event
-    found = dict(zip(form.usual, form.values(event), strict=False))
-    if form.later(event) != form.defaults:
-        kind, version = found.pop("e"), found.pop("v")
-        for name, default in form.added.items():
-            value = getattr(event, name)
-            if value != default:
-                found[name] = value
-        found["e"], found["v"] = kind, version
+def _added(kind: type) -> dict[str, Any]:
+    """Return the fields that were added to an event type, with their defaults."""
+    columns = fields(kind)
+    names = [one.name for one in columns]
+    return {one.name: one.default for one in columns[names.index("v") + 1 :]}
+
+
+_ADDED: Final = {
+    kind: added for kind in get_args(Event) + get_args(TurnEvent) if (added := _added(kind))
+}
+
+
+def _with_added(found: _Object, event: LogEvent) -> _Object:
+    """Put in what was added and differs from its default, before type and version."""
+    kind, version = found.pop("e"), found.pop("v")
+    for name, default in _ADDED[type(event)].items():
+        value = getattr(event, name)
+        if value != default and value != []:
+            found[name] = value
+    found["e"], found["v"] = kind, version
     return found
+
+
+def _any_other(names: tuple[str, ...], values: Callable[[Any], Any], event: LogEvent) -> _Object:
+    return _with_added(dict(zip(names, values(event), strict=False)), event)
+
+
+# The events that come most often are written out: it takes half the time.
+
+
+def _published(event: MessagePublished) -> _Object:
+    found = {
+        "session": event.session,
+        "qos": event.qos,
+        "retain": event.retain,
+        "topics": event.topics,
+        "which": event.which,
+        "pids": event.pids,
+        "sizes": event.sizes,
+        "at": event.at,
+        "count": event.count,
+        "will": event.will,
+        "properties": event.properties,
+        "e": event.e,
+        "v": event.v,
+    }
+    return _with_added(found, event) if event.blocks else found
+
+
+def _delivered(event: Delivered) -> _Object:
+    found = {
+        "session": event.session,
+        "filter": event.filter,
+        "qos": event.qos,
+        "pids": event.pids,
+        "refs": event.refs,
+        "retain": event.retain,
+        "queued": event.queued,
+        "e": event.e,
+        "v": event.v,
+    }
+    return _with_added(found, event) if event.rap else found
+
+
+def _queued(event: Queued) -> _Object:
+    found = {
+        "session": event.session,
+        "filter": event.filter,
+        "qos": event.qos,
+        "refs": event.refs,
+        "size": event.size,
+        "retain": event.retain,
+        "e": event.e,
+        "v": event.v,
+    }
+    return _with_added(found, event) if event.expires or event.behind >= 0 else found
+
+
+def _acknowledged(event: Acked | Received | Completed) -> _Object:
+    found = {"session": event.session, "pids": event.pids, "e": event.e, "v": event.v}
+    return _with_added(found, event) if event.reasons else found
+
+
+def _writer(kind: type) -> Callable[[Any], _Object]:
+    names = [one.name for one in fields(kind)]
+    usual = tuple(names[: names.index("v") + 1])
+    return partial(_any_other, usual, attrgetter(*usual))
+
+
+WRITERS: Final[dict[type, Callable[[Any], _Object]]] = {
+    **{kind: _writer(kind) for kind in _ADDED},
+    MessagePublished: _published,
+    Delivered: _delivered,
+    Queued: _queued,
+    Acked: _acknowledged,
+    Received: _acknowledged,
+    Completed: _acknowledged,
+}
+"""Event type -> what makes its JSON object; the others are written as orjson does it."""

@@ -16,7 +16,7 @@ say before takes the bytes that it took before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, TypeAlias, get_args, get_type_hints
@@ -148,7 +148,7 @@ class Subscribed:
     """Not used."""
     e: Literal["Subscribed"] = "Subscribed"
     v: Literal[1] = 1
-    options: list[int] = field(default_factory=list)
+    options: Sequence[int] = ()
     """For each filter the subscription options that go with its QoS (MQTT 5), as in the packet: 4
     No Local, 8 Retain As Published, 16 and 32 Retain Handling; empty when there are none."""
     identifier: int = 0
@@ -194,15 +194,15 @@ class MessagePublished:
     """Not used: see blocks."""
     e: Literal["MessagePublished"] = "MessagePublished"
     v: Literal[1] = 1
-    blocks: list[int] = field(default_factory=list)
+    blocks: Sequence[int] = ()
     """Bytes of each distinct block of properties (MQTT 5). The blocks end where the first payload
     begins, one after the other."""
-    block_of: list[int] = field(default_factory=list)
+    block_of: Sequence[int] = ()
     """For each message the number of its block, from 1, or 0 for none; empty when all have the
     only one, or none has any."""
-    blocks_at: list[int] = field(default_factory=list)
-    """Offset of each block in the payload area; empty when they end where the first payload
-    begins. Set where a TurnPublished is read."""
+    blocks_at: Sequence[int] = ()
+    """Offset of each block in the payload area. Never written: for a part of an event, whose
+    blocks stand elsewhere."""
 
 
 @dataclass(slots=True)
@@ -244,8 +244,9 @@ class Queued:
     expires: list[Run] | int = 0
     """Unix time in seconds at which each message expires, 0: never; one number when they are all
     alike."""
-    head: bool = False
-    """They wait at the head of the queue: a member of the shared subscription returned them."""
+    behind: int = -1
+    """How many messages of the queue wait before them, where a member of the shared subscription
+    returned them; -1: all."""
 
 
 @dataclass(slots=True)
@@ -268,7 +269,7 @@ class Acked:
     pids: list[Run]
     e: Literal["Acked"] = "Acked"
     v: Literal[1] = 1
-    reasons: list[Run] = field(default_factory=list)
+    reasons: Sequence[Run] = ()
     """Reason codes (MQTT 5); empty when all are 0."""
 
 
@@ -280,7 +281,7 @@ class Received:
     pids: list[Run]
     e: Literal["Received"] = "Received"
     v: Literal[1] = 1
-    reasons: list[Run] = field(default_factory=list)
+    reasons: Sequence[Run] = ()
     """Reason codes (MQTT 5); empty when all are 0."""
 
 
@@ -304,7 +305,7 @@ class Completed:
     pids: list[Run]
     e: Literal["Completed"] = "Completed"
     v: Literal[1] = 1
-    reasons: list[Run] = field(default_factory=list)
+    reasons: Sequence[Run] = ()
     """Reason codes (MQTT 5); empty when all are 0."""
 
 
@@ -337,7 +338,7 @@ class WillArmed:
     """Not used: see blocks."""
     e: Literal["WillArmed"] = "WillArmed"
     v: Literal[1] = 1
-    blocks: list[int] = field(default_factory=list)
+    blocks: Sequence[int] = ()
     """Bytes of its block of properties (MQTT 5), which ends where the payload begins; empty: it
     has none."""
 
@@ -401,7 +402,7 @@ class Assigned:
     """Client identifier of the shared subscription: $share/NAME/FILTER."""
     filter: str
     """FILTER."""
-    to: str
+    member: str
     """Client identifier of the member."""
     refs: list[Run]
     queued: int = -1
@@ -415,7 +416,7 @@ class Assigned:
 class Returned:
     """QoS 1 deliveries of a shared subscription ended unacknowledged: its member went.
 
-    A Queued of the shared subscription, at its head, belongs to the same turn; or an Assigned.
+    A Queued of the shared subscription, or an Assigned, belongs to the same turn.
     """
 
     session: str
@@ -484,12 +485,15 @@ class RetainedSnapshot:
     their PUBREL to become so, and they keep their position."""
     e: Literal["RetainedSnapshot"] = "RetainedSnapshot"
     v: Literal[1] = 1
-    blocks: list[int] = field(default_factory=list)
+    blocks: Sequence[int] = ()
     """Bytes of each distinct block of properties (MQTT 5). The blocks end where the first payload
     begins, one after the other."""
-    block_of: list[int] = field(default_factory=list)
+    block_of: Sequence[int] = ()
     """For each message the number of its block, from 1, or 0 for none; empty when all have the
     only one, or none has any."""
+    blocks_at: Sequence[int] = ()
+    """Offset of each block in the payload area. Never written: for a part of an event, whose
+    blocks stand elsewhere."""
     expires: list[Run] | int = 0
     """Unix time in seconds at which each message expires, 0: never; one number when they are all
     alike."""
@@ -534,12 +538,15 @@ class MessagesCarried:
     """Positions of those that become retained with their PUBREL."""
     e: Literal["MessagesCarried"] = "MessagesCarried"
     v: Literal[1] = 1
-    blocks: list[int] = field(default_factory=list)
+    blocks: Sequence[int] = ()
     """Bytes of each distinct block of properties (MQTT 5). The blocks end where the first payload
     begins, one after the other."""
-    block_of: list[int] = field(default_factory=list)
+    block_of: Sequence[int] = ()
     """For each message the number of its block, from 1, or 0 for none; empty when all have the
     only one, or none has any."""
+    blocks_at: Sequence[int] = ()
+    """Offset of each block in the payload area. Never written: for a part of an event, whose
+    blocks stand elsewhere."""
     expires: list[Run] | int = 0
     """Unix time in seconds at which each message expires, 0: never; one number when they are all
     alike."""

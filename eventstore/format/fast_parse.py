@@ -32,21 +32,19 @@ if TYPE_CHECKING:
 def parse_frequent(raw: dict[str, Any]) -> Event | None:
     """Return the event that a JSON object of the log stands for; None: ask ``parse_event``."""
     try:
-        read, version, usual, added = _READERS[raw["e"]]
+        read, version, usual = _READERS[raw["e"]]
         found = raw["v"]
-        event = read(raw) if type(found) is int and found == version else None
+        if type(found) is not int or found != version:
+            return None
+        event = read(raw)
     except (KeyError, TypeError):  # another type or none at all, or a field is missing
         return None
-    if len(raw) == usual or event is None:
-        return event
-    return _with_added(event, raw, added)
+    return event if len(raw) == usual or event is None else _with_added(event, raw)
 
 
-def _with_added(
-    event: Event, raw: dict[str, Any], added: dict[str, Callable[[object], bool]]
-) -> Event | None:
+def _with_added(event: Event, raw: dict[str, Any]) -> Event | None:
     """Set those fields of an event that were added later, as far as the JSON object has them."""
-    for name, fits in added.items():
+    for name, fits in _ADDED[type(event)].items():
         if name in raw:
             value = raw[name]
             if not fits(value):
@@ -57,6 +55,10 @@ def _with_added(
 
 def _is_bool(value: object) -> bool:
     return type(value) is bool
+
+
+def _is_int(value: object) -> bool:
+    return type(value) is int
 
 
 def _is_expiry(value: object) -> bool:
@@ -180,7 +182,7 @@ _BLOCKS: dict[str, Callable[[object], bool]] = {
 _ADDED: dict[type, dict[str, Callable[[object], bool]]] = {
     MessagePublished: _BLOCKS,
     Delivered: {"rap": _is_bool},
-    Queued: {"expires": _is_expiry, "head": _is_bool},
+    Queued: {"expires": _is_expiry, "behind": _is_int},
     Acked: {"reasons": _runs},
     Received: {"reasons": _runs},
     Completed: {"reasons": _runs},
@@ -193,9 +195,8 @@ _READERS = {
         read,
         VERSIONS[kind.__name__],
         len(fields(kind)) - len(_ADDED[kind]),
-        _ADDED[kind],
     )
     for kind, read in _BUILDERS
 }
-"""Event type -> what reads its fields, the only version that it reads: today's, the number of
-fields that are always there, and those that may be."""
+"""Event type -> what reads its fields, the only version that it reads: today's, and the number of
+fields that are always there."""

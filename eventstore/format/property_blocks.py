@@ -36,15 +36,15 @@ _EXPIRY_MARK: Final = b"\x02"
 class BlockColumns(NamedTuple):
     """The blocks of some messages, as an event and its record have them."""
 
-    distinct: list[bytes]
+    distinct: Sequence[bytes]
     """The distinct blocks, which stand before the payloads."""
-    sizes: list[int]
+    sizes: Sequence[int]
     """Bytes of each: the event's ``blocks``."""
-    block_of: list[int]
+    block_of: Sequence[int]
     """The event's ``block_of``."""
 
 
-NO_BLOCKS: Final = BlockColumns([], [], [])
+NO_BLOCKS: Final = BlockColumns((), (), ())
 
 
 def block_columns(blocks: Sequence[bytes]) -> BlockColumns:
@@ -52,7 +52,7 @@ def block_columns(blocks: Sequence[bytes]) -> BlockColumns:
     number: dict[bytes, int] = dict.fromkeys(blocks, 0)
     if len(number) == 1 and b"" not in number:
         distinct = [*number]
-        return BlockColumns(distinct, [len(distinct[0])], [])
+        return BlockColumns(distinct, [len(distinct[0])], ())
     number.pop(b"", None)
     if not number:
         return NO_BLOCKS
@@ -64,10 +64,10 @@ def block_columns(blocks: Sequence[bytes]) -> BlockColumns:
 
 def block_bounds(event: WithBlocks) -> list[tuple[int, int]]:
     """Return where in the payload area each distinct block of an event begins and ends."""
-    sizes: list[int] = event.blocks
+    sizes = event.blocks
     if not sizes:
         return []
-    begins: list[int] = getattr(event, "blocks_at", [])
+    begins: Sequence[int] = getattr(event, "blocks_at", ())
     if begins:
         return [(begin, begin + size) for begin, size in zip(begins, sizes, strict=True)]
     return list(pairwise(accumulate(sizes, initial=event.at - sum(sizes))))

@@ -12,14 +12,15 @@ so that folds, audits and tools see one kind of event for one kind of fact.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence  # noqa: TC003 - pydantic reads the annotations
+from dataclasses import dataclass, fields
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from eventstore.format.positions import Run, from_runs, to_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
 
 @dataclass(slots=True)
@@ -50,10 +51,10 @@ class TurnPublished:
     """Number of messages."""
     e: Literal["TurnPublished"] = "TurnPublished"
     v: Literal[1] = 1
-    blocks: list[int] = field(default_factory=list)
+    blocks: Sequence[int] = ()
     """Bytes of each distinct block of properties (MQTT 5). The blocks end where the first payload
     begins, one after the other."""
-    block_of: list[int] = field(default_factory=list)
+    block_of: Sequence[int] = ()
     """For each message the number of its block, from 1, or 0 for none; empty when all have the
     only one, or none has any."""
 
@@ -100,7 +101,7 @@ class TurnAcked:
     """Packet identifier of each."""
     e: Literal["TurnAcked"] = "TurnAcked"
     v: Literal[1] = 1
-    reasons: list[int] = field(default_factory=list)
+    reasons: Sequence[int] = ()
     """Reason code of each (MQTT 5); empty when all are 0."""
 
 
@@ -184,12 +185,12 @@ def _published(raw: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if len(pids) != count or len(each) != count:
         raise ValueError("columns of different lengths")
     begins = [*accumulate(each, initial=raw["at"])]
-    blocks = _Blocks(raw, count)
+    blocks = _Blocks(raw, count) if "blocks" in raw else None
     for session, start, stop in _groups(by):
         names = [topics[at] for at in which[start:stop]]
         distinct = {name: number for number, name in enumerate(dict.fromkeys(names))}
         some = each[start:stop]
-        yield {
+        one = {
             "session": sessions[session],
             "qos": raw["qos"],
             "retain": False,
@@ -201,20 +202,26 @@ def _published(raw: dict[str, Any]) -> Iterator[dict[str, Any]]:
             "count": stop - start,
             "will": False,
             "properties": None,
-            **blocks.of(start, stop),
             "e": "MessagePublished",
             "v": 1,
         }
+        yield one if blocks is None else _with_fields(one, blocks.of(start, stop))
+
+
+def _with_fields(one: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
+    """Return an event with fields that were added, before its type and version."""
+    if not added:
+        return one
+    kind, version = one.pop("e"), one.pop("v")
+    return {**one, **added, "e": kind, "v": version}
 
 
 class _Blocks:
-    """The property blocks of the messages of a TurnPublished, if any has one."""
+    """The property blocks of the messages of a TurnPublished."""
 
     def __init__(self, raw: dict[str, Any], count: int) -> None:
-        self._sizes = sizes = raw.get("blocks", [])
-        self._of: list[int] = raw.get("block_of", []) or [1] * (count if sizes else 0)
-        if not sizes:
-            return
+        self._sizes = sizes = raw["blocks"]
+        self._of: list[int] = raw.get("block_of") or [1] * count
         if len(self._of) != count or min(self._of) < 0 or max(self._of) > len(sizes):
             raise ValueError("a property block is missing")
         self._begins = [*accumulate(sizes, initial=raw["at"] - sum(sizes))]
@@ -263,10 +270,10 @@ def _acked(raw: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if reasons and len(reasons) != len(pids):
         raise ValueError("columns of different lengths")
     for index, start, stop in _groups(indices(raw["by"], sessions, len(pids))):
-        one = {"session": sessions[index], "pids": to_runs(pids[start:stop])}
-        if any(some := reasons[start:stop]):
-            one["reasons"] = to_runs(some)
-        yield {**one, "e": kind, "v": 1}
+        one = {"session": sessions[index], "pids": to_runs(pids[start:stop]), "e": kind, "v": 1}
+        if reasons and any(some := reasons[start:stop]):
+            one = _with_fields(one, {"reasons": to_runs(some)})
+        yield one
 
 
 def _released(raw: dict[str, Any]) -> Iterator[dict[str, Any]]:

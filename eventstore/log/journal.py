@@ -339,7 +339,7 @@ class Journal:
         else:
             self._begin_record()
         if size or isinstance(event, _WITH_PAYLOADS):
-            blocks: list[int] = event.blocks  # type: ignore[union-attr]  # only these have payloads
+            blocks: Sequence[int] = event.blocks  # type: ignore[union-attr]  # only these have payloads
             at = self._payload_bytes + sum(blocks) if blocks else self._payload_bytes
             event.at = at  # type: ignore[union-attr]  # likewise
             self._payloads += payloads

@@ -154,19 +154,19 @@ def _dropped(event: MessageDropped, topics: Topics) -> str:
     return f"dropped{where} {what}: {display.escaped(event.reason)}{by}"
 
 
-def _codes(reasons: list[Run]) -> str:
+def _codes(reasons: Sequence[Run]) -> str:
     """Return reason codes as the standard writes them: ``0x87``."""
     distinct = dict.fromkeys(from_runs(reasons))
     return run_text.several((f"0x{code:02x}" for code in distinct), len(distinct))
 
 
-def _with(reasons: list[Run]) -> str:
+def _with(reasons: Sequence[Run]) -> str:
     return f" {_codes(reasons)}" if reasons else ""
 
 
 def _assigned(event: Assigned, topics: Topics) -> str:
     origin = " from the queue" if event.queued >= 0 else ""
-    return f"gave{origin} {_messages(event.refs, topics)} to {display.name(event.to)}"
+    return f"gave{origin} {_messages(event.refs, topics)} to {display.name(event.member)}"
 
 
 def _granted(event: Subscribed, _topics: Topics) -> str:

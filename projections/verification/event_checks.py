@@ -70,8 +70,7 @@ def _check_blocks(
         return _LENGTHS
     if numbers and not 0 <= min(numbers) <= max(numbers) <= len(event.blocks):
         return "a block of properties is missing"
-    begins = event.blocks_at if isinstance(event, MessagePublished) else []
-    if begins and len(begins) != len(event.blocks):
+    if event.blocks_at and len(event.blocks_at) != len(event.blocks):
         return _LENGTHS
     return _check_inside(event, area)
 

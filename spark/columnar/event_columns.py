@@ -54,19 +54,38 @@ class EventColumns:
 
     def _check(self) -> None:
         scan, fields = self._scan, self._fields
-        if not (scan.key_count[self.numbers] == len(fields) + 2).all():
-            raise UnusualEvent("with more or fewer fields")
+        more = scan.key_count[self.numbers] - len(fields) - 2
+        self._check_added(more)
         for name, field in fields.items():
             if not scan.has(self._key(field) - 1, field.literal).all():
                 raise UnusualEvent(f"with another field than {name}")
         tail = SHAPES[self.kind].tail
-        last = scan.key_at[self._first + len(fields)] - 1
+        last = scan.key_at[self._first + len(fields) + more] - 1
         if not (scan.has(last, tail) & (last + len(tail) == scan.ends[self.numbers])).all():
             raise UnusualEvent("of another version")
+
+    def _check_added(self, more: Integers) -> None:
+        """Check that fields beyond the usual ones are those that may be there."""
+        if not more.any():
+            return
+        scan, added = self._scan, SHAPES[self.kind].added
+        if int(more.min()) < 0 or int(more.max()) > len(added):
+            raise UnusualEvent("with more or fewer fields")
+        for number in range(int(more.max())):
+            some = self._first[more > number] + len(self._fields) + number
+            known = np.zeros(len(some), np.bool_)
+            for literal in added:
+                known |= scan.has(scan.key_at[some] - 1, literal)
+            if not known.all():
+                raise UnusualEvent("with more or fewer fields")
 
     def __len__(self) -> int:
         """Return the number of events."""
         return len(self.numbers)
+
+    def has_added(self) -> bool:
+        """Return whether some event has fields beyond the usual ones."""
+        return bool((self._scan.key_count[self.numbers] > len(self._fields) + 2).any())
 
     def has(self, name: str) -> bool:
         """Return whether the events have a field."""

@@ -1,8 +1,8 @@
 """The JSON form of each type of event: the fields, their order and their types.
 
 All of it follows from ``eventstore.format.events``. What is written otherwise (an older version, a
-field with a default that is left out) is for ``parse_event``, which says what is wrong if anything
-is.
+field that is missing although it always stands there) is for ``parse_event``, which says what is
+wrong if anything is.
 """
 
 from __future__ import annotations
@@ -36,16 +36,19 @@ class EventShape:
     fields: dict[str, EventField]
     tail: bytes
     """How it ends, from the comma before its name on."""
+    added: tuple[bytes, ...]
+    """How each field begins that an event may have behind these, from the comma before its name."""
 
 
 def _shape_of(kind: type) -> EventShape:
     hints = get_type_hints(kind)
     names = [field.name for field in fields(kind)]
-    names = names[: names.index("e")]  # those that were added later are not usual
+    added = tuple(f',"{one}":'.encode() for one in names[names.index("v") + 1 :])
+    names = names[: names.index("e")]
     made = {name: _field(number, name, _kinds(hints[name])) for number, name in enumerate(names)}
     name = kind.__name__
     before = "," if made else "{"
-    return EventShape(made, f'{before}"e":"{name}","v":{VERSIONS[name]}}}'.encode())
+    return EventShape(made, f'{before}"e":"{name}","v":{VERSIONS[name]}}}'.encode(), added)
 
 
 def _field(number: int, name: str, kinds: frozenset[Any]) -> EventField:

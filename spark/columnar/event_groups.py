@@ -30,7 +30,11 @@ COUNTED_BY: Final = {
     "Released": "refs",
     "Acked": "pids",
     "Received": "pids",
+    "Refused": "pids",
     "Completed": "pids",
+    "Returned": "pids",
+    "Expired": "refs",
+    "Assigned": "refs",
     "Redelivered": "pids",
 }
 """Events with an entry for each integer of a column of runs."""

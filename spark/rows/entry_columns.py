@@ -157,21 +157,26 @@ _OWN: Final[Mapping[tuple[str, str], Maker]] = {
     **{(kind, "size"): _sizes for kind in MESSAGES},
     **{
         (kind, "packet_id"): _packet_ids
-        for kind in (*(set(COUNTED_BY) - {"Queued"}), "MessagePublished")
+        for kind in (*COUNTED_BY, "MessagePublished")
+        if "pids" in SHAPES[kind].fields
     },
     **{
         (kind, "ref"): _refs
-        for kind in ("Delivered", "Queued", "Released", "RetainedSnapshot", "MessagesCarried")
+        for kind in (*COUNTED_BY, "RetainedSnapshot", "MessagesCarried")
+        if "refs" in SHAPES[kind].fields
     },
     ("RetainedSnapshot", "qos"): _each_qos,
     ("MessagesCarried", "waiting"): _waiting,
     ("MessagePublished", "properties"): _each_properties,
     ("Delivered", "queued"): _total("queued", "queued"),
+    ("Assigned", "queued"): _total("queued", "queued"),
     ("Queued", "queued_bytes"): _total("size", "queued_bytes"),
+    ("Expired", "queued_bytes"): _total("size", "queued_bytes"),
     ("MessageDropped", "refs"): _dropped_refs,
     ("Subscribed", "filters"): _granted,
     ("Unsubscribed", "filters"): _taken,
     ("RetainedCleared", "topics"): _cleared,
+    ("RetainedExpired", "topics"): _cleared,
 }
 _ELSEWHERE: Final = frozenset(
     {
@@ -185,6 +190,7 @@ _ELSEWHERE: Final = frozenset(
         ("RetainedSnapshot", "refs"),
         ("MessagesCarried", "refs"),
         ("Queued", "size"),
+        ("Expired", "size"),
         ("WillArmed", "at"),
     }
 )

@@ -6,6 +6,7 @@ entered or left a queue) stand in the first one and are 0 in the others.
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -13,14 +14,25 @@ import orjson
 import pyarrow as pa
 from pyarrow import compute
 
-from spark.columnar import MESSAGES, EventGroup, indices, join_arrays, of_numbers, of_texts
+from eventstore.format import from_runs
+from spark.columnar import (
+    MESSAGES,
+    EventGroup,
+    indices,
+    join_arrays,
+    of_numbers,
+    of_texts,
+    sums_before,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from spark.columnar import BatchLayout, Integers, JsonScan
 
-_TOTALS: Final = {"Delivered": "queued", "Queued": "size"}
+_TOTALS: Final = {"Delivered": "queued", "Queued": "size", "Expired": "size", "Assigned": "queued"}
+_OF_ENTRIES: Final = ("pids", "refs", "reasons")
+"""Columns of runs with a value for each entry, where an event has them."""
 
 
 def as_json(layout: BatchLayout, group: EventGroup, first: int, last: int) -> pa.Array:
@@ -57,6 +69,8 @@ class _Raws(dict[int, dict[str, Any]]):
 
 def _of_runs(group: EventGroup, raws: _Raws, chosen: Integers) -> pa.Array:
     """Return entries of which each has its integers in the place of its event's runs."""
+    if group.kind == "Refused" or group.has_added():
+        return _one_by_one(group, raws, chosen)
     names = [name for name in ("pids", "refs") if group.has(name)]
     columns = [group.pids()[0] if name == "pids" else group.refs() for name in names]
     events, which = np.unique(group.event_of[chosen], return_inverse=True)
@@ -69,6 +83,33 @@ def _of_runs(group: EventGroup, raws: _Raws, chosen: Integers) -> pa.Array:
         if number < len(names):
             parts.append(of_numbers(columns[number][chosen], pa.int64()).cast(pa.string()))
     return compute.binary_join_element_wise(*parts, of_texts([b""])[0])
+
+
+def _one_by_one(group: EventGroup, raws: _Raws, chosen: Integers) -> pa.Array:
+    """Return the same of events that have more than their usual columns."""
+    spread: dict[int, dict[str, list[int]]] = {}
+    total = _TOTALS.get(group.kind)
+    found: list[bytes] = []
+    places = zip(group.event_of[chosen].tolist(), group.entry[chosen].tolist(), strict=True)
+    for event, entry in places:
+        raw = raws[event]
+        if event not in spread:
+            spread[event] = {name: from_runs(raw[name]) for name in _OF_ENTRIES if name in raw}
+        one = {**raw, **{name: values[entry : entry + 1] for name, values in spread[event].items()}}
+        if entry and total is not None and one[total] > 0:
+            one[total] = 0
+        if one.get("behind", -1) >= 0:
+            one["behind"] += entry
+        _set_expiry(one, entry)
+        found.append(orjson.dumps(one))
+    return of_texts(found)
+
+
+def _set_expiry(one: dict[str, Any], entry: int) -> None:
+    """Leave of the moments at which the messages of an event expire that of one message."""
+    expires = one.get("expires", 0)
+    if isinstance(expires, list):
+        one["expires"] = from_runs(expires)[entry]
 
 
 def _pieces(
@@ -122,13 +163,29 @@ def _messages(group: EventGroup, raws: _Raws, chosen: Integers) -> pa.Array:
     each["at"] = group.starts[chosen].tolist()
     names = list(each)
     found: list[bytes] = []
-    for event, *parts in zip(group.event_of[chosen].tolist(), *each.values(), strict=True):
+    firsts: list[int] = sums_before(group.counts).tolist()
+    columns = zip(chosen.tolist(), group.event_of[chosen].tolist(), *each.values(), strict=True)
+    for number, event, *parts in columns:
         one = {**raws[event], "count": 1}
         if "which" in one:
             one["which"] = []
         one.update(zip(names, parts, strict=True))
+        if "blocks" in one:
+            entry = number - firsts[event]
+            one |= _block_of(raws[event], entry)
+            _set_expiry(one, entry)
         found.append(orjson.dumps(one))
     return of_texts(found)
+
+
+def _block_of(raw: dict[str, Any], entry: int) -> dict[str, list[int]]:
+    """Return the fields that say which block of properties one message of an event has."""
+    sizes, numbers = raw["blocks"], raw.get("block_of")
+    number = numbers[entry] if numbers else 1
+    if not number:
+        return {"blocks": [], "block_of": [], "blocks_at": []}
+    begins = raw.get("blocks_at") or [*accumulate(sizes, initial=raw["at"] - sum(sizes))]
+    return {"blocks": [sizes[number - 1]], "block_of": [], "blocks_at": [begins[number - 1]]}
 
 
 def _properties(group: EventGroup, raws: _Raws, chosen: Integers) -> list[Any]:

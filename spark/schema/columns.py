@@ -63,6 +63,7 @@ ENTRIES: Final[Mapping[str, str]] = {
     "entries": "int",
     "topic": "string",
     "filter": "string",
+    "member": "string",
     "qos": "int",
     "retain": "boolean",
     "packet_id": "int",

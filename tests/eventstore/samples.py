@@ -162,7 +162,7 @@ def level5_events(before: int = 0) -> list[Event]:
         WillArmed("five", "will/five", 1, False, 4, 17 + before, 30, blocks=[2]),
         Delivered("five", "b/#", 2, [7], [first], rap=True),
         Queued("six", "#", 1, [[first, 3, 1]], 4, expires=[expires, 0, 0]),
-        Queued("$share/g/#", "#", 1, [first], 4, expires=expires, head=True),
+        Queued("$share/g/#", "#", 1, [first], 4, expires=expires, behind=0),
         Acked("five", [1, 2], reasons=[0, 0x87]),
         Received("five", [3], reasons=[0x10]),
         Completed("five", [3], reasons=[0x92]),

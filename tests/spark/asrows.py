@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import Field, fields
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from eventstore.format import (
+    Assigned,
     Delivered,
     Event,
+    Expired,
     MessageDropped,
     MessagePublished,
     MessagesCarried,
     Queued,
     Record,
     RetainedCleared,
+    RetainedExpired,
     RetainedSnapshot,
     Subscribed,
     Unsubscribed,
@@ -23,6 +27,7 @@ from eventstore.format import (
     WillArmed,
     entries,
     from_runs,
+    json_object,
     payload_bounds,
     position,
 )
@@ -68,9 +73,14 @@ def _of_record(record: Record) -> Iterator[dict[str, Any]]:
             yield {name: value for name, value in row.items() if value is not None}
 
 
+def usual_fields(event: Event | type[Event]) -> list[Field[Any]]:
+    """The fields that were not added later: those behind the version have no columns yet."""
+    return list(takewhile(lambda field: field.name != "e", fields(event)))
+
+
 def _cells(event: Event, number: int, record: Record) -> dict[str, Any]:
     cells: dict[str, Any] = {}
-    for field in fields(event):
+    for field in usual_fields(event):
         value = getattr(event, field.name)
         if field.name in AS_THEY_ARE and not isinstance(value, list):
             cells[field.name] = orjson.dumps(value).decode() if isinstance(value, dict) else value
@@ -87,15 +97,15 @@ def _cells(event: Event, number: int, record: Record) -> dict[str, Any]:
         cells["payload"] = bytes(record.payload[event.at : event.at + event.size])
     elif isinstance(event, MessageDropped):
         cells |= {"count": event.count, "refs": from_runs(event.refs), "queued": event.queued}
-    elif isinstance(event, Delivered):
+    elif isinstance(event, (Assigned, Delivered)):
         cells["queued"] = event.queued if number == 0 else min(event.queued, 0)
-    elif isinstance(event, Queued):
+    elif isinstance(event, (Expired, Queued)):
         cells["queued_bytes"] = event.size if number == 0 else 0
     elif isinstance(event, Subscribed):
         cells["filters"] = [{"filter": name, "qos": qos} for name, qos in event.filters]
     elif isinstance(event, Unsubscribed):
         cells["filters"] = [{"filter": name, "qos": None} for name in event.filters]
-    elif isinstance(event, RetainedCleared):
+    elif isinstance(event, (RetainedCleared, RetainedExpired)):
         cells["topics"] = event.topics
     elif isinstance(event, WebAccessed):
         cells["count"] = event.count
@@ -141,7 +151,7 @@ def event_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
                 "version": event.v,
                 "session": getattr(event, "session", None),
                 "part": record.part,
-                "json": orjson.loads(orjson.dumps(asdict(event))),
+                "json": orjson.loads(orjson.dumps(json_object(event))),
                 "payload": None,
             }
             if isinstance(event, MESSAGES):
