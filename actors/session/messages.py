@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from actors.session.level5.delivery_encoder import WIRES5
 from protocol.mqtt import MQTT_5, PublishEncoder, cut_payloads
-from protocol.mqtt5 import Wire, prepare
+from protocol.mqtt5 import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,10 +18,7 @@ if TYPE_CHECKING:
     from eventstore.format import Position
     from eventstore.log import Message
     from protocol.mqtt import Connect, Packet
-    from protocol.mqtt5 import PublishEncoder5
-
-WIRES5 = tuple(Wire(qos) for qos in range(3))
-"""What most receivers at level 5 have in common, by QoS."""
+    from protocol.mqtt5 import PublishEncoder5, Wire
 
 NEXT_TURN: Final = object()
 """Yielded by longer work: the next part is a turn of its own, others come in between. A number

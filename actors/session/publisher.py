@@ -24,7 +24,6 @@ from eventstore.format import (
     format_position,
     to_runs,
 )
-from eventstore.format.property_blocks import NO_BLOCKS
 from eventstore.log import ENTRY_BYTES, Message, StoredMessages
 from protocol.mqtt import Publishes, is_reserved_topic
 from protocol.mqtt5 import NO_LOCAL
@@ -290,11 +289,8 @@ class Publisher:
         sizes = list(map(len, payloads))
         size = sum(sizes)
         count = len(sizes)
-        distinct_blocks, block_sizes, block_of = NO_BLOCKS
-        blocks: Sequence[bytes] = ()
-        if packet.blocks:
-            distinct_blocks, block_sizes, block_of = block_columns(packet.blocks)
-            blocks = packet.blocks if distinct_blocks else ()
+        distinct_blocks, block_sizes, block_of = block_columns(packet.blocks or ())
+        blocks: Sequence[bytes] = packet.blocks if packet.blocks and distinct_blocks else ()
         event = MessagePublished(
             self._name,
             packet.qos,

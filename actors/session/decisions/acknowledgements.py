@@ -77,7 +77,7 @@ def refused(
     known = _known(state.inflight, packet_ids, 2)
     if not known:
         return None
-    return Refused(state.session, to_runs(known), _reasons_of(known, packet_ids, reasons))
+    return Refused(state.session, to_runs(known), [*_reasons_of(known, packet_ids, reasons)])
 
 
 def completed(
@@ -92,10 +92,10 @@ def completed(
 
 def _reasons_of(
     known: Sequence[int], packet_ids: Sequence[int], reasons: Sequence[int]
-) -> list[Run]:
+) -> Sequence[Run]:
     """Return the column of reason codes for those packet identifiers that are known."""
     if not any(reasons):
-        return []
+        return ()
     of = dict(zip(packet_ids, reasons, strict=True))
     return to_runs([of[pid] for pid in known])
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Protocol
 
-from actors.session.messages import WIRES5, Batch
 from protocol.mqtt import FilterTrie
-from protocol.mqtt5 import RETAIN_AS_PUBLISHED, Wire, count_down
+from protocol.mqtt5 import RETAIN_AS_PUBLISHED, Wire, count_down, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,10 +15,33 @@ if TYPE_CHECKING:
     from actors.routing.router import Subscriber
     from eventstore.log import Message
     from projections.state import SessionState
-    from protocol.mqtt import ConnectProperties
+    from protocol.mqtt import ConnectProperties, PublishEncoder
+    from protocol.mqtt5 import PublishEncoder5
+
+WIRES5: Final = tuple(Wire(qos) for qos in range(3))
+"""What most receivers at level 5 have in common, by QoS."""
 
 _CACHED_TOPICS = 1024
 """Topics of which it is known which subscription identifiers go with them."""
+
+
+class PreparedMessages(Protocol):
+    """Messages on their way to many receivers: ``actors.session.messages.Batch``."""
+
+    retain: bool
+    """Sent because of a new subscription, not of a publication [MQTT-3.3.1-8]."""
+    published_retain: bool
+    """The publications had RETAIN 1."""
+    topics: Sequence[bytes]
+
+    def __len__(self) -> int:
+        """Return the number of messages."""
+
+    def prepared5(self, wire: Wire) -> PublishEncoder5:
+        """Return what renders the messages for receivers that have a wire in common."""
+
+    def at_qos0_level5(self, wire: Wire) -> bytes:
+        """Return the messages as QoS 0 packets."""
 
 
 class DeliveryEncoder:
@@ -58,7 +80,7 @@ class DeliveryEncoder:
 
     def render(
         self,
-        batch: Batch,
+        batch: PreparedMessages,
         subscriber: Subscriber,
         qos: int,
         packet_ids: Sequence[int] = (),
@@ -74,7 +96,7 @@ class DeliveryEncoder:
                 parts.append(prepared.render(packet_ids[begin:end], begin, end))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def too_large(self, batch: Batch, subscriber: Subscriber, qos: int) -> list[int]:
+    def too_large(self, batch: PreparedMessages, subscriber: Subscriber, qos: int) -> list[int]:
         """Return which messages of a batch make packets that the client does not accept."""
         if not self.limit:
             return []
@@ -85,7 +107,7 @@ class DeliveryEncoder:
         return found
 
     def _wires(
-        self, batch: Batch, subscriber: Subscriber, qos: int, stop: int | None
+        self, batch: PreparedMessages, subscriber: Subscriber, qos: int, stop: int | None
     ) -> list[tuple[Wire, int, int]]:
         """Return the wires of a batch's messages: each with where it begins and ends."""
         end = len(batch) if stop is None else stop
@@ -126,29 +148,27 @@ class DeliveryEncoder:
         parts = []
         for identifiers, some in groupby(columns, itemgetter(0)):
             rows = [*some]
-            batch = self._batch([row[1] for row in rows], qos, now_ms)
             wire = Wire(qos, retain=retain, identifiers=identifiers)
-            parts.append(batch.prepared5(wire).render([row[2] for row in rows], dup=dup))
+            prepared = _prepared([row[1] for row in rows], wire, now_ms)
+            parts.append(prepared.render([row[2] for row in rows], dup=dup))
         return b"".join(parts)
 
     def is_too_large(self, message: Message, flags: tuple[int, bool], now_ms: int) -> bool:
         """Return whether the client does not accept the packet of a message."""
         if not self.limit:
             return False
-        batch = self._batch([message], flags[0], now_ms)
         wire = Wire(flags[0], retain=flags[1], identifiers=self.identifiers(message.topic))
-        return bool(batch.prepared5(wire).too_large(self.limit))
+        return len(_prepared([message], wire, now_ms).render([1])) > self.limit
 
-    @staticmethod
-    def _batch(messages: Sequence[Message], qos: int, now_ms: int) -> Batch:
-        blocks = [left_of(message, now_ms) for message in messages]
-        return Batch(
-            qos,
-            [message.topic for message in messages],
-            [message.payload for message in messages],
-            (),
-            blocks=blocks if any(blocks) else (),
-        )
+
+def _prepared(
+    messages: Sequence[Message], wire: Wire, now_ms: int
+) -> PublishEncoder | PublishEncoder5:
+    """Prepare messages with what is left of their expiry."""
+    blocks = [left_of(message, now_ms) for message in messages]
+    topics = [message.topic for message in messages]
+    payloads = [message.payload for message in messages]
+    return prepare(topics, payloads, blocks if any(blocks) else (), wire)
 
 
 def left_of(message: Message, now_ms: int) -> bytes:
