@@ -28,6 +28,7 @@ from actors.tracing.actor_tap import ActorTap
 from actors.tracing.trace import AT_ONCE, End, Trace, add_lines
 from eventstore.format import MessagePublished, SessionSnapshot
 from protocol.mqtt import count_server_packets, read_server_packets
+from protocol.mqtt5 import read_answers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -352,7 +353,11 @@ class TraceRecorder:
             return
         room = min(AT_ONCE, max(trace.room() for trace in traces))
         at = 0
-        for packet, stop in islice(read_server_packets(data), room):
+        level5 = getattr(actor, "properties", None) is not None
+        found: Iterator[tuple[Any, int]] = (
+            read_answers(data) if level5 else read_server_packets(data)
+        )
+        for packet, stop in islice(found, room):
             self._say_packets(actor, traces, kind, packet, **more)
             at = stop
         left = count_server_packets(data, at, _COUNTED)
