@@ -7,6 +7,7 @@ repeats the messages: from there on they are known by the position of the repeti
 
 from __future__ import annotations
 
+from heapq import heapify, heappop, heappush
 from itertools import chain, repeat, starmap
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,12 +26,14 @@ from eventstore.format import (
     split_pieces,
     spread_blocks,
 )
-from projections.state.expiry_queue import ExpiryQueue
 from projections.state.sharded_dict import ShardedDict
 from protocol.mqtt import TopicTrie
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+_SPARE = 1024
+"""Entries that are out of date and stay, at least."""
 
 
 class RetainedMessage(NamedTuple):
@@ -45,6 +48,45 @@ class RetainedMessage(NamedTuple):
     """Its properties (MQTT 5)."""
     expires: int = 0
     """Unix time in seconds at which it expires; 0: never."""
+
+
+class ExpiryQueue:
+    """A heap of (Unix time in seconds, name).
+
+    An entry holds while ``expires`` of its name, which the callers give, still is its time; others
+    are dropped when they are met, or when half of all are such.
+    """
+
+    __slots__ = ("_heap", "_most")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, str]] = []
+        self._most = _SPARE
+        """Entries from which on it is looked for those that are out of date."""
+
+    def add(self, name: str, expires: int, of: Callable[[str], int]) -> None:
+        """Add a name; ``of`` returns when it expires."""
+        heappush(self._heap, (expires, name))
+        if len(self._heap) > self._most:
+            self._heap = [entry for entry in {*self._heap} if of(entry[1]) == entry[0]]
+            heapify(self._heap)
+            self._most = 2 * len(self._heap) + _SPARE
+
+    def first(self, of: Callable[[str], int]) -> int:
+        """Return the time of the first entry; 0: there is none."""
+        heap = self._heap
+        while heap and of(heap[0][1]) != heap[0][0]:
+            heappop(heap)
+        return heap[0][0] if heap else 0
+
+    def due(self, now: int, of: Callable[[str], int]) -> list[str]:
+        """Return the names whose time has come, the first ones first; they stay."""
+        found: dict[tuple[int, str], None] = {}
+        while self.first(of) and self._heap[0][0] <= now:
+            found[heappop(self._heap)] = None
+        for entry in found:
+            heappush(self._heap, entry)
+        return [name for _, name in found]
 
 
 class RetainedIndex:
