@@ -250,7 +250,7 @@ def test_packages_form_no_cycle() -> None:
 
 
 def test_the_broker_is_imported_where_it_is_put_together() -> None:
-    """Nobody else knows the root: what actors share is in ``actors.session.context``."""
+    """Nobody else knows the root: what actors share is in ``actors.session.node_context``."""
     assert {name for name, target in _imports() if target == "actors.broker"} == {
         "cli.serve.service"
     }
