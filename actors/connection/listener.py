@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from actors.configuration.limit_options import NO_QUOTA, Quota
 from actors.connection.connection import Connection
-from actors.options.limit_options import NO_QUOTA, Quota
 from actors.transports.stack import StackOptions, stack
 
 if TYPE_CHECKING:
     import asyncio
 
     from actors.connection.admission import Admission
-    from actors.session.context import NodeContext
+    from actors.session.node_context import NodeContext
     from actors.transports.certificate import IdentityKind
 
 

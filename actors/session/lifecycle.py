@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import structlog
 
-from actors.session.messages import (
+from actors.session.actor_messages import (
     NEXT_TURN,
     Attach,
     Detached,
@@ -33,9 +33,9 @@ from protocol.mqtt import ConnectCode, Publishes, connack, is_death, with_timest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from actors.session.context import NodeContext
     from actors.session.delivery import Delivery
-    from actors.session.ports import ClientConnection
+    from actors.session.interfaces import ClientConnection
+    from actors.session.node_context import NodeContext
     from actors.session.publisher import Publisher
     from actors.session.session import Session
     from actors.session.subscription_handler import SubscriptionHandler
@@ -85,7 +85,7 @@ class SessionLifecycle:
 
     def _on_attach(self, message: Attach) -> None:
         self.attaching = message.connection
-        self._session.begin(self._attach(message))
+        self._session.begin_work(self._attach(message))
 
     def _attach(self, message: Attach) -> Iterator[object]:
         """Start the subscriptions of a session that comes back, then let its client in."""
@@ -97,16 +97,16 @@ class SessionLifecycle:
                 if at:
                     yield NEXT_TURN
                 for subscriber in subscribers[at : at + _STARTED_AT_ONCE]:
-                    self._subscriptions.start(subscriber)
-        self._let_in(message)
+                    self._subscriptions.start_actor(subscriber)
+        self._open(message)
         self.attaching = None
 
-    def _let_in(self, message: Attach) -> None:
+    def _open(self, message: Attach) -> None:
         session = self._session
         connection, connect = message.connection, message.connect
         if connection.ended:
             if session.connection is None:
-                self._subscriptions.stop(self._node.router.subscribers(session.name))
+                self._subscriptions.stop_actors(self._node.router.subscribers(session.name))
                 self._node.directory.went_offline(session)
             return
         session.last_active = self._node.clock.monotonic()
@@ -118,7 +118,7 @@ class SessionLifecycle:
             resumed = resumed and known is not None
         generation = session.state.generation + 1
         if known is not None and not resumed:
-            self._subscriptions.forget()
+            self._subscriptions.remove_all()
         at = session.emit(
             SessionOpened(
                 session.name,
@@ -141,7 +141,7 @@ class SessionLifecycle:
         session.state = self._node.state.sessions[session.name]
         if connect.will is not None:
             self._arm_will(connect)
-        session.connection = self._publisher.origin = connection
+        session.connection = self._publisher.connection = connection
         self._node.directory.came_online(session)
         session.answer(
             connection,
@@ -149,13 +149,13 @@ class SessionLifecycle:
         )
         self._node.journal.order_behind(connection)
         if resumed:
-            self._node.router.guard(session.name, connection.access)
+            self._node.router.set_acl(session.name, connection.access)
             for subscriber in self._node.router.subscribers(session.name):
-                self._subscriptions.start(subscriber)
+                self._subscriptions.start_actor(subscriber)
             self._delivery.resume()
         connection.attached(session, connect.keep_alive)
-        meters = self._node.counters
-        meters.most_clients = max(meters.most_clients, self._node.directory.attached)
+        counters = self._node.counters
+        counters.most_clients = max(counters.most_clients, self._node.directory.attached)
 
     def _arm_will(self, connect: Connect) -> None:
         session = self._session
@@ -170,7 +170,7 @@ class SessionLifecycle:
     def _take_over(self, old: ClientConnection, *, resumed: bool) -> None:
         """Close the connection that the client had until now [MQTT-3.1.4-2]."""
         session = self._session
-        self._let_go(old, "taken_over")
+        self._detach(old, "taken_over")
         at = session.emit(SessionTakenOver(session.name, session.state.generation))
         _log.info(
             "session taken over",
@@ -180,7 +180,7 @@ class SessionLifecycle:
         )
         self._close("taken_over", orderly=False, resumed=resumed)
 
-    def _let_go(self, connection: ClientConnection, reason: str) -> None:
+    def _detach(self, connection: ClientConnection, reason: str) -> None:
         """Close a connection that is this session's no longer."""
         connection.session = None
         connection.close(reason)
@@ -188,25 +188,25 @@ class SessionLifecycle:
     def _on_kick(self, message: Kick) -> None:
         session = self._session
         if session.connection is None:
-            message.order.refuse("is not connected")
+            message.command.refuse("is not connected")
             return
-        message.order.carry_out(self._node)
+        message.command.carry_out(self._node)
         self._kick(session.connection)
 
     def _kick(self, connection: ClientConnection) -> None:
-        self._let_go(connection, "kicked")
+        self._detach(connection, "kicked")
         self._disconnected("kicked", orderly=False)
 
     def _on_remove(self, message: Remove) -> None:
         session = self._session
         state, before = session.state, message.offline_before_ms
         if self._node.state.sessions.get(session.name) is not state:
-            message.order.refuse("no such session")
+            message.command.refuse("no such session")
             return
         if before and (state.connected or state.closed_ms > before):
-            message.order.refuse("came back meanwhile")
+            message.command.refuse("came back meanwhile")
             return
-        message.order.carry_out(self._node)
+        message.command.carry_out(self._node)
         if session.connection is not None:
             self._kick(session.connection)
         if self._node.state.sessions.get(session.name) is state and not session.stopped:
@@ -216,7 +216,7 @@ class SessionLifecycle:
         session = self._session
         state, connection = session.state, message.connection
         if connection is not None:
-            connection.close_behind()
+            connection.close_when_written()
         # After a rebuild or a restart there is no connection, only a state that says so.
         if not state.connected or session.connection not in (None, connection):
             return
@@ -246,7 +246,7 @@ class SessionLifecycle:
         session = self._session
         state = session.state
         connection, session.connection = session.connection, None
-        self._publisher.origin = None
+        self._publisher.connection = None
         if connection is not None and connection.session is session:
             connection.session = None
         self._delivery.forget()
@@ -257,8 +257,8 @@ class SessionLifecycle:
             else:
                 self._fire_will(connection)
         if not resumed:
-            self._node.router.guard(session.name, None)
-            self._subscriptions.stop(self._node.router.subscribers(session.name))
+            self._node.router.set_acl(session.name, None)
+            self._subscriptions.stop_actors(self._node.router.subscribers(session.name))
         at = session.emit(SessionClosed(session.name, reason, state.generation))
         _log.debug(
             "disconnected",
@@ -308,7 +308,7 @@ class SessionLifecycle:
     def _end(self, reason: str) -> None:
         """Remove the session, which has no connection, with all it holds."""
         session = self._session
-        self._subscriptions.forget()
+        self._subscriptions.remove_all()
         at = session.emit(SessionExpired(session.name, reason))
         _log.debug(
             "session removed",

@@ -20,7 +20,7 @@ from pykka.messages import _ActorStop
 
 from actors.connection.connection import Connection
 from actors.inspection.views import client_of
-from actors.session.messages import Attach, Packets
+from actors.session.actor_messages import Attach, Packets
 from actors.session.session import Session
 from actors.session.subscription import Subscription
 from actors.tracing import trace_lines as tracelines
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from actors.connection.admission import Admission
     from actors.kernel import LoopActor
-    from actors.session.context import NodeContext
+    from actors.session.node_context import NodeContext
     from eventstore.format import Event, Position
     from eventstore.log import OutputSink
 

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from actors.kernel import LoopActor
     from actors.routing.router import Route
-    from actors.session.context import NodeContext
-    from actors.session.messages import Publication
+    from actors.session.actor_messages import Publication
+    from actors.session.node_context import NodeContext
     from actors.tracing.recorder import TraceRecorder
     from actors.tracing.trace import Trace
     from eventstore.format import Event, Position, Run

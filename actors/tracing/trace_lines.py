@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 from pykka.messages import _ActorStop
 
 from actors.kernel import Failed
-from actors.session.messages import (
+from actors.session.actor_messages import (
     Attach,
     Authenticated,
     Batch,
+    ChangeQos,
     Close,
     ConnectRequest,
     Detached,
     Loaded,
     Outgoing,
     Packets,
-    Regrant,
     Retry,
 )
 from eventstore.format import to_runs
@@ -211,7 +211,7 @@ def _messages(batch: Batch) -> Iterator[dict[str, Any]]:
             if isinstance(publish, Publish):
                 yield {"topic": topic_text(publish.topic), **payload_fields(publish.payload)}
     for at, (topic, payload) in enumerate(zip(batch.topics, batch.payloads, strict=True)):
-        place = {"position": batch.refs[at]} if at < len(batch.refs) else {}
+        place = {"position": batch.positions[at]} if at < len(batch.positions) else {}
         yield {**place, "topic": topic_text(topic), **payload_fields(payload)}
 
 
@@ -262,7 +262,7 @@ _MESSAGES_MADE: dict[type, Callable[[Any], dict[str, Any]]] = {
     Loaded: lambda message: {"count": len(message.found)},
     Outgoing: _outgoing,
     Packets: _packets,
-    Regrant: lambda message: {"qos": message.qos},
+    ChangeQos: lambda message: {"qos": message.qos},
     Retry: lambda message: {**_detached(message.message), "attempts": message.attempts},
     bytes: lambda message: {"size": len(message)},
 }

@@ -5,7 +5,7 @@ packet. The first byte alone decides whether a packet is legal at this point of 
 ``_legal`` is the set of first bytes that are. Next come the Remaining Length and the limit on the
 size, so that a packet that is too large is refused before its body is kept. Once a packet is
 complete it goes to the parser of its kind; PUBLISH and acknowledgements go to
-``protocol.mqtt.publish_runs``, which reads as many as follow one another.
+``protocol.mqtt.publish_decoder``, which reads as many as follow one another.
 
 With a bound on the work of a call, ``feed`` stops when that is reached and keeps the rest as it is;
 ``more`` says so, and ``feed(b"")`` goes on.
@@ -16,7 +16,7 @@ complete: however a packet is cut into pieces, each of its bytes is copied a fix
 
 import sys
 
-from protocol.mqtt.control_packets import MQTT_3_1, FilterReader, parse_connect
+from protocol.mqtt.connect_subscribe_decoder import MQTT_3_1, FilterReader, parse_connect
 from protocol.mqtt.packets import (
     Acks,
     Disconnect,
@@ -26,7 +26,7 @@ from protocol.mqtt.packets import (
     Publishes,
 )
 from protocol.mqtt.protocol_error import ProtocolError
-from protocol.mqtt.publish_runs import read_acks, read_publishes
+from protocol.mqtt.publish_decoder import read_acks, read_publishes
 from protocol.mqtt.remaining_length import read_length
 
 MAX_CONNECT_SIZE = 327_701

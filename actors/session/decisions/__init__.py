@@ -14,7 +14,7 @@ from actors.session.decisions.acknowledgements import (
 )
 from actors.session.decisions.granting import Grant, by_text, subscribe, unsubscribe
 from actors.session.decisions.queueing import (
-    Delivery,
+    DeliveryDecision,
     DeliveryLimits,
     WaitingRun,
     deliver,
@@ -28,7 +28,7 @@ from actors.session.decisions.queueing import (
 
 __all__ = [
     "PACKET_IDS",
-    "Delivery",
+    "DeliveryDecision",
     "DeliveryLimits",
     "Grant",
     "WaitingRun",

@@ -9,7 +9,7 @@ from catalogue import BAD, CONNECT, CONNECT_3_1, GOOD, LIMIT, Bad, Good
 from codec_helpers import bytewise, decode, encode
 
 from protocol.mqtt import Acks, Connect, Disconnect, Packet, PacketType, Publish
-from protocol.mqtt.control_packets import parse_connect
+from protocol.mqtt.connect_subscribe_decoder import parse_connect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

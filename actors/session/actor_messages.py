@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from actors.authn.credentials import Verdict
     from actors.routing.router import Subscriber
-    from actors.session.operator_commands import Order
-    from actors.session.ports import ClientConnection
+    from actors.session.interfaces import ClientConnection
+    from actors.session.operator_commands import OperatorCommand
     from eventstore.format import Position
     from eventstore.log import Message
     from protocol.mqtt import Connect, Packet
@@ -33,11 +33,11 @@ class Batch:
     __slots__ = (
         "_prepared",
         "gated",
-        "origin",
         "packets",
         "payloads",
+        "positions",
+        "publisher",
         "qos",
-        "refs",
         "retain",
         "size",
         "topics",
@@ -53,14 +53,14 @@ class Batch:
         size: int = 0,
         retain: bool = False,
         packets: Sequence[bytes] = (),
-        origin: ClientConnection | None = None,
+        publisher: ClientConnection | None = None,
         gated: bool = False,
     ) -> None:
         self.qos = qos
         """QoS of the publication."""
         self.topics = topics
         self.payloads = payloads
-        self.refs = refs
+        self.positions = refs
         """Positions of the messages; empty at QoS 0."""
         self.size = size
         """Payload bytes, all together (0 at QoS 0)."""
@@ -68,7 +68,7 @@ class Batch:
         """Sent because of a new subscription, not of a publication [MQTT-3.3.1-8]."""
         self.packets = packets
         """At QoS 0: the whole packets, where they can be sent as they came."""
-        self.origin = origin
+        self.publisher = publisher
         """Who publishes, to be slowed down for receivers that do not keep up."""
         self.gated = gated
         """Nobody may see it before the log has it on disk, not even at QoS 0: a will, which would
@@ -174,7 +174,7 @@ class Retry(NamedTuple):
     """How often."""
 
 
-class Regrant(NamedTuple):
+class ChangeQos(NamedTuple):
     """A subscription was made again, at another QoS: for what matches from here on."""
 
     qos: int
@@ -192,7 +192,7 @@ class Loaded(NamedTuple):
     found: dict[Position, Message]
 
 
-class GoOnSending(NamedTuple):
+class ContinueSending(NamedTuple):
     """A session goes on with what waits for its client."""
 
 
@@ -207,13 +207,13 @@ class Retire(NamedTuple):
 class Kick(NamedTuple):
     """An operator has the client's connection closed."""
 
-    order: Order
+    command: OperatorCommand
 
 
 class Remove(NamedTuple):
     """An operator has the session removed."""
 
-    order: Order
+    command: OperatorCommand
     offline_before_ms: int
     """Only if it has been offline since then, Unix time in milliseconds; 0: in any case."""
 
