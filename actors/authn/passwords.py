@@ -231,16 +231,18 @@ def parse_users(
         if not entry.strip() or entry.startswith("#"):
             continue
         user, colon, stored = entry.partition(":")
-        credentials = f"'{escaped(user, NAME_LIMIT)}'"
+        quoted = f"'{escaped(user, NAME_LIMIT)}'"
         problem = None
         if not colon:
             problem = 'expected "user:hash", found no colon'
         elif not user:
             problem = "the user name is empty"
         elif user in users:
-            problem = f"user {credentials} appears twice"
+            problem = f"user {quoted} appears twice"
         elif not is_hash(stored):
-            problem = f"the hash of user {credentials} is neither argon2 nor one of Mosquitto's ({advice})"
+            problem = (
+                f"the hash of user {quoted} is neither argon2 nor one of Mosquitto's ({advice})"
+            )
         if problem:
             raise PasswordFileError(f"{path}:{number}: {problem}")
         users[user] = stored

@@ -218,7 +218,7 @@ class Bridge(LoopActor):
     # From MQTT.
 
     def packets(self, client: str, packet: Publishes, publisher: ClientConnection | None) -> None:
-        """Send messages at QoS 0 that are not retained, in whole packets; ``publisher`` has them."""
+        """Send QoS 0 messages that are not retained, as whole packets of ``publisher``."""
         if self._can(len(packet)):
             prefix = self._prefix_of(client)
             leaving = OutgoingMessages(client, prefix, 0, False, packet, packet.size)

@@ -114,7 +114,7 @@ class BridgeHost:
         self._try(self.interest.removed, session, topic_filter)
 
     def packets(self, client: str, packet: Publishes, publisher: ClientConnection | None) -> None:
-        """Send messages at QoS 0 that are not retained, in whole packets; ``publisher`` has them."""
+        """Send QoS 0 messages that are not retained, as whole packets of ``publisher``."""
         actor = self._actor
         if actor is None:
             self._node.count_dropped("bridge_unavailable", len(packet))

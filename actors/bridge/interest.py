@@ -3,7 +3,7 @@
 The router tells of every subscription that begins or ends, of those to requests only while their
 client is connected: no other can answer, and NATS says so. A filter that several sessions
 have is counted. Where the subjects of several filters match a message, NATS delivers it once for
-each; :mod:`actors.bridge.duplicates` has one of them taken. A subscription that ends counts until the
+each; :mod:`actors.bridge.duplicates` keeps one of them. A subscription that ends counts until the
 server has confirmed it, since until then messages may come for it. One that the server refuses does
 not count until there is another connection, which asks again.
 """

@@ -47,8 +47,8 @@ class InputLoad:
 class InputThrottle:
     """The way into a connection of a client that is new, or may not send as fast as it likes.
 
-    What it sends waits here between two bites, so that others come in between. ``rate_limiter`` is set
-    while there is a rate; it counts what was taken, and says for how long nothing more is.
+    Input waits here between two slices, so that other clients come in between. ``rate_limiter`` is
+    set while there is a rate; it counts what was taken, and says for how long nothing more is.
     """
 
     __slots__ = ("__weakref__", "_connection", "_continuing", "_read_from", "_rest", "rate_limiter")

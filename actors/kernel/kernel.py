@@ -15,9 +15,9 @@ life. What is different is what runs it:
   ready are done. While light clients are about (``light``), or strangers wait, each part is a
   turn of its own, and its actor hears how long it took (``on_part_done``), so that it can make the
   next one shorter; otherwise the parts that are due share a turn.
-- ``tell_low_priority`` is ``tell`` for work that others must not wait for. Such actors run once those that
-  are ready have nothing left to do, for no longer than ``SLICE``, and then not for as long as
-  that took if others are at work: they get half of the time at most.
+- ``tell_low_priority`` is ``tell`` for work that others must not wait for. Such actors run once
+  those that are ready have nothing left to do, for no longer than ``SLICE``, and then not for as
+  long as that took if others are busy: they get half of the time at most.
 - Actors form a tree. An actor that fails is stopped and its parent gets a :class:`Failed` with
   the message that it failed on and those it had not seen yet: nothing that was told is lost
   silently. Messages that a stopped actor left are handed to its ``on_dead_letters``.

@@ -37,8 +37,8 @@ class ClientLimits(Generic[ReaderT]):
     """Keeps the broker up; ``listeners`` has the quota of each listener by its name.
 
     A connection comes in with :meth:`arrive` and is over with :meth:`leave`. In between it is
-    :attr:`unauthenticated`, is identified (:meth:`identify`), and gets its :meth:`rate_limiter`. Times
-    are monotonic seconds. Whatever is refused is counted in :attr:`refused`.
+    :attr:`unauthenticated`, is identified (:meth:`identify`), and gets its :meth:`rate_limiter`.
+    Times are monotonic seconds. Whatever is refused is counted in :attr:`refused`.
     """
 
     __slots__ = (

@@ -115,8 +115,8 @@ class Authorizer:
 
         The rest is dropped, and told in the log if somebody is told that it arrived; or the
         connection is closed, and what stands behind the first refused message goes as well.
-        ``accepted_ids`` are packet identifiers of QoS 2 messages that are accepted already: what comes
-        under them is the same once more.
+        ``accepted_ids`` are packet identifiers of QoS 2 messages that are accepted already: what
+        comes under them is the same once more.
         """
         access = connection.access
         denied = access.denied(packet.topics) if access is not None else set()

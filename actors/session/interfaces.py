@@ -164,7 +164,7 @@ class PublicationBridge(Protocol):
     """What exchanges messages with NATS: ``actors.bridge.host.BridgeHost``."""
 
     def packets(self, client: str, packet: Publishes, publisher: ClientConnection | None) -> None:
-        """Send messages at QoS 0 that are not retained, in whole packets; ``publisher`` has them."""
+        """Send QoS 0 messages that are not retained, as whole packets of ``publisher``."""
 
     def published(
         self,
