@@ -41,7 +41,7 @@ from actors.session.actor_messages import (
     Retire,
 )
 from actors.session.authorization import Authorizer
-from actors.session.decisions import DeliveryLimits
+from actors.session.decisions import DeliveryLimits, by_text
 from actors.session.node_context import NodeContext
 from actors.session.session import Session
 from actors.supervision import inherit, replace, succeed
@@ -52,6 +52,7 @@ from eventstore.format import (
     Bridged,
     BrokerStopped,
     Position,
+    RetainedExpired,
     format_position,
 )
 from eventstore.log import EventLog, Message, MessageStore
@@ -539,8 +540,19 @@ class Broker(LoopActor):
                 self.node.tell_if_alive(session, Retire())
         if self.node.paused and not self.node.journal.congested:
             self._on_relief()
+        self._expire_retained()
         self.admission.sweep()
         self._look_after_log()
+
+    def _expire_retained(self) -> None:
+        """Record which retained messages have expired."""
+        if not self.node.recovered or self.node.draining:
+            return
+        topics = self.node.state.retained.expired(self.node.clock.time_ms() // 1000)
+        for part in by_text(topics, str):
+            self.node.emit(RetainedExpired(part))
+        if topics:
+            self.kernel.wake()
 
     def _look_after_log(self) -> None:
         """Close the clients when the log could not be written for too long."""

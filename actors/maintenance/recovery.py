@@ -210,8 +210,9 @@ def _retained_at_qos2(record: Record) -> Iterable[tuple[Position, RetainedMessag
         for number in range(len(stored.payloads)):
             ref = stored.first + number
             if ref in waiting:
-                topic, payload, block, expires = stored.message(number)
-                yield ref, RetainedMessage(topic.decode(), payload, 2, ref, block, expires)
+                one = stored.message(number)
+                topic = one.topic.decode()
+                yield ref, RetainedMessage(topic, one.payload, 2, ref, one.block, one.expires)
 
 
 async def _fold(

@@ -37,6 +37,7 @@ class Batch:
         "_payloads",
         "_prepared",
         "blocks",
+        "expires",
         "gated",
         "packets",
         "positions",
@@ -62,6 +63,7 @@ class Batch:
         gated: bool = False,
         blocks: Sequence[bytes] | None = None,
         published_retain: bool = False,
+        expires: Sequence[int] = (),
     ) -> None:
         self.qos = qos
         """QoS of the publication."""
@@ -78,6 +80,8 @@ class Batch:
         """Sent because of a new subscription, not of a publication [MQTT-3.3.1-8]."""
         self.packets = packets
         """At QoS 0: the whole packets, which receivers at the same level are sent as they came."""
+        self.expires = expires
+        """When each message expires, Unix time in seconds, 0: never; empty: none does."""
         self.published_retain = published_retain
         """The publications had RETAIN 1, which is sent where that was asked for."""
         self.publisher = publisher
@@ -155,6 +159,7 @@ class Batch:
             gated=self.gated,
             blocks=[self.blocks[at] for at in keep] if self.blocks else self.blocks,
             published_retain=self.published_retain,
+            expires=[self.expires[at] for at in keep] if self.expires else (),
         )
 
 

@@ -218,7 +218,7 @@ class SessionLifecycle:
         if will is None:
             return
         size = len(will.payload)
-        event = WillArmed(session.name, will.topic, will.qos, will.retain, size, will.delay)
+        event = WillArmed(session.name, will.topic, will.qos, will.retain, size, 0, will.delay)
         pieces: tuple[bytes, ...] = (will.payload,)
         if will.block:
             event.blocks = [len(will.block)]

@@ -239,6 +239,11 @@ class Session(LoopActor):
         """Append an event and apply it; return its first position."""
         return self._node.emit(event, payloads, size)
 
+    @property
+    def now_ms(self) -> int:
+        """The time, Unix milliseconds."""
+        return self._node.clock.time_ms()
+
     def drop_denied(self, topic_filter: str, refs: Sequence[Position]) -> None:
         """Record that the client does not get messages that it may not have."""
         self._node.drop_denied(self.name, refs, topic_filter)
@@ -304,7 +309,13 @@ class Session(LoopActor):
         payloads = batch.payloads[start:]
         topic_filter = decisions.goes_behind(self.state, subscriber.filter) or subscriber.filter
         for event in decisions.queued(
-            self.name, topic_filter, qos, refs, payloads, retain=batch.retain
+            self.name,
+            topic_filter,
+            qos,
+            refs,
+            payloads,
+            retain=batch.retain,
+            expires=batch.expires[start:],
         ):
             at = self.emit(event)
             self._recorded.append((event, at, self._node.journal.time_ms))

@@ -39,6 +39,8 @@ class Message(NamedTuple):
     """Its properties (MQTT 5)."""
     expires: int = 0
     """Unix time in seconds at which it expires; 0: never."""
+    retain: bool = False
+    """It was published with RETAIN 1."""
 
 
 class StoredMessages(NamedTuple):
@@ -54,6 +56,8 @@ class StoredMessages(NamedTuple):
     """The properties of each (MQTT 5); empty when none has any."""
     expires: Sequence[int] = ()
     """When each expires, as in Message; empty when none does."""
+    retain: bool = False
+    """They were published with RETAIN 1."""
 
     def message(self, number: int) -> Message:
         """Return one of the messages."""
@@ -62,6 +66,7 @@ class StoredMessages(NamedTuple):
             self.payloads[number],
             self.blocks[number] if self.blocks else b"",
             self.expires[number] if self.expires else 0,
+            self.retain,
         )
 
 
@@ -124,7 +129,7 @@ class MessageStore:
         offset = ref - stored.first
         if not 0 <= offset < len(stored.payloads):
             return None
-        if not stored.blocks:
+        if not stored.blocks and not stored.retain:
             return Message(stored.topics[offset], stored.payloads[offset])
         return stored.message(offset)
 
@@ -160,6 +165,8 @@ def messages_of(record: Record) -> list[StoredMessages]:
         payloads = record.payloads(event)
         size = sum(map(len, payloads))
         stored = StoredMessages(base + index, topics, payloads, size, *_properties(record, event))
+        if isinstance(event, MessagePublished) and event.retain:
+            stored = stored._replace(retain=True)
         if isinstance(event, MessagesCarried):
             found += _as_before(from_runs(event.refs), stored)
         else:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from actors.routing.router import Subscriber
     from eventstore.log import Message
-    from projections.state import SessionState
+    from projections.state import RetainedMessage, SessionState
     from protocol.mqtt import ConnectProperties, PublishEncoder
     from protocol.mqtt5 import PublishEncoder5
 
@@ -171,7 +171,7 @@ def _prepared(
     return prepare(topics, payloads, blocks if any(blocks) else (), wire)
 
 
-def left_of(message: Message, now_ms: int) -> bytes:
+def left_of(message: Message | RetainedMessage, now_ms: int) -> bytes:
     """Return the properties of a message, with the seconds that are left of its expiry."""
     if not message.expires:
         return message.block
