@@ -285,7 +285,6 @@ class Connection(SocketActor):
         return (
             self._throttle is None
             and self._handshake is None
-            and self.properties is None
             and self.tap is None
             and not self.ignores_input
             and not self._ended

@@ -439,6 +439,11 @@ class Delivery:
             DeliveryEncoder(self._session.state, properties) if properties is not None else None
         )
 
+    def takes_plain(self, *, level5: bool) -> bool:
+        """Return whether the client is at level 5, or not, and nothing is put into its messages."""
+        encoder = self._encoder
+        return encoder.plain if encoder is not None and level5 else encoder is None and not level5
+
     def subscriptions_changed(self) -> None:
         """Look anew at the subscriptions."""
         if self._encoder is not None:

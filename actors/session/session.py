@@ -167,6 +167,13 @@ class Session(LoopActor):
         """Return whether a message may be sent to the client before anything else."""
         return self._delivery.may_send(connection)
 
+    def takes_plain(self, publisher: ClientConnection) -> bool:
+        """Return whether its client is sent messages as clients of a publisher's level get them.
+
+        That is with no subscription identifiers, and whatever their size.
+        """
+        return self._delivery.takes_plain(level5=publisher.properties is not None)
+
     def expect_acks(self) -> None:
         """Look after a while whether what was sent was acknowledged."""
         self._delivery.expect_acks()

@@ -66,6 +66,11 @@ class DeliveryEncoder:
         for held in found:
             self._identifiers.insert(held.filter, held.filter, held.identifier)  # type: ignore[union-attr]
 
+    @property
+    def plain(self) -> bool:
+        """True while messages are sent with their own properties, whatever their size."""
+        return self._identifiers is None and not self.limit
+
     def identifiers(self, topic: bytes) -> tuple[int, ...]:
         """Return the identifiers of all subscriptions that match a topic [MQTT-3.3.4-3]."""
         if self._identifiers is None:
