@@ -164,7 +164,7 @@ def messages_of(record: Record) -> list[StoredMessages]:
             topics = [topics[at] for at in event.which] if event.which else topics * event.count
         payloads = record.payloads(event)
         size = sum(map(len, payloads))
-        stored = StoredMessages(base + index, topics, payloads, size, *_properties(record, event))
+        stored = StoredMessages(base + index, topics, payloads, size, *properties_of(record, event))
         if isinstance(event, MessagePublished) and event.retain:
             stored = stored._replace(retain=True)
         if isinstance(event, MessagesCarried):
@@ -174,10 +174,10 @@ def messages_of(record: Record) -> list[StoredMessages]:
     return found
 
 
-def _properties(
+def properties_of(
     record: Record, event: MessagePublished | MessagesCarried | RetainedSnapshot
 ) -> tuple[list[bytes], list[int]]:
-    """Return the blocks of an event's messages, and when each expires."""
+    """Return the blocks of an event's messages, and when each expires; empty where none has any."""
     blocks = record.blocks(event)
     if not blocks:
         return [], []
