@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from actors.configuration.limit_options import NO_QUOTA, Quota
+from actors.configuration import NO_QUOTA, Quota
 from actors.connection.connection import Connection
-from actors.transports.stack import StackOptions, stack
+from actors.transports import StackOptions, build_stack
 
 if TYPE_CHECKING:
     import asyncio
 
     from actors.connection.admission import Admission
-    from actors.session.node_context import NodeContext
-    from actors.transports.certificate import IdentityKind
+    from actors.session import NodeContext
+    from actors.transports import IdentityKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,4 +58,4 @@ class Listener:
         """Return the protocol of a new socket."""
         connection = Connection(self._node, self)
         self._node.kernel.spawn(connection, self._node.root)
-        return stack(connection, self.options.stack)
+        return build_stack(connection, self.options.stack)

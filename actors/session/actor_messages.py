@@ -9,8 +9,8 @@ from protocol.mqtt import PublishEncoder
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.authn.credentials import Verdict
-    from actors.routing.router import Subscriber
+    from actors.authn import Verdict
+    from actors.routing import Subscriber
     from actors.session.interfaces import ClientConnection
     from actors.session.operator_commands import OperatorCommand
     from eventstore.format import Position

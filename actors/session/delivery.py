@@ -10,8 +10,7 @@ from collections import deque
 from itertools import chain, groupby, islice, takewhile
 from typing import TYPE_CHECKING
 
-from actors.node.backpressure import BACKLOG, Backlog
-from actors.node.read_pause import ReadPause
+from actors.node import BACKLOG, Backlog, ReadPause
 from actors.session import decisions
 from actors.session.actor_messages import AckCheck, Batch, ContinueSending, Outgoing
 from eventstore.format import (

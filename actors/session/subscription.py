@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from actors.kernel import Failed
-    from actors.routing.router import Subscriber
+    from actors.routing import Subscriber
     from actors.session.session import Session
     from projections.state import RetainedMessage
 
