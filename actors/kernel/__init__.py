@@ -1,6 +1,6 @@
 """pykka's programming model on an event loop: mailboxes, one dispatcher, supervision."""
 
-from actors.kernel.actor import Failed, LoopActor, LoopFuture, LoopRef, Read, Restarted
+from actors.kernel.actor import Failed, LoopActor, LoopFuture, LoopRef, Read, Restarted, describe
 from actors.kernel.clock import Clock, SystemClock, Timers
 from actors.kernel.kernel import LATER_SLICE, TURN_SLICE, Kernel
 from actors.kernel.os_priority import lower_thread_priority, set_short_time_slice
@@ -18,6 +18,7 @@ __all__ = [
     "Restarted",
     "SystemClock",
     "Timers",
+    "describe",
     "lower_thread_priority",
     "set_short_time_slice",
 ]
