@@ -14,36 +14,35 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from actors.authz.rules import Permissions
-from actors.bridge.host import BridgeHost
-from actors.connection.admission import Admission
-from actors.connection.takeovers import Old, Takeovers
-from actors.connection.turn import Turn
-from actors.inspection.broker_inspection import BrokerInspection
-from actors.inspection.inspector import Inspector
-from actors.inspection.sys_topics import SysTopicTree
+from actors.authz import Permissions
+from actors.bridge import BridgeHost
+from actors.connection import Admission, Old, Takeovers, Turn
+from actors.inspection import BrokerInspection, Inspector, SysTopicTree
 from actors.kernel import Failed, Kernel, LoopActor
-from actors.maintenance.background_verify import verify_in_background
-from actors.maintenance.expiry import Expiries
-from actors.maintenance.projector import Projector
-from actors.maintenance.recovery import recover, software
-from actors.maintenance.retention import Retention
-from actors.node.read_pause import ReadPause
-from actors.routing.router import Router
-from actors.session.actor_messages import (
+from actors.maintenance import (
+    Expiries,
+    Projector,
+    Retention,
+    recover,
+    software,
+    verify_in_background,
+)
+from actors.node import ReadPause
+from actors.routing import Router
+from actors.session import (
     Attach,
+    Authorizer,
     ConnectRequest,
     Expire,
     Kick,
     Loaded,
+    NodeContext,
     Outgoing,
     Remove,
     Retire,
+    Session,
 )
-from actors.session.authorization import Authorizer
 from actors.session.decisions import DeliveryLimits, by_text
-from actors.session.node_context import NodeContext
-from actors.session.session import Session
 from actors.supervision import inherit, replace, succeed
 from eventstore.errors import CorruptLog, LogUnavailable
 from eventstore.format import (
@@ -63,12 +62,11 @@ from protocol.mqtt import ConnectCode
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.authn.credentials import Authenticator
-    from actors.configuration.bridge_options import BridgeOptions
-    from actors.configuration.broker_options import BrokerOptions
-    from actors.connection.listener import ListenerOptions
+    from actors.authn import Authenticator
+    from actors.configuration import BridgeOptions, BrokerOptions
+    from actors.connection import ListenerOptions
     from actors.kernel import Clock
-    from actors.session.interfaces import ClientConnection
+    from actors.session import ClientConnection
     from eventstore.format import Record
     from projections.state import SessionState
 

@@ -17,10 +17,18 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from actors.kernel import Failed
-from actors.maintenance.recovery import rebuild_session
-from actors.session.actor_messages import Attach, Detached, Expire, Kick, Outgoing, Remove, Retry
-from actors.session.session import Session
-from actors.session.subscription import Subscription
+from actors.maintenance import rebuild_session
+from actors.session import (
+    Attach,
+    Detached,
+    Expire,
+    Kick,
+    Outgoing,
+    Remove,
+    Retry,
+    Session,
+    Subscription,
+)
 from eventstore.errors import LogUnavailable
 from eventstore.format import SessionClosed
 from protocol.errors import FoldmqError
@@ -28,7 +36,7 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from actors.session.node_context import NodeContext
+    from actors.session import NodeContext
     from projections.state import SessionState
 
 _log = structlog.get_logger("foldmq")

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 import structlog
 
-from actors.node.read_pause import ReadPause
-from actors.session.actor_messages import Batch, Outgoing, Writable
+from actors.node import ReadPause
+from actors.session import Batch, Outgoing, Writable
 from actors.session.decisions import PACKET_IDS
 from eventstore.format import (
     TurnAcked,
@@ -43,11 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from actors.connection.connection import Connection
-    from actors.routing.router import Route, Subscriber
-    from actors.session.interfaces import ClientConnection
-    from actors.session.node_context import NodeContext
-    from actors.session.session import Session
-    from actors.session.subscription import Subscription
+    from actors.routing import Route, Subscriber
+    from actors.session import ClientConnection, NodeContext, Session, Subscription
     from eventstore.format import Position
     from projections.state import SessionState, SubscriptionState
 

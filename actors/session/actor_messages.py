@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from actors.session.level5.delivery_encoder import WIRES5
+from actors.session.level5 import WIRES5
 from protocol.mqtt import MQTT_5, PublishEncoder, cut_payloads
 from protocol.mqtt5 import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.authn.credentials import Verdict
-    from actors.routing.router import Subscriber
+    from actors.authn import Verdict
+    from actors.routing import Subscriber
     from actors.session.interfaces import ClientConnection
     from actors.session.operator_commands import OperatorCommand
     from eventstore.format import Position

@@ -10,11 +10,10 @@ from collections import deque
 from itertools import chain, groupby, islice, takewhile
 from typing import TYPE_CHECKING
 
-from actors.node.backpressure import BACKLOG, Backlog
-from actors.node.read_pause import ReadPause
+from actors.node import BACKLOG, Backlog, ReadPause
 from actors.session import decisions
 from actors.session.actor_messages import AckCheck, Batch, ContinueSending, Outgoing
-from actors.session.level5.delivery_encoder import DeliveryEncoder
+from actors.session.level5 import DeliveryEncoder
 from eventstore.format import (
     INDEX_BITS,
     Delivered,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
-from actors.routing.router import NOWHERE, Route, Subscriber
+from actors.routing import NOWHERE, Route, Subscriber
 from actors.session.actor_messages import Batch, Outgoing, Publication, Withheld
 from actors.session.decisions import dropped
 from eventstore.format import (

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 import structlog
 
 from actors.kernel import Failed, LoopActor
-from actors.node.read_pause import ReadPause
+from actors.node import ReadPause
 from actors.session import decisions
 from actors.session.actor_messages import (
     NEXT_TURN,

@@ -12,13 +12,13 @@ import pykka
 
 from actors.kernel import LoopActor
 from actors.session.actor_messages import Batch, ChangeQos, Outgoing, Withheld
-from actors.session.level5.delivery_encoder import left_of
+from actors.session.level5 import left_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from actors.kernel import Failed
-    from actors.routing.router import Subscriber
+    from actors.routing import Subscriber
     from actors.session.session import Session
     from projections.state import RetainedMessage
 

@@ -6,16 +6,20 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
-from actors.authn.backends import backends
-from actors.authn.callout import Callout, CalloutOptions
-from actors.authn.chain import AuthenticatorChain
-from actors.authn.jwt_keys import load_keys
-from actors.authn.jwt_tokens import TokenOptions, Tokens
-from actors.authn.login_backoff import BackoffOptions, LoginBackoff
-from actors.authn.passwords import PasswordFile
-from actors.authz import rules_file
-from actors.authz.rules import Permissions
-from actors.connection.pseudonyms import KEY_SIZE, pseudonym
+from actors.authn import (
+    AuthenticatorChain,
+    BackoffOptions,
+    Callout,
+    CalloutOptions,
+    LoginBackoff,
+    PasswordFile,
+    TokenOptions,
+    Tokens,
+    load_keys,
+    make_backends,
+)
+from actors.authz import Permissions, rules_file
+from actors.connection import KEY_SIZE, pseudonym
 from actors.kernel import SystemClock
 from cli.settings import ConfigError
 from eventstore.datadir import DataDir
@@ -49,7 +53,7 @@ class Access:
 
         Raises PasswordFileError and TokenKeyError for files that are not right.
         """
-        found = backends(
+        found = make_backends(
             passwords=PasswordFile.load(settings.password_file) if settings.password_file else None,
             tokens=_tokens(settings),
             callout=self._callout(settings),

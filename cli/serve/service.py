@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import structlog
 
 from actors.broker import Broker
-from actors.configuration.bridge_options import BridgeOptions
-from actors.configuration.broker_options import BrokerOptions
+from actors.configuration import BridgeOptions, BrokerOptions
 from actors.kernel import SystemClock, set_short_time_slice
-from actors.maintenance.attestation import Attestor, subject_of
-from actors.node.counters import watch_loop
+from actors.maintenance import Attestor, subject_of
+from actors.node import watch_loop
 from cli.common import logging_setup, trim
 from cli.logsource import Store, answer_requests, check_files, fit, nats_tls, open_store
 from cli.monitoring import HttpMonitor, Notifier, serve_inspector
@@ -37,7 +36,7 @@ from protocol.errors import FoldmqError
 from protocol.nats import Mapping, parse_users
 
 if TYPE_CHECKING:
-    from actors.authn.chain import AuthenticatorChain
+    from actors.authn import AuthenticatorChain
     from cli.common import Address
 
 log = structlog.get_logger("foldmq")

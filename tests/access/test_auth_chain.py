@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from actors.authn.backends import backends
+from actors.authn.backends import make_backends
 from actors.authn.chain import LOCKED_OUT, AuthenticatorChain
 from actors.authn.credentials import AuthResult, Credentials, Verdict
 from actors.authn.login_backoff import BackoffOptions, LoginBackoff
@@ -28,7 +28,7 @@ def made(
     **wanted: Any,
 ) -> AuthenticatorChain:
     """A chain of the backends that are wanted."""
-    return AuthenticatorChain(backends(**wanted), backoff=backoff, counts=counts)
+    return AuthenticatorChain(make_backends(**wanted), backoff=backoff, counts=counts)
 
 
 class Source:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from harness.anonymous import Anonymous
 
-from actors.authn.backends import backends
+from actors.authn.backends import make_backends
 from actors.authn.chain import AuthenticatorChain
 from actors.authn.credentials import Credentials, suspects
 from actors.authn.login_backoff import BackoffOptions, LoginBackoff, network
@@ -208,7 +208,7 @@ def test_an_authenticator_without_a_memory_suspects_nobody() -> None:
 
 def test_a_chain_suspects_whom_its_jail_suspects(clock: Clock) -> None:
     guard = backoff(clock)
-    chain = AuthenticatorChain(backends(), backoff=guard)
+    chain = AuthenticatorChain(make_backends(), backoff=guard)
     shown = Credentials("ann", b"x", address=HERE)
     assert not suspects(chain, shown)
     guard.failed(HERE, "bob")
