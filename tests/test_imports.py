@@ -150,6 +150,19 @@ def test_what_tests_share_exists_once() -> None:
     assert {name: made[name] for name in shared} == dict.fromkeys(shared, 1)
 
 
+def test_no_helper_of_tests_is_written_twice() -> None:
+    """Compare functions and classes of more than three lines without their names."""
+    places = defaultdict(set)
+    for module in TESTS:
+        for node in ast.parse(module.read_text("utf-8")).body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                if lines > 3 and not node.name.lower().startswith("test"):
+                    node.name = ""
+                    places[ast.dump(node)].add(str(module.relative_to(ROOT)))
+    assert [sorted(found) for found in places.values() if len(found) > 1] == []
+
+
 def test_every_package_is_typed() -> None:
     assert [package for package in ORDER if not (ROOT / package / "py.typed").exists()] == []
 

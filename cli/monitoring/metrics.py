@@ -1,7 +1,7 @@
-"""What the broker tells Prometheus: names, meanings, and where in its status each number stands.
+"""The Prometheus metrics: names, meanings, and the place of each number in the status.
 
-The documentation is made from ``METRICS`` (``tools/metrics_table.py``). No label holds what a
-client chose.
+The documentation is generated from ``METRICS`` (``tools/metrics_table.py``). No label contains
+names chosen by clients.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 Status = Mapping[str, Any]
 Labels = tuple[str, ...]
 Numbers = dict[Labels, float]
-"""By the values of the labels."""
+"""Numbers by label values."""
 
 REFUSED = (
     "connect_timeout",
@@ -30,9 +30,9 @@ REFUSED = (
     "tls_handshake",
     "unauthenticated",
 )
-"""Limits that are shown before anything met them."""
+"""Limits exported before they are first reached."""
 DENIED = ("bridge", "publish", "subscribe", "will")
-"""What may be denied."""
+"""Actions that can be denied."""
 TLS_FAILED = (
     "busy",
     "certificate",
@@ -45,7 +45,7 @@ TLS_FAILED = (
     "timeout",
     "version",
 )
-"""Why TLS handshakes come to nothing (``actors.transports.handshakes.HandshakeError``)."""
+"""Why TLS handshakes fail (``actors.transports.handshakes.HandshakeError``)."""
 DROPPED = (
     "bridge_not_permitted",
     "bridge_reply",
@@ -59,7 +59,7 @@ DROPPED = (
     "reserved_topic",
     "slow_reader",
 )
-"""Reasons that are shown before anything was dropped for them."""
+"""Reasons exported before a message is first dropped for them."""
 
 
 class Meter(NamedTuple):
@@ -69,12 +69,12 @@ class Meter(NamedTuple):
     kind: Literal["counter", "gauge", "histogram"]
     help: str
     read: Callable[[Status], Any]
-    """Gives a number, :data:`Numbers` or a histogram of the status; None where it is unknown."""
+    """Returns a number, :data:`Numbers` or a histogram of the status; None if unknown."""
     labels: Labels = ()
 
 
 def _at(*path: str) -> Callable[[Status], Any]:
-    """Return what finds a value in the status; None where a part of the path is not there."""
+    """Return a function that gets a value of the status, or None if the path does not exist."""
 
     def find(status: Status) -> Any:
         found: Any = status
@@ -88,7 +88,7 @@ def _at(*path: str) -> Callable[[Status], Any]:
 
 
 def _of(part: str, read: Callable[[Any], Any]) -> Callable[[Status], Any]:
-    """Return what reads a part of the status; None when it is not there."""
+    """Return a function that reads a part of the status; None if it does not exist."""
 
     def find(status: Status) -> Any:
         found = status.get(part)
@@ -105,7 +105,7 @@ def _by_qos(direction: str) -> Callable[[Status], Any]:
 
 
 def _by_reason(*shown: str) -> Callable[[Status], Numbers]:
-    """Return what gives numbers by reason; those of ``shown`` also while they are 0."""
+    """Return a function that returns numbers by reason, those of ``shown`` even if 0."""
 
     def count(counts: Status) -> Numbers:
         return {(why,): number for why, number in {**dict.fromkeys(shown, 0), **counts}.items()}
@@ -154,79 +154,79 @@ METRICS = (
     Meter(
         "foldmq_build_info",
         "gauge",
-        "Always 1; the labels say what runs.",
+        "Always 1; the labels hold the versions.",
         _build,
         ("version", "python", "node"),
     ),
     Meter(
         "foldmq_ready",
         "gauge",
-        "1 while clients are served and the log can be written, as /readyz says.",
+        "1 if clients are served and the log can be written, as in /readyz.",
         lambda status: float(status["ready"]),
     ),
-    Meter("foldmq_connections", "gauge", "Connections that are open.", _at("connections", "open")),
+    Meter("foldmq_connections", "gauge", "Open connections.", _at("connections", "open")),
     Meter(
         "foldmq_connections_limit",
         "gauge",
-        "Connections that may be open at a time.",
+        "Maximum number of open connections.",
         _at("connections", "limit"),
     ),
     Meter(
         "foldmq_connections_paused",
         "gauge",
-        "Connections that are not read because the log does not keep up.",
+        "Connections paused because the log does not keep up.",
         _at("connections", "paused"),
     ),
     Meter(
         "foldmq_connections_accepted_total",
         "counter",
-        "Connections that were accepted.",
+        "Accepted connections.",
         _at("connections", "accepted"),
     ),
     Meter(
         "foldmq_connections_refused_total",
         "counter",
-        "Connections and subscriptions that were refused or ended, by the limit that they met.",
+        "Connections and subscriptions refused or ended, by the limit reached.",
         _of("refused", _by_reason(*REFUSED)),
         ("limit",),
     ),
     Meter(
         "foldmq_listener_connections",
         "gauge",
-        "Open connections, by the listener that they came to.",
+        "Open connections, by listener.",
         _of("listeners", _by_reason()),
         ("listener",),
     ),
     Meter(
         "foldmq_connections_unauthenticated",
         "gauge",
-        "Open connections whose CONNECT was not accepted yet.",
+        "Open connections whose CONNECT is not accepted yet.",
         _at("connections", "unauthenticated"),
     ),
     Meter(
         "foldmq_unauthenticated_bytes",
         "gauge",
-        "Memory that those take, about.",
+        "Approximate memory held by unauthenticated connections.",
         _at("connections", "unauthenticated_bytes"),
     ),
     Meter(
         "foldmq_logins_total",
         "counter",
-        "CONNECT packets that were decided on, by what decided and how.",
+        "Authenticated CONNECT packets, by authentication backend and outcome.",
         _of("logins", _logins),
         ("method", "result"),
     ),
     Meter(
         "foldmq_denied_total",
         "counter",
-        "What the permissions did not allow, by what was asked for.",
+        "Actions denied by the permissions, by action.",
         _of("denied", _by_reason(*DENIED)),
         ("what",),
     ),
     Meter(
         "foldmq_overloaded",
         "gauge",
-        "1 while new connections are turned away, for the reason given.",
+        "1 while new connections are refused, by reason.",
         lambda status: {
             (reason,): float(status.get("overload") == reason)
             for reason in ("commit_latency", "loop_lag")
@@ -236,31 +236,31 @@ METRICS = (
     Meter(
         "foldmq_accepting",
         "gauge",
-        "1 while connections are accepted, 0 while there are no file descriptors for them.",
+        "1 while connections are accepted, 0 while file descriptors are exhausted.",
         _of("accepting", float),
     ),
     Meter(
         "foldmq_accept_pauses_total",
         "counter",
-        "How often there were no file descriptors for new connections.",
+        "Number of times that file descriptors were exhausted.",
         _at("accept_pauses"),
     ),
     Meter(
         "foldmq_tls_handshakes_total",
         "counter",
-        "TLS handshakes that were finished.",
+        "Completed TLS handshakes.",
         _of("tls", lambda tls: tls["handshakes"]),
     ),
     Meter(
         "foldmq_tls_resumed_total",
         "counter",
-        "Those of them that went on with an earlier session of the client.",
+        "Resumed TLS sessions.",
         _of("tls", lambda tls: tls["resumed"]),
     ),
     Meter(
         "foldmq_tls_failed_total",
         "counter",
-        "TLS handshakes that came to nothing, by reason.",
+        "Failed TLS handshakes, by reason.",
         _of("tls", lambda tls: _by_reason(*TLS_FAILED)(tls["failed"])),
         ("reason",),
     ),
@@ -276,16 +276,16 @@ METRICS = (
     Meter(
         "foldmq_sessions_passive",
         "gauge",
-        "Sessions that are offline and frozen, without an actor.",
+        "Offline sessions that are frozen, without an actor.",
         _at("sessions", "passive"),
     ),
     Meter(
-        "foldmq_sessions_limit", "gauge", "Sessions that there may be.", _at("sessions", "limit")
+        "foldmq_sessions_limit", "gauge", "Maximum number of sessions.", _at("sessions", "limit")
     ),
     Meter(
         "foldmq_sessions_expired_total",
         "counter",
-        "Sessions that expired.",
+        "Expired sessions.",
         _at("sessions", "expired"),
     ),
     Meter("foldmq_subscriptions", "gauge", "Subscriptions.", _at("subscriptions")),
@@ -306,14 +306,14 @@ METRICS = (
     Meter(
         "foldmq_messages_sent_total",
         "counter",
-        "PUBLISH packets to clients, those that are sent again included.",
+        "PUBLISH packets to clients, including redeliveries.",
         _by_qos("out"),
         ("qos",),
     ),
     Meter(
         "foldmq_messages_dropped_total",
         "counter",
-        "Messages that were not delivered, by reason.",
+        "Messages not delivered, by reason.",
         _of("dropped", _by_reason(*DROPPED)),
         ("reason",),
     ),
@@ -346,21 +346,21 @@ METRICS = (
     Meter(
         "foldmq_inflight_messages",
         "gauge",
-        "Messages on their way: sent and not acknowledged, releasing (QoS 2, PUBREL sent), "
-        "received (QoS 2, not released yet by the client). At most 5 s old.",
+        "Messages in flight: sent and not acknowledged, releasing (QoS 2, PUBREL sent), "
+        "received (QoS 2, not released by the client yet). At most 5 s old.",
         _of("census", _unfinished),
         ("stage",),
     ),
     Meter(
         "foldmq_queued_messages",
         "gauge",
-        "Messages that wait in the queues of sessions. At most 5 s old.",
+        "Messages in the queues of sessions. At most 5 s old.",
         _at("census", "queued"),
     ),
     Meter(
         "foldmq_queued_bytes",
         "gauge",
-        "Payload bytes that wait in the queues of sessions. At most 5 s old.",
+        "Payload bytes in the queues of sessions. At most 5 s old.",
         _at("census", "queued_bytes"),
     ),
     Meter(
@@ -373,7 +373,7 @@ METRICS = (
     Meter(
         "foldmq_log_records_total",
         "counter",
-        "Records that are on disk since the start.",
+        "Records written to disk since the start.",
         _at("log", "records"),
     ),
     Meter("foldmq_log_events_total", "counter", "Events in those records.", _at("log", "events")),
@@ -392,136 +392,136 @@ METRICS = (
     Meter(
         "foldmq_log_writable",
         "gauge",
-        "1 while the log can be written; 0 from the moment at which an append fails.",
+        "1 while the log can be written, 0 after a failed append.",
         _of("log", _writable),
     ),
     Meter(
         "foldmq_log_last_record",
         "gauge",
-        "Stream sequence of the last record that is on disk.",
+        "Stream sequence of the last record on disk.",
         _at("log", "durable"),
     ),
     Meter(
         "foldmq_log_first_record",
         "gauge",
-        "Stream sequence with which the log begins.",
+        "Stream sequence of the first record of the log.",
         _at("log", "first"),
     ),
     Meter(
         "foldmq_log_archived_record",
         "gauge",
-        "Stream sequence of the last record that an archive has, 0 if none is known to have any.",
+        "Stream sequence of the last archived record; 0 without an archive.",
         _at("log", "archived"),
     ),
     Meter(
         "foldmq_log_unprojected_records",
         "gauge",
-        "Records that the next start would have to replay.",
+        "Records that the next start would replay.",
         _of("log", _unprojected),
     ),
     Meter(
         "foldmq_log_stream_bytes",
         "gauge",
-        "Bytes that the log takes in JetStream. Looked up now and then.",
+        "Size of the log in JetStream in bytes. Updated periodically.",
         _at("log", "stream_bytes"),
     ),
     Meter(
         "foldmq_log_disk_free_bytes",
         "gauge",
-        "Bytes that are free where the embedded NATS server stores. Looked up now and then.",
+        "Free disk space of the embedded NATS server in bytes. Updated periodically.",
         _at("log", "disk_free"),
     ),
     Meter(
         "foldmq_log_pending_records",
         "gauge",
-        "Records that JetStream has not acknowledged.",
+        "Records not acknowledged by JetStream yet.",
         _at("log", "pending_records"),
     ),
     Meter(
         "foldmq_log_pending_bytes",
         "gauge",
-        "Bytes of events that are not on disk.",
+        "Bytes of events not on disk yet.",
         _at("log", "pending_bytes"),
     ),
     Meter(
         "foldmq_gate_bytes",
         "gauge",
-        "Bytes that leave for clients when the events that they depend on are on disk.",
+        "Bytes to clients held back until their events are on disk.",
         _at("log", "gated_bytes"),
     ),
     Meter(
         "foldmq_bridge_connected",
         "gauge",
-        "1 while the bridge is connected to NATS. This one and the next ones are there while there "
-        "is a bridge.",
+        "1 while the bridge is connected to NATS. The metrics of the bridge exist only while it "
+        "is enabled.",
         _of("bridge", lambda bridge: int(bridge["connected"])),
     ),
     Meter(
         "foldmq_bridge_filters",
         "gauge",
-        "Distinct topic filters whose messages are taken from NATS.",
+        "Distinct topic filters subscribed to in NATS.",
         _at("bridge", "filters"),
     ),
     Meter(
         "foldmq_bridge_subscriptions",
         "gauge",
-        "Subscriptions in NATS for them.",
+        "Subscriptions in NATS for these topic filters.",
         _at("bridge", "subscriptions"),
     ),
     Meter(
         "foldmq_bridge_sent_messages_total",
         "counter",
-        "Messages that NATS clients were sent.",
+        "Messages sent to NATS.",
         _at("bridge", "sent"),
     ),
     Meter(
         "foldmq_bridge_offered_messages_total",
         "counter",
-        "Messages that NATS clients could have had, whether any wanted them or not.",
+        "Messages that could be sent to NATS, with or without a subscriber there.",
         _at("bridge", "offered"),
     ),
     Meter(
         "foldmq_bridge_received_messages_total",
         "counter",
-        "Messages from NATS for which there is a topic.",
+        "Messages from NATS with a valid topic.",
         _at("bridge", "received"),
     ),
     Meter(
         "foldmq_loop_lag_seconds",
         "histogram",
-        "Time by which the event loop came late to a timer.",
+        "Delay of timers on the event loop.",
         _at("lag"),
     ),
     Meter("foldmq_actors", "gauge", "Actors, by type.", _of("actors", _actors), ("type",)),
     Meter(
         "foldmq_actor_messages_total",
         "counter",
-        "Messages that actors handled.",
+        "Messages handled by actors.",
         _at("kernel", "handled"),
     ),
     Meter("foldmq_turns_total", "counter", "Turns of the kernel.", _at("kernel", "turns")),
     Meter(
         "foldmq_turn_cuts_total",
         "counter",
-        "How often a turn was cut, so that others came in between.",
+        "Turns interrupted so that other actors could run.",
         _at("kernel", "cuts"),
     ),
     Meter(
         "foldmq_work_parts_total",
         "counter",
-        "Parts of longer work of one client that had a turn of their own.",
+        "Slices of long work of one client that ran in a turn of their own.",
         _at("kernel", "parts"),
     ),
     Meter(
         "foldmq_turn_longest_seconds",
         "gauge",
-        "Longest time of the last minute or two for which actors kept the event loop.",
+        "Longest time that actors held the event loop in the last one or two minutes.",
         _at("kernel", "longest_turn_s"),
     ),
     Meter(
         "foldmq_mailbox_high_water",
         "gauge",
-        "The most messages that any mailbox ever held.",
+        "Highest number of messages in a mailbox.",
         _at("kernel", "mailbox_high_water"),
     ),
 )

@@ -68,7 +68,7 @@ class FactMakers:
         """Sessions and retained messages that were repeated since this was noted last."""
 
     def finish(self, last: Position) -> None:
-        """Give what is left; no more events follow until ``last``."""
+        """Return the remaining facts; no events follow until ``last``."""
         self._give_sent()
         self._note_repeated(last)
 
@@ -220,7 +220,7 @@ class FactMakers:
         at: Position,
         payloads: Iterable[memoryview],
     ) -> None:
-        """Give an event to the fold of its session, with its payloads."""
+        """Pass an event with its payloads to the fold of its session."""
         one = packed_item(event, at, self.record.time_ms, self.record.part)
         self._packs.alone(session, one, b"".join(payloads))
 
