@@ -50,7 +50,7 @@ def _no_nats(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing_due(_options: Any, _directory: str) -> list[Any]:
         return []
 
-    monkeypatch.setattr(archiving, "due", nothing_due)
+    monkeypatch.setattr(archiving, "plan_archive", nothing_due)
     monkeypatch.setattr(Found, "live", True)
 
 

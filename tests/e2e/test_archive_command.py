@@ -14,7 +14,7 @@ from harness.waiting import until
 
 from e2e.tools import run, run_beside_cuts, run_here
 from eventstore.format import ChainChecker, decode_record
-from spark.storage.archive_log import plan
+from spark.storage.archive_log import archived_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,7 @@ def load(client: RawClient, mebibytes: int) -> None:
 
 
 def records_of(directory: Path) -> list[tuple[int, bytes]]:
-    (stored,) = plan(str(directory))
+    (stored,) = archived_logs(str(directory))
     return list(stored.read(1, 1 << 40))
 
 

@@ -151,11 +151,11 @@ def test_rows_are_made_without_pandas() -> None:
         "from samples import PAYLOADS, WILL, every_event\n"
         "from eventstore.format.records import GENESIS, decode_record, encode_record\n"
         "from spark.schema.columns import Columns; from spark.rows.decoder import Decoder\n"
-        "from spark.columnar.row_filter import Wanted\n"
+        "from spark.columnar.row_filter import RowFilter\n"
         "data = encode_record(previous=GENESIS, node='n', time_ms=1, events=every_event(),"
         " payloads=[*PAYLOADS, WILL])\n"
         "for rows in ('entries', 'events'):\n"
-        "    batches = Decoder(Columns.of(rows), Wanted()).batches([decode_record(1, data)])\n"
+        "    batches = Decoder(Columns.of(rows), RowFilter()).batches([decode_record(1, data)])\n"
         "    assert sum(batch.num_rows for batch in batches) > 20\n"
         "print('pandas' in sys.modules)"
     )
