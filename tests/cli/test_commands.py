@@ -231,7 +231,7 @@ def test_arguments_that_cannot_be_used(arguments: list[str], problem: str) -> No
 def test_wildcards_where_they_do_not_belong(mosquitto: int) -> None:
     port = str(mosquitto)
     assert '"a/#"' in refused(foldmq("pub", "-p", port, "-t", "a/#", "-n"), 2)
-    assert "cannot subscribe" in refused(foldmq("sub", "-p", port, "-t", "#/a"), 2)
+    assert '"#/a"' in refused(foldmq("sub", "-p", port, "-t", "#/a"), 2)
 
 
 def test_pub_fails_when_no_broker_listens(free_port: int) -> None:

@@ -336,8 +336,7 @@ async def test_a_change_without_an_answer_may_be_done() -> None:
     with pytest.raises(NoLiveBroker) as said:
         await bulk_change.change(broker, "kick", bulk_change.Done(), client="c")
     assert str(said.value) == (
-        "the broker of node n1 on here does not answer: time-out; what was asked for may still be "
-        "done"
+        "the broker of node n1 on here does not answer: time-out; the change may still be made"
     )
     assert said.value.exit_code == 69
 

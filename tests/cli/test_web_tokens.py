@@ -151,7 +151,7 @@ MARK = "0" * 64
         (f"ann view 2026-13-31T00:00:00Z {MARK}", "must be a time"),
         (f"ann view never {MARK[1:]}", "the mark must have 64 hexadecimal digits"),
         (f"ann view never {MARK.replace('0', 'G')}", "the mark must have 64 hexadecimal digits"),
-        (f"a\x1b[2J view never {MARK}", r"name a\u001b[2J: a name has"),
+        (f"a\x1b[2J view never {MARK}", r"name a\u001b[2J: must have at most 64"),
         (f"web.token view never {MARK}", "reserved for the token in web.token"),
         (f"first view never {MARK}", "first is a duplicate"),
     ],
