@@ -24,7 +24,6 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
-    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
@@ -280,6 +279,18 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
         default="auto", description="Event loop; auto uses uvloop if it is installed."
     )
 
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        *_: object,
+        **__: object,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Use the arguments only: ``load`` merges the sources, to know them in messages."""
+        del settings_cls
+        return (init_settings,)
+
     @field_validator("*", mode="before")
     @classmethod
     def _nothing_odd(cls, value: object, info: ValidationInfo) -> object:
@@ -414,17 +425,11 @@ def load(
         *([_Layer(_from_file(config), "file", str(config))] if config else []),
     ]
 
-    class Layered(Settings):
-        @classmethod
-        def settings_customise_sources(
-            cls, settings_cls: type[BaseSettings], *_: object, **__: object
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return tuple(
-                InitSettingsSource(settings_cls, dict(layer.values), None) for layer in layers
-            )
-
+    merged: dict[str, Any] = {}
+    for layer in reversed(layers):
+        merged.update(layer.values)
     try:
-        settings = Layered()
+        settings = Settings(**merged)
     except ValidationError as error:
         raise ConfigError(_sentence(error.errors()[0], layers)) from None
     check(settings)
