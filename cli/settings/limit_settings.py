@@ -4,11 +4,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from actors.options.limit_options import LimitOptions
+from actors.options.broker_options import Options
 from cli.settings.setting_types import Seconds, Size
 
-_DEFAULTS = LimitOptions()
-"""The limits of ``actors``: their defaults are stated there."""
+_OPTIONS = Options(node="")
+_DEFAULTS = _OPTIONS.bounds
+"""The defaults of the broker's limits are defined in ``actors.options``."""
 _MIB = 2**20
 _GIB = 2**30
 
@@ -19,7 +20,7 @@ class LimitFields(BaseModel):
     """Limits on connections, rates, memory, sessions and topics."""
 
     max_connections: int = Field(
-        default=65536,
+        default=_OPTIONS.max_connections,
         ge=1,
         description="Maximum number of connected clients, of the broker or of one listener.",
     )
@@ -91,7 +92,9 @@ class LimitFields(BaseModel):
         "without a break for this long. 0: never.",
     )
     max_sessions: int = Field(
-        default=1_000_000, ge=1, description="Maximum number of sessions, connected or not."
+        default=_OPTIONS.max_sessions,
+        ge=1,
+        description="Maximum number of sessions, connected or not.",
     )
     max_subscriptions: int = Field(
         default=_DEFAULTS.max_subscriptions,
@@ -131,7 +134,7 @@ class LimitFields(BaseModel):
         "use half of those that are left. 0: unlimited.",
     )
     max_packet_size: Size = Field(
-        default=16 * _MIB,
+        default=_OPTIONS.max_packet_size,
         ge=1024,
         le=268_435_460,
         description="Maximum size of a packet from a client. The log may impose a lower limit.",
@@ -144,7 +147,7 @@ class LimitFields(BaseModel):
         "every byte counts.",
     )
     max_outbound_bytes: Size = Field(
-        default=16 * _MIB,
+        default=_OPTIONS.max_outbound_bytes,
         ge=65536,
         description="Maximum number of bytes buffered for one client that reads slowly.",
     )
@@ -161,7 +164,7 @@ class LimitFields(BaseModel):
         "never.",
     )
     connect_timeout: Seconds = Field(
-        default=10.0,
+        default=_OPTIONS.connect_timeout,
         gt=0,
         description="How long a new connection may take to send CONNECT, including the TLS and "
         "WebSocket handshakes.",
@@ -226,23 +229,23 @@ class LimitFields(BaseModel):
         description="Refuse new clients while writing to the log takes longer than this. 0: never.",
     )
     max_ack_pending: int = Field(
-        default=1024,
+        default=_OPTIONS.max_ack_pending,
         ge=1,
         le=65535,
         description="Maximum number of unacknowledged deliveries per subscription.",
     )
     max_queued_messages: int = Field(
-        default=1_000_000,
+        default=_OPTIONS.max_queued_messages,
         ge=1,
         description="Maximum number of messages queued for one offline session.",
     )
     max_queued_bytes: Size = Field(
-        default=_GIB,
+        default=_OPTIONS.max_queued_bytes,
         ge=1,
         description="Maximum number of payload bytes queued for one offline session.",
     )
     jail_time: Seconds = Field(
-        default=1.0,
+        default=_OPTIONS.jail_time,
         ge=0,
         description="How long to delay a client when several clients keep "
         "taking over the same client ID.",

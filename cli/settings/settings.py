@@ -28,6 +28,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from actors.options.broker_options import Options
 from cli.common import Address
 from cli.settings import access_settings, bridge_settings
 from cli.settings.access_settings import AccessFields
@@ -58,6 +59,7 @@ _SERVICE_LINK = re.compile(r"FOLDMQ_(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP).*
 
 _MIB = 2**20
 _LEAST_KEPT = 16 * _MIB
+_OPTIONS = Options(node="")
 _GIB = 2**30
 
 
@@ -210,40 +212,42 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
     )
 
     ack_wait: Seconds = Field(
-        default=30.0,
+        default=_OPTIONS.ack_wait,
         ge=0,
         description="Redeliver a message that has not been acknowledged for this long. 0: never.",
     )
     session_expiry: Seconds = Field(
-        default=0.0,
+        default=_OPTIONS.session_expiry,
         ge=0,
         description="Remove a session that has been offline for this long. 0: never.",
     )
     reject_qos2_publish: bool = Field(
-        default=False, description="Close the connection of a client that publishes at QoS 2."
+        default=_OPTIONS.reject_qos2_publish,
+        description="Close the connection of a client that publishes at QoS 2.",
     )
     downgrade_qos2_subscribe: bool = Field(
-        default=False, description="Grant QoS 1 to subscriptions that request QoS 2."
+        default=_OPTIONS.downgrade_qos2_subscribe,
+        description="Grant QoS 1 to subscriptions that request QoS 2.",
     )
     keep: Seconds = Field(
-        default=7 * 86_400.0,
+        default=_OPTIONS.keep,
         ge=0,
         description="How long to keep the event log for replay and audits. Older records are "
         "deleted once they are no longer needed. 0: forever.",
     )
     keep_bytes: Size = Field(
-        default=0,
+        default=_OPTIONS.keep_bytes,
         ge=0,
         description="Maximum size of the event log, even if that is less than --keep (at least 16 "
         "MiB). At this size, clients wait until records are deleted. 0: unlimited.",
     )
     keep_until_archived: bool = Field(
-        default=False,
+        default=_OPTIONS.keep_until_archived,
         description="Delete only records that 'foldmq spark archive' has archived, even if the "
         "log exceeds --keep or --keep-bytes.",
     )
     commit_timeout: Seconds = Field(
-        default=30.0,
+        default=_OPTIONS.commit_timeout,
         gt=0,
         description="Close the clients when the log could not be written for this long.",
     )
@@ -264,7 +268,7 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
         "data directory, or one created with 'foldmq web-token'.",
     )
     sys_interval: Seconds = Field(
-        default=10.0,
+        default=_OPTIONS.sys_interval,
         ge=0,
         description="Interval between updates of the topics $SYS/broker/... 0 disables them.",
     )

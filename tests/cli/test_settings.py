@@ -545,6 +545,16 @@ def test_defaults_are_in_the_largest_whole_unit() -> None:
     ]
 
 
+def test_a_limit_has_one_default() -> None:
+    defaults = Options(node="")
+    names = [
+        field.name for field in dataclasses.fields(Options) if field.name in Settings.model_fields
+    ]
+    assert "max_sessions" in names
+    for name in names:
+        assert Settings.model_fields[name].default == getattr(defaults, name), name
+
+
 def test_defaults_as_help_gives_them_can_be_given() -> None:
     for name, parameter in inspect.signature(
         with_settings_flags(lambda _config, _flags: None)
