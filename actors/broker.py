@@ -57,7 +57,7 @@ from eventstore.format import (
 from eventstore.log import EventLog, Message, MessageStore
 from projections.state import NodeState
 from protocol.errors import FoldmqError
-from protocol.mqtt import ConnectCode
+from protocol.mqtt import Connect, ConnectCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
