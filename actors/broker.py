@@ -14,36 +14,35 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from actors.authz.rules import Permissions
-from actors.bridge.host import BridgeHost
-from actors.connection.admission import Admission
-from actors.connection.takeovers import Old, Takeovers
-from actors.connection.turn import Turn
-from actors.inspection.broker_inspection import BrokerInspection
-from actors.inspection.inspector import Inspector
-from actors.inspection.sys_topics import SysTopicTree
+from actors.authz import Permissions
+from actors.bridge import BridgeHost
+from actors.connection import Admission, Old, Takeovers, Turn
+from actors.inspection import BrokerInspection, Inspector, SysTopicTree
 from actors.kernel import Failed, Kernel, LoopActor
-from actors.maintenance.background_verify import verify_in_background
-from actors.maintenance.expiry import Expiries
-from actors.maintenance.projector import Projector
-from actors.maintenance.recovery import recover, software
-from actors.maintenance.retention import Retention
-from actors.node.read_pause import ReadPause
-from actors.routing.router import Router
-from actors.session.authorization import Authorizer
-from actors.session.context import NodeContext
-from actors.session.decisions import DeliveryLimits
-from actors.session.messages import (
+from actors.maintenance import (
+    Expiries,
+    Projector,
+    Retention,
+    recover,
+    software,
+    verify_in_background,
+)
+from actors.node import ReadPause
+from actors.routing import Router
+from actors.session import (
     Attach,
+    Authorizer,
     ConnectRequest,
     Expire,
     Kick,
     Loaded,
+    NodeContext,
     Outgoing,
     Remove,
     Retire,
+    Session,
 )
-from actors.session.session import Session
+from actors.session.decisions import DeliveryLimits, by_text
 from actors.supervision import inherit, replace, succeed
 from eventstore.errors import CorruptLog, LogUnavailable
 from eventstore.format import (
@@ -52,6 +51,7 @@ from eventstore.format import (
     Bridged,
     BrokerStopped,
     Position,
+    RetainedExpired,
     format_position,
 )
 from eventstore.log import EventLog, Message, MessageStore
@@ -62,12 +62,11 @@ from protocol.mqtt import Connect, ConnectCode
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.authn.credentials import Authenticator
-    from actors.connection.listener import ListenerOptions
+    from actors.authn import Authenticator
+    from actors.configuration import BridgeOptions, BrokerOptions
+    from actors.connection import ListenerOptions
     from actors.kernel import Clock
-    from actors.options.bridge_options import BridgeOptions
-    from actors.options.broker_options import Options
-    from actors.session.ports import ClientConnection
+    from actors.session import ClientConnection
     from eventstore.format import Record
     from projections.state import SessionState
 
@@ -99,7 +98,7 @@ class Broker(LoopActor):
 
     def __init__(
         self,
-        options: Options,
+        options: BrokerOptions,
         log: EventLog,
         authenticator: Authenticator,
         clock: Clock,
@@ -114,7 +113,7 @@ class Broker(LoopActor):
         """What exchanges messages with NATS; None: nothing does."""
         node.bridge = self.bridge
         self.admission = Admission(node, authenticator)
-        node.limits = self.admission.guard
+        node.limits = self.admission.limits
         node.delivery_limits = _delivery_limits(options)
         node.permissions = Authorizer(node, permissions or Permissions())
         self._loop = asyncio.get_running_loop()
@@ -215,7 +214,7 @@ class Broker(LoopActor):
 
     def reload(
         self,
-        options: Options,
+        options: BrokerOptions,
         authenticator: Authenticator,
         permissions: Permissions | None = None,
         listeners: Sequence[ListenerOptions] = (),
@@ -247,7 +246,7 @@ class Broker(LoopActor):
         """The number of sessions that are connected."""
         return len(self._sessions) - len(self._offline)
 
-    # The sessions: what actors.session.ports.SessionDirectory has.
+    # The sessions: what actors.session.interfaces.SessionDirectory has.
 
     def session(self, name: str) -> Session:
         """Return the actor of a session, activated if it was passive."""
@@ -287,7 +286,7 @@ class Broker(LoopActor):
             if isinstance(message, Attach):
                 self.kernel.tell(self, ConnectRequest(message.connection, message.connect))
             elif isinstance(message, (Kick, Remove)):
-                message.order.refuse("ended meanwhile")
+                message.command.refuse("ended meanwhile")
 
     def came_online(self, session: Session) -> None:
         """Take note that a session has a connection now."""
@@ -303,8 +302,8 @@ class Broker(LoopActor):
         if self._sessions.get(session.name) is session:
             del self._sessions[session.name]
         self._offline.discard(session)
-        self.kernel.halt(session)
-        unfinished = session.unfinished()
+        self.kernel.stop_now(session)
+        unfinished = session.drain_stash()
         if unfinished:
             self.redirect(session.name, unfinished)
         state = self.node.state.sessions.live.get(session.name)
@@ -312,7 +311,7 @@ class Broker(LoopActor):
             self._expiries.forget(session.name)
         elif state is session.state and not state.connected and session.name not in self._sessions:
             self.passivate(session.name)
-        session.dispose()
+        session.release()
 
     def passivate(self, name: str) -> None:
         """Keep of an offline session no more than it takes to have it back."""
@@ -420,7 +419,7 @@ class Broker(LoopActor):
             and len(self.node.state.sessions) >= self.node.options.max_sessions
         ):
             now = self.node.clock.monotonic()
-            self.admission.guard.refused.add(
+            self.admission.limits.refused.add(
                 "sessions", now, client=name, address=connection.address
             )
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_sessions")
@@ -548,8 +547,19 @@ class Broker(LoopActor):
                 self.node.tell_if_alive(session, Retire())
         if self.node.paused and not self.node.journal.congested:
             self._on_relief()
+        self._expire_retained()
         self.admission.sweep()
         self._look_after_log()
+
+    def _expire_retained(self) -> None:
+        """Record which retained messages have expired."""
+        if not self.node.recovered or self.node.draining:
+            return
+        topics = self.node.state.retained.expired(self.node.clock.time_ms() // 1000)
+        for part in by_text(topics, str):
+            self.node.emit(RetainedExpired(part))
+        if topics:
+            self.kernel.wake()
 
     def _look_after_log(self) -> None:
         """Close the clients when the log could not be written for too long."""
@@ -569,7 +579,7 @@ class Broker(LoopActor):
         self._given_up = stuck
 
 
-def _delivery_limits(options: Options) -> DeliveryLimits:
+def _delivery_limits(options: BrokerOptions) -> DeliveryLimits:
     return DeliveryLimits(
         options.max_ack_pending,
         options.max_queued_messages,

@@ -1,8 +1,8 @@
 """Imports point one way: cli -> actors, spark -> projections -> eventstore -> protocol.
 
 What is pure stays pure: ``protocol`` is sans-IO, ``projections`` know neither clock nor network.
-Packages are small, a module's name is unique within its top-level package, and the imports of
-packages form no cycle, imports for types included.
+Packages are small, the names of modules and classes are unique within their top-level package, and
+the imports of packages form no cycle, imports for types included.
 """
 
 import ast
@@ -245,12 +245,28 @@ def test_a_module_name_is_unique_in_its_top_level_package(top: str) -> None:
     assert [name for name in modules if names[name.rpartition(".")[2]] > 1] == []
 
 
+def _classes(source: str) -> list[str]:
+    """Return the names of the classes of a module, without the underscore of private ones."""
+    found = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef))
+    return [node.name.lstrip("_") for node in found]
+
+
+@pytest.mark.parametrize("top", ORDER)
+def test_a_class_name_is_unique_in_its_top_level_package(top: str) -> None:
+    homes = defaultdict(list)
+    for name, file in _files().items():
+        if _package(name).split(".")[0] == top:
+            for one in _classes(file.read_text("utf-8")):
+                homes[one].append(name)
+    assert {one: where for one, where in homes.items() if len(where) > 1} == {}
+
+
 def test_packages_form_no_cycle() -> None:
     assert in_cycles(_imports()) == []
 
 
 def test_the_broker_is_imported_where_it_is_put_together() -> None:
-    """Nobody else knows the root: what actors share is in ``actors.session.context``."""
+    """Nobody else knows the root: what actors share is in ``actors.session.node_context``."""
     assert {name for name, target in _imports() if target == "actors.broker"} == {
         "cli.serve.service"
     }
@@ -258,21 +274,15 @@ def test_the_broker_is_imported_where_it_is_put_together() -> None:
 
 # --------------------------------------------------------------- front doors
 
-BEHIND_DOORS = ("cli", "eventstore", "projections", "protocol", "spark")
-"""Packages, with all below them, of which others import only what their ``__init__`` names."""
-
 
 def past_the_door(name: str, source: str) -> list[str]:
     """Return which modules of another package a module imports past its front door."""
-    doors = [
-        one for one in _packages() if f"{one}.".startswith(tuple(f"{top}." for top in BEHIND_DOORS))
-    ]
     found = []
     for line, module in imported(source):
         package = module.rpartition(".")[0]
         if package in ORDER or package == _package(name):
             continue
-        if package in doors and module in _files() and module not in _packages():
+        if package in _packages() and module in _files() and module not in _packages():
             found.append(f"{line}: {name} imports {module}: import from {package}")
     return found
 
@@ -292,6 +302,8 @@ def test_packages_are_entered_by_the_front_door() -> None:
         ("cli.web.child", "from cli.live.broker_client import LiveBroker", True),
         ("cli.web.child", "from projections.replay.replay import Replay", True),
         ("cli.web.child", "from cli.live import LiveBroker", False),
+        ("cli.serve.service", "from actors.authn.chain import AuthenticatorChain", True),
+        ("actors.broker", "from actors.session import Session", False),
         ("cli.live.broker_link", "from cli.live.broker_client import LiveBroker", False),
         ("cli.sparkjobs.claims", "from spark.audit.facts import Claim", False),
         ("cli.sparkjobs.claims", "from spark.audit.facts.outcome import Claim", True),
@@ -302,13 +314,7 @@ def test_an_import_past_the_door_is_found(name: str, source: str, wrong: bool) -
 
 
 def test_front_doors_hold_what_they_name() -> None:
-    doors = [
-        one
-        for one in sorted(_packages())
-        if f"{one}.".startswith(tuple(f"{top}." for top in BEHIND_DOORS))
-        and not one.startswith("cli.sparkjobs")
-    ]
-    for door in doors:
+    for door in sorted(one for one in _packages() if not one.startswith("cli.sparkjobs")):
         package = importlib.import_module(door)
         assert package.__doc__, door
         assert hasattr(package, "__all__") or door in (*ORDER, "cli.entry"), door

@@ -21,24 +21,30 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 import structlog
 
-from actors.node.read_pause import ReadPause
+from actors.node import ReadPause
+from actors.session import Batch, Outgoing, Writable
 from actors.session.decisions import PACKET_IDS
-from actors.session.messages import Batch, Outgoing, Writable
-from eventstore.format import TurnAcked, TurnDelivered, TurnPublished, TurnReleased, to_runs
+from eventstore.format import (
+    TurnAcked,
+    TurnDelivered,
+    TurnPublished,
+    TurnReleased,
+    block_columns,
+    expiries,
+    to_runs,
+)
 from eventstore.log import StoredMessages
 from projections.state import QOS_MASK
 from protocol.errors import FoldmqError
 from protocol.mqtt import PID_BYTES, publish_head
+from protocol.mqtt5 import known_blocks, with_length
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from actors.connection.connection import Connection
-    from actors.routing.router import Route, Subscriber
-    from actors.session.context import NodeContext
-    from actors.session.ports import ClientConnection
-    from actors.session.session import Session
-    from actors.session.subscription import Subscription
+    from actors.routing import Route, Subscriber
+    from actors.session import ClientConnection, NodeContext, Session, Subscription
     from eventstore.format import Position
     from projections.state import SessionState, SubscriptionState
 
@@ -78,32 +84,48 @@ _ACKED: Final[Mapping[int, Literal["Acked", "Received", "Completed"]]] = {
 class _Messages:
     """Messages of one QoS, as columns."""
 
-    __slots__ = ("origins", "payloads", "pids", "refs", "routes", "sessions", "topics")
+    __slots__ = (
+        "blocks",
+        "expires",
+        "payloads",
+        "pids",
+        "publishers",
+        "refs",
+        "routes",
+        "sessions",
+        "topics",
+    )
 
     def __init__(self) -> None:
-        self.origins: list[Connection] = []
+        self.publishers: list[Connection] = []
         self.sessions: list[Session] = []
         self.topics: list[bytes] = []
         self.payloads: list[bytes] = []
         """At QoS 0 the whole packets."""
+        self.blocks: list[bytes] = []
+        """Properties of each (MQTT 5)."""
+        self.expires: Sequence[int] = ()
+        """When each expires, Unix time in seconds; empty: none does."""
         self.routes: list[Route] = []
         self.pids: list[int] = []
         self.refs: list[Position] = []
 
     def add(
         self,
-        origin: Connection,
+        publisher: Connection,
         session: Session,
         topic: bytes,
         payload: bytes,
         route: Route,
         pid: int,
+        block: bytes,
     ) -> None:
         """Add a message."""
-        self.origins.append(origin)
+        self.publishers.append(publisher)
         self.sessions.append(session)
         self.topics.append(topic)
         self.payloads.append(payload)
+        self.blocks.append(block)
         self.routes.append(route)
         self.pids.append(pid)
 
@@ -250,8 +272,16 @@ class Turn:
     def _read_ack(self, connection: Connection, session: Session, data: bytes, at: int) -> int:
         """Read a PUBACK, PUBREC or PUBCOMP; return where it ends, 0 if it is left."""
         first, pid = data[at], int.from_bytes(data[at + 2 : at + 4], "big")
-        if len(data) - at < 4 or data[at + 1] != 2 or not pid:
+        stop = at + 4
+        if len(data) < stop or not pid:
             return 0
+        if data[at + 1] != 2:
+            # At level 5 a reason code of 0 and no properties may follow.
+            stop = at + 2 + data[at + 1]
+            if connection.properties is None or stop - at > 6 or data[at + 4 : stop].strip(b"\0"):
+                return 0
+            if len(data) < stop or stop - at < 4:
+                return 0
         state = session.state
         sent = (state.releasing if first == _PUBCOMP else state.inflight).get(pid)
         acks = self._acks[first]
@@ -265,7 +295,7 @@ class Turn:
             acks.pids.append(pid)
         elif first == _PUBREC:
             return 0  # it is answered all the same
-        return at + 4
+        return stop
 
     def _read_publish(self, connection: Connection, session: Session, data: bytes, at: int) -> int:
         """Read a PUBLISH; return where it ends, 0 if it is left."""
@@ -292,6 +322,15 @@ class Turn:
             pid = data[name_end] << 8 | data[name_end + 1]
             if not pid:
                 return 0
+        block = b""
+        if connection.properties is not None:
+            # Its properties stand before the payload; what is not known yet is read elsewhere.
+            begin = rest + 1
+            rest = begin + data[rest] if rest < stop else stop + 1
+            known = known_blocks.get(data[begin:rest]) if rest - begin < 128 else None
+            if rest > stop or known is None or known.alias or not raw:
+                return 0
+            block = known.block
         if qos == _QOS0:
             messages = self._passing
             payload = data if not at and stop == len(data) else data[at:stop]
@@ -304,11 +343,11 @@ class Turn:
                 return 0
             self._seen.add(key)
             messages, payload = self._inbound, data[rest:stop]
-        messages.add(connection, session, raw, payload, route, pid)
+        messages.add(connection, session, raw, payload, route, pid, block)
         connection.messages_in += 1
-        meters = self._node.counters
-        meters.received[qos & 3] += 1
-        meters.publish_bytes_in += stop - at
+        counters = self._node.counters
+        counters.received[qos & 3] += 1
+        counters.publish_bytes_in += stop - at
         self._size += (size >> 8) + len(route.targets)
         return stop
 
@@ -348,8 +387,12 @@ class Turn:
         if len(session.name) > _NAME or message.topic in node.router.births:
             return 0
         self._seen.add(key)
-        self._released.add(connection, session, message.topic, message.payload, route, pid)
-        self._released.refs.append(ref)
+        released = self._released
+        released.add(connection, session, message.topic, message.payload, route, pid, message.block)
+        released.refs.append(ref)
+        if message.expires or released.expires:
+            missing = len(released.refs) - 1 - len(released.expires)
+            released.expires = [*released.expires, *[0] * missing, message.expires]
         self._size += len(route.targets)
         return at + 4
 
@@ -409,27 +452,42 @@ class Turn:
             0,
             count,
         )
-        first = node.emit(event, payloads, size)
-        node.messages.add(StoredMessages(first, messages.topics, payloads, size))
+        if any(messages.blocks):
+            distinct_blocks, event.blocks, event.block_of = block_columns(messages.blocks)
+            space = size + sum(event.blocks)
+            first = node.emit(event, [*distinct_blocks, *payloads], space)
+            messages.expires = expiries(messages.blocks, node.journal.time_ms)
+            stored = StoredMessages(
+                first, messages.topics, payloads, size, messages.blocks, messages.expires
+            )
+        else:
+            first = node.emit(event, payloads, size)
+            stored = StoredMessages(first, messages.topics, payloads, size)
+        node.messages.add(stored)
         messages.refs = list(range(first, first + count))
-        self._answer(messages.origins, b"\x40\x02" if qos == 1 else b"\x50\x02", messages.pids)
+        self._answer(messages.publishers, b"\x40\x02" if qos == 1 else b"\x50\x02", messages.pids)
 
     def _release(self, messages: _Messages) -> None:
         """Record that QoS 2 messages take effect; answer with PUBCOMP."""
         sessions, by = distinct(messages.sessions)
         names = [session.name for session in sessions]
         self._node.emit(TurnReleased(names, by, messages.pids, to_runs(messages.refs)))
-        self._answer(messages.origins, b"\x70\x02", messages.pids)
+        self._answer(messages.publishers, b"\x70\x02", messages.pids)
 
     def _pass_on(self, messages: _Messages) -> None:
         """Send messages of QoS 0, which nothing records, as they came."""
         node = self._node
-        tell, journal, meters = node.kernel.tell, node.journal, node.counters
+        tell, journal, counters = node.kernel.tell, node.journal, node.counters
         columns = zip(
-            messages.origins, messages.routes, messages.topics, messages.payloads, strict=True
+            messages.publishers,
+            messages.routes,
+            messages.topics,
+            messages.payloads,
+            messages.blocks,
+            strict=True,
         )
-        for origin, route, topic, packet in columns:
-            origin.caused += len(route.targets)
+        for publisher, route, topic, packet, block in columns:
+            publisher.caused += len(route.targets)
             node.router.deliveries += len(route.targets)
             for target in route.targets:
                 actor: Subscription | None = target.actor  # type: ignore[assignment]
@@ -441,9 +499,18 @@ class Turn:
                     connection is None
                     or not connection.writable
                     or not actor.free
-                    or connection.properties is not None
+                    or not session.takes_plain(publisher)
                 ):
-                    batch = Batch(0, (topic,), (), (), packets=(packet,), origin=origin)
+                    level5 = publisher.properties is not None
+                    batch = Batch(
+                        0,
+                        (topic,),
+                        (),
+                        (),
+                        packets=(packet,),
+                        publisher=publisher,
+                        blocks=(block,) if level5 else None,
+                    )
                     if actor.stopped:
                         tell(node.directory.session(target.session), Outgoing(target, batch, 0))
                     else:
@@ -451,7 +518,7 @@ class Turn:
                     continue
                 actor.matched += 1
                 journal.send_unlogged(connection, packet)
-                meters.gave(connection, 0, 1, len(packet))
+                counters.gave(connection, 0, 1, len(packet))
 
 
 class _Sending:
@@ -480,7 +547,7 @@ class _Sending:
         deliveries = 0
         for at, route in enumerate(messages.routes):
             targets = route.targets
-            messages.origins[at].caused += len(targets)
+            messages.publishers[at].caused += len(targets)
             deliveries += len(targets)
             for target in targets:
                 if not self._send(target, at):
@@ -503,11 +570,13 @@ class _Sending:
         connection, state = session.connection, session.state
         if (
             connection is None
-            or connection.properties is not None
             or session in self._aside
             or state.waiting
             or not session.may_send(connection)
         ):
+            return False
+        level5 = connection.properties is not None
+        if level5 and not session.takes_plain(connection):
             return False
         qos = actor.granted if actor.granted < self._qos else self._qos
         messages = self._messages
@@ -516,6 +585,8 @@ class _Sending:
                 return False
             # The publication is being recorded: see Delivery._send_qos0.
             payload = messages.payloads[at]
+            if level5:
+                payload = with_length(messages.blocks[at]) + payload
             data = publish_head(0, messages.topics[at], len(payload)) + payload
             self._node.journal.send_when_durable(connection, data)
             self._node.counters.gave(connection, 0, 1, len(data))
@@ -528,6 +599,8 @@ class _Sending:
         more = self._more.get(held, 0)
         if held.outstanding + more >= self._node.delivery_limits.window:
             return False
+        if state.receive_maximum < PACKET_IDS and not self._accepts(state):
+            return False
         if self._node.state.sessions.live.get(session.name) is not state:
             return False
         self._pids[state] = pid
@@ -537,6 +610,11 @@ class _Sending:
         if len(rows) >= _ROWS_OF_EVENT:
             self._flush()
         return True
+
+    def _accepts(self, state: SessionState) -> bool:
+        """Return whether a client that says how many messages it takes at a time takes one more."""
+        sent = sum(row[1].state is state for rows in self._rows.values() for row in rows)
+        return len(state.inflight) + len(state.releasing) + sent < state.receive_maximum
 
     def _flush(self) -> None:
         """Record what is sent, and let it go."""
@@ -564,6 +642,8 @@ class _Sending:
         size = 0
         for target, session, connection, pid, at in rows:
             payload = payloads[at]
+            if connection.properties is not None:
+                payload = with_length(messages.blocks[at]) + payload
             data = publish_head(qos, topics[at], len(payload)) + PID_BYTES[pid] + payload
             after(connection, data)
             size += len(data)
@@ -574,10 +654,10 @@ class _Sending:
                 actor.matched += 1
                 actor.handled += 1
             session.expect_acks()
-        meters = node.counters
-        meters.sent[qos] += len(rows)
-        meters.packets_out += len(rows)
-        meters.publish_bytes_out += size
+        counters = node.counters
+        counters.sent[qos] += len(rows)
+        counters.packets_out += len(rows)
+        counters.publish_bytes_out += size
 
     def _tell(self, target: Subscriber, at: int) -> None:
         """Have a session decide on a message."""
@@ -589,7 +669,9 @@ class _Sending:
             [payload],
             [messages.refs[at]],
             size=len(payload),
-            origin=messages.origins[at],
+            publisher=messages.publishers[at],
+            blocks=(messages.blocks[at],),
+            expires=(messages.expires[at],) if messages.expires else (),
         )
         actor = target.actor
         if actor is not None and not actor.stopped:

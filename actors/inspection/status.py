@@ -8,14 +8,14 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from actors.transports.handshakes import TlsStats
+from actors.transports import TlsStats
 
 if TYPE_CHECKING:
-    from actors.bridge.host import BridgeHost
-    from actors.connection.admission import Admission
+    from actors.bridge import BridgeHost
+    from actors.connection import Admission
     from actors.inspection.log_storage import LogStorage
-    from actors.maintenance.projector import Projector
-    from actors.session.context import NodeContext
+    from actors.maintenance import Projector
+    from actors.session import NodeContext
     from eventstore.log import Histogram
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -14,6 +14,8 @@ from eventstore.format import (
     MessagesCarried,
     RetainedSnapshot,
     SessionSnapshot,
+    block_columns,
+    expiry_runs,
     json_object,
     to_runs,
 )
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
-    from eventstore.format import Position
+    from eventstore.format import Position, Run
     from eventstore.log import Message
     from projections.state import NodeState, RetainedMessage
 
@@ -32,15 +34,15 @@ BYTES_AT_ONCE = 256 * 1024
 """About how much goes into one event."""
 
 
-class Said(NamedTuple):
-    """An event with its payloads."""
+class StateEvent(NamedTuple):
+    """An event with what it has in the payload area."""
 
     event: Event
     payloads: Sequence[bytes] = ()
 
     @property
     def size(self) -> int:
-        """Payload bytes."""
+        """Bytes of its payloads and blocks of properties."""
         return sum(map(len, self.payloads))
 
     @property
@@ -49,7 +51,7 @@ class Said(NamedTuple):
         return self.size + len(orjson.dumps(json_object(self.event)))
 
 
-def repeat_session(node: NodeState, name: str) -> list[Said]:
+def repeat_session(node: NodeState, name: str) -> list[StateEvent]:
     """Say what the state of a session is; nothing when there is no such session.
 
     All of it must go into the same turn.
@@ -65,22 +67,23 @@ def repeat_session(node: NodeState, name: str) -> list[Said]:
     # As JSON already: it is measured, and written, without being encoded again.
     parts: list[Any] = list(map(orjson.Fragment, texts))
     said = [
-        Said(SessionSnapshot(name, part, number, number == len(parts) - 1))
+        StateEvent(SessionSnapshot(name, part, number, number == len(parts) - 1))
         for number, part in enumerate(parts)
     ]
     said += [_repeat(some, name) for some in _batches(node.retained.pending(name))]
     return said
 
 
-def repeat_retained(node: NodeState, topics: Iterable[str]) -> Iterator[Said]:
+def repeat_retained(node: NodeState, topics: Iterable[str]) -> Iterator[StateEvent]:
     """Say what is retained on some topics."""
     found = (node.retained.get(topic) for topic in topics)
     for some in _batches(message for message in found if message is not None):
         yield _repeat(some, None)
 
 
-def _repeat(messages: Sequence[RetainedMessage], session: str | None) -> Said:
+def _repeat(messages: Sequence[RetainedMessage], session: str | None) -> StateEvent:
     payloads = [message.payload for message in messages]
+    blocks, sizes, block_of = block_columns([message.block for message in messages])
     event = RetainedSnapshot(
         [message.topic for message in messages],
         [message.qos for message in messages],
@@ -89,8 +92,11 @@ def _repeat(messages: Sequence[RetainedMessage], session: str | None) -> Said:
         0,
         len(messages),
         session,
+        blocks=sizes,
+        block_of=block_of,
+        expires=_expiries([message.expires for message in messages]),
     )
-    return Said(event, payloads)
+    return StateEvent(event, [*blocks, *payloads])
 
 
 def _batches(messages: Iterable[RetainedMessage]) -> Iterator[list[RetainedMessage]]:
@@ -98,7 +104,7 @@ def _batches(messages: Iterable[RetainedMessage]) -> Iterator[list[RetainedMessa
     some: list[RetainedMessage] = []
     size = 0
     for message in messages:
-        weight = _weight(message.payload, message.topic)
+        weight = _weight(message)
         if some and (size + weight > BYTES_AT_ONCE or len(some) >= MESSAGES_AT_ONCE):
             yield some
             some, size = [], 0
@@ -110,12 +116,12 @@ def _batches(messages: Iterable[RetainedMessage]) -> Iterator[list[RetainedMessa
 
 def carry(
     messages: Iterable[tuple[Position, Message]], waiting: AbstractSet[Position]
-) -> Iterator[Said]:
+) -> Iterator[StateEvent]:
     """Repeat messages under their positions; ``waiting`` are retained with their PUBREL."""
     some: list[tuple[Position, Message]] = []
     size = 0
     for ref, message in messages:
-        weight = _weight(message.payload, message.topic)
+        weight = _weight(message)
         if some and (size + weight > BYTES_AT_ONCE or len(some) >= MESSAGES_AT_ONCE):
             yield _carried(some, waiting)
             some, size = [], 0
@@ -125,10 +131,13 @@ def carry(
         yield _carried(some, waiting)
 
 
-def _carried(some: Sequence[tuple[Position, Message]], waiting: AbstractSet[Position]) -> Said:
+def _carried(
+    some: Sequence[tuple[Position, Message]], waiting: AbstractSet[Position]
+) -> StateEvent:
     topics: dict[str, int] = {}
     which = [topics.setdefault(one.topic.decode(), len(topics)) for _, one in some]
     payloads = [one.payload for _, one in some]
+    blocks, sizes, block_of = block_columns([one.block for _, one in some])
     event = MessagesCarried(
         to_runs([ref for ref, _ in some]),
         list(topics),
@@ -137,12 +146,20 @@ def _carried(some: Sequence[tuple[Position, Message]], waiting: AbstractSet[Posi
         0,
         len(some),
         to_runs([ref for ref, _ in some if ref in waiting]),
+        blocks=sizes,
+        block_of=block_of,
+        expires=_expiries([one.expires for _, one in some]),
     )
-    return Said(event, payloads)
+    return StateEvent(event, [*blocks, *payloads])
 
 
-def _weight(payload: bytes, topic: str | bytes) -> int:
-    return len(payload) + 6 * len(topic) + 64
+def _expiries(expires: list[int]) -> list[Run] | int:
+    """Return when messages expire as an event holds it."""
+    return expiry_runs(expires) if any(expires) else 0
+
+
+def _weight(message: Message | RetainedMessage) -> int:
+    return len(message.payload) + len(message.block) + 6 * len(message.topic) + 64
 
 
 def _sizes(payloads: Sequence[bytes]) -> list[int] | int:

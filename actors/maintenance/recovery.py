@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.session.messages import Detached
+from actors.session import Detached
 from eventstore.errors import CorruptLog, LogUnavailable
 from eventstore.format import (
     INDEX_BITS,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from actors.maintenance.projector import Projector
-    from actors.session.context import NodeContext
+    from actors.session import NodeContext
     from eventstore.format import Position, Record
     from eventstore.log import EventLog, LogTail
     from projections.state import SessionState
@@ -207,14 +207,12 @@ def _retained_at_qos2(record: Record) -> Iterable[tuple[Position, RetainedMessag
     if not waiting:
         return
     for stored in messages_of(record):
-        for ref, topic, payload in zip(
-            range(stored.first, stored.first + len(stored.payloads)),
-            stored.topics,
-            stored.payloads,
-            strict=True,
-        ):
+        for number in range(len(stored.payloads)):
+            ref = stored.first + number
             if ref in waiting:
-                yield ref, RetainedMessage(topic.decode(), payload, 2, ref)
+                one = stored.message(number)
+                topic = one.topic.decode()
+                yield ref, RetainedMessage(topic, one.payload, 2, ref, one.block, one.expires)
 
 
 async def _fold(

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
-from actors.routing.router import NOWHERE, Route, Subscriber
+from actors.routing import NOWHERE, Route, Subscriber
+from actors.session.actor_messages import Batch, Outgoing, Publication, Withheld
 from actors.session.decisions import dropped
-from actors.session.messages import Batch, Outgoing, Publication, Withheld
 from eventstore.format import (
     ESCAPED,
     NAMES,
@@ -31,8 +31,8 @@ from protocol.mqtt5 import NO_LOCAL
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.session.context import NodeContext
-    from actors.session.ports import ClientConnection
+    from actors.session.interfaces import ClientConnection
+    from actors.session.node_context import NodeContext
     from actors.session.session import Session
 
 
@@ -55,14 +55,14 @@ _ANSWERS = b"$nats/reply/"
 class Publisher:
     """Publishes for one session."""
 
-    __slots__ = ("_looked_up", "_name", "_node", "origin")
+    __slots__ = ("_looked_up", "_name", "_node", "connection")
 
     def __init__(self, node: NodeContext, name: str) -> None:
         self._node = node
         self._name = name
         self._looked_up: tuple[Sequence[bytes], list[Route]] | None = None
         """Topics that were looked at last in this turn, and their routes; one if all are alike."""
-        self.origin: ClientConnection | None = None
+        self.connection: ClientConnection | None = None
         """The connection that publishes; it is slowed down for receivers that do not keep up."""
 
     def publish(self, session: Session, packet: Publishes, *, will: bool = False) -> None:
@@ -81,7 +81,7 @@ class Publisher:
                 payloads,
                 (),
                 packets=packet.packets,
-                origin=self.origin,
+                publisher=self.connection,
                 blocks=packet.blocks,
             )
             for targets, chosen in self._plan(topics)[0]:
@@ -89,8 +89,8 @@ class Publisher:
             if self._has_birth(topics):
                 self._keep_births(topics, packet.payloads)
             return
-        for part in self._acceptable(packet):
-            self._take_effect(part, will=will)
+        for part in self._admit(packet):
+            self._publish_now(part, will=will)
 
     def at_once(self, topics: Sequence[bytes], qos: int) -> int:
         """Return how many of some messages are routed in one turn; 0: try again in the next one.
@@ -138,49 +138,46 @@ class Publisher:
             return None
         if not shared:
             return _ENOUGH
-        return _ENOUGH_SHARED if self.origin is None else _ENOUGH_SHARED * self.origin.pace
+        return _ENOUGH_SHARED if self.connection is None else _ENOUGH_SHARED * self.connection.pace
 
-    def bring(
-        self, packet: Publishes, wanted: Callable[[Subscriber], bool] | None = None
+    def publish_from_nats(
+        self, packet: Publishes, accepts: Callable[[Subscriber], bool] | None = None
     ) -> list[tuple[Position, int]]:
-        """Publish messages that come from NATS, to those subscribers that ``wanted`` allows.
+        """Publish messages that come from NATS, to those subscribers that ``accepts`` allows.
 
         Those of QoS 1 and 2 and retained ones are recorded: returns where, as (position of the
         first one, how many) for each part. QoS 2 takes effect at once.
         """
         if not packet.qos and not packet.retain:
-            self._route(
-                0, packet.topics, packet.payloads, (), 0, _NOT_LOGGED, retain=False, wanted=wanted
-            )
+            content = StoredMessages(0, packet.topics, packet.payloads, 0, packet.blocks or ())
+            self._route(0, content, (), _NOT_LOGGED, retain=False, accepts=accepts)
             return []
         return [
-            (self._take_effect(part, wanted=wanted), len(part)) for part in self._acceptable(packet)
+            (self._publish_now(part, accepts=accepts), len(part)) for part in self._admit(packet)
         ]
 
-    def _take_effect(
+    def _publish_now(
         self,
         packet: Publishes,
         *,
         will: bool = False,
-        wanted: Callable[[Subscriber], bool] | None = None,
+        accepts: Callable[[Subscriber], bool] | None = None,
     ) -> Position:
         """Record messages and route them; return the position of the first one."""
-        first, size = self._record(packet, will=will)
+        content = self._record(packet, will=will)
+        first = content.first
         refs = range(first, first + len(packet))
         if packet.qos == 2 and not will:
             pids = to_runs(packet.packet_ids)
             self._node.emit(Released(self._name, pids, refs=to_runs(refs)))
         self._route(
             packet.qos,
-            packet.topics,
-            packet.payloads,
+            content,
             refs,
-            size,
             (first, refs[-1]),
             retain=packet.retain,
             gated=will,
-            wanted=wanted,
-            blocks=packet.blocks,
+            accepts=accepts,
         )
         return first
 
@@ -200,7 +197,7 @@ class Publisher:
                     first_seen.setdefault(pid, at)
             fresh = select(packet, list(first_seen.values()))
         if fresh.topics:
-            for part in self._acceptable(fresh):
+            for part in self._admit(fresh):
                 self._record(part, will=False)
 
     def release(
@@ -217,18 +214,13 @@ class Publisher:
         """
         payloads = [message.payload for message in messages]
         topics = [message.topic for message in messages]
-        blocks = [message.block for message in messages]
-        size = sum(map(len, payloads))
-        self._route(
-            2,
-            topics,
-            payloads,
-            refs,
-            size,
-            took_effect,
-            retain=retain,
-            blocks=blocks if any(blocks) else None,
-        )
+        content = StoredMessages(refs[0], topics, payloads, sum(map(len, payloads)))
+        if any(message.block for message in messages):
+            content = content._replace(
+                blocks=[message.block for message in messages],
+                expires=[message.expires for message in messages],
+            )
+        self._route(2, content, refs, took_effect, retain=retain)
 
     def fitting(self, packet: Publishes) -> int:
         """Return how many messages stand before the first one that no record has room for.
@@ -247,11 +239,11 @@ class Publisher:
         """Return whether a record has room for a message of this publisher."""
         return self._node.journal.has_room(len(payload), self._name, topic.decode())
 
-    def _acceptable(self, packet: Publishes) -> list[Publishes]:
+    def _admit(self, packet: Publishes) -> list[Publishes]:
         """Return the packet in parts that each fit into a record, without what is refused."""
         for reason, topics in self.refused_topics(packet).items():
             if topics:
-                packet = self._without(packet, topics, reason)
+                packet = self._drop(packet, topics, reason)
         if not len(packet):
             return []
         limit = self._node.options.max_record // 2
@@ -270,7 +262,7 @@ class Publisher:
             "topic_levels": set(filter(self._node.permissions.too_deep, distinct - reserved)),
         }
 
-    def _without(self, packet: Publishes, topics: set[bytes], reason: str) -> Publishes:
+    def _drop(self, packet: Publishes, topics: set[bytes], reason: str) -> Publishes:
         """Return a packet without the messages on some topics, of which it is recorded why."""
         keep = [at for at, raw in enumerate(packet.topics) if raw not in topics]
         dropped = len(packet) - len(keep)
@@ -278,8 +270,8 @@ class Publisher:
         self._node.count_dropped(reason, dropped, client=self._name, position=format_position(at))
         return select(packet, keep)
 
-    def _record(self, packet: Publishes, *, will: bool) -> tuple[Position, int]:
-        """Append a MessagePublished; return the first message's position and the payload bytes."""
+    def _record(self, packet: Publishes, *, will: bool) -> StoredMessages:
+        """Append a MessagePublished; return what it recorded."""
         topics, payloads = packet.topics, packet.payloads
         distinct = dict.fromkeys(topics)
         which: list[int] = []
@@ -305,35 +297,32 @@ class Publisher:
             blocks=block_sizes,
             block_of=block_of,
         )
-        if not blocks:
-            first = self._node.emit(event, payloads, size)
-            self._node.messages.add(StoredMessages(first, topics, payloads, size))
-            return first, size
-        space = size + sum(block_sizes)
-        first = self._node.emit(event, [*distinct_blocks, *payloads], space)
-        expires = expiries(blocks, self._node.journal.time_ms)
-        self._node.messages.add(StoredMessages(first, topics, payloads, size, blocks, expires))
-        return first, size
+        pieces, space = payloads, size
+        expires: Sequence[int] = ()
+        if blocks:
+            pieces, space = [*distinct_blocks, *payloads], size + sum(block_sizes)
+        first = self._node.emit(event, pieces, space)
+        if blocks:
+            expires = expiries(blocks, self._node.journal.time_ms)
+        stored = StoredMessages(first, topics, payloads, size, blocks, expires, packet.retain)
+        self._node.messages.add(stored)
+        return stored
 
     def _route(
         self,
         qos: int,
-        topics: Sequence[bytes],
-        payloads: Sequence[bytes],
+        content: StoredMessages,
         refs: Sequence[Position],
-        size: int,
         took_effect: tuple[Position, Position],
         *,
         retain: bool,
         gated: bool = False,
-        wanted: Callable[[Subscriber], bool] | None = None,
-        blocks: Sequence[bytes] | None = None,
+        accepts: Callable[[Subscriber], bool] | None = None,
     ) -> None:
-        node = self._node
+        node, topics, payloads = self._node, content.topics, content.payloads
         if node.publish_observer is not None:
             node.publish_observer(Publication(self._name, qos, topics, payloads, refs))
         if node.bridge is not None:
-            content = StoredMessages(0, topics, payloads, size, blocks or ())
             node.bridge.published(
                 self._name, qos, content, refs, took_effect, retain=retain, gated=gated
             )
@@ -343,18 +332,21 @@ class Publisher:
             topics,
             payloads,
             refs,
-            size=size,
+            size=content.size,
             gated=gated,
-            origin=self.origin,
-            blocks=blocks,
+            publisher=self.connection,
+            blocks=content.blocks,
+            expires=content.expires,
             published_retain=retain,
         )
         for targets, chosen in plan:
             batch = whole if chosen is None else whole.select(chosen)
-            self.send(targets if wanted is None else self._only(wanted, targets, batch), batch)
+            self.send(
+                targets if accepts is None else self._filter_targets(accepts, targets, batch), batch
+            )
         if withheld and refs:
             self._tell_denied(withheld, refs)
-        if not gated and wanted is None and self._has_birth(topics):
+        if not gated and accepts is None and self._has_birth(topics):
             self._keep_births(topics, payloads)
 
     def _tell_denied(self, withheld: Sequence[_Chosen], refs: Sequence[Position]) -> None:
@@ -377,16 +369,18 @@ class Publisher:
             else:
                 node.drop_denied(subscriber.session, missed, subscriber.filter)
 
-    def _only(
-        self, wanted: Callable[[Subscriber], bool], targets: Sequence[Subscriber], batch: Batch
+    def _filter_targets(
+        self, accepts: Callable[[Subscriber], bool], targets: Sequence[Subscriber], batch: Batch
     ) -> list[Subscriber]:
         """Return the subscribers who may have a batch; have it recorded that others get none."""
         chosen: list[Subscriber] = []
         for target in targets:
-            if wanted(target):
+            if accepts(target):
                 chosen.append(target)
             elif batch.qos and target.qos:
-                for event in dropped(target.session, "other_prefix", batch.refs, target.filter):
+                for event in dropped(
+                    target.session, "other_prefix", batch.positions, target.filter
+                ):
                     self._node.emit(event)
                 self._node.count_dropped("other_prefix", len(batch), client=target.session)
         return chosen
@@ -406,7 +400,7 @@ class Publisher:
                 packet = Publishes(0, retain=True)
                 packet.topics.append(certificate)
                 packet.payloads.append(payload)
-                self._take_effect(packet)
+                self._publish_now(packet)
 
     def _plan(self, topics: Sequence[bytes]) -> tuple[list[_Chosen], list[_Chosen]]:
         """Return who gets which messages, and who may not have which that subscribed to them."""
@@ -484,8 +478,8 @@ class Publisher:
 
     def _count_caused(self, deliveries: int) -> None:
         """Count deliveries, and messages that are withheld, as work that the client causes."""
-        if self.origin is not None:
-            self.origin.caused += deliveries
+        if self.connection is not None:
+            self.connection.caused += deliveries
             self._node.router.deliveries += deliveries
 
 

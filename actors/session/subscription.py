@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pykka
 
 from actors.kernel import LoopActor
-from actors.session.messages import Batch, Outgoing, Regrant, Withheld
+from actors.session.actor_messages import Batch, ChangeQos, Outgoing, Withheld
+from actors.session.level5 import left_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from actors.kernel import Failed
-    from actors.routing.router import Subscriber
+    from actors.routing import Subscriber
     from actors.session.session import Session
     from projections.state import RetainedMessage
 
@@ -63,14 +64,14 @@ class Subscription(LoopActor):
         if type(message) is Batch:
             self.matched += len(message)
             self._forward(message)
-        elif type(message) is Regrant:
+        elif type(message) is ChangeQos:
             self.granted = message.qos
         elif type(message) is Withheld:
             self._record_withheld(message)
         else:
             self._replay(message)
 
-    def on_undelivered(self, messages: list[Any]) -> None:
+    def on_dead_letters(self, messages: list[Any]) -> None:
         """Forward what matched before the subscription ended: it was published before."""
         for message in messages:
             self.on_receive(message)
@@ -86,12 +87,12 @@ class Subscription(LoopActor):
         for told in (failed.message, *failed.unseen):
             if isinstance(told, Batch):
                 found.append(self.outgoing(told))
-            elif isinstance(told, Regrant):
+            elif isinstance(told, ChangeQos):
                 self.granted = told.qos
             elif isinstance(told, Withheld):
                 self._record_withheld(told)
             elif isinstance(told, list):
-                found += map(self.outgoing, _retained_batches(told))
+                found += map(self.outgoing, self._retained_batches(told))
         return found
 
     def _forward(self, batch: Batch) -> None:
@@ -99,7 +100,7 @@ class Subscription(LoopActor):
         try:
             self.session.kernel.tell(self.session, outgoing)
         except pykka.ActorDeadError:
-            self.session.on_undelivered([outgoing])
+            self.session.on_dead_letters([outgoing])
 
     def _record_withheld(self, message: Withheld) -> None:
         self.session.drop_denied(self._subscriber.filter, message.refs)
@@ -107,20 +108,31 @@ class Subscription(LoopActor):
     def _replay(self, messages: list[RetainedMessage]) -> None:
         self.matched += len(messages)
         self.replayed += len(messages)
-        for batch in _retained_batches(messages):
+        for batch in self._retained_batches(messages):
             self._forward(batch)
 
+    def _retained_batches(self, messages: list[RetainedMessage]) -> Iterator[Batch]:
+        """Yield retained messages in batches, in the order of their publication within each QoS.
 
-def _retained_batches(messages: list[RetainedMessage]) -> Iterator[Batch]:
-    """Yield retained messages in batches, in the order of their publication within each QoS."""
-    for qos in sorted({message.qos for message in messages}):
-        chosen = [message for message in messages if message.qos == qos]
-        payloads = [message.payload for message in chosen]
-        yield Batch(
-            qos,
-            [message.topic.encode() for message in chosen],
-            payloads,
-            [message.ref for message in chosen],
-            size=sum(map(len, payloads)),
-            retain=True,
-        )
+        But for those that have expired.
+        """
+        if any(message.expires for message in messages):
+            now = self.session.now_ms // 1000
+            messages = [one for one in messages if not 0 < one.expires <= now]
+        for qos in sorted({message.qos for message in messages}):
+            chosen = [message for message in messages if message.qos == qos]
+            payloads = [message.payload for message in chosen]
+            batch = Batch(
+                qos,
+                [message.topic.encode() for message in chosen],
+                payloads,
+                [message.ref for message in chosen],
+                size=sum(map(len, payloads)),
+                retain=True,
+            )
+            if any(message.block for message in chosen):
+                now_ms = self.session.now_ms
+                batch.blocks = [left_of(message, now_ms) for message in chosen]
+                if any(message.expires for message in chosen):
+                    batch.expires = [message.expires for message in chosen]
+            yield batch

@@ -8,7 +8,7 @@ from typing import Any
 import nats.errors
 import orjson
 
-from actors.maintenance.attestation import subject_of
+from actors.maintenance import subject_of
 from cli.common import progress, text
 from eventstore.format import Position, sequence_of
 from eventstore.reading import LogSource, Polling

@@ -13,7 +13,7 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from actors.transports.tls_context import TlsConfigError, TlsOptions, make_context
+from actors.transports import TlsConfigError, TlsOptions, make_context
 from cli.common import Address
 from cli.settings import ConfigError, Settings, probe
 from eventstore.datadir import DataDir

@@ -28,7 +28,7 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     import contextlib
 
-    from actors.inspection.broker_inspection import BrokerInspection
+    from actors.inspection import BrokerInspection
     from cli.settings import Settings
 
 _log = structlog.get_logger("foldmq")

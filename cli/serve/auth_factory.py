@@ -6,16 +6,20 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
-from actors.authn.backends import backends
-from actors.authn.callout import Callout, CalloutOptions
-from actors.authn.chain import AuthenticatorChain
-from actors.authn.jwt_keys import load_keys
-from actors.authn.jwt_tokens import TokenOptions, Tokens
-from actors.authn.login_backoff import JailOptions, LoginBackoff
-from actors.authn.passwords import PasswordFile
-from actors.authz import rules_file
-from actors.authz.rules import Permissions
-from actors.connection.pseudonyms import KEY_SIZE, pseudonym
+from actors.authn import (
+    AuthenticatorChain,
+    BackoffOptions,
+    Callout,
+    CalloutOptions,
+    LoginBackoff,
+    PasswordFile,
+    TokenOptions,
+    Tokens,
+    load_keys,
+    make_backends,
+)
+from actors.authz import Permissions, rules_file
+from actors.connection import KEY_SIZE, pseudonym
 from actors.kernel import SystemClock
 from cli.settings import ConfigError
 from eventstore.datadir import DataDir
@@ -41,7 +45,7 @@ class Access:
         """``nats`` says how to connect to where logins are asked about."""
         self._node = node
         self._nats = nats
-        self._jail = LoginBackoff(jail_options(settings), time.monotonic)
+        self._backoff = LoginBackoff(backoff_options(settings), time.monotonic)
         self._chain: AuthenticatorChain | None = None
 
     def authenticator(self, settings: Settings) -> AuthenticatorChain:
@@ -49,7 +53,7 @@ class Access:
 
         Raises PasswordFileError and TokenKeyError for files that are not right.
         """
-        found = backends(
+        found = make_backends(
             passwords=PasswordFile.load(settings.password_file) if settings.password_file else None,
             tokens=_tokens(settings),
             callout=self._callout(settings),
@@ -58,7 +62,7 @@ class Access:
         )
         made = AuthenticatorChain(
             found,
-            jail=self._jail,
+            backoff=self._backoff,
             counts=self._chain.counts if self._chain is not None else None,
         )
         self._chain = made
@@ -66,7 +70,7 @@ class Access:
 
     def reloaded(self, settings: Settings) -> None:
         """Apply new settings to the login lockout."""
-        self._jail.options = jail_options(settings)
+        self._backoff.options = backoff_options(settings)
 
     def _callout(self, settings: Settings) -> Callout | None:
         if settings.auth_subject is None or self._nats is None:
@@ -90,9 +94,9 @@ def _claimed(settings: Settings) -> bool:
     return settings.permissions is None and not settings.bridge_user_map and not certified
 
 
-def jail_options(settings: Settings) -> JailOptions:
+def backoff_options(settings: Settings) -> BackoffOptions:
     """Return what gets failed logins jailed."""
-    return JailOptions(
+    return BackoffOptions(
         failures=settings.login_failures,
         address_failures=settings.login_failures_per_address,
         window=settings.login_jail,

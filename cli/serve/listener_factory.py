@@ -13,13 +13,17 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.connection.listener import ListenerOptions
-from actors.options.limit_options import Quota
-from actors.transports.acceptor import listening_socket
-from actors.transports.handshakes import Handshakes
-from actors.transports.stack import StackOptions
-from actors.transports.tls_context import TlsOptions, make_context
-from actors.transports.websocket import WebSocketOptions, WebSocketStats
+from actors.configuration import Quota
+from actors.connection import ListenerOptions
+from actors.transports import (
+    Handshakes,
+    StackOptions,
+    TlsOptions,
+    WebSocketOptions,
+    WebSocketStats,
+    listening_socket,
+    make_context,
+)
 from cli.settings import ListenError, bind, probe
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from actors.authz import rules_file
-from actors.authz.rules import Explanation, Permissions, Rule
+from actors.authz import Explanation, Permissions, Rule, rules_file
 from cli.common import text
 from cli.settings import settings
 from eventstore.errors import UsageError
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from actors.authz.rule_sets import Action
+    from actors.authz import Action
 
 NO_USER = "-"
 """What stands for clients that have no user."""

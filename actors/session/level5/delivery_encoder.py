@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from actors.routing.router import Subscriber
     from eventstore.log import Message
-    from projections.state import SessionState
+    from projections.state import RetainedMessage, SessionState
     from protocol.mqtt import ConnectProperties, PublishEncoder
     from protocol.mqtt5 import PublishEncoder5
 
@@ -26,7 +26,7 @@ _CACHED_TOPICS = 1024
 
 
 class PreparedMessages(Protocol):
-    """Messages on their way to many receivers: ``actors.session.messages.Batch``."""
+    """Messages on their way to many receivers: ``actors.session.actor_messages.Batch``."""
 
     retain: bool
     """Sent because of a new subscription, not of a publication [MQTT-3.3.1-8]."""
@@ -65,6 +65,11 @@ class DeliveryEncoder:
         self._identifiers = FilterTrie[int]() if found else None
         for held in found:
             self._identifiers.insert(held.filter, held.filter, held.identifier)  # type: ignore[union-attr]
+
+    @property
+    def plain(self) -> bool:
+        """True while messages are sent with their own properties, whatever their size."""
+        return self._identifiers is None and not self.limit
 
     def identifiers(self, topic: bytes) -> tuple[int, ...]:
         """Return the identifiers of all subscriptions that match a topic [MQTT-3.3.4-3]."""
@@ -171,7 +176,7 @@ def _prepared(
     return prepare(topics, payloads, blocks if any(blocks) else (), wire)
 
 
-def left_of(message: Message, now_ms: int) -> bytes:
+def left_of(message: Message | RetainedMessage, now_ms: int) -> bytes:
     """Return the properties of a message, with the seconds that are left of its expiry."""
     if not message.expires:
         return message.block

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from actors.authn.login_backoff import network
+from actors.authn import network
 from cli.operator import by
 from protocol.errors import FoldmqError
 
