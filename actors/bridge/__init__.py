@@ -9,12 +9,14 @@ from protocol.front_door import front_door
 
 if TYPE_CHECKING:
     from actors.bridge.bridge import Bridge
+    from actors.bridge.bridge_stats import BridgeStats
     from actors.bridge.host import BridgeHost
 else:
     __getattr__ = front_door(
         __name__,
         {
             "bridge": "Bridge",
+            "bridge_stats": "BridgeStats",
             "host": "BridgeHost",
         },
     )
@@ -22,4 +24,5 @@ else:
 __all__ = [
     "Bridge",
     "BridgeHost",
+    "BridgeStats",
 ]

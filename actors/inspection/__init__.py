@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from actors.inspection.broker_inspection import BrokerInspection
     from actors.inspection.inspector import Handler, Inspector
     from actors.inspection.requests import Refused, TooLarge, number, optional, shown, text
+    from actors.inspection.status import METRICS
     from actors.inspection.sys_topics import SysTopicTree
     from actors.inspection.views import client_of
 else:
@@ -17,12 +18,14 @@ else:
             "broker_inspection": "BrokerInspection",
             "inspector": "Handler Inspector",
             "requests": "Refused TooLarge number optional shown text",
+            "status": "METRICS",
             "sys_topics": "SysTopicTree",
             "views": "client_of",
         },
     )
 
 __all__ = [
+    "METRICS",
     "BrokerInspection",
     "Handler",
     "Inspector",

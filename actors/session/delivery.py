@@ -34,7 +34,7 @@ from protocol.mqtt5 import RETAIN_AS_PUBLISHED
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from actors.routing.router import Subscriber
+    from actors.routing import Subscriber
     from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
     from actors.session.session import Session

@@ -202,7 +202,6 @@ class SessionLifecycle:
             session_present=resumed,
             properties=ConnackProperties(
                 session_expiry=expiry if expiry != asked.session_expiry else None,
-                receive_maximum=options.receive_maximum,
                 maximum_qos=1 if options.reject_qos2_publish else 2,
                 maximum_packet_size=connection.max_packet,
                 assigned_client_identifier=connection.given_id if connection.id_assigned else None,

@@ -14,20 +14,23 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from cli.monitoring.metrics import METRICS, Meter, Status
+from actors.inspection import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+    from eventstore import metrics
+    from eventstore.metrics import Status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def families(status: Status) -> Iterator[Metric]:
     """Yield the metrics of a status, one by one; what is not known yet is left out."""
-    for meter in METRICS:
-        reading = meter.read(status)
+    for metric in METRICS:
+        reading = metric.reading(status)
         if reading is not None:
-            yield _family(meter, reading)
+            yield _family(metric, reading)
 
 
 def process_families() -> list[Metric]:
@@ -54,15 +57,15 @@ class _Alone(Collector):
         return (self._family,)
 
 
-def _family(meter: Meter, reading: Any) -> Metric:
-    if meter.kind == "histogram":
+def _family(metric: metrics.Metric, reading: Any) -> Metric:
+    if metric.kind == "histogram":
         return HistogramMetricFamily(
-            meter.name, meter.help, buckets=_buckets(reading), sum_value=reading["sum"]
+            metric.name, metric.help, buckets=_buckets(reading), sum_value=reading["sum"]
         )
-    make = CounterMetricFamily if meter.kind == "counter" else GaugeMetricFamily
-    if not meter.labels:
-        return make(meter.name, meter.help, value=reading)
-    family = make(meter.name, meter.help, labels=meter.labels)
+    make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    if not metric.labels:
+        return make(metric.name, metric.help, value=reading)
+    family = make(metric.name, metric.help, labels=metric.labels)
     for values, number in reading.items():
         family.add_metric(values, number)
     return family

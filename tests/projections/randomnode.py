@@ -14,6 +14,7 @@ from eventstore.format import (
     Event,
     Expired,
     MessageDropped,
+    Queued,
     Redelivered,
     Refused,
     RetainedExpired,
@@ -194,7 +195,7 @@ class Node:
             return
         held = [*state.subscriptions.values()][number % len(state.subscriptions)]
         ends = [number * at % 4 for at in range(len(refs))]
-        event = decisions.Queued(name, held.filter, 1, to_runs(refs), len(refs))
+        event = Queued(name, held.filter, 1, to_runs(refs), len(refs))
         event.expires = expiry_runs(ends) if number % 3 else number % 4
         if number % 5 == 0:
             event.behind = min(number % 3, len(held.queue or ()))

@@ -21,6 +21,7 @@ from eventstore.format import (
     RetainedCleared,
     RetainedExpired,
     RetainedSnapshot,
+    SessionClosed,
     Subscribed,
     Unsubscribed,
     WebAccessed,
@@ -111,6 +112,8 @@ def _cells(  # noqa: C901 - a branch for each type of event
         cells["filters"] = [{"filter": name, "qos": None} for name in event.filters]
     elif isinstance(event, (RetainedCleared, RetainedExpired)):
         cells["topics"] = event.topics
+    elif isinstance(event, SessionClosed):
+        cells["expiry"] = event.expiry
     elif isinstance(event, WebAccessed):
         cells["count"] = event.count
     if isinstance(event, Queued) and (ends := expiries_of(event.expires, entries(event))):

@@ -12,7 +12,7 @@ from protocol.mqtt5 import RETAIN_AS_PUBLISHED, Wire, count_down, prepare
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.routing.router import Subscriber
+    from actors.routing import Subscriber
     from eventstore.log import Message
     from projections.state import RetainedMessage, SessionState
     from protocol.mqtt import ConnectProperties, PublishEncoder
