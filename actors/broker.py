@@ -57,7 +57,7 @@ from eventstore.format import (
 from eventstore.log import EventLog, Message, MessageStore
 from projections.state import NodeState
 from protocol.errors import FoldmqError
-from protocol.mqtt import ConnectCode
+from protocol.mqtt import Connect, ConnectCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -446,8 +446,17 @@ class Broker(LoopActor):
         if not self.node.permissions.authorize_will(connection, connect):
             connection.refuse(ConnectCode.NOT_AUTHORIZED, "will_not_permitted")
             return
+        if self._is_will_above_maximum_qos(connect):
+            connection.refuse(ConnectCode.NOT_AUTHORIZED, "will_qos")
+            return
         session = self.session(request.connect.client_id)
         self.kernel.tell(session, Attach(request.connection, request.connect))
+
+    def _is_will_above_maximum_qos(self, connect: Connect) -> bool:
+        """Return whether a client at level 5 has a will above the Maximum QoS [MQTT-3.2.2-12]."""
+        if connect.will is None or connect.properties is None:
+            return False
+        return connect.will.qos == 2 and self.node.options.reject_qos2_publish
 
     def _on_failed(self, failed: Failed) -> None:
         actor = failed.actor
