@@ -212,7 +212,10 @@ def _by_qos(some: list[Any]) -> dict[Any, list[Any]]:
     return dict(found)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(seed, marks=[pytest.mark.slow] if seed >= 8 else []) for seed in range(40)],
+)
 def test_a_turn_in_columns_comes_to_the_same_as_packets_one_by_one(seed: int) -> None:
     outcomes = []
 
