@@ -488,6 +488,9 @@ class Delivery:
                 return
             chosen = list(islice(self._redelivery, min(_AGAIN_AT_ONCE, room)))
             unacked = [pid for pid in chosen if pid in state.inflight]
+            if not self._end_too_large(unacked):
+                return
+            unacked = [pid for pid in unacked if pid in state.inflight]
             sent = self._republish(unacked, "resumed", self.send_queued)
             if not sent and unacked:
                 return
@@ -495,6 +498,30 @@ class Delivery:
             while self._redelivery:
                 if self._redelivery.popleft() == (last if last is not None else chosen[-1]):
                     break
+
+    def _end_too_large(self, unacked: Sequence[int]) -> bool:
+        """End deliveries that the client accepts no longer, as if they were sent [MQTT-3.1.2-25].
+
+        False while their messages are read from the log.
+        """
+        encoder, state = self._encoder, self._session.state
+        if encoder is None or not encoder.limit or not unacked:
+            return True
+        found = self.find([state.inflight[pid].ref for pid in unacked])
+        if found is None:
+            self.load([state.inflight[pid].ref for pid in unacked], self.send_queued)
+            return False
+        now_ms, large = self._node.clock.time_ms(), []
+        for pid in unacked:
+            sent = state.inflight[pid]
+            flags = sent.flags & QOS_MASK, bool(sent.flags & (RETAIN_FLAG | RAP_FLAG))
+            if encoder.is_too_large(found[sent.ref], flags, now_ms):
+                large.append(pid)
+        for event in decisions.too_large(state, large):
+            self._session.emit(event)
+        if large:
+            self._node.count_dropped("packet_too_large", len(large), client=self._session.name)
+        return True
 
     def _room_again(self) -> int:
         """Return how many more messages the client accepts before it acknowledges some."""
