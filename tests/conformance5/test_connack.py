@@ -136,7 +136,7 @@ def ann(clients: Clients5, **options: object) -> RawClient5:
     return clients.five(username="ann", password=b"secret", **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.mqtt5("MQTT-3.1.4-2", "MQTT-3.2.2-7", "MQTT-3.2.2-8", "MQTT-3.2.2-6")
+@pytest.mark.mqtt5("MQTT-3.1.4-2", "MQTT-3.2.2-7", "MQTT-3.2.2-8", "MQTT-3.2.2-6", "MQTT-4.12.0-4")
 def test_wrong_password_and_no_user(guarded: Callable[..., Clients5]) -> None:
     clients = guarded()
     client = clients.raw5()
@@ -213,10 +213,19 @@ def test_problem_information_0_leaves_reasons_out(guarded: Callable[..., Clients
 @pytest.mark.mqtt5(
     "MQTT-3.1.2-24",
     "MQTT-3.4.2-2",
+    "MQTT-3.4.2-3",
     "MQTT-3.5.2-2",
+    "MQTT-3.5.2-3",
+    "MQTT-3.6.2-2",
+    "MQTT-3.6.2-3",
+    "MQTT-3.7.2-2",
+    "MQTT-3.7.2-3",
     "MQTT-3.9.2-1",
+    "MQTT-3.9.2-2",
     "MQTT-3.11.2-1",
+    "MQTT-3.11.2-2",
     "MQTT-3.14.2-3",
+    "MQTT-3.14.2-4",
 )
 def test_reason_strings_do_not_make_packets_too_large(guarded: Callable[..., Clients5]) -> None:
     """20 bytes leave room for each answer, and not for a sentence beside it."""
