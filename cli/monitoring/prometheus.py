@@ -1,4 +1,4 @@
-"""The broker's status in the text format that Prometheus reads."""
+"""The broker's status in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def families(status: Status) -> Iterator[Metric]:
-    """Yield the metrics of a status, one by one; what is not known yet is left out."""
+    """Yield the metrics of a status one by one, without those that are unknown yet."""
     for metric in METRICS:
         reading = metric.reading(status)
         if reading is not None:
@@ -34,9 +34,9 @@ def families(status: Status) -> Iterator[Metric]:
 
 
 def process_families() -> list[Metric]:
-    """Return the usual metrics of a process: memory, processor time, open files.
+    """Return the standard metrics of a process: memory, processor time, open files.
 
-    Reads files, and lists all open ones: not for the event loop.
+    Reads files and lists all open ones: not for the event loop.
     """
     return list(ProcessCollector(registry=None).collect())
 
@@ -47,7 +47,7 @@ def text(family: Metric) -> bytes:
 
 
 class _Alone(Collector):
-    """What prometheus_client takes for a registry: one metric."""
+    """A registry for prometheus_client with one metric."""
 
     def __init__(self, family: Metric) -> None:
         self._family = family
@@ -72,6 +72,6 @@ def _family(metric: metrics.Metric, reading: Any) -> Metric:
 
 
 def _buckets(histogram: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """Return upper bounds and how many values were not above them."""
+    """Return upper bounds with the number of values up to each."""
     bounds = [*(repr(float(bound)) for bound in histogram["bounds"]), "+Inf"]
     return list(zip(bounds, accumulate(histogram["counts"]), strict=True))

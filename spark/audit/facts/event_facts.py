@@ -70,7 +70,7 @@ class FactMakers:
         """Sessions and retained messages that were repeated since this was noted last."""
 
     def finish(self, last: Position) -> None:
-        """Give what is left; no more events follow until ``last``."""
+        """Return the remaining facts; no events follow until ``last``."""
         self._give_sent()
         self._note_repeated(last)
 
@@ -222,7 +222,7 @@ class FactMakers:
         at: Position,
         payloads: Iterable[memoryview],
     ) -> None:
-        """Give an event to the fold of its session, with its properties and payloads."""
+        """Pass an event with its properties and payloads to the fold of its session."""
         one = packed_item(event, at, self.record.time_ms, self.record.part)
         area = b"".join((*self.record.distinct_blocks(event), *payloads))
         self._packs.alone(session, one, area)
