@@ -435,7 +435,9 @@ class Delivery:
     def attach(self, properties: ConnectProperties | None) -> None:
         """Send to a client that connected; ``properties`` are those of its CONNECT at level 5."""
         self._encoder = (
-            DeliveryEncoder(self._session.state, properties) if properties is not None else None
+            DeliveryEncoder(self._session.state, properties, self._session.connection)
+            if properties is not None
+            else None
         )
 
     def takes_plain(self, *, level5: bool) -> bool:
