@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.broker import Broker
+    from harness.packets5 import Properties
     from harness.rawclient5 import Clients5, RawClient5
 
 KEEP = ((p.SESSION_EXPIRY, 100),)
@@ -187,6 +188,24 @@ def test_identifier_of_a_refused_message_is_free_again(guarded: Callable[..., Cl
     client.send(p.publish("open/y", b"new", 1, 7))
     client.expect_answer(PUBACK, 7)
     other.acknowledge(other.expect_message("open/y", b"new", 1))
+
+
+@pytest.mark.mqtt5("MQTT-3.3.2-12", "MQTT-3.4.2-1")
+def test_alias_that_came_with_a_refused_message_holds(guarded: Callable[..., Clients5]) -> None:
+    clients = guarded()
+    client, other = ann(clients), ann(clients)
+    assert other.subscribe(("open/#", 1)) == (1,)
+    alias: Properties = ((p.TOPIC_ALIAS, 1),)
+    client.send(p.publish("closed/x", b"", 1, 1, properties=alias))
+    client.expect_answer(PUBACK, 1, 0x87)
+    client.send(p.publish("", b"", 1, 2, properties=alias))
+    client.expect_answer(PUBACK, 2, 0x87)
+    client.send(p.publish("open/x", b"1", 1, 3, properties=alias))
+    client.expect_answer(PUBACK, 3)
+    client.send(p.publish("", b"2", 1, 4, properties=alias))
+    client.expect_answer(PUBACK, 4)
+    for payload in (b"1", b"2"):
+        other.acknowledge(other.expect_message("open/x", payload, 1))
 
 
 @pytest.mark.mqtt5("MQTT-3.1.2-29")
