@@ -12,6 +12,7 @@ from actors.session.decisions.acknowledgements import (
     refused,
     released,
     take_packet_ids,
+    too_large,
 )
 from actors.session.decisions.granting import Grant, GrantedFilter, by_text, subscribe, unsubscribe
 from actors.session.decisions.queueing import (
@@ -49,6 +50,7 @@ __all__ = [
     "room",
     "subscribe",
     "take_packet_ids",
+    "too_large",
     "unsubscribe",
     "within",
 ]
