@@ -14,6 +14,8 @@ from eventstore.format import (
     MessagesCarried,
     RetainedSnapshot,
     SessionSnapshot,
+    block_columns,
+    expiry_runs,
     json_object,
     to_runs,
 )
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
-    from eventstore.format import Position
+    from eventstore.format import Position, Run
     from eventstore.log import Message
     from projections.state import NodeState, RetainedMessage
 
@@ -33,14 +35,14 @@ BYTES_AT_ONCE = 256 * 1024
 
 
 class Said(NamedTuple):
-    """An event with its payloads."""
+    """An event with what it has in the payload area."""
 
     event: Event
     payloads: Sequence[bytes] = ()
 
     @property
     def size(self) -> int:
-        """Payload bytes."""
+        """Bytes of its payloads and blocks of properties."""
         return sum(map(len, self.payloads))
 
     @property
@@ -81,6 +83,7 @@ def repeat_retained(node: NodeState, topics: Iterable[str]) -> Iterator[Said]:
 
 def _repeat(messages: Sequence[RetainedMessage], session: str | None) -> Said:
     payloads = [message.payload for message in messages]
+    blocks, sizes, block_of = block_columns([message.block for message in messages])
     event = RetainedSnapshot(
         [message.topic for message in messages],
         [message.qos for message in messages],
@@ -89,8 +92,11 @@ def _repeat(messages: Sequence[RetainedMessage], session: str | None) -> Said:
         0,
         len(messages),
         session,
+        blocks=sizes,
+        block_of=block_of,
+        expires=_expiries([message.expires for message in messages]),
     )
-    return Said(event, payloads)
+    return Said(event, [*blocks, *payloads])
 
 
 def _batches(messages: Iterable[RetainedMessage]) -> Iterator[list[RetainedMessage]]:
@@ -98,7 +104,7 @@ def _batches(messages: Iterable[RetainedMessage]) -> Iterator[list[RetainedMessa
     some: list[RetainedMessage] = []
     size = 0
     for message in messages:
-        weight = _weight(message.payload, message.topic)
+        weight = _weight(message)
         if some and (size + weight > BYTES_AT_ONCE or len(some) >= MESSAGES_AT_ONCE):
             yield some
             some, size = [], 0
@@ -115,7 +121,7 @@ def carry(
     some: list[tuple[Position, Message]] = []
     size = 0
     for ref, message in messages:
-        weight = _weight(message.payload, message.topic)
+        weight = _weight(message)
         if some and (size + weight > BYTES_AT_ONCE or len(some) >= MESSAGES_AT_ONCE):
             yield _carried(some, waiting)
             some, size = [], 0
@@ -129,6 +135,7 @@ def _carried(some: Sequence[tuple[Position, Message]], waiting: AbstractSet[Posi
     topics: dict[str, int] = {}
     which = [topics.setdefault(one.topic.decode(), len(topics)) for _, one in some]
     payloads = [one.payload for _, one in some]
+    blocks, sizes, block_of = block_columns([one.block for _, one in some])
     event = MessagesCarried(
         to_runs([ref for ref, _ in some]),
         list(topics),
@@ -137,12 +144,20 @@ def _carried(some: Sequence[tuple[Position, Message]], waiting: AbstractSet[Posi
         0,
         len(some),
         to_runs([ref for ref, _ in some if ref in waiting]),
+        blocks=sizes,
+        block_of=block_of,
+        expires=_expiries([one.expires for _, one in some]),
     )
-    return Said(event, payloads)
+    return Said(event, [*blocks, *payloads])
 
 
-def _weight(payload: bytes, topic: str | bytes) -> int:
-    return len(payload) + 6 * len(topic) + 64
+def _expiries(expires: list[int]) -> list[Run] | int:
+    """Return when messages expire as an event holds it."""
+    return expiry_runs(expires) if any(expires) else 0
+
+
+def _weight(message: Message | RetainedMessage) -> int:
+    return len(message.payload) + len(message.block) + 6 * len(message.topic) + 64
 
 
 def _sizes(payloads: Sequence[bytes]) -> list[int] | int:

@@ -207,14 +207,11 @@ def _retained_at_qos2(record: Record) -> Iterable[tuple[Position, RetainedMessag
     if not waiting:
         return
     for stored in messages_of(record):
-        for ref, topic, payload in zip(
-            range(stored.first, stored.first + len(stored.payloads)),
-            stored.topics,
-            stored.payloads,
-            strict=True,
-        ):
+        for number in range(len(stored.payloads)):
+            ref = stored.first + number
             if ref in waiting:
-                yield ref, RetainedMessage(topic.decode(), payload, 2, ref)
+                topic, payload, block, expires = stored.message(number)
+                yield ref, RetainedMessage(topic.decode(), payload, 2, ref, block, expires)
 
 
 async def _fold(

@@ -84,6 +84,7 @@ if TYPE_CHECKING:
         expiries,
         expiries_of,
         expiry_runs,
+        split_pieces,
         spread_blocks,
     )
     from eventstore.format.record_size import (
@@ -226,6 +227,7 @@ __all__ = [
     "previous_of",
     "sequence_of",
     "several",
+    "split_pieces",
     "spread_blocks",
     "stamp",
     "to_runs",
@@ -291,6 +293,7 @@ _MODULE_OF = {
     "expiries": "property_blocks",
     "expiries_of": "property_blocks",
     "expiry_runs": "property_blocks",
+    "split_pieces": "property_blocks",
     "spread_blocks": "property_blocks",
     "field_values": "event_json",
     "json_object": "event_json",

@@ -400,8 +400,6 @@ class Assigned:
 
     session: str
     """Client identifier of the shared subscription: $share/NAME/FILTER."""
-    filter: str
-    """FILTER."""
     member: str
     """Client identifier of the member."""
     refs: list[Run]

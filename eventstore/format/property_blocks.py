@@ -9,7 +9,7 @@ before the event's payloads.
 from __future__ import annotations
 
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from eventstore.format.events import (
     MessagePublished,
@@ -29,6 +29,8 @@ WithBlocks: TypeAlias = (
     MessagePublished | MessagesCarried | RetainedSnapshot | TurnPublished | WillArmed
 )
 """An event whose messages may have properties."""
+
+T = TypeVar("T")
 
 _EXPIRY_MARK: Final = b"\x02"
 
@@ -84,6 +86,12 @@ def spread_blocks(event: Any, distinct: Sequence[bytes]) -> list[bytes]:
         numbered = [b"", *distinct]
         return [numbered[number] for number in event.block_of]
     return [distinct[0]] * event.count
+
+
+def split_pieces(event: WithBlocks, pieces: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
+    """Return of what an event has in the payload area the distinct blocks, and the payloads."""
+    count = len(event.blocks)
+    return (pieces[:count], pieces[count:]) if count else ((), pieces)
 
 
 def expires_at(block: bytes, time_ms: int) -> int:

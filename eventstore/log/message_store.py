@@ -55,6 +55,15 @@ class StoredMessages(NamedTuple):
     expires: Sequence[int] = ()
     """When each expires, as in Message; empty when none does."""
 
+    def message(self, number: int) -> Message:
+        """Return one of the messages."""
+        return Message(
+            self.topics[number],
+            self.payloads[number],
+            self.blocks[number] if self.blocks else b"",
+            self.expires[number] if self.expires else 0,
+        )
+
 
 _OVERHEAD = 100
 """Bytes of memory that a message takes beside its payload, about."""
@@ -115,11 +124,9 @@ class MessageStore:
         offset = ref - stored.first
         if not 0 <= offset < len(stored.payloads):
             return None
-        topic, payload = stored.topics[offset], stored.payloads[offset]
         if not stored.blocks:
-            return Message(topic, payload)
-        expires = stored.expires[offset] if stored.expires else 0
-        return Message(topic, payload, stored.blocks[offset], expires)
+            return Message(stored.topics[offset], stored.payloads[offset])
+        return stored.message(offset)
 
     def _forget(self, gone: Iterable[StoredMessages]) -> None:
         self._size -= sum(_footprint(stored) for stored in gone)

@@ -17,7 +17,7 @@ from eventstore.format import (
     from_runs,
 )
 from projections.audit.rules import Rule, Violation
-from projections.state import FLAG_BITS, RETAIN_FLAG
+from projections.state import FLAG_BITS, QOS_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -110,7 +110,7 @@ def dropped(
 def _received(state: SessionState, event: Received, at: Position) -> Iterator[Violation]:
     for number, pid in enumerate(from_runs(event.pids)):
         sent = state.inflight.get(pid)
-        if sent is None or sent.flags & ~RETAIN_FLAG != 2:
+        if sent is None or sent.flags & QOS_MASK != 2:
             what = f"PUBREC {pid}: not on its way at QoS 2"
             yield Violation(Rule.ACKNOWLEDGEMENT, at + number, what)
 

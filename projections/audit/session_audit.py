@@ -39,7 +39,7 @@ from projections.audit.expected_messages import ExpectedMessage, ExpectedMessage
 from projections.audit.ordering import RedeliveryOrder, TopicOrder
 from projections.audit.rules import UNEXPECTED, Rule, Violation
 from projections.audit.turn_subscriptions import TurnSubscriptions
-from projections.state import MISFITS, RETAIN_FLAG, Part, SessionFold, encode_session
+from projections.state import MISFITS, QOS_MASK, RETAIN_FLAG, Part, SessionFold, encode_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -343,7 +343,7 @@ class SessionAudit:
             self._resending.answered(event)
         for number, pid in enumerate(from_runs(event.pids)):
             sent = state.inflight.get(pid)
-            if sent is None or sent.flags & ~RETAIN_FLAG != 1:
+            if sent is None or sent.flags & QOS_MASK != 1:
                 self._tell(
                     Rule.ACKNOWLEDGEMENT, at + number, f"PUBACK {pid}: not on its way at QoS 1"
                 )

@@ -64,13 +64,13 @@ class Check(Protocol):
 
 def apply(node: NodeState, event: Event, at: Position, record: Record) -> None:
     """Fold one event; raise CorruptLog when it does not fit."""
-    payloads: Sequence[bytes] = ()
+    pieces: Sequence[bytes] = ()
     if isinstance(event, RetainedSnapshot) or (
         isinstance(event, MessagePublished) and event.retain
     ):
-        payloads = record.payloads(event)
+        pieces = record.pieces(event)
     try:
-        node.apply(event, at, record.time_ms, payloads)
+        node.apply(event, at, record.time_ms, pieces)
     except MISFITS as error:
         raise misfit(record, error) from error
 

@@ -18,9 +18,9 @@ from projections.comparison.comparison import (
 )
 from projections.comparison.live_state import digest_number
 from projections.state import (
-    FLAG_BITS,
     QOS_MASK,
     NodeState,
+    WaitingQueue,
     pending_of,
     retained_digest,
     session_digest,
@@ -85,21 +85,20 @@ def _queues(state: SessionState) -> list[Any]:
 
 def _show_queue(one: tuple[str, int, list[Any]]) -> str:
     topic_filter, size, runs = one
-    count = sum(1 if isinstance(run, int) else run[1] for run in runs)
-    refs = [
-        run >> FLAG_BITS
-        if isinstance(run, int)
-        else [run[0] >> FLAG_BITS, run[1], run[2] >> FLAG_BITS]
-        for run in runs
-    ]
+    queue = WaitingQueue(runs)
+    expiry = queue.expiry()
+    until = f", the first expires {display.clock(expiry * 1000)}" if expiry else ""
     return (
-        f"{display.name(topic_filter)}: {display.counted(count, 'message')}, {display.size(size)} "
-        f"({run_text.positions_text(refs)})"
+        f"{display.name(topic_filter)}: {display.counted(len(queue), 'message')}, "
+        f"{display.size(size)} ({run_text.positions_text(list(queue.ref_runs()))}){until}"
     )
 
 
-def _show_subscription(one: tuple[str, int, bool]) -> str:
-    return f"{display.name(one[0])} QoS {one[1]}" + ("" if one[2] else " (unsubscribed)")
+def _show_subscription(one: tuple[str, int, bool, int, int]) -> str:
+    topic_filter, qos, active, options, identifier = one
+    more = f", options 0x{options:02x}" if options else ""
+    more += f", identifier {identifier}" if identifier else ""
+    return f"{display.name(topic_filter)} QoS {qos}{more}" + ("" if active else " (unsubscribed)")
 
 
 def _show_inbound(one: tuple[int, Position]) -> str:
@@ -110,7 +109,10 @@ def _show_will(will: Any) -> str:
     if will is None:
         return "none"
     retained = " retained" if will.retain else ""
-    return f"{display.name(will.topic)} QoS {will.qos}{retained} ({format_position(will.ref)})"
+    delay = f", {will.delay} s after its connection" if will.delay else ""
+    return (
+        f"{display.name(will.topic)} QoS {will.qos}{retained} ({format_position(will.ref)}){delay}"
+    )
 
 
 _FIELDS = (
@@ -120,12 +122,17 @@ _FIELDS = (
     _one("protocol level", lambda state: state.level, _plain),
     _one("session expiry", lambda state: state.expiry, _plain),
     _one("user", lambda state: state.user, _plain),
+    _one("receive maximum", lambda state: state.receive_maximum, _plain),
+    _one("maximum packet size", lambda state: state.packet_maximum, _plain),
     _one("away since", lambda state: state.closed_ms, display.clock),
     _one("last packet identifier", lambda state: state.last_pid, _plain),
     _one("will", lambda state: state.will, _show_will),
     _Field(
         "subscriptions",
-        lambda state: [(one.filter, one.qos, one.active) for one in state.subscriptions.values()],
+        lambda state: [
+            (one.filter, one.qos, one.active, one.options, one.identifier)
+            for one in state.subscriptions.values()
+        ],
         _show_subscription,
         lambda state: len(state.subscriptions),
     ),

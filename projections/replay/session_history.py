@@ -101,10 +101,10 @@ class _Kept(NamedTuple):
 class _Unretained(RetainedIndex):
     """Forgets what is retained: it is not asked for here, and payloads take room."""
 
-    def published(self, event: object, at: Position, payloads: Sequence[bytes]) -> None:
+    def published(self, event: object, at: Position, time_ms: int, pieces: Sequence[bytes]) -> None:
         """Do nothing."""
 
-    def repeated(self, event: object, at: Position, payloads: Sequence[bytes]) -> None:
+    def repeated(self, event: object, at: Position, pieces: Sequence[bytes]) -> None:
         """Do nothing."""
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from projections.state.filter_links import linked
     from projections.state.misfits import MISFITS, misfit
     from projections.state.node import Checkpoint, NodeState
-    from projections.state.retained import RetainedIndex, RetainedMessage
+    from projections.state.retained import RetainedIndex, RetainedMessage, repeated_messages
     from projections.state.session import (
         EVOLVE,
         InFlight,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from projections.state.waiting_queue import (
         FLAG_BITS,
         QOS_MASK,
+        RAP_FLAG,
         RETAIN_FLAG,
         WaitingQueue,
         waiting,
@@ -51,6 +52,7 @@ __all__ = [
     "MISFITS",
     "NO_DIGEST",
     "QOS_MASK",
+    "RAP_FLAG",
     "RETAIN_FLAG",
     "Checkpoint",
     "InFlight",
@@ -75,6 +77,7 @@ __all__ = [
     "misfit",
     "pending_of",
     "reference_runs",
+    "repeated_messages",
     "retained_digest",
     "session_digest",
     "session_texts",
@@ -96,6 +99,7 @@ _MODULE_OF = {
     "NodeState": "node",
     "RetainedIndex": "retained",
     "RetainedMessage": "retained",
+    "repeated_messages": "retained",
     "EVOLVE": "session",
     "InFlight": "session",
     "SessionState": "session",
@@ -114,6 +118,7 @@ _MODULE_OF = {
     "reference_runs": "snapshot",
     "FLAG_BITS": "waiting_queue",
     "QOS_MASK": "waiting_queue",
+    "RAP_FLAG": "waiting_queue",
     "RETAIN_FLAG": "waiting_queue",
     "WaitingQueue": "waiting_queue",
     "waiting": "waiting_queue",

@@ -37,8 +37,11 @@ def digest(texts: Iterable[bytes], pending: Iterable[RetainedMessage] = ()) -> s
 
 
 def retained_digest(message: RetainedMessage) -> str:
-    """Return what stands for a retained message: a hash of QoS, position and payload."""
+    """Return what stands for a retained message: a hash of all it is but the topic."""
     head = f"{message.qos} {message.ref}\n".encode()
+    if message.block:
+        head = f"{message.qos} {message.ref} {message.expires} {len(message.block)}\n".encode()
+        head += message.block
     return hashlib.sha256(head + message.payload).hexdigest()[:_DIGITS]
 
 

@@ -24,6 +24,7 @@ from eventstore.format import (
     Position,
     Released,
     RetainedCleared,
+    RetainedExpired,
     RetainedSnapshot,
     SessionClosed,
     SessionExpired,
@@ -147,34 +148,34 @@ class NodeState:
         for index, event in record.events():
             if only is not None and getattr(event, "session", None) not in (only, None):
                 continue
-            payloads: Sequence[bytes] = ()
+            pieces: Sequence[bytes] = ()
             # A type compared is the fastest question; the types of events have no subtypes.
             if type(event) is RetainedSnapshot or (
                 type(event) is MessagePublished and event.retain
             ):
-                payloads = record.payloads(event)
-            self.apply(event, base + index, record.time_ms, payloads)
+                pieces = record.pieces(event)
+            self.apply(event, base + index, record.time_ms, pieces)
         if event is not None:
             self.entries += index + entries(event)
 
     def apply(
-        self, event: LogEvent, at: Position, time_ms: int, payloads: Sequence[bytes] = ()
+        self, event: LogEvent, at: Position, time_ms: int, pieces: Sequence[bytes] = ()
     ) -> SessionState | None:
         """Fold one event; return the state of the session that it belongs to, if that goes on.
 
-        ``payloads`` are those of a retained MessagePublished or of a RetainedSnapshot, and not
-        looked at otherwise.
+        ``pieces`` is what a retained MessagePublished or a RetainedSnapshot has in the payload
+        area, its distinct blocks of properties and its payloads; not looked at otherwise.
         """
         kind = type(event)
         other = self._OF_THE_NODE.get(kind)
         if other is not None:
-            other(self, event, at, time_ms, payloads)
+            other(self, event, at, time_ms, pieces)
             return None
         name: str = event.session  # type: ignore[union-attr,assignment]  # all others have one
         if self._newer and at < self._newer.get(name, 0):
             # The snapshot that was loaded has it; not so the retained index.
             if isinstance(event, MessagePublished) and event.retain:
-                self.retained.published(event, at, payloads)
+                self.retained.published(event, at, time_ms, pieces)
             else:
                 self.retained.other(event)
             return None
@@ -195,7 +196,7 @@ class NodeState:
         EVOLVE[kind](state, event, at, time_ms)
         if type(event) is MessagePublished:
             if event.retain:
-                self.retained.published(event, at, payloads)
+                self.retained.published(event, at, time_ms, pieces)
         elif type(event) is SessionClosed:
             if state.clean and state.will is None:
                 table.discard(name)
@@ -285,10 +286,10 @@ class NodeState:
                 self.sessions[event.session] = decode_session(event.session, parts)
 
     def _retained_snapshot(
-        self, event: RetainedSnapshot, at: Position, _ms: int, payloads: Sequence[bytes]
+        self, event: RetainedSnapshot, at: Position, _ms: int, pieces: Sequence[bytes]
     ) -> None:
         if event.session is None or self.partial:
-            self.retained.repeated(event, at, payloads)
+            self.retained.repeated(event, at, pieces)
 
     def _carried(self, event: MessagesCarried, at: Position, _ms: int, _: Sequence[bytes]) -> None:
         carrier = at >> INDEX_BITS
@@ -308,7 +309,9 @@ class NodeState:
     def _bridged(self, event: Bridged, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.bridged = event.through or None
 
-    def _cleared(self, event: RetainedCleared, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
+    def _cleared(
+        self, event: RetainedCleared | RetainedExpired, _at: Position, _ms: int, _: Sequence[bytes]
+    ) -> None:
         self.retained.cleared(event.topics)
 
     # Events that several sessions share.
@@ -350,6 +353,7 @@ class NodeState:
         MessagesCarried: _carried,
         OperatorActed: _nothing,
         RetainedCleared: _cleared,
+        RetainedExpired: _cleared,
         RetainedSnapshot: _retained_snapshot,
         SessionSnapshot: _session_snapshot,
         TurnAcked: _turn_acked,

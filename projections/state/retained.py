@@ -7,7 +7,8 @@ repeats the messages: from there on they are known by the position of the repeti
 
 from __future__ import annotations
 
-from itertools import chain
+from heapq import heapify, heappop, heappush
+from itertools import chain, repeat, starmap
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.format import (
@@ -19,13 +20,20 @@ from eventstore.format import (
     SessionClosed,
     SessionExpired,
     SessionOpened,
+    expires_at,
+    expiries_of,
     from_runs,
+    split_pieces,
+    spread_blocks,
 )
 from projections.state.sharded_dict import ShardedDict
 from protocol.mqtt import TopicTrie
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+_SPARE = 1024
+"""Entries that are out of date and stay, at least."""
 
 
 class RetainedMessage(NamedTuple):
@@ -36,18 +44,62 @@ class RetainedMessage(NamedTuple):
     qos: int
     ref: Position
     """Position of the publication, or of its repetition in a checkpoint."""
+    block: bytes = b""
+    """Its properties (MQTT 5)."""
+    expires: int = 0
+    """Unix time in seconds at which it expires; 0: never."""
+
+
+class ExpiryQueue:
+    """A heap of (Unix time in seconds, name).
+
+    An entry holds while ``expires`` of its name, which the callers give, still is its time; others
+    are dropped when they are met, or when half of all are such.
+    """
+
+    __slots__ = ("_heap", "_most")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, str]] = []
+        self._most = _SPARE
+        """Entries from which on it is looked for those that are out of date."""
+
+    def add(self, name: str, expires: int, of: Callable[[str], int]) -> None:
+        """Add a name; ``of`` returns when it expires."""
+        heappush(self._heap, (expires, name))
+        if len(self._heap) > self._most:
+            self._heap = [entry for entry in {*self._heap} if of(entry[1]) == entry[0]]
+            heapify(self._heap)
+            self._most = 2 * len(self._heap) + _SPARE
+
+    def first(self, of: Callable[[str], int]) -> int:
+        """Return the time of the first entry; 0: there is none."""
+        heap = self._heap
+        while heap and of(heap[0][1]) != heap[0][0]:
+            heappop(heap)
+        return heap[0][0] if heap else 0
+
+    def due(self, now: int, of: Callable[[str], int]) -> list[str]:
+        """Return the names whose time has come, the first ones first; they stay."""
+        found: dict[tuple[int, str], None] = {}
+        while self.first(of) and self._heap[0][0] <= now:
+            found[heappop(self._heap)] = None
+        for entry in found:
+            heappush(self._heap, entry)
+        return [name for _, name in found]
 
 
 class RetainedIndex:
     """The retained messages, found by topic or by filter."""
 
-    __slots__ = ("_count", "_messages", "_pending", "_size", "_topics", "dirty")
+    __slots__ = ("_count", "_expiring", "_messages", "_pending", "_size", "_topics", "dirty")
 
     def __init__(self) -> None:
         self._topics: TopicTrie[str] = TopicTrie()
         self._messages: ShardedDict[RetainedMessage] = ShardedDict()
         self._pending: dict[str, dict[Position, RetainedMessage]] = {}
         self._count = self._size = 0
+        self._expiring = ExpiryQueue()
         self.dirty: dict[str, Position] | None = None
         """Topics that changed, with the position of the message they had before, 0 for none; None
         while changes are not tracked."""
@@ -104,10 +156,27 @@ class RetainedIndex:
         """Return what a session has sent at QoS 2 and not released, where that is retained."""
         return list(self._pending.get(session, {}).values())
 
-    def published(self, event: MessagePublished, at: Position, payloads: Sequence[bytes]) -> None:
-        """Apply retained publications; ``payloads`` are those of the event's messages."""
+    def expired(self, now: int) -> list[str]:
+        """Return the topics whose messages have expired at a Unix time in seconds."""
+        return self._expiring.due(now, self._expires)
+
+    def expiry(self) -> int:
+        """Return when the first message expires, Unix time in seconds; 0: none ever does."""
+        return self._expiring.first(self._expires)
+
+    def _expires(self, topic: str) -> int:
+        message = self._messages.get(topic)
+        return message.expires if message is not None else 0
+
+    def published(
+        self, event: MessagePublished, at: Position, time_ms: int, pieces: Sequence[bytes]
+    ) -> None:
+        """Apply retained publications.
+
+        ``time_ms`` is the time of their record, ``pieces`` what they have in its payload area.
+        """
         later = event.qos == 2 and not event.will
-        for message in messages_of(event, at, payloads):
+        for message in messages_of(event, at, time_ms, pieces):
             if later:
                 self._pending.setdefault(event.session, {})[message.ref] = message
             else:
@@ -135,16 +204,13 @@ class RetainedIndex:
         """Discard what a clean session had not released when it ended."""
         self._pending.pop(event.session, None)
 
-    def repeated(self, event: RetainedSnapshot, at: Position, payloads: Sequence[bytes]) -> None:
+    def repeated(self, event: RetainedSnapshot, at: Position, pieces: Sequence[bytes]) -> None:
         """Apply the repetition of retained messages, or of such as wait for a PUBREL."""
-        refs = from_runs(event.refs)
-        columns = zip(event.topics, payloads, event.qos, refs, strict=True)
-        for number, (topic, payload, qos, ref) in enumerate(columns, at):
+        for number, message in enumerate(repeated_messages(event, pieces), at):
             if event.session is None:
-                self._set(RetainedMessage(topic, payload, qos, number))
+                self._set(message._replace(ref=number))
             else:
-                message = RetainedMessage(topic, payload, qos, ref)
-                self._pending.setdefault(event.session, {}).setdefault(ref, message)
+                self._pending.setdefault(event.session, {}).setdefault(message.ref, message)
 
     def cleared(self, topics: Iterable[str]) -> None:
         """Remove the retained messages of some topics, where there are such."""
@@ -183,6 +249,8 @@ class RetainedIndex:
                 self._count += 1
             part[topic] = message
             self._size += len(message.payload)
+            if message.expires:
+                self._expiring.add(topic, message.expires, self._expires)
         elif before is not None:
             self._topics.discard(topic)
             del part[topic]
@@ -190,16 +258,38 @@ class RetainedIndex:
 
 
 def messages_of(
-    event: MessagePublished, at: Position, payloads: Sequence[bytes]
+    event: MessagePublished, at: Position, time_ms: int, pieces: Sequence[bytes]
 ) -> Iterator[RetainedMessage]:
-    """Yield the messages of a publication, the first of which stands at ``at``."""
+    """Yield the messages of a publication, the first of which stands at ``at``.
+
+    ``time_ms`` is the time of its record, ``pieces`` what it has in its payload area.
+    """
+    distinct, payloads = split_pieces(event, pieces)
     topics: Iterable[str] = (
         map(event.topics.__getitem__, event.which)
         if event.which
         else (event.topics[0] for _ in payloads)
     )
-    for ref, (topic, payload) in enumerate(zip(topics, payloads, strict=True), at):
-        yield RetainedMessage(topic, payload, event.qos, ref)
+    if not distinct:
+        for ref, (topic, payload) in enumerate(zip(topics, payloads, strict=True), at):
+            yield RetainedMessage(topic, payload, event.qos, ref)
+        return
+    columns = zip(topics, payloads, spread_blocks(event, distinct), strict=True)
+    for ref, (topic, payload, block) in enumerate(columns, at):
+        yield RetainedMessage(topic, payload, event.qos, ref, block, expires_at(block, time_ms))
+
+
+def repeated_messages(
+    event: RetainedSnapshot, pieces: Sequence[bytes]
+) -> Iterator[RetainedMessage]:
+    """Yield the messages that a checkpoint repeats, with the positions that they had."""
+    distinct, payloads = split_pieces(event, pieces)
+    blocks = spread_blocks(event, distinct) or repeat(b"", event.count)
+    expires = expiries_of(event.expires, event.count) or repeat(0, event.count)
+    columns = zip(
+        event.topics, payloads, event.qos, from_runs(event.refs), blocks, expires, strict=True
+    )
+    return starmap(RetainedMessage, columns)
 
 
 def _by_position(message: RetainedMessage) -> Position:

@@ -17,16 +17,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventstore.format import (
     Acked,
+    Assigned,
     Completed,
     Delivered,
     Event,
+    Expired,
     MessageDropped,
     MessagePublished,
     Position,
     Queued,
     Received,
     Redelivered,
+    Refused,
     Released,
+    Returned,
     SessionClosed,
     SessionOpened,
     SessionTakenOver,
@@ -35,6 +39,7 @@ from eventstore.format import (
     WillArmed,
     WillCancelled,
     WillFired,
+    count_runs,
     from_runs,
 )
 from projections.state.filter_links import holds_links
@@ -52,14 +57,16 @@ class SubscriptionState:
     qos: int
     active: bool = True
     """False: unsubscribed, but messages that matched before are still to be completed."""
+    options: int = 0
+    """Subscription options that go with the QoS (MQTT 5), see ``Subscribed``."""
+    identifier: int = 0
+    """Subscription identifier (MQTT 5); 0: none."""
     outstanding: int = 0
     """Deliveries sent and not completed: what counts against ``max_ack_pending``."""
     queue: WaitingQueue | None = None
     """Messages waiting, oldest first; None when none ever did."""
     queued_bytes: int = 0
     """Their payload bytes."""
-    options: int = 0
-    identifier: int = 0
 
 
 class InFlight(NamedTuple):
@@ -67,14 +74,14 @@ class InFlight(NamedTuple):
 
     ref: Position
     flags: int
-    """QoS, and RETAIN_FLAG."""
+    """QoS, RETAIN_FLAG and RAP_FLAG."""
     subscription: SubscriptionState
     sent_ms: int
     """When it was last sent, Unix time in milliseconds."""
 
 
 class Will(NamedTuple):
-    """An armed will; its payload stands in the record of its WillArmed event."""
+    """An armed will; payload and properties stand in the record of its WillArmed event."""
 
     topic: str
     qos: int
@@ -82,6 +89,7 @@ class Will(NamedTuple):
     ref: Position
     """Position of the WillArmed event."""
     delay: int = 0
+    """Seconds behind the end of the connection for which it waits (MQTT 5)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -97,6 +105,10 @@ class SessionState:
     expiry: int | None = None
     """Session expiry interval in seconds; None = the broker's setting."""
     user: str | None = None
+    receive_maximum: int = 65_535
+    """QoS 1 and 2 deliveries that the client accepts unfinished at a time."""
+    packet_maximum: int = 0
+    """Bytes of the largest packet that the client accepts; 0: any."""
     closed_ms: int = 0
     """When the last connection ended, Unix time in milliseconds."""
     subscriptions: dict[str, SubscriptionState] = field(default_factory=dict)
@@ -158,15 +170,17 @@ def _opened(state: SessionState, event: SessionOpened, _at: Position, _ms: int) 
     state.level = event.level
     state.expiry = event.expiry
     state.user = event.user
+    state.receive_maximum = event.receive_maximum
+    state.packet_maximum = event.packet_maximum
     state.will = None
 
 
-def _closed(state: SessionState, _event: SessionClosed, _at: Position, ms: int) -> None:
+def _closed(state: SessionState, event: SessionClosed, _at: Position, ms: int) -> None:
     state.connected = False
     state.closed_ms = ms
-    if _event.expiry is not None:
-        state.expiry = _event.expiry
-        state.clean = not _event.expiry
+    if event.expiry is not None:
+        state.expiry = event.expiry
+        state.clean = not event.expiry
 
 
 def _taken_over(_state: SessionState, _event: SessionTakenOver, _at: Position, _ms: int) -> None:
@@ -174,12 +188,15 @@ def _taken_over(_state: SessionState, _event: SessionTakenOver, _at: Position, _
 
 
 def _subscribed(state: SessionState, event: Subscribed, _at: Position, _ms: int) -> None:
-    for at, (topic_filter, qos) in enumerate(event.filters):
+    for topic_filter, qos in event.filters:
         held = state.subscription(topic_filter)
         held.active = True
         held.qos = qos
-        held.options = event.options[at] if event.options else 0
+        held.options = 0
         held.identifier = event.identifier
+    if event.options:
+        for (topic_filter, _), options in zip(event.filters, event.options, strict=True):
+            state.subscriptions[topic_filter].options = options
 
 
 def _forget_if_done(state: SessionState, held: SubscriptionState) -> None:
@@ -210,10 +227,13 @@ def _released(state: SessionState, event: Released, _at: Position, _ms: int) -> 
 
 
 def _leave_queue(state: SessionState, held: SubscriptionState, count: int, size: int) -> None:
-    queue = held.queue
-    if queue is not None:
-        queue.discard(count)
-    if not queue:
+    if held.queue is not None:
+        held.queue.discard(count)
+    _left_queue(state, held, count, size)
+
+
+def _left_queue(state: SessionState, held: SubscriptionState, count: int, size: int) -> None:
+    if not held.queue:
         state.waiting.pop(held.filter, None)
         if not state.waiting:
             state.all_linked = False
@@ -227,7 +247,7 @@ def _delivered(state: SessionState, event: Delivered, _at: Position, ms: int) ->
     held = state.subscription(event.filter)
     pids = from_runs(event.pids)
     refs = from_runs(event.refs)
-    flags = event.qos | event.retain << 2
+    flags = event.qos | event.retain << 2 | event.rap << 3
     if len(pids) == 1 == len(refs):  # by far the most frequent
         state.inflight[pids[0]] = InFlight(refs[0], flags, held, ms)
     else:
@@ -244,7 +264,10 @@ def _queued(state: SessionState, event: Queued, _at: Position, _ms: int) -> None
     flags = event.qos | event.retain << 2
     if held.queue is None:
         held.queue = WaitingQueue()
-    state.queued += held.queue.extend(event.refs, flags)
+    if event.behind < 0:
+        state.queued += held.queue.extend(event.refs, flags, event.expires)
+    else:
+        state.queued += held.queue.insert(event.behind, event.refs, flags, event.expires)
     state.waiting[held.filter] = held
     state.queued_bytes += event.size
     held.queued_bytes += event.size
@@ -254,6 +277,20 @@ def _dropped(state: SessionState, event: MessageDropped, _at: Position, _ms: int
     if event.queued >= 0:
         held = state.subscription(event.filter)
         _leave_queue(state, held, event.count, event.queued)
+        _forget_if_done(state, held)
+
+
+def _expired(state: SessionState, event: Expired, _at: Position, _ms: int) -> None:
+    held = state.subscription(event.filter)
+    gone = held.queue.remove(from_runs(event.refs)) if held.queue is not None else 0
+    _left_queue(state, held, gone, event.size)
+    _forget_if_done(state, held)
+
+
+def _assigned(state: SessionState, event: Assigned, _at: Position, _ms: int) -> None:
+    if event.queued >= 0:
+        held = state.subscription(event.session.split("/", 2)[-1])
+        _leave_queue(state, held, count_runs(event.refs), event.queued)
         _forget_if_done(state, held)
 
 
@@ -276,7 +313,7 @@ def complete(state: SessionState, table: dict[int, InFlight], pids: Iterable[int
                 _forget_if_done(state, held)
 
 
-def _acked(state: SessionState, event: Acked, _at: Position, _ms: int) -> None:
+def _acked(state: SessionState, event: Acked | Refused | Returned, _at: Position, _ms: int) -> None:
     complete(state, state.inflight, from_runs(event.pids))
 
 
@@ -314,7 +351,11 @@ EVOLVE: dict[type, Callable[[SessionState, Any, Position, int], None]] = {
     Redelivered: _redelivered,
     Acked: _acked,
     Received: _received,
+    Refused: _acked,
     Completed: _completed,
+    Expired: _expired,
+    Assigned: _assigned,
+    Returned: _acked,
     WillArmed: _will_armed,
     WillFired: _will_gone,
     WillCancelled: _will_gone,

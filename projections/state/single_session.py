@@ -19,10 +19,11 @@ from eventstore.format import (
     SessionExpired,
     SessionOpened,
     SessionSnapshot,
+    block_bounds,
     from_runs,
     payload_bounds,
 )
-from projections.state.retained import RetainedMessage, messages_of
+from projections.state.retained import RetainedMessage, messages_of, repeated_messages
 from projections.state.session import EVOLVE, SessionState
 from projections.state.snapshot import Part, decode_session
 
@@ -50,9 +51,9 @@ class SessionFold:
     def take(self, event: Event, at: Position, time_ms: int, payload: bytes | None = None) -> None:
         """Fold the next event of the session.
 
-        ``payload`` is what the event has of its record's payload area, None where that is not
-        wanted: then ``pending`` stays empty. Raises ValueError, KeyError, IndexError or TypeError
-        for events that do not fit together.
+        ``payload`` is what the event has of its record's payload area, from its first block of
+        properties on, None where that is not wanted: then ``pending`` stays empty. Raises
+        ValueError, KeyError, IndexError or TypeError for events that do not fit together.
         """
         kind = type(event)
         change = EVOLVE.get(kind)
@@ -73,7 +74,7 @@ class SessionFold:
                 self.pending = {}
         elif payload is not None and type(event) is MessagePublished:
             if event.retain and event.qos == 2 and not event.will:
-                sent = messages_of(event, at, _split(event, payload))
+                sent = messages_of(event, at, time_ms, _split(event, payload))
                 self.pending.update((message.ref, message) for message in sent)
         elif self.pending and type(event) is Released:
             for ref in from_runs(event.refs):
@@ -97,14 +98,14 @@ class SessionFold:
                 parts, self._parts = self._parts, []
                 self.state = decode_session(self.session, parts)
         elif type(event) is RetainedSnapshot and payload is not None:
-            columns = zip(
-                event.topics, _split(event, payload), event.qos, from_runs(event.refs), strict=True
-            )
-            for topic, content, qos, ref in columns:
-                self.pending.setdefault(ref, RetainedMessage(topic, content, qos, ref))
+            for message in repeated_messages(event, _split(event, payload)):
+                self.pending.setdefault(message.ref, message)
 
 
-def _split(event: MessagePublished | RetainedSnapshot, payload: bytes) -> Sequence[bytes]:
+def _split(event: MessagePublished | RetainedSnapshot, area: bytes) -> Sequence[bytes]:
+    """Return distinct blocks and payloads of an event out of its part of the payload area."""
     bounds = payload_bounds(event)
-    begin = bounds[0]
-    return [payload[start - begin : stop - begin] for start, stop in itertools.pairwise(bounds)]
+    blocks = block_bounds(event)
+    begin = min((start for start, _ in blocks), default=bounds[0])
+    spans = [*blocks, *itertools.pairwise(bounds)]
+    return [area[start - begin : stop - begin] for start, stop in spans]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from eventstore.format import from_runs, to_runs
 from projections.state.session import InFlight, SessionState, SubscriptionState, Will
-from projections.state.waiting_queue import FLAG_BITS, WaitingQueue
+from projections.state.waiting_queue import WaitingQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -26,9 +26,11 @@ Part: TypeAlias = dict[str, Any]
 PART_BYTES = 256 * 1024
 """About how large a part may become before the next one is begun."""
 _RUNS_AT_ONCE = 4096
-_RUN_BYTES = 40
+_RUN_BYTES = 52
 _ENTRIES_AT_ONCE = 4096
 _ENTRY_BYTES = 32
+RECEIVE_MAXIMUM = 65_535
+"""Of a client that says nothing of it."""
 _TEXT_FACTOR = 6
 """What a character takes in JSON at most."""
 
@@ -43,7 +45,8 @@ def encode_session(state: SessionState) -> list[Part]:
         if size + weight > PART_BYTES:
             parts.append({})
             size = 0
-        parts[-1]["will"] = [will.topic, will.qos, will.retain, will.ref]
+        delay = [will.delay] if will.delay else []
+        parts[-1]["will"] = [will.topic, will.qos, will.retain, will.ref, *delay]
         size += weight
     for name, element, weight in _elements(state):
         if size + weight > PART_BYTES and size:
@@ -67,6 +70,10 @@ def _plain(state: SessionState) -> Part:
         part["expiry"] = state.expiry
     if state.user is not None:
         part["user"] = state.user
+    if state.receive_maximum != RECEIVE_MAXIMUM:
+        part["receive_maximum"] = state.receive_maximum
+    if state.packet_maximum:
+        part["packet_maximum"] = state.packet_maximum
     if state.closed_ms:
         part["closed_ms"] = state.closed_ms
     if state.last_pid:
@@ -82,9 +89,11 @@ def _elements(state: SessionState) -> Iterator[tuple[str, Any, int]]:
     for number, held in enumerate(state.subscriptions.values()):
         numbers[id(held)] = number
         element: list[Any] = [held.filter, held.qos]
-        if not held.active:
+        if held.options or held.identifier:
+            element += [held.active, held.options, held.identifier]
+        elif not held.active:
             element.append(False)
-        yield "subscriptions", element, _TEXT_FACTOR * len(held.filter) + 16
+        yield "subscriptions", element, _TEXT_FACTOR * len(held.filter) + 32
     # The order of the queues is that in which they began to fill.
     for held in state.waiting.values():
         if held.queue is None:
@@ -160,6 +169,8 @@ def _decode_plain(state: SessionState, part: Part) -> None:
     state.level = part.get("level", 4)
     state.expiry = part.get("expiry")
     state.user = part.get("user")
+    state.receive_maximum = part.get("receive_maximum", RECEIVE_MAXIMUM)
+    state.packet_maximum = part.get("packet_maximum", 0)
     state.closed_ms = part.get("closed_ms", 0)
     state.last_pid = part.get("last_pid", 0)
     state.all_linked = part.get("tangled", False)
@@ -199,11 +210,7 @@ def reference_runs(state: SessionState) -> Iterator[Run]:
         yield sent.ref
     for held in state.waiting.values():
         if held.queue is not None:
-            for run in held.queue.runs():
-                if isinstance(run, int):
-                    yield run >> FLAG_BITS
-                else:
-                    yield [run[0] >> FLAG_BITS, run[1], run[2] >> FLAG_BITS]
+            yield from held.queue.ref_runs()
 
 
 def expand_runs(runs: Iterable[Run], before: Position) -> Iterator[Position]:

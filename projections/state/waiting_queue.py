@@ -6,8 +6,11 @@ waits for is mostly a few arithmetic progressions, however many messages they ar
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
+
+from eventstore.format import from_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
 
 QOS_MASK = 0b011
 RETAIN_FLAG = 0b100
+RAP_FLAG = 0b1000
+"""Of a delivery, never of what waits: sent with RETAIN because of Retain As Published (MQTT 5)."""
 FLAG_BITS = 3
 _FLAGS = (1 << FLAG_BITS) - 1
 
@@ -29,18 +34,18 @@ def waiting(ref: Position, qos: int, *, retain: bool) -> Waiting:
 
 
 class WaitingQueue:
-    """Packed messages, first in, first out."""
+    """Packed messages, first in, first out, and when each expires."""
 
     __slots__ = ("_length", "_runs")
 
     def __init__(self, runs: Iterable[Run] = ()) -> None:
         """Start with the runs that :meth:`runs` gave."""
         self._runs: deque[list[int]] = deque()
-        """First value, count and step of each run."""
+        """First value, count, step and expiry of each run."""
         self._length = 0
         for run in runs:
-            first, count, step = (run, 1, 0) if isinstance(run, int) else run
-            self._runs.append([first, count, step])
+            first, count, step, expires = _parts(run)
+            self._runs.append([first, count, step, expires])
             self._length += count
 
     def __len__(self) -> int:
@@ -49,25 +54,62 @@ class WaitingQueue:
 
     def __iter__(self) -> Iterator[Waiting]:
         """Yield the messages, oldest first."""
-        for first, count, step in self._runs:
+        for first, count, step, _ in self._runs:
             if count == 1:
                 yield first
             else:
                 yield from range(first, first + count * step, step)
 
-    def extend(self, refs: Iterable[Run], flags: int) -> int:
-        """Append messages with the same QoS and RETAIN flag; return how many they are."""
+    def extend(self, refs: Iterable[Run], flags: int, expires: list[Run] | int = 0) -> int:
+        """Append messages with the same QoS and RETAIN flag; return how many they are.
+
+        ``expires`` is the Unix time in seconds at which each expires, 0 for never, or one for all.
+        """
         runs = self._runs
         before = self._length
+        if not isinstance(expires, int):
+            return self._extend_each(refs, flags, expires)
         for run in refs:
             first, count, step = (run, 1, 0) if isinstance(run, int) else run
             first = first << FLAG_BITS | flags
             step <<= FLAG_BITS
             self._length += count
-            if runs and _continued(runs[-1], first, count, step):
+            if runs and _continued(runs[-1], first, count, step, expires):
                 continue
-            runs.append([first, count, step])
+            runs.append([first, count, step, expires])
         return self._length - before
+
+    def _extend_each(self, refs: Iterable[Run], flags: int, expires: list[Run]) -> int:
+        """Append messages of which each expires at a time of its own."""
+        before = self._length
+        for ref, end in zip(from_runs(refs), from_runs(expires), strict=True):
+            self.extend((ref,), flags, end)
+        return self._length - before
+
+    def insert(
+        self, behind: int, refs: Iterable[Run], flags: int, expires: list[Run] | int = 0
+    ) -> int:
+        """Put messages behind the first ``behind`` ones; return how many they are."""
+        rest = self.cut(behind)
+        count = self.extend(refs, flags, expires)
+        self.append(rest)
+        return count
+
+    def cut(self, count: int) -> WaitingQueue:
+        """Leave the first ``count`` messages here; return a queue of the others."""
+        rest = WaitingQueue()
+        while self._length > count:
+            last = self._runs[-1]
+            over = self._length - count
+            if last[1] > over:
+                last[1] -= over
+                taken = [last[0] + last[1] * last[2], over, last[2], last[3]]
+            else:
+                taken = self._runs.pop()
+            rest._runs.appendleft(taken)
+            rest._length += taken[1]
+            self._length -= taken[1]
+        return rest
 
     def append(self, other: WaitingQueue) -> None:
         """Append the messages of another queue."""
@@ -91,9 +133,64 @@ class WaitingQueue:
             count -= head[1]
             runs.popleft()
 
+    def remove(self, refs: Iterable[Position]) -> int:
+        """Remove messages that expire, wherever they stand; return how many were there.
+
+        A message that stands there twice is removed as often as it is named, the first one first.
+        """
+        wanted = Counter(refs)
+        before = self._length
+        kept: deque[list[int]] = deque()
+        for run in self._runs:
+            gone = _found(run, wanted) if run[3] and wanted else []
+            if gone:
+                self._length -= len(gone)
+                kept += _without(run, gone)
+            else:
+                kept.append(run)
+        self._runs = kept
+        return before - self._length
+
+    def expired(self, now: int, most: int | None = None) -> list[Position]:
+        """Return the messages that have expired at a Unix time in seconds, oldest first.
+
+        At most ``most``, if that is given.
+        """
+        found = (
+            (first + number * step) >> FLAG_BITS
+            for first, count, step, expires in self._runs
+            if 0 < expires <= now
+            for number in range(count)
+        )
+        return list(islice(found, most))
+
+    def expiry(self) -> int:
+        """Return when the first message expires, Unix time in seconds; 0: none ever does."""
+        return min((run[3] for run in self._runs if run[3]), default=0)
+
+    def expiries(self, count: int) -> list[int]:
+        """Return when each of the first ``count`` messages expires; empty when none ever does."""
+        found: list[int] = []
+        for run in self._runs:
+            found += [run[3]] * min(run[1], count - len(found))
+            if len(found) >= count:
+                break
+        return found if any(found) else []
+
     def runs(self) -> list[Run]:
-        """Return the messages as runs of packed values."""
-        return [first if count == 1 else [first, count, step] for first, count, step in self._runs]
+        """Return the messages as runs of packed values; one that expires has that as the last."""
+        return [
+            [first, count, step, expires]
+            if expires
+            else (first if count == 1 else [first, count, step])
+            for first, count, step, expires in self._runs
+        ]
+
+    def ref_runs(self) -> Iterator[Run]:
+        """Yield the positions of the messages as runs, oldest first."""
+        for first, count, step, _ in self._runs:
+            ref = first >> FLAG_BITS
+            yield ref if count == 1 else [ref, count, step >> FLAG_BITS]
 
     def refs(self) -> Iterator[Position]:
         """Yield the positions of the messages, oldest first."""
@@ -103,18 +200,60 @@ class WaitingQueue:
         """Return the first and the last message, None when there is none."""
         if not self._runs:
             return None
-        first, count, step = self._runs[-1]
+        first, count, step, _ = self._runs[-1]
         return self._runs[0][0], first + (count - 1) * step
 
     def oldest(self) -> Position | None:
         """Return the lowest position that is waited for, None when nothing is."""
-        ends = (min(first, first + (count - 1) * step) for first, count, step in self._runs)
+        ends = (min(first, first + (count - 1) * step) for first, count, step, _ in self._runs)
         found = min(ends, default=None)
         return None if found is None else found >> FLAG_BITS
 
 
-def _continued(last: list[int], first: int, count: int, step: int) -> bool:
+def _parts(run: Run) -> tuple[int, int, int, int]:
+    """Return first value, count, step and expiry of a run."""
+    if isinstance(run, int):
+        return run, 1, 0, 0
+    if len(run) == 3:
+        return run[0], run[1], run[2], 0
+    first, count, step, expires = run
+    return first, count, step, expires
+
+
+def _found(run: list[int], wanted: Counter[Position]) -> list[int]:
+    """Return the numbers of those messages of a run that are wanted, and want them no more."""
+    first, count, step, _ = run
+    values = range(first, first + count * step, step) if count > 1 else (first,)
+    if len(wanted) < count:
+        flags = first & _FLAGS
+        numbers = sorted(
+            values.index(packed) for ref in wanted if (packed := ref << FLAG_BITS | flags) in values
+        )
+    else:
+        numbers = [at for at, packed in enumerate(values) if packed >> FLAG_BITS in wanted]
+    for number in numbers:
+        ref = values[number] >> FLAG_BITS
+        wanted[ref] -= 1
+        if not wanted[ref]:
+            del wanted[ref]
+    return numbers
+
+
+def _without(run: list[int], gone: list[int]) -> Iterator[list[int]]:
+    """Yield what is left of a run without the messages of some numbers, which ascend."""
+    first, count, step, expires = run
+    start = 0
+    for stop in (*gone, count):
+        if stop > start:
+            left = stop - start
+            yield [first + start * step, left, step if left > 1 else 0, expires]
+        start = stop + 1
+
+
+def _continued(last: list[int], first: int, count: int, step: int, expires: int) -> bool:
     """Let the last run go on with these values, if they continue it."""
+    if last[3] != expires:
+        return False
     if last[1] == 1:
         between = first - last[0]
         if (count > 1 and step != between) or not between or between & _FLAGS:

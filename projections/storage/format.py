@@ -13,7 +13,8 @@ bytes  what
 2, 2   number of the part and of parts (a session's large state)
 4      length of the name
 n      client identifier or topic, UTF-8
-rest   session: JSON (``projections.state.snapshot``); retained: QoS, position, payload; mark: JSON
+rest   session: JSON (``projections.state.snapshot``); retained: QoS, position, properties if it
+       has any, payload; mark: JSON
 =====  ===========================================================================
 
 A *tag* is a hash of key and version: a reader whose tags add up to the digest of the last message
@@ -45,6 +46,10 @@ MARK_KEY: Final = "mark"
 _HEAD = struct.Struct(">4s16sQQBHHI")
 _SIGNED_FROM = 20
 _MESSAGE = struct.Struct(">BQ")
+_WITH_BLOCK = 0x80
+"""Beside the QoS: properties follow the position."""
+_BLOCK = struct.Struct(">QI")
+"""Expiry (Unix time in seconds, 0 for never) and bytes of the properties."""
 
 
 class BadProjection(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
@@ -104,13 +109,25 @@ def decode_entry(data: bytes) -> StoredEntry:
 
 def retained_body(message: RetainedMessage) -> bytes:
     """Return the body of a retained message's entry."""
-    return _MESSAGE.pack(message.qos, message.ref) + message.payload
+    if not message.block:
+        return _MESSAGE.pack(message.qos, message.ref) + message.payload
+    head = _MESSAGE.pack(message.qos | _WITH_BLOCK, message.ref)
+    more = _BLOCK.pack(message.expires, len(message.block))
+    return head + more + message.block + message.payload
 
 
 def retained_of(entry: StoredEntry) -> RetainedMessage:
     """Return the retained message that an entry holds."""
-    qos, ref = _MESSAGE.unpack_from(entry.body)
-    return RetainedMessage(entry.name, entry.body[_MESSAGE.size :], qos, ref)
+    body = entry.body
+    qos, ref = _MESSAGE.unpack_from(body)
+    if not qos & _WITH_BLOCK:
+        return RetainedMessage(entry.name, body[_MESSAGE.size :], qos, ref)
+    expires, size = _BLOCK.unpack_from(body, _MESSAGE.size)
+    block = _MESSAGE.size + _BLOCK.size
+    payload = block + size
+    return RetainedMessage(
+        entry.name, body[payload:], qos ^ _WITH_BLOCK, ref, body[block:payload], expires
+    )
 
 
 @dataclass(slots=True)

@@ -34,6 +34,7 @@ from projections.state import (
     encode_session,
     expand_runs,
     reference_runs,
+    repeated_messages,
 )
 
 if TYPE_CHECKING:
@@ -103,15 +104,15 @@ class CheckpointCheck:
             for index, event in events:
                 kind = type(event)
                 if kind in checks:
-                    payloads: Sequence[bytes] = ()
+                    pieces: Sequence[bytes] = ()
                     if isinstance(event, RetainedSnapshot):
-                        payloads = record.payloads(event)
+                        pieces = record.pieces(event)
                     if kind is CheckpointBegun:
                         self._links[record.sequence] = (record.previous, time_ms)
-                    checks[kind](self, event, base + index, payloads)
-                    apply(event, base + index, time_ms, payloads)
+                    checks[kind](self, event, base + index, pieces)
+                    apply(event, base + index, time_ms, pieces)
                 elif type(event) is MessagePublished and event.retain:
-                    apply(event, base + index, time_ms, record.payloads(event))
+                    apply(event, base + index, time_ms, record.pieces(event))
                 else:
                     apply(event, base + index, time_ms)
         except MISFITS as error:
@@ -168,7 +169,7 @@ class CheckpointCheck:
             self._report_at(at, f"before it {count} that wait for a PUBREL were not repeated")
             self._waiting = set()
 
-    def _messages(self, event: RetainedSnapshot, at: Position, payloads: Sequence[bytes]) -> None:
+    def _messages(self, event: RetainedSnapshot, at: Position, pieces: Sequence[bytes]) -> None:
         refs = from_runs(event.refs)
         if event.session is None:
             self._counts[1] += event.count
@@ -179,15 +180,14 @@ class CheckpointCheck:
         if event.session is not None:
             pending = {one.ref: one for one in retained.pending(event.session)}
             self._waiting.difference_update(refs)
-        columns = zip(event.topics, payloads, event.qos, refs, strict=True)
-        for number, (topic, payload, qos, ref) in enumerate(columns, at):
+        for number, message in enumerate(repeated_messages(event, pieces), at):
+            topic, ref = message.topic, message.ref
             known = retained.get(topic) if event.session is None else pending.get(ref)
-            if known != RetainedMessage(topic, payload, qos, ref):
+            if known != message:
                 self._report_at(
                     number,
                     f"repeats a message on {display.name(topic)} from {format_position(ref)} that "
-                    f"is "
-                    "not retained so",
+                    "is not retained so",
                 )
 
     def _completed(self, event: CheckpointCompleted, at: Position, _: Sequence[bytes]) -> None:

@@ -79,7 +79,7 @@ def _rows(node: str, folded: SessionFold) -> Iterator[dict[str, Any]]:
 
 
 def _run(run: Run) -> dict[str, Any]:
-    first, count, step = (run, 1, 0) if isinstance(run, int) else run
+    first, count, step = (run, 1, 0) if isinstance(run, int) else run[:3]
     return {
         "first": first >> FLAG_BITS,
         "count": count,

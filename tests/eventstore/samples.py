@@ -168,7 +168,7 @@ def level5_events(before: int = 0) -> list[Event]:
         Completed("five", [3], reasons=[0x92]),
         Refused("five", [4, 5], [0x83, 0x99]),
         Expired("six", "#", [first], 0),
-        Assigned("$share/g/#", "#", "five", [[first, 3, 1]], 4),
+        Assigned("$share/g/#", "five", [[first, 3, 1]], 4),
         Returned("five", "$share/g/#", [7, 8, 9], [[first, 3, 1]]),
         RetainedExpired(["a/b"]),
         MessagesCarried(
