@@ -30,10 +30,7 @@ from actors.maintenance.recovery import recover, software
 from actors.maintenance.retention import Retention
 from actors.node.read_pause import ReadPause
 from actors.routing.router import Router
-from actors.session.authorization import Authorizer
-from actors.session.context import NodeContext
-from actors.session.decisions import DeliveryLimits
-from actors.session.messages import (
+from actors.session.actor_messages import (
     Attach,
     ConnectRequest,
     Expire,
@@ -43,6 +40,9 @@ from actors.session.messages import (
     Remove,
     Retire,
 )
+from actors.session.authorization import Authorizer
+from actors.session.decisions import DeliveryLimits
+from actors.session.node_context import NodeContext
 from actors.session.session import Session
 from actors.supervision import inherit, replace, succeed
 from eventstore.errors import CorruptLog, LogUnavailable
@@ -63,11 +63,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from actors.authn.credentials import Authenticator
+    from actors.configuration.bridge_options import BridgeOptions
+    from actors.configuration.broker_options import BrokerOptions
     from actors.connection.listener import ListenerOptions
     from actors.kernel import Clock
-    from actors.options.bridge_options import BridgeOptions
-    from actors.options.broker_options import Options
-    from actors.session.ports import ClientConnection
+    from actors.session.interfaces import ClientConnection
     from eventstore.format import Record
     from projections.state import SessionState
 
@@ -99,7 +99,7 @@ class Broker(LoopActor):
 
     def __init__(
         self,
-        options: Options,
+        options: BrokerOptions,
         log: EventLog,
         authenticator: Authenticator,
         clock: Clock,
@@ -114,7 +114,7 @@ class Broker(LoopActor):
         """What exchanges messages with NATS; None: nothing does."""
         node.bridge = self.bridge
         self.admission = Admission(node, authenticator)
-        node.limits = self.admission.guard
+        node.limits = self.admission.limits
         node.delivery_limits = _delivery_limits(options)
         node.permissions = Authorizer(node, permissions or Permissions())
         self._loop = asyncio.get_running_loop()
@@ -215,7 +215,7 @@ class Broker(LoopActor):
 
     def reload(
         self,
-        options: Options,
+        options: BrokerOptions,
         authenticator: Authenticator,
         permissions: Permissions | None = None,
         listeners: Sequence[ListenerOptions] = (),
@@ -247,7 +247,7 @@ class Broker(LoopActor):
         """The number of sessions that are connected."""
         return len(self._sessions) - len(self._offline)
 
-    # The sessions: what actors.session.ports.SessionDirectory has.
+    # The sessions: what actors.session.interfaces.SessionDirectory has.
 
     def session(self, name: str) -> Session:
         """Return the actor of a session, activated if it was passive."""
@@ -287,7 +287,7 @@ class Broker(LoopActor):
             if isinstance(message, Attach):
                 self.kernel.tell(self, ConnectRequest(message.connection, message.connect))
             elif isinstance(message, (Kick, Remove)):
-                message.order.refuse("ended meanwhile")
+                message.command.refuse("ended meanwhile")
 
     def came_online(self, session: Session) -> None:
         """Take note that a session has a connection now."""
@@ -303,8 +303,8 @@ class Broker(LoopActor):
         if self._sessions.get(session.name) is session:
             del self._sessions[session.name]
         self._offline.discard(session)
-        self.kernel.halt(session)
-        unfinished = session.unfinished()
+        self.kernel.stop_now(session)
+        unfinished = session.drain_stash()
         if unfinished:
             self.redirect(session.name, unfinished)
         state = self.node.state.sessions.live.get(session.name)
@@ -312,7 +312,7 @@ class Broker(LoopActor):
             self._expiries.forget(session.name)
         elif state is session.state and not state.connected and session.name not in self._sessions:
             self.passivate(session.name)
-        session.dispose()
+        session.release()
 
     def passivate(self, name: str) -> None:
         """Keep of an offline session no more than it takes to have it back."""
@@ -420,7 +420,7 @@ class Broker(LoopActor):
             and len(self.node.state.sessions) >= self.node.options.max_sessions
         ):
             now = self.node.clock.monotonic()
-            self.admission.guard.refused.add(
+            self.admission.limits.refused.add(
                 "sessions", now, client=name, address=connection.address
             )
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_sessions")
@@ -560,7 +560,7 @@ class Broker(LoopActor):
         self._given_up = stuck
 
 
-def _delivery_limits(options: Options) -> DeliveryLimits:
+def _delivery_limits(options: BrokerOptions) -> DeliveryLimits:
     return DeliveryLimits(
         options.max_ack_pending,
         options.max_queued_messages,

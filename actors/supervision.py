@@ -18,7 +18,7 @@ import structlog
 
 from actors.kernel import Failed
 from actors.maintenance.recovery import rebuild_session
-from actors.session.messages import Attach, Detached, Expire, Kick, Outgoing, Remove, Retry
+from actors.session.actor_messages import Attach, Detached, Expire, Kick, Outgoing, Remove, Retry
 from actors.session.session import Session
 from actors.session.subscription import Subscription
 from eventstore.errors import LogUnavailable
@@ -28,7 +28,7 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from actors.session.context import NodeContext
+    from actors.session.node_context import NodeContext
     from projections.state import SessionState
 
 _log = structlog.get_logger("foldmq")
@@ -67,7 +67,7 @@ def inherit(node: NodeContext, broken: Session, failed: Failed) -> list[Any]:
     """Record what the failed session owed; return the other messages that it had been told."""
     fresh = node.directory.session(broken.name)
     others: list[Any] = []
-    for message in (failed.message, *broken.unfinished(), *failed.unseen):
+    for message in (failed.message, *broken.drain_stash(), *failed.unseen):
         if isinstance(message, Outgoing):
             fresh.record_unseen(message, broken.recorded_of(message))
         elif isinstance(message, Failed):
@@ -140,6 +140,6 @@ def _again(
                 node.router.remove_session(fresh.name)
     for message in others:
         if isinstance(message, (Kick, Remove)) and message is failing:
-            message.order.refuse("failed: see the broker's messages")
+            message.command.refuse("failed: see the broker's messages")
         elif isinstance(message, (Attach, Expire, Kick, Remove)):
             yield message

@@ -33,7 +33,7 @@ Batches
 A broker in Python cannot afford an object per message, so there is none. Consecutive PUBLISH
 packets with the same first byte are one ``Publishes``, consecutive acknowledgements of one type
 are one ``Acks``; both are columns (lists of topics, of packet identifiers, of payloads), made
-and consumed by operations that run in C over the whole list. ``protocol.mqtt.publish_runs`` says
+and consumed by operations that run in C over the whole list. ``protocol.mqtt.publish_decoder`` says
 how such a run is read, ``PublishEncoder`` how messages are encoded once and rendered for each
 receiver.
 How the network cuts the bytes decides where one batch ends and the next begins, and nothing else:

@@ -1,8 +1,8 @@
 """Imports point one way: cli -> actors, spark -> projections -> eventstore -> protocol.
 
 What is pure stays pure: ``protocol`` is sans-IO, ``projections`` know neither clock nor network.
-Packages are small, a module's name is unique within its top-level package, and the imports of
-packages form no cycle, imports for types included.
+Packages are small, the names of modules and classes are unique within their top-level package, and
+the imports of packages form no cycle, imports for types included.
 """
 
 import ast
@@ -245,12 +245,28 @@ def test_a_module_name_is_unique_in_its_top_level_package(top: str) -> None:
     assert [name for name in modules if names[name.rpartition(".")[2]] > 1] == []
 
 
+def _classes(source: str) -> list[str]:
+    """Return the names of the classes of a module, without the underscore of private ones."""
+    found = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef))
+    return [node.name.lstrip("_") for node in found]
+
+
+@pytest.mark.parametrize("top", ORDER)
+def test_a_class_name_is_unique_in_its_top_level_package(top: str) -> None:
+    homes = defaultdict(list)
+    for name, file in _files().items():
+        if _package(name).split(".")[0] == top:
+            for one in _classes(file.read_text("utf-8")):
+                homes[one].append(name)
+    assert {one: where for one, where in homes.items() if len(where) > 1} == {}
+
+
 def test_packages_form_no_cycle() -> None:
     assert in_cycles(_imports()) == []
 
 
 def test_the_broker_is_imported_where_it_is_put_together() -> None:
-    """Nobody else knows the root: what actors share is in ``actors.session.context``."""
+    """Nobody else knows the root: what actors share is in ``actors.session.node_context``."""
     assert {name for name, target in _imports() if target == "actors.broker"} == {
         "cli.serve.service"
     }

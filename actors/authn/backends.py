@@ -45,7 +45,7 @@ class Users(Source, Protocol):
     def holds(self, verdict: Verdict) -> bool:
         """Return, without work, whether what a login was accepted by is still valid."""
 
-    def at_work(self, shown: Credentials) -> bool:
+    def verifying(self, credentials: Credentials) -> bool:
         """Return whether the work on these credentials has begun and will be finished anyway."""
 
 
@@ -88,7 +88,7 @@ class Backend:
         """Return, without work, whether what a login was accepted by is still valid here."""
         return False
 
-    def at_work(self, _credentials: Credentials) -> bool:
+    def verifying(self, _credentials: Credentials) -> bool:
         """Return whether the work on these credentials has begun and will be finished anyway."""
         return False
 
@@ -198,9 +198,9 @@ class PasswordBackend(Backend):
         """Return whether the password in the file is the one that a login was accepted by."""
         return self._users.holds(verdict)
 
-    def at_work(self, credentials: Credentials) -> bool:
+    def verifying(self, credentials: Credentials) -> bool:
         """Return whether a password is being verified at present."""
-        return self._users.at_work(credentials)
+        return self._users.verifying(credentials)
 
 
 class CalloutBackend(Backend):

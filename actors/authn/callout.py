@@ -17,8 +17,8 @@ import orjson
 import structlog
 
 from actors.authn.credentials import AuthResult, Verdict
-from actors.authn.fair_queue import FairQueue, Once
-from actors.authn.verdict_cache import Remembered
+from actors.authn.fair_queue import FairQueue, SingleFlight
+from actors.authn.verdict_cache import VerdictCache
 from actors.authz.filter_index import FilterError, parse_filter
 from actors.authz.rules import Rule
 from eventstore.display import escaped
@@ -103,8 +103,8 @@ class Callout:
         self._asker = asker
         self._time_ms = time_ms
         self._lanes = FairQueue(options.at_once)
-        self._once: Once[Verdict] = Once()
-        self._remembered = Remembered(_REMEMBERED_BYTES)
+        self._single_flight: SingleFlight[Verdict] = SingleFlight()
+        self._verdicts = VerdictCache(_REMEMBERED_BYTES)
         self._last_problem = ""
         self._rules: OrderedDict[tuple[Rule, ...], tuple[Rule, ...]] = OrderedDict()
 
@@ -113,47 +113,47 @@ class Callout:
         """How many logins wait for their turn to be asked about."""
         return self._lanes.waiting
 
-    def check_now(self, shown: Credentials) -> Verdict | None:
+    def check_now(self, credentials: Credentials) -> Verdict | None:
         """Give a decision that is remembered."""
-        return self._remembered.get(self._key(shown), self._time_ms())
+        return self._verdicts.get(self._key(credentials), self._time_ms())
 
-    async def check(self, shown: Credentials) -> Verdict:
+    async def check(self, credentials: Credentials) -> Verdict:
         """Ask."""
-        key = self._key(shown)
-        known = self._remembered.get(key, self._time_ms())
+        key = self._key(credentials)
+        known = self._verdicts.get(key, self._time_ms())
         if known is not None:
             return known
-        return await self._once.do(key, lambda: self._find_out(key, shown))
+        return await self._single_flight.do(key, lambda: self._find_out(key, credentials))
 
     def close(self) -> None:
         """Close the connection once what is being asked is answered."""
         self._asker.close()
 
-    def _key(self, shown: Credentials) -> bytes:
-        return self._remembered.key(
-            shown.username,
-            shown.password,
-            shown.client_id,
-            shown.address,
-            shown.listener,
-            shown.certificate_user,
+    def _key(self, credentials: Credentials) -> bytes:
+        return self._verdicts.key(
+            credentials.username,
+            credentials.password,
+            credentials.client_id,
+            credentials.address,
+            credentials.listener,
+            credentials.certificate_user,
         )
 
-    async def _find_out(self, key: bytes, shown: Credentials) -> Verdict:
-        request = render_request(shown, self._options.node)
+    async def _find_out(self, key: bytes, credentials: Credentials) -> Verdict:
+        request = render_request(credentials, self._options.node)
         if len(request) > MAX_REQUEST:
             return _TOO_LONG
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._options.timeout
         try:
             async with asyncio.timeout_at(deadline):
-                await self._lanes.enter(shown.address)
+                await self._lanes.enter(credentials.address)
             try:
                 self.asked += 1
                 reply = await self._asker.ask(request, deadline - clock())
             finally:
                 self._lanes.leave()
-            answer = self._shared(read_answer(reply, shown, self._time_ms()))
+            answer = self._shared(read_answer(reply, credentials, self._time_ms()))
         except (UnansweredError, BadAnswer) as error:
             return self._unavailable(str(error))
         except TimeoutError:
@@ -171,7 +171,7 @@ class Callout:
         if verdict.expires_ms:
             until = min(until, verdict.expires_ms)
         if until > self._time_ms():
-            self._remembered.put(key, verdict, until, _ENTRY_BYTES + size)
+            self._verdicts.put(key, verdict, until, _ENTRY_BYTES + size)
 
     def _shared(self, answer: Answer) -> Answer:
         """Have equal rules be one object: they are made ready for use once for each object."""
@@ -192,27 +192,27 @@ class Callout:
         return Verdict(AuthResult.UNAVAILABLE, reason=f"external check: {why}")
 
 
-def render_request(shown: Credentials, node: str) -> bytes:
+def render_request(credentials: Credentials, node: str) -> bytes:
     """Give the question about a login as JSON; a password that is no UTF-8 goes as Base64."""
     question: dict[str, object] = {
         "version": 1,
         "node": node,
-        "client": shown.client_id,
-        "user": shown.username,
-        "address": shown.address,
-        "listener": shown.listener,
-        "certificate_user": shown.certificate_user,
+        "client": credentials.client_id,
+        "user": credentials.username,
+        "address": credentials.address,
+        "listener": credentials.listener,
+        "certificate_user": credentials.certificate_user,
         "password": None,
     }
-    if shown.password is not None:
+    if credentials.password is not None:
         try:
-            question["password"] = shown.password.decode("utf-8")
+            question["password"] = credentials.password.decode("utf-8")
         except UnicodeDecodeError:
-            question["password_base64"] = base64.b64encode(shown.password).decode("ascii")
+            question["password_base64"] = base64.b64encode(credentials.password).decode("ascii")
     return orjson.dumps(question)
 
 
-def read_answer(reply: bytes, shown: Credentials, now_ms: int) -> Answer:
+def read_answer(reply: bytes, credentials: Credentials, now_ms: int) -> Answer:
     """Give what the answer about a login says; raises BadAnswer unless all of it is understood."""
     if len(reply) > MAX_REPLY:
         raise BadAnswer(f"the answer has more than {MAX_REPLY} bytes")
@@ -228,7 +228,7 @@ def read_answer(reply: bytes, shown: Credentials, now_ms: int) -> Answer:
     cache = _number(fields, "cache")
     allow = fields.get("allow")
     if allow is True:
-        return Answer(_allowed(fields, shown, now_ms), cache)
+        return Answer(_allowed(fields, credentials, now_ms), cache)
     if allow is not False:
         raise BadAnswer('the answer has no "allow" that is true or false')
     reason = fields.get("reason", "")
@@ -238,10 +238,14 @@ def read_answer(reply: bytes, shown: Credentials, now_ms: int) -> Answer:
     return Answer(Verdict(AuthResult.BAD_CREDENTIALS, reason=why), cache)
 
 
-def _allowed(fields: dict[str, Any], shown: Credentials, now_ms: int) -> Verdict:
+def _allowed(fields: dict[str, Any], credentials: Credentials, now_ms: int) -> Verdict:
     user = fields.get("user")
     if user is None:
-        user = shown.certificate_user if shown.certificate_user is not None else shown.username
+        user = (
+            credentials.certificate_user
+            if credentials.certificate_user is not None
+            else credentials.username
+        )
     if user is not None and not _is_name(user):
         raise BadAnswer('"user" is no name')
     groups = fields.get("groups") or []

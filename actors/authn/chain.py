@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from actors.authn.credentials import Credentials
     from actors.authn.login_backoff import LoginBackoff
 
-JAILED: Final = Verdict(AuthResult.BAD_CREDENTIALS, reason="jailed after failed logins")
+LOCKED_OUT: Final = Verdict(AuthResult.BAD_CREDENTIALS, reason="jailed after failed logins")
 """The same answer as to a wrong password: who guesses is not told that a guess was right."""
 
 _FAILED: Final = Verdict(AuthResult.UNAVAILABLE, reason="the check failed")
@@ -48,7 +48,7 @@ class AuthenticatorChain:
         self,
         backends: Sequence[Backend],
         *,
-        jail: LoginBackoff | None = None,
+        backoff: LoginBackoff | None = None,
         counts: Counter[tuple[str, str]] | None = None,
     ) -> None:
         self.counts: Counter[tuple[str, str]] = Counter() if counts is None else counts
@@ -58,7 +58,7 @@ class AuthenticatorChain:
         refused, unavailable, jailed.
         """
         self._backends = tuple(backends)
-        self._jail = jail
+        self._backoff = backoff
         self._attempts: dict[tuple[str, str | None], set[asyncio.Task[Verdict]]] = {}
         self._alone = 0
         """Those of them whose client has left."""
@@ -67,12 +67,12 @@ class AuthenticatorChain:
         """Return the verdict if it is known without work; what is right passes the backoff."""
         backend = self._choose(credentials)
         verdict = backend.check_now(credentials)
-        if verdict is None and self._jail is not None:
-            if not self._jail.holds(credentials.address, backend.user_of(credentials)):
+        if verdict is None and self._backoff is not None:
+            if not self._backoff.holds(credentials.address, backend.user_of(credentials)):
                 return None
-            self._jail.refused += 1
+            self._backoff.refused += 1
             self.counts[backend.method, "jailed"] += 1
-            return JAILED
+            return LOCKED_OUT
         if verdict is not None:
             self._settle(backend, credentials, verdict, worked=False)
         return verdict
@@ -82,38 +82,42 @@ class AuthenticatorChain:
         """The number of users that the backends know by themselves."""
         return sum(backend.user_count for backend in self._backends)
 
-    def suspects(self, shown: Credentials) -> bool:
+    def suspects(self, credentials: Credentials) -> bool:
         """Return whether logins of this user or from this address failed lately."""
-        return self._jail is not None and self._jail.suspects(shown.address, self._who(shown))
+        return self._backoff is not None and self._backoff.suspects(
+            credentials.address, self._who(credentials)
+        )
 
-    async def check(self, shown: Credentials) -> Verdict:
+    async def check(self, credentials: Credentials) -> Verdict:
         """Ask the source that decides; ends at once when the client is jailed meanwhile.
 
         Cancelled, as the client has left, it costs nothing if the work on its password has not
         begun. If it has, a wrong password counts all the same: else whoever hangs up in time could
         guess, and have the broker work, for ever.
         """
-        verdict = self.check_now(shown)
+        verdict = self.check_now(credentials)
         if verdict is not None:
             return verdict
-        backend = self._choose(shown)
-        if self._jail is not None:
-            suspect = functools.partial(self._jail.suspects, shown.address, self._who(shown))
-            shown = shown._replace(suspect=suspect)
-        attempt = asyncio.create_task(backend.check(shown))
-        key = (_where(shown), self._who(shown))
+        backend = self._choose(credentials)
+        if self._backoff is not None:
+            suspect = functools.partial(
+                self._backoff.suspects, credentials.address, self._who(credentials)
+            )
+            credentials = credentials._replace(suspect=suspect)
+        attempt = asyncio.create_task(backend.check(credentials))
+        key = (_where(credentials), self._who(credentials))
         self._attempts.setdefault(key, set()).add(attempt)
         try:
             await asyncio.wait((attempt,))
         except asyncio.CancelledError:
-            self._leave_alone(backend, shown, attempt)
+            self._leave_alone(backend, credentials, attempt)
             raise
         self._drop(key, attempt)
         if attempt.cancelled():
             self.counts[backend.method, "jailed"] += 1
-            return JAILED
+            return LOCKED_OUT
         verdict = self._result(attempt)
-        self._settle(backend, shown, verdict, worked=True)
+        self._settle(backend, credentials, verdict, worked=True)
         return verdict
 
     def holds(self, verdict: Verdict) -> bool:
@@ -134,61 +138,61 @@ class AuthenticatorChain:
         return self._choose(credentials).user_of(credentials)
 
     def _settle(
-        self, backend: Backend, shown: Credentials, verdict: Verdict, *, worked: bool
+        self, backend: Backend, credentials: Credentials, verdict: Verdict, *, worked: bool
     ) -> None:
         """Count a verdict, for the jail as well."""
         if verdict.accepted:
             self.counts[backend.method, "accepted"] += 1
             # What was only remembered says nothing about the attempts before it.
-            if self._jail is not None and worked:
-                self._jail.succeeded(shown.address, self._who(shown))
+            if self._backoff is not None and worked:
+                self._backoff.succeeded(credentials.address, self._who(credentials))
             return
         if verdict.result is AuthResult.UNAVAILABLE:
             self.counts[backend.method, "unavailable"] += 1
             return
         self.counts[backend.method, "refused"] += 1
-        if self._jail is None or not backend.guessable:
+        if self._backoff is None or not backend.guessable:
             return
-        for what in self._jail.failed(shown.address, self._who(shown)):
+        for what in self._backoff.failed(credentials.address, self._who(credentials)):
             log.warning(
                 "jailed after failed logins",
-                address=shown.address,
-                user=self._who(shown) if what == "user" else "(all)",
-                seconds=self._jail.options.duration,
+                address=credentials.address,
+                user=self._who(credentials) if what == "user" else "(all)",
+                seconds=self._backoff.options.duration,
             )
-            self._give_up(shown, everybody=what == "address")
+            self._give_up(credentials, everybody=what == "address")
 
-    def _give_up(self, shown: Credentials, *, everybody: bool) -> None:
+    def _give_up(self, credentials: Credentials, *, everybody: bool) -> None:
         """End what the user, or everybody at the address, still waits for."""
-        where, who = _where(shown), self._who(shown)
+        where, who = _where(credentials), self._who(credentials)
         for (address, user), attempts in self._attempts.items():
             if address == where and (everybody or user == who):
                 for attempt in attempts:
                     attempt.cancel()
 
     def _leave_alone(
-        self, backend: Backend, shown: Credentials, attempt: asyncio.Task[Verdict]
+        self, backend: Backend, credentials: Credentials, attempt: asyncio.Task[Verdict]
     ) -> None:
         """Give up a check that nobody waits for, unless its work has begun and is to count."""
-        begun = attempt.done() or backend.at_work(shown)
+        begun = attempt.done() or backend.verifying(credentials)
         if not begun or self._alone >= _MOST_ALONE:
             attempt.cancel()
-            self._drop((_where(shown), self._who(shown)), attempt)
+            self._drop((_where(credentials), self._who(credentials)), attempt)
             return
         self._alone += 1
-        attempt.add_done_callback(functools.partial(self._ended_alone, backend, shown))
+        attempt.add_done_callback(functools.partial(self._ended_alone, backend, credentials))
 
     def _ended_alone(
-        self, backend: Backend, shown: Credentials, attempt: asyncio.Task[Verdict]
+        self, backend: Backend, credentials: Credentials, attempt: asyncio.Task[Verdict]
     ) -> None:
         self._alone -= 1
-        self._drop((_where(shown), self._who(shown)), attempt)
+        self._drop((_where(credentials), self._who(credentials)), attempt)
         if attempt.cancelled():  # jailed meanwhile
             return
         verdict = self._result(attempt)
         # One that was right let nobody in, and forgives nothing.
         if not verdict.accepted and verdict.result is not AuthResult.UNAVAILABLE:
-            self._settle(backend, shown, verdict, worked=True)
+            self._settle(backend, credentials, verdict, worked=True)
 
     def _drop(self, key: tuple[str, str | None], attempt: asyncio.Task[Verdict]) -> None:
         attempts = self._attempts[key]
@@ -204,6 +208,6 @@ class AuthenticatorChain:
             return _FAILED
 
 
-def _where(shown: Credentials) -> str:
+def _where(credentials: Credentials) -> str:
     """Give the address of a login, as the jail knows it."""
-    return network(shown.address) or shown.address
+    return network(credentials.address) or credentials.address

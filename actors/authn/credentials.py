@@ -68,10 +68,10 @@ class Verdict(NamedTuple):
 class Source(Protocol):
     """Decides who a client is and whether it may connect."""
 
-    def check_now(self, shown: Credentials) -> Verdict | None:
+    def check_now(self, credentials: Credentials) -> Verdict | None:
         """Give the verdict if it is known without work, else None: ``check`` must be awaited."""
 
-    async def check(self, shown: Credentials) -> Verdict:
+    async def check(self, credentials: Credentials) -> Verdict:
         """Give the verdict; may take a while, during which the event loop is free. Never raises."""
 
     def close(self) -> None:
@@ -92,10 +92,10 @@ class Authenticator(Source, Protocol):
         """
 
 
-def suspects(authenticator: object, shown: Credentials) -> bool:
+def suspects(authenticator: object, credentials: Credentials) -> bool:
     """Return whether an authenticator has seen logins like this one fail lately.
 
     False for those that remember nothing of that kind.
     """
     ask = getattr(authenticator, "suspects", None)
-    return ask is not None and bool(ask(shown))
+    return ask is not None and bool(ask(credentials))

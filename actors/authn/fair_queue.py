@@ -123,7 +123,7 @@ def _forget(queue: _Queue, name: str, turn: asyncio.Future[None]) -> None:
             del queue[where]
 
 
-class Once(Generic[T]):
+class SingleFlight(Generic[T]):
     """Work that is done once for all who want the same at the same time.
 
     It is given up when the last of them leaves: what nobody waits for is not worth doing.

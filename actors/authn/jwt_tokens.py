@@ -18,8 +18,8 @@ from jwt.api_jws import PyJWS
 from jwt.exceptions import PyJWTError
 
 from actors.authn.credentials import AuthResult, Verdict
-from actors.authn.fair_queue import Once
-from actors.authn.verdict_cache import Remembered
+from actors.authn.fair_queue import SingleFlight
+from actors.authn.verdict_cache import VerdictCache
 from actors.authn.workers import Workers
 
 if TYPE_CHECKING:
@@ -71,34 +71,38 @@ class Tokens:
     ) -> None:
         self._options = options
         self._time_ms = time_ms
-        self._remembered = Remembered(_REMEMBERED_BYTES)
-        self._once: Once[Verdict] = Once()
+        self._verdicts = VerdictCache(_REMEMBERED_BYTES)
+        self._single_flight: SingleFlight[Verdict] = SingleFlight()
         self._workers = Workers(threads)
 
-    def check_now(self, shown: Credentials) -> Verdict | None:
+    def check_now(self, credentials: Credentials) -> Verdict | None:
         """Answer for a client without a token and for tokens that were right before."""
-        if shown.password is None:
+        if credentials.password is None:
             return _refused("no token")
-        if len(shown.password) > MAX_TOKEN:
+        if len(credentials.password) > MAX_TOKEN:
             return _refused("the token is too long")
-        key = self._remembered.key(shown.username, shown.password)
-        return self._remembered.get(key, self._time_ms())
+        key = self._verdicts.key(credentials.username, credentials.password)
+        return self._verdicts.get(key, self._time_ms())
 
-    async def check(self, shown: Credentials) -> Verdict:
+    async def check(self, credentials: Credentials) -> Verdict:
         """Verify the signature in a thread, then what the token says."""
-        verdict = self.check_now(shown)
-        if verdict is not None or shown.password is None:
+        verdict = self.check_now(credentials)
+        if verdict is not None or credentials.password is None:
             return verdict or _refused("no token")
-        token = shown.password
-        key = self._remembered.key(shown.username, token)
-        verdict = await self._once.do(
+        token = credentials.password
+        key = self._verdicts.key(credentials.username, token)
+        verdict = await self._single_flight.do(
             key,
             lambda: self._workers.run(
-                shown.address, self._verify, shown.username, token, last=shown.suspect
+                credentials.address,
+                self._verify,
+                credentials.username,
+                token,
+                last=credentials.suspect,
             ),
         )
         if verdict.accepted:
-            self._remembered.put(key, verdict, verdict.expires_ms, len(token))
+            self._verdicts.put(key, verdict, verdict.expires_ms, len(token))
         return verdict
 
     def claimed_user(self, token: bytes) -> str:

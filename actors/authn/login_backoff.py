@@ -26,7 +26,7 @@ _NAME: Final = b"n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JailOptions:
+class BackoffOptions:
     """What is too much, and what follows. Times are in seconds; 0 failures: no such bound."""
 
     failures: int = 5
@@ -53,7 +53,7 @@ class _Record:
 class LoginBackoff:
     """Counts failed logins; ``clock`` gives seconds that never go back."""
 
-    def __init__(self, options: JailOptions, clock: Callable[[], float]) -> None:
+    def __init__(self, options: BackoffOptions, clock: Callable[[], float]) -> None:
         self._options = options
         self.jailed = 0
         """How often a user or an address was jailed since the start."""
@@ -66,7 +66,7 @@ class LoginBackoff:
         """When logins failed last that named a user, wherever they came from."""
 
     @property
-    def options(self) -> JailOptions:
+    def options(self) -> BackoffOptions:
         """The bounds. They may be replaced at any time, by a reload.
 
         Users and addresses that are jailed stay so, unless their bound is switched off: without a
@@ -75,7 +75,7 @@ class LoginBackoff:
         return self._options
 
     @options.setter
-    def options(self, options: JailOptions) -> None:
+    def options(self, options: BackoffOptions) -> None:
         self._options = options
         if not options.failures:
             self._records.clear()

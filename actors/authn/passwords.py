@@ -19,8 +19,8 @@ from argon2.exceptions import InvalidHashError, VerificationError, VerifyMismatc
 
 from actors.authn import mosquitto_hashes
 from actors.authn.credentials import AuthResult, Verdict
-from actors.authn.fair_queue import Once
-from actors.authn.verdict_cache import Remembered
+from actors.authn.fair_queue import SingleFlight
+from actors.authn.verdict_cache import VerdictCache
 from actors.authn.workers import Workers
 from eventstore.display import NAME_LIMIT, escaped
 from protocol.errors import FoldmqError
@@ -84,10 +84,10 @@ class PasswordFile:
         """Take ``users`` as user name to hash; the hashes must be ones that :func:`is_hash`."""
         self._users = dict(users)
         self._decoy = self._make_decoy()
-        self._remembered = Remembered(REMEMBERED_CREDENTIALS)
-        self._once: Once[bool] = Once()
+        self._verdicts = VerdictCache(REMEMBERED_CREDENTIALS)
+        self._single_flight: SingleFlight[bool] = SingleFlight()
         self._workers = Workers(threads)
-        self._at_work: set[bytes] = set()
+        self._verifying: set[bytes] = set()
         """What is being verified in a thread, by the keys of what was shown."""
 
     @classmethod
@@ -97,7 +97,7 @@ class PasswordFile:
         Raises PasswordFileError naming file and line for a duplicate user, a missing colon and
         what is no hash, and naming the file when it cannot be read.
         """
-        return cls(parse(path, read(path)), threads=threads)
+        return cls(parse_users(path, read(path)), threads=threads)
 
     @property
     def user_count(self) -> int:
@@ -118,53 +118,57 @@ class PasswordFile:
         stored = self._users.get(verdict.user) if verdict.user is not None else None
         return stored is not None and _proof(stored) == verdict.proof
 
-    def at_work(self, shown: Credentials) -> bool:
+    def verifying(self, credentials: Credentials) -> bool:
         """Tell whether a thread is verifying these credentials, for whomever."""
-        if not self._at_work or shown.username is None or shown.password is None:
+        if not self._verifying or credentials.username is None or credentials.password is None:
             return False
-        return self._remembered.key(shown.username, shown.password) in self._at_work
+        return self._verdicts.key(credentials.username, credentials.password) in self._verifying
 
-    def check_now(self, shown: Credentials) -> Verdict | None:
+    def check_now(self, credentials: Credentials) -> Verdict | None:
         """Answer for clients without a user name or password and for remembered credentials."""
-        if shown.username is None:
+        if credentials.username is None:
             return _NOBODY
-        if shown.password is None:
+        if credentials.password is None:
             return _NO_PASSWORD
-        return self._remembered.get(self._remembered.key(shown.username, shown.password))
+        return self._verdicts.get(self._verdicts.key(credentials.username, credentials.password))
 
-    async def check(self, shown: Credentials) -> Verdict:
+    async def check(self, credentials: Credentials) -> Verdict:
         """Verify in a thread; the same credentials presented at the same time share one thread."""
-        username, password = shown.username, shown.password
+        username, password = credentials.username, credentials.password
         if username is None or password is None:
             return _NOBODY if username is None else _NO_PASSWORD
-        key = self._remembered.key(username, password)
-        known = self._remembered.get(key)
+        key = self._verdicts.key(username, password)
+        known = self._verdicts.get(key)
         if known is not None:
             return known
         stored = self._users.get(username, self._decoy)
-        matches = await self._once.do(key, lambda: self._matches(key, shown, stored, password))
+        matches = await self._single_flight.do(
+            key, lambda: self._matches(key, credentials, stored, password)
+        )
         if not (matches and username in self._users):
             return _WRONG
         verdict = Verdict(AuthResult.ACCEPTED, username, proof=_proof(stored))
-        self._remembered.put(key, verdict)
+        self._verdicts.put(key, verdict)
         return verdict
 
     def close(self) -> None:
         """Let the threads end once the checks that have begun are done."""
         self._workers.close()
 
-    async def _matches(self, key: bytes, shown: Credentials, stored: str, password: bytes) -> bool:
+    async def _matches(
+        self, key: bytes, credentials: Credentials, stored: str, password: bytes
+    ) -> bool:
         try:
             return await self._workers.run(
-                shown.address,
+                credentials.address,
                 self._verify,
                 stored,
                 password,
-                begun=lambda: self._at_work.add(key),
-                last=shown.suspect,
+                begun=lambda: self._verifying.add(key),
+                last=credentials.suspect,
             )
         finally:
-            self._at_work.discard(key)
+            self._verifying.discard(key)
 
     def _verify(self, stored: str, password: bytes) -> bool:
         if mosquitto_hashes.is_hash(stored):
@@ -213,7 +217,7 @@ def decoded(path: Path, data: bytes) -> str:
         raise PasswordFileError(f"{path}:{line}: not UTF-8 text") from None
 
 
-def parse(
+def parse_users(
     path: Path, text: str, advice: str = "make it with: foldmq passwd FILE USER"
 ) -> dict[str, str]:
     """Give user name to hash from a password file's text.
@@ -227,17 +231,17 @@ def parse(
         if not entry.strip() or entry.startswith("#"):
             continue
         user, colon, stored = entry.partition(":")
-        shown = f"'{escaped(user, NAME_LIMIT)}'"
+        quoted = f"'{escaped(user, NAME_LIMIT)}'"
         problem = None
         if not colon:
             problem = 'expected "user:hash", found no colon'
         elif not user:
             problem = "the user name is empty"
         elif user in users:
-            problem = f"user {shown} appears twice"
+            problem = f"user {quoted} appears twice"
         elif not is_hash(stored):
             problem = (
-                f"the hash of user {shown} is neither argon2 nor one of Mosquitto's ({advice})"
+                f"the hash of user {quoted} is neither argon2 nor one of Mosquitto's ({advice})"
             )
         if problem:
             raise PasswordFileError(f"{path}:{number}: {problem}")

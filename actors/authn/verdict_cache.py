@@ -17,7 +17,7 @@ class _Entry(NamedTuple):
     weight: int
 
 
-class Remembered:
+class VerdictCache:
     """Verdicts under a keyed hash of what was shown: neither a password nor a plain hash of one.
 
     The key is made anew for each object and never leaves it. Entries weigh together ``most`` at

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.authn.fair_queue import FairQueue
-from actors.kernel import give_way
+from actors.kernel import lower_thread_priority
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,9 @@ class Workers:
             raise
         try:
             if self._threads is None:
-                self._threads = ThreadPoolExecutor(self._count, "foldmq-auth", give_way)
+                self._threads = ThreadPoolExecutor(
+                    self._count, "foldmq-auth", lower_thread_priority
+                )
             future = asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
         except BaseException:  # the system has no thread for us
             self._lanes.leave()

@@ -33,14 +33,14 @@ class FilterError(FoldmqError, ValueError):
     """Not a filter that permissions can have."""
 
 
-class Who(enum.Enum):
+class NameWildcard(enum.Enum):
     """Whose name a level has in it."""
 
     USER = "%u"
     CLIENT = "%c"
 
 
-Template: TypeAlias = tuple[str | Who, ...]
+Template: TypeAlias = tuple[str | NameWildcard, ...]
 """A level with names in it, in pieces."""
 
 Level: TypeAlias = str | Template
@@ -72,11 +72,11 @@ def _example(token: re.Match[str]) -> str:
 
 
 def _parse_level(level: str) -> Level:
-    pieces: list[str | Who] = []
+    pieces: list[str | NameWildcard] = []
     literal = ""
     for piece in _TOKEN.split(level):
         if piece in ("%u", "%c"):
-            pieces += [literal, Who(piece)] if literal else [Who(piece)]
+            pieces += [literal, NameWildcard(piece)] if literal else [NameWildcard(piece)]
             literal = ""
         else:
             literal += "%" if piece == "%%" else piece
@@ -85,7 +85,7 @@ def _parse_level(level: str) -> Level:
     return (*pieces, literal) if literal else tuple(pieces)
 
 
-def uses(levels: Sequence[Level], who: Who) -> bool:
+def uses(levels: Sequence[Level], who: NameWildcard) -> bool:
     """Say whether a filter has a name of this kind in it."""
     return any(who in level for level in levels if type(level) is tuple)
 
@@ -226,7 +226,7 @@ class Filters:
             if isinstance(piece, str):
                 text += piece
                 continue
-            name = names.user if piece is Who.USER else names.client
+            name = names.user if piece is NameWildcard.USER else names.client
             if not name or (first and not text and name[0] == "$" and not self._fail_closed):
                 return None
             fit = fit and _UNFIT.search(name) is None

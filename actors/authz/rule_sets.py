@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from actors.authz.filter_index import Filters, Who, parse_filter, uses
+from actors.authz.filter_index import Filters, NameWildcard, parse_filter, uses
 from actors.authz.name_patterns import NameSet
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ class Section:
         self._everybody = not (rule.users or rule.groups or rule.anonymous)
         self.filters: dict[tuple[bool, Action], Filters] = {}
         """By whether they allow, and what; the number of a filter is that of its rule."""
-        self.names: set[Who] = set()
+        self.names: set[NameWildcard] = set()
         """Whose names the filters have in them."""
 
     def add(self, rule: Rule, number: int) -> None:
         """Take a rule in; raises FilterError."""
         levels = parse_filter(rule.filter)
-        self.names.update(who for who in Who if uses(levels, who))
+        self.names.update(who for who in NameWildcard if uses(levels, who))
         wanted: tuple[tuple[Action, bool], ...] = (
             ("publish", rule.publish),
             ("subscribe", rule.subscribe),

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakSet, WeakValueDictionary
 
-from actors.authz.filter_index import Names, Who
+from actors.authz.filter_index import Names, NameWildcard
 from actors.authz.name_patterns import NameSet
 from actors.authz.rule_sets import Sections
 from protocol.mqtt import split_levels
@@ -102,7 +102,7 @@ class _Grants(NamedTuple):
         return False
 
 
-class Answers(dict[bytes, bool]):
+class TopicAnswers(dict[bytes, bool]):
     """Whether a raw topic is allowed; what is not remembered is found out and remembered."""
 
     __slots__ = ("_grants", "_memory", "_names")
@@ -174,9 +174,9 @@ class TopicAcl:
         self._subscribe = _grants(found, "subscribe")
         self.open = memory is None
         """No permissions are set: there is no need to ask."""
-        self.publish = Answers(self._publish, names, memory)
+        self.publish = TopicAnswers(self._publish, names, memory)
         """Whether a raw topic may be published to."""
-        self.read = Answers(self._subscribe, names, memory)
+        self.read = TopicAnswers(self._subscribe, names, memory)
         """Whether messages on a raw topic may be received."""
         if memory is not None:
             memory.holders.add(self)
@@ -312,7 +312,10 @@ class Permissions:
         index = self._sections if own_rules is None else self._kept_ready(own_rules)
         sections = index.concerning(user, all_groups, client_id)
         used = {who for section in sections for who in section.names}
-        names = Names(user if Who.USER in used else None, client_id if Who.CLIENT in used else None)
+        names = Names(
+            user if NameWildcard.USER in used else None,
+            client_id if NameWildcard.CLIENT in used else None,
+        )
         key = index, sections, names
         found = self._accesses.get(key)
         if found is None:

@@ -42,7 +42,7 @@ class PermissionFileError(FoldmqError):
     exit_code = 78  # EX_CONFIG of sysexits.h, as in eventstore.errors
 
 
-class _Place(NamedTuple):
+class _TablePosition(NamedTuple):
     """Where a table stands."""
 
     file: str
@@ -69,10 +69,10 @@ def load(path: Path) -> Permissions:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise PermissionFileError(f"{path}:{line}: not UTF-8 text") from None
-    return parse(path, text)
+    return parse_rules(path, text)
 
 
-def parse(path: Path, text: str) -> Permissions:
+def parse_rules(path: Path, text: str) -> Permissions:
     """Give the permissions of a file's text; ``path`` is for errors and for the rules' places.
 
     Raises PermissionFileError for the first thing that is not right.
@@ -117,7 +117,7 @@ def _groups(path: Path, table: object) -> dict[str, list[str]]:
 
 def _tables(
     path: Path, content: dict[str, object], text: str
-) -> Iterator[tuple[_Place, dict[str, object]]]:
+) -> Iterator[tuple[_TablePosition, dict[str, object]]]:
     """Give all tables with rules, with where they stand: the allows, then the denies."""
     lines: dict[str, list[int]] = {kind: [] for kind in _KINDS}
     for number, line in enumerate(text.split("\n"), 1):
@@ -131,10 +131,10 @@ def _tables(
         # As the parser tells no lines; where a text looks like a heading they would be wrong.
         told = len(lines[kind]) == len(tables)
         for at, table in enumerate(tables):
-            yield _Place(str(path), lines[kind][at] if told else None, kind, at + 1), table
+            yield _TablePosition(str(path), lines[kind][at] if told else None, kind, at + 1), table
 
 
-def _rules(place: _Place, table: dict[str, object]) -> Iterator[Rule]:
+def _rules(place: _TablePosition, table: dict[str, object]) -> Iterator[Rule]:
     known = (*_ACTIONS, *_SELECTORS, "anonymous")
     for key in table:
         if key not in known:

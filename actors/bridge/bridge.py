@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
-from actors.bridge.arrivals import Arrivals
-from actors.bridge.departures import Departures
-from actors.bridge.flow import Leaving
+from actors.bridge.flow import OutgoingMessages
 from actors.bridge.flows import Flows
+from actors.bridge.from_nats import FromNats
 from actors.bridge.nats_backpressure import NatsBackpressure
 from actors.bridge.outbox import Outbox
 from actors.bridge.replies import Replies
+from actors.bridge.to_nats import ToNats
 from actors.kernel import LoopActor
 from actors.node.read_pause import ReadPause
 from eventstore.format import NATS_SESSION, Bridged
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     from actors.bridge.bridge_stats import BridgeStats
     from actors.bridge.interest import Interest
-    from actors.options.bridge_options import BridgeOptions
-    from actors.session.context import NodeContext
-    from actors.session.ports import ClientConnection
+    from actors.configuration.bridge_options import BridgeOptions
+    from actors.session.interfaces import ClientConnection
+    from actors.session.node_context import NodeContext
     from eventstore.format import Position
     from eventstore.log import GatedOutput, StoredMessages
     from eventstore.nats import BatchClient
@@ -54,11 +54,11 @@ _FAREWELL = 2.0
 _POLL = 0.005
 
 
-class Up(NamedTuple):
+class Connected(NamedTuple):
     """The connection to NATS is there."""
 
 
-class Down(NamedTuple):
+class Disconnected(NamedTuple):
     """The connection to NATS is gone."""
 
 
@@ -86,7 +86,7 @@ class InOrder:
         self._link.fence(lambda: self._tell(Fenced(done)))
 
 
-class _Answers:
+class _ReplyOutput:
     """Lets answers go to NATS when the gate does."""
 
     __slots__ = ("_link", "gated", "waits_for")
@@ -129,10 +129,10 @@ class Bridge(LoopActor):
         self._flows = Flows(wire, name, clock.monotonic, node.timers.after, stats)
         self._replies = Replies(clock.monotonic, secrets.token_hex)
         permits = node.permissions.to_nats
-        self._departures = Departures(self._flows, options, self._answer, permits)
+        self._departures = ToNats(self._flows, options, self._answer, permits)
         self._outbox = Outbox(node, options, self._flows, self._send, self._room, failed)
-        self._departures.let_go = self._outbox.let_go
-        self._arrivals = Arrivals(
+        self._departures.release_held = self._outbox.release_held
+        self._arrivals = FromNats(
             node,
             options,
             interest,
@@ -140,9 +140,9 @@ class Bridge(LoopActor):
             stats,
             stream=f"FOLDMQ_LOG_{name}",
             prefix_of=prefix_of,
-            answers=_Answers(link),
+            answers=_ReplyOutput(link),
         )
-        self._brake = NatsBackpressure(self._much_room, node.timers.after)
+        self._backpressure = NatsBackpressure(self._much_room, node.timers.after)
         self._paused = False
         self._ended = False
         self._confirmed: Position = 0
@@ -166,7 +166,7 @@ class Bridge(LoopActor):
 
     def permissions_changed(self) -> None:
         """Look anew at which topics NATS may have."""
-        self._departures.look_anew()
+        self._departures.reset_denied()
 
     async def settle_last(self) -> None:
         """Have the log say how far NATS has what was published, if NATS says so soon."""
@@ -208,24 +208,24 @@ class Bridge(LoopActor):
             return
         if type(message) is list:
             self._arrived(message)
-        elif type(message) is Up:
+        elif type(message) is Connected:
             self._connected()
-        elif type(message) is Down:
+        elif type(message) is Disconnected:
             self._disconnected()
         elif type(message) is Fenced:
             message.done()
 
     # From MQTT.
 
-    def packets(self, client: str, packet: Publishes, origin: ClientConnection | None) -> None:
-        """Send messages at QoS 0 that are not retained, in whole packets; ``origin`` has them."""
+    def packets(self, client: str, packet: Publishes, publisher: ClientConnection | None) -> None:
+        """Send QoS 0 messages that are not retained, as whole packets of ``publisher``."""
         if self._can(len(packet)):
             prefix = self._prefix_of(client)
-            leaving = Leaving(client, prefix, 0, False, packet, packet.size)
+            leaving = OutgoingMessages(client, prefix, 0, False, packet, packet.size)
             self._send(leaving)
             self._flush()
-            if origin is not None and self._link.unsent + self._flows.held > _MUCH:
-                self._brake.hold(origin)
+            if publisher is not None and self._link.unsent + self._flows.held > _MUCH:
+                self._backpressure.hold(publisher)
 
     def published(
         self,
@@ -244,7 +244,7 @@ class Bridge(LoopActor):
         if not qos and not gated:
             if self._can(len(content.topics)):
                 prefix = self._prefix_of(client)
-                leaving = Leaving(client, prefix, 0, retain, content, content.size)
+                leaving = OutgoingMessages(client, prefix, 0, retain, content, content.size)
                 self._send(leaving)
                 self._flush()
             return
@@ -256,8 +256,10 @@ class Bridge(LoopActor):
             return
         prefix = self._prefix_of(client)
         named = refs if qos else ()  # a will at QoS 0 has no message identifier
-        leaving = Leaving(client, prefix, qos, retain, content, content.size, named, first, last)
-        self._departures.put_off(leaving)
+        leaving = OutgoingMessages(
+            client, prefix, qos, retain, content, content.size, named, first, last
+        )
+        self._departures.hold_back(leaving)
         journal.send_when_durable(self._departures, b".")
 
     def _can(self, count: int) -> bool:
@@ -278,7 +280,7 @@ class Bridge(LoopActor):
         link = self._link
         return not link.connected or link.unsent + self._flows.held < _MUCH // 2
 
-    def _send(self, leaving: Leaving) -> None:
+    def _send(self, leaving: OutgoingMessages) -> None:
         self.stats.offered += len(leaving.content.topics)
         self._lost(self._departures.send(leaving, self._link.max_payload), "bridge_too_large")
 

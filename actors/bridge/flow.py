@@ -63,7 +63,7 @@ class ByTopic:
         return found[raw]
 
 
-class Leaving(NamedTuple):
+class OutgoingMessages(NamedTuple):
     """Messages that took effect together, published by one client."""
 
     client: str
@@ -83,7 +83,7 @@ class Leaving(NamedTuple):
     by_topic: ByTopic | None = None
     """Which messages are whose; None: all have the topic of the flow that they are sent on."""
 
-    def split(self) -> tuple[Leaving, ByTopic]:
+    def split(self) -> tuple[OutgoingMessages, ByTopic]:
         """Return the same, to be sent on the flows of several topics."""
         topics = self.content.topics
         by_topic = ByTopic(topics, self.size // len(topics) + self.client_bytes)
@@ -129,11 +129,11 @@ class Flow:
         """Monotonic time until which what comes is gathered: nobody wanted it just now."""
         self.token = b""
         """Name of the last probe; answers to earlier ones say nothing of what it covers."""
-        self.covered: list[Leaving] | None = None
+        self.covered: list[OutgoingMessages] | None = None
         """What waits for the answer to the probe that is on its way: its first message of this
         topic is the probe. None: there is no probe."""
         self.covered_bytes = 0
-        self.waiting: list[Leaving] = []
+        self.waiting: list[OutgoingMessages] = []
         """What came after the probe was sent, or is gathered."""
         self.waiting_bytes = 0
 
@@ -143,16 +143,16 @@ class Flow:
         return self.covered is not None or bool(self.waiting)
 
     @property
-    def held(self) -> tuple[Leaving, ...]:
+    def held(self) -> tuple[OutgoingMessages, ...]:
         """What waits."""
         return (*(self.covered or ()), *self.waiting)
 
-    def count(self, leaving: Leaving) -> int:
+    def count(self, leaving: OutgoingMessages) -> int:
         """Return how many of the messages are this flow's."""
         by_topic = leaving.by_topic
         return len(leaving.content.topics) if by_topic is None else len(by_topic.at(self.raw))
 
-    def wait(self, leaving: Leaving) -> int:
+    def wait(self, leaving: OutgoingMessages) -> int:
         """Keep messages; return how many bytes they take when they are sent, about."""
         self.waiting.append(leaving)
         by_topic = leaving.by_topic
@@ -164,7 +164,7 @@ class Flow:
         self.waiting_bytes += size
         return size
 
-    def cover(self) -> list[Leaving]:
+    def cover(self) -> list[OutgoingMessages]:
         """Have all that waits wait for the answer to the probe that is to be sent."""
         covered = self.covered = self.waiting
         self.covered_bytes = self.waiting_bytes
@@ -177,14 +177,14 @@ class Flow:
         self.covered = None
         return size
 
-    def release(self) -> tuple[tuple[Leaving, ...], int]:
+    def release(self) -> tuple[tuple[OutgoingMessages, ...], int]:
         """Let go all that waits; return it, and what it took."""
         held, size = self.held, self.covered_bytes + self.waiting_bytes
         self.covered, self.covered_bytes = None, 0
         self.waiting, self.waiting_bytes = [], 0
         return held, size
 
-    def head(self, leaving: Leaving, node: str) -> bytes:
+    def head(self, leaving: OutgoingMessages, node: str) -> bytes:
         """Return what the headers of a client's messages have in common."""
         about = leaving.client, leaving.qos, leaving.retain
         if self._about != about:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from actors.bridge.bridge_stats import BridgeStats
-    from actors.bridge.flow import Flow, Leaving
+    from actors.bridge.flow import Flow, OutgoingMessages
     from eventstore.format import Position
 
 _OPEN = 1.0
@@ -37,7 +37,7 @@ _CHUNK = 1024 * 1024
 """Bytes that are rendered, about, before the connection is given them."""
 
 
-class Wire(Protocol):
+class NatsOutput(Protocol):
     """The part of a NATS connection that messages leave by."""
 
     @property
@@ -64,7 +64,7 @@ class Flows:
 
     def __init__(
         self,
-        wire: Wire,
+        wire: NatsOutput,
         node: str,
         monotonic: Callable[[], float],
         later: Callable[[float, Callable[[], None]], object],
@@ -88,7 +88,7 @@ class Flows:
         self.held = 0
         """Bytes that what waits takes when it is sent, about: headers are most of small ones."""
 
-    def send(self, flow: Flow, leaving: Leaving) -> None:
+    def send(self, flow: Flow, leaving: OutgoingMessages) -> None:
         """Send the messages of a flow's topic, or let them wait for the answer to a probe."""
         if flow.covered is not None:
             self.held += flow.wait(leaving)
@@ -174,7 +174,7 @@ class Flows:
         """Send the first message that waits, with a question; it covers all that waits."""
         self._ask(flow, flow.cover()[0])
 
-    def _ask(self, flow: Flow, leaving: Leaving) -> None:
+    def _ask(self, flow: Flow, leaving: OutgoingMessages) -> None:
         """Send the first message of a flow's topic as a probe."""
         flow.token = token = self._token().encode()
         self._probes[token] = flow
@@ -215,7 +215,7 @@ class Flows:
         if out and not self._broken:
             self._broken = not self._wire.write(out)
 
-    def _write(self, flow: Flow, leaving: Leaving, start: int) -> None:
+    def _write(self, flow: Flow, leaving: OutgoingMessages, start: int) -> None:
         """Write the messages of a flow's topic, from the ``start``-th one on."""
         payloads, refs = leaving.content.payloads, leaving.refs
         if leaving.by_topic is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from actors.bridge.bridge import Bridge, Down, InOrder, Up
+from actors.bridge.bridge import Bridge, Connected, Disconnected, InOrder
 from actors.bridge.bridge_stats import BridgeStats
 from actors.bridge.interest import Interest
 from eventstore.display import escaped
@@ -22,9 +22,9 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.options.bridge_options import BridgeOptions
-    from actors.session.context import NodeContext
-    from actors.session.ports import ClientConnection
+    from actors.configuration.bridge_options import BridgeOptions
+    from actors.session.interfaces import ClientConnection
+    from actors.session.node_context import NodeContext
     from eventstore.format import Position
     from eventstore.log import StoredMessages
     from eventstore.nats import ConnectionOptions, NatsMessage
@@ -113,13 +113,13 @@ class BridgeHost:
         """Take note of the end of a subscription."""
         self._try(self.interest.removed, session, topic_filter)
 
-    def packets(self, client: str, packet: Publishes, origin: ClientConnection | None) -> None:
-        """Send messages at QoS 0 that are not retained, in whole packets; ``origin`` has them."""
+    def packets(self, client: str, packet: Publishes, publisher: ClientConnection | None) -> None:
+        """Send QoS 0 messages that are not retained, as whole packets of ``publisher``."""
         actor = self._actor
         if actor is None:
             self._node.count_dropped("bridge_unavailable", len(packet))
             return
-        self._try(actor.packets, client, packet, origin)
+        self._try(actor.packets, client, packet, publisher)
 
     def published(
         self,
@@ -204,7 +204,7 @@ class BridgeHost:
             access,
             on_messages=self._arrived,
             on_up=self._up,
-            on_down=lambda: self._tell(Down()),
+            on_down=lambda: self._tell(Disconnected()),
             on_error=lambda line: _log.warning(f"bridge: {line}"),
             on_refused=self._refused,
         )
@@ -242,7 +242,7 @@ class BridgeHost:
     def _up(self) -> None:
         _log.info("bridge: connected to NATS again")
         self._try(self.interest.renewed)
-        self._tell(Up())
+        self._tell(Connected())
 
     def _refused(self, subject: str) -> None:
         self._try(self.interest.refused, subject)

@@ -3,7 +3,7 @@
 The router tells of every subscription that begins or ends, of those to requests only while their
 client is connected: no other can answer, and NATS says so. A filter that several sessions
 have is counted. Where the subjects of several filters match a message, NATS delivers it once for
-each; :mod:`actors.bridge.copies` has one of them taken. A subscription that ends counts until the
+each; :mod:`actors.bridge.duplicates` keeps one of them. A subscription that ends counts until the
 server has confirmed it, since until then messages may come for it. One that the server refuses does
 not count until there is another connection, which asks again.
 """
@@ -13,16 +13,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from actors.bridge.copies import Copies
-from actors.options.bridge_options import REQUESTS
+from actors.bridge.duplicates import DuplicateFilter
+from actors.configuration.bridge_options import REQUESTS
 from eventstore.format import NATS_SESSION
 from protocol.mqtt import FilterTrie, split_levels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from actors.bridge.copies import Debt
-    from actors.options.bridge_options import BridgeOptions
+    from actors.bridge.duplicates import Debt
+    from actors.configuration.bridge_options import BridgeOptions
 
 _CACHED_SUBJECTS = 65_536
 _CACHED_BYTES = 16 * 1024 * 1024
@@ -41,7 +41,7 @@ class Subscriptions(Protocol):
         """Call ``done`` when the server has processed all that was sent."""
 
 
-class Place(NamedTuple):
+class SubjectInterest(NamedTuple):
     """What is known about a subject."""
 
     sids: tuple[int, ...]
@@ -52,7 +52,7 @@ class Place(NamedTuple):
     """None: its messages are not for MQTT clients."""
 
 
-class _Held:
+class _NatsSubscription:
     """One subject that we subscribe to, for as many filters as need it."""
 
     __slots__ = ("leaving", "refused", "sid", "users")
@@ -79,13 +79,13 @@ class Interest:
         """The prefix under which a session's filter was counted, where users have prefixes."""
         self._serving: set[tuple[str, str]] = set()
         """(session, filter) of clients that are there to answer requests."""
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _NatsSubscription] = {}
         self._leaving: dict[int, str] = {}
         """Subscriptions whose end is not confirmed yet, with their subjects."""
         self._index: FilterTrie[tuple[str, int]] = FilterTrie()
-        self._places: dict[bytes, Place] = {}
+        self._places: dict[bytes, SubjectInterest] = {}
         self._size = 0
-        self.copies = Copies()
+        self.copies = DuplicateFilter()
         self._unconfirmed: set[int] = set()
         """Subscriptions that the server may not know yet."""
         self._confirming = False
@@ -166,7 +166,7 @@ class Interest:
             if self._link is not None:
                 self._unsubscribe(prefix, topic_filter)
 
-    def place(self, subject: bytes) -> Place:
+    def place(self, subject: bytes) -> SubjectInterest:
         """Return what to do with messages on a subject."""
         found = self._places.get(subject)
         if found is None:
@@ -195,14 +195,14 @@ class Interest:
                     self._index.insert(_as_filter(subject), held.sid, (subject, held.sid))
         self._forget()
 
-    def _look_up(self, subject: bytes) -> Place:
+    def _look_up(self, subject: bytes) -> SubjectInterest:
         try:
             text = subject.decode()
         except UnicodeDecodeError:
-            return Place((), "", None)
+            return SubjectInterest((), "", None)
         prefix, topic = self._options.place(text)
         if topic is None or topic.startswith(NATS_SESSION):
-            return Place((), prefix, None)
+            return SubjectInterest((), prefix, None)
         tokens = text.split(".")
         sids = tuple(
             sid
@@ -210,7 +210,7 @@ class Interest:
             # As a filter of MQTT "a.>" also matches "a".
             if not (pattern.endswith(".>") and len(pattern.split(".")) > len(tokens))
         )
-        return Place(sids, prefix, topic.encode())
+        return SubjectInterest(sids, prefix, topic.encode())
 
     def _subjects(self, prefix: str, topic_filter: str) -> tuple[str, ...]:
         if topic_filter.startswith(REQUESTS):
@@ -225,7 +225,7 @@ class Interest:
             if held is not None and not held.leaving:
                 held.users += 1
                 continue
-            held = _Held(link.subscribe(subject.encode()))  # type: ignore[union-attr]
+            held = _NatsSubscription(link.subscribe(subject.encode()))  # type: ignore[union-attr]
             self._held[subject] = held
             self._index.insert(_as_filter(subject), held.sid, (subject, held.sid))
             self._forget()
@@ -264,7 +264,7 @@ class Interest:
                 held.leaving = True
                 self._end(subject, held)
 
-    def _end(self, subject: str, held: _Held) -> None:
+    def _end(self, subject: str, held: _NatsSubscription) -> None:
         link = self._link
         if link is not None:
             self._leaving[held.sid] = subject

@@ -9,7 +9,7 @@ from actors.node.read_pause import ReadPause
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.session.ports import ClientConnection
+    from actors.session.interfaces import ClientConnection
 
 _LOOK = 0.005
 """Seconds between two looks whether there is room."""

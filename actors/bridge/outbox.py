@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.bridge.flow import Leaving
+from actors.bridge.flow import OutgoingMessages
 from eventstore.errors import LogUnavailable
 from eventstore.format import (
     INDEX_BITS,
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.bridge.flows import Flows
-    from actors.options.bridge_options import BridgeOptions
-    from actors.session.context import NodeContext
+    from actors.configuration.bridge_options import BridgeOptions
+    from actors.session.node_context import NodeContext
     from eventstore.format import Record
 
 _log = structlog.get_logger("foldmq")
@@ -63,7 +63,7 @@ class Outbox:
         node: NodeContext,
         options: BridgeOptions,
         flows: Flows,
-        send: Callable[[Leaving], None],
+        send: Callable[[OutgoingMessages], None],
         room: Callable[[], bool],
         failed: Callable[[BaseException], None],
     ) -> None:
@@ -82,7 +82,7 @@ class Outbox:
         self._task: asyncio.Task[None] | None = None
         self._live_from: int | None = None
         """Stream sequence from which publications leave when the gate lets them; None: behind."""
-        self._early: list[Leaving] | None = None
+        self._early: list[OutgoingMessages] | None = None
         """What the gate let go while records before it are still being read."""
         self._early_bytes = 0
         self.last: Position = 0
@@ -98,7 +98,7 @@ class Outbox:
         live_from = self._live_from
         return live_from is not None and last >> INDEX_BITS >= live_from
 
-    def let_go(self, leaving: Leaving) -> None:
+    def release_held(self, leaving: OutgoingMessages) -> None:
         """Send what the gate lets pass, unless the bridge fell behind meanwhile."""
         live_from = self._live_from
         if live_from is None or leaving.since >> INDEX_BITS < live_from:
@@ -239,7 +239,7 @@ class Outbox:
             self._node.count_dropped("bridge_unknown_user", event.count, client=event.session)
             return
         await self._when_room(
-            Leaving(
+            OutgoingMessages(
                 event.session,
                 prefix,
                 event.qos,
@@ -272,7 +272,7 @@ class Outbox:
             self._node.count_dropped("bridge_cut", len(refs) - len(found), client=event.session)
         for number, (ref, message) in enumerate(found, 1):
             await self._when_room(
-                Leaving(
+                OutgoingMessages(
                     event.session,
                     prefix,
                     2,
@@ -306,7 +306,7 @@ class Outbox:
             except LogUnavailable:
                 await asyncio.sleep(_RETRY)
 
-    async def _when_room(self, leaving: Leaving) -> None:
+    async def _when_room(self, leaving: OutgoingMessages) -> None:
         clock = self._node.clock
         if leaving.since <= self._owed_until and (wait := self._not_before - clock.monotonic()) > 0:
             await asyncio.sleep(wait)

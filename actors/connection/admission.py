@@ -14,7 +14,7 @@ from actors.authn.credentials import suspects
 from actors.connection.listener import Listener
 from actors.connection.pseudonyms import pseudonym
 from actors.limits.client_limits import ClientLimits
-from actors.session.messages import Authenticated, Close
+from actors.session.actor_messages import Authenticated, Close
 from actors.transports.acceptor import Acceptor
 from eventstore.format import NATS_SESSION
 from protocol.mqtt import ConnectCode
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from actors.authn.credentials import Authenticator, Credentials, Verdict
+    from actors.configuration.broker_options import BrokerOptions
+    from actors.configuration.limit_options import Quota
     from actors.connection.connection import Connection
     from actors.connection.listener import ListenerOptions
-    from actors.options.broker_options import Options
-    from actors.options.limit_options import Quota
-    from actors.session.context import NodeContext
-    from actors.session.ports import ClientConnection
+    from actors.session.interfaces import ClientConnection
+    from actors.session.node_context import NodeContext
     from protocol.mqtt import Connect, Packet
 
 _log = structlog.get_logger("foldmq")
@@ -45,7 +45,7 @@ class Admission:
     """Where connections come in to a broker."""
 
     def __init__(self, node: NodeContext, authenticator: Authenticator) -> None:
-        self.guard: ClientLimits[Connection] = ClientLimits(node.options.bounds, {})
+        self.limits: ClientLimits[Connection] = ClientLimits(node.options.bounds, {})
         self.authenticator = authenticator
         self.connections: set[Connection] = set()
         """All that are open."""
@@ -63,25 +63,25 @@ class Admission:
         self.listeners[options.name] = listener
         kernel = self._node.kernel
         if options.stack.handshakes is not None:
-            options.stack.handshakes.at_work = lambda: kernel.at_work
+            options.stack.handshakes.busy_recently = lambda: kernel.busy_recently
         for bound in sockets:
             acceptor = Acceptor(
-                bound, listener.admits, listener.accept, at_work=lambda: kernel.at_work
+                bound, listener.admits, listener.accept, busy_recently=lambda: kernel.busy_recently
             )
             acceptor.start()
             self.acceptors.append(acceptor)
-        self.guard.change(self._node.options.bounds, self._quotas())
+        self.limits.change(self._node.options.bounds, self._quotas())
 
     def close(self) -> None:
         """Accept nothing more."""
         for acceptor in self.acceptors:
             acceptor.close()
 
-    def reload(self, options: Options, listeners: Sequence[ListenerOptions]) -> None:
+    def reload(self, options: BrokerOptions, listeners: Sequence[ListenerOptions]) -> None:
         """Take other bounds, and other options for some listeners; who is in stays in."""
         for own in listeners:
             self.listeners[own.name].options = own
-        self.guard.change(options.bounds, self._quotas())
+        self.limits.change(options.bounds, self._quotas())
         for connection in self.connections:
             if connection.identity is not None:
                 self._meter(connection)
@@ -98,7 +98,7 @@ class Admission:
                 continue
             count += 1
             # There may be thousands, if the file is another one: clients that stay go first.
-            node.kernel.put_off(connection, Close(_REVOKED))
+            node.kernel.tell_low_priority(connection, Close(_REVOKED))
         if count:
             _log.info("logins revoked: users or passwords changed", connections=count)
 
@@ -115,37 +115,37 @@ class Admission:
         now, listener = self._now(), connection.listener.options.name
         if self._full(connection.address):
             return False
-        if self.guard.arrive(listener, connection.host, now) is not None:
+        if self.limits.arrive(listener, connection.host, now) is not None:
             return False
         node = self._node
         self.connections.add(connection)
         node.counters.accepted += 1
         most = max(node.counters.most_connections, len(self.connections))
         node.counters.most_connections = most
-        self._make_room(self.guard.unauthenticated.join(connection, connection.host))
+        self._make_room(self.limits.unauthenticated.join(connection, connection.host))
         return True
 
     def refuses(self, listener: str, host: str) -> bool:
         """Say whether a socket that is being accepted is to be closed at once."""
-        return self._full(host) or self.guard.refuses(listener, host, self._now())
+        return self._full(host) or self.limits.refuses(listener, host, self._now())
 
     def _full(self, address: str) -> bool:
         node = self._node
         if not node.draining and len(self.connections) < node.options.max_connections:
             return False
-        self.guard.refused.add("connections", self._now(), address=address)
+        self.limits.refused.add("connections", self._now(), address=address)
         return True
 
     def locate(self, connection: Connection) -> None:
         """Count a connection in for the address that a proxy told."""
-        guard, host = self.guard, connection.host
+        limits, host = self.limits, connection.host
         now, listener = self._now(), connection.listener.options.name
-        guard.unauthenticated.leave(connection, "")
-        if guard.locate(listener, host, now) is not None:
+        limits.unauthenticated.leave(connection, "")
+        if limits.locate(listener, host, now) is not None:
             connection.host = ""
             connection.abort("refused")
         else:
-            self._make_room(guard.unauthenticated.join(connection, host))
+            self._make_room(limits.unauthenticated.join(connection, host))
 
     def sample(self, lag: float) -> None:
         """Take note of how late the event loop is, in seconds; to be called often."""
@@ -154,24 +154,24 @@ class Admission:
         self._node.counters.longest_turn.observe(kernel.longest, now)
         kernel.longest = 0.0
         oldest = self._node.journal.oldest
-        self.guard.overload.sample(lag, 0.0 if oldest is None else now - oldest, now)
+        self.limits.overload.sample(lag, 0.0 if oldest is None else now - oldest, now)
 
     def hold(self, connection: Connection, size: int) -> None:
         """Take note of how many bytes are kept of a client of which nobody knows who it is."""
-        self._make_room(self.guard.unauthenticated.holds(connection, connection.host, size))
+        self._make_room(self.limits.unauthenticated.holds(connection, connection.host, size))
 
     def _make_room(self, gone: Iterable[Connection]) -> None:
         now = self._now()
         for connection in gone:
-            self.guard.refused.add("unauthenticated", now, address=connection.address)
+            self.limits.refused.add("unauthenticated", now, address=connection.address)
             connection.abort("refused")
 
     def identified(self, connection: Connection, connect: Connect) -> bool:
         """Count a connection in for its user, now that it is known; refuse it or return True."""
-        verdict, guard = connection.identity, self.guard
+        verdict, limits = connection.identity, self.limits
         user = verdict.user if verdict is not None else None
         now, host = self._now(), connection.host
-        guard.unauthenticated.leave(connection, host)
+        limits.unauthenticated.leave(connection, host)
         if verdict is not None and not self._still_good(verdict):
             # The users changed since the password was looked at.
             connection.refuse(ConnectCode.BAD_USER_NAME_OR_PASSWORD, _REVOKED)
@@ -180,17 +180,17 @@ class Admission:
             connection.refuse(ConnectCode.NOT_AUTHORIZED, "reserved_user")
             return False
         name = connect.client_id
-        if name and guard.flaps((user, name), now, name, connection.address):
+        if name and limits.flaps((user, name), now, name, connection.address):
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "flapping")
             return False
-        if guard.owes(host, user, now):
+        if limits.owes(host, user, now):
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "publish_rate")
             return False
         session = self._node.directory.find_session(name)
         old = session.connection if session is not None else None
         if old is not None and user is not None and old.counted_user == user:
             old.counted_user = None  # it is about to be taken over
-        elif guard.identify(user, host, now) is not None:
+        elif limits.identify(user, host, now) is not None:
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_connections")
             return False
         connection.counted_user = user
@@ -200,26 +200,26 @@ class Admission:
     def _meter(self, connection: Connection) -> None:
         name, user = connection.listener.options.name, connection.counted_user
         now = self._now()
-        connection.meter(self.guard.meter(name, connection.host, user, now))
+        connection.set_rate_limiter(self.limits.rate_limiter(name, connection.host, user, now))
 
     def forget(self, connection: Connection) -> None:
         """Count a connection out."""
         node = self._node
         if connection in self.connections:
-            guard, host = self.guard, connection.host
-            guard.unauthenticated.leave(connection, host)
-            guard.leave(connection.listener.options.name, host, connection.counted_user)
-            guard.slow.forget(connection)
+            limits, host = self.limits, connection.host
+            limits.unauthenticated.leave(connection, host)
+            limits.leave(connection.listener.options.name, host, connection.counted_user)
+            limits.slow.forget(connection)
         self.connections.discard(connection)
         node.paused.discard(connection)
 
     def sweep(self) -> None:
         """Close clients that take nothing, and forget what no longer matters; once a second."""
         now = self._now()
-        for slow in self.guard.sweep(self.connections, now):
+        for slow in self.limits.sweep(self.connections, now):
             client = slow.reader.client_id
-            self.guard.refused.add(slow.reason, now, client=client, unread=slow.unread)
-            self.guard.fault(slow.reader.host, now)
+            self.limits.refused.add(slow.reason, now, client=client, unread=slow.unread)
+            self.limits.count_fault(slow.reader.host, now)
             slow.reader.abort(slow.reason)
 
     def _now(self) -> float:
@@ -233,7 +233,7 @@ class Admission:
         return pseudonym(client_id, key) if key and client_id else client_id
 
     def authenticate(
-        self, connection: Connection, connect: Connect, shown: Credentials
+        self, connection: Connection, connect: Connect, credentials: Credentials
     ) -> asyncio.Task[None] | None:
         """Look at user name and password beside the loop; the connection is told the result.
 
@@ -241,10 +241,10 @@ class Admission:
         waits already: the connection was refused.
         """
         most = _MAX_LOGINS
-        if self._logins >= most // 2 and suspects(self.authenticator, shown):
+        if self._logins >= most // 2 and suspects(self.authenticator, credentials):
             most //= 2  # the rest is for clients of which nothing is known against them
         if self._logins >= most:
-            self.guard.refused.add(
+            self.limits.refused.add(
                 "logins",
                 self._now(),
                 client=connection.client_id,
@@ -253,7 +253,7 @@ class Admission:
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_logins")
             return None
         self._logins += 1
-        task = self._node.spawn_task(self._authenticate(connection, connect, shown))
+        task = self._node.spawn_task(self._authenticate(connection, connect, credentials))
         # Not in the task: one that is cancelled before its first step never runs.
         task.add_done_callback(self._login_over)
         return task
@@ -262,15 +262,17 @@ class Admission:
         self._logins -= 1
 
     async def _authenticate(
-        self, connection: Connection, connect: Connect, shown: Credentials
+        self, connection: Connection, connect: Connect, credentials: Credentials
     ) -> None:
         node, asked, verdict = self._node, None, None
         while verdict is None or asked is not self.authenticator:  # a reload came meanwhile
             asked = self.authenticator
-            verdict = await asked.check(shown)
+            verdict = await asked.check(credentials)
         if not connection.stopped:
             # The client is as good as in: it does not wait behind all who have said nothing yet.
-            node.kernel.put_off(connection, Authenticated(connect, verdict), first=verdict.accepted)
+            node.kernel.tell_low_priority(
+                connection, Authenticated(connect, verdict), first=verdict.accepted
+            )
 
     def refuses_stranger(self, connection: ClientConnection, name: str) -> bool:
         """Refuse who is another user than the one whose session it is; say whether it is so.
@@ -283,6 +285,6 @@ class Admission:
         if state.user == verdict.user:
             return False
         now = self._now()
-        self.guard.refused.add("other_user", now, client=name, user=verdict.user)
+        self.limits.refused.add("other_user", now, client=name, user=verdict.user)
         connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "other_user")
         return True

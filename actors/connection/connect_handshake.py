@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.authn.chain import JAILED
+from actors.authn.chain import LOCKED_OUT
 from actors.authn.credentials import Credentials
 from actors.node.read_pause import ReadPause
-from actors.session.messages import ConnectRequest
+from actors.session.actor_messages import ConnectRequest
 from actors.transports.certificate import identity
 from eventstore.display import escaped
 from protocol.mqtt import Connect, ConnectCode
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from actors.authn.credentials import Verdict
     from actors.connection.connection import Connection
-    from actors.session.context import NodeContext
+    from actors.session.node_context import NodeContext
     from protocol.mqtt import Packet
 
 _SHOWN = 200
@@ -41,8 +41,8 @@ class ConnectHandshake:
         "_seen",
         "_size",
         "_task",
+        "authenticating",
         "began",
-        "looking",
     )
 
     def __init__(self, node: NodeContext, connection: Connection) -> None:
@@ -58,7 +58,7 @@ class ConnectHandshake:
         self._task: asyncio.Task[None] | None = None
         self.began = node.clock.monotonic()
         """When the connection was accepted, seconds of the broker's clock."""
-        self.looking = False
+        self.authenticating = False
         """The CONNECT has come, and is being looked at."""
 
     def expect_connect(self) -> None:
@@ -82,12 +82,12 @@ class ConnectHandshake:
         if left > 0:
             connection.timers.remind(left, self._connect_deadline)
             return
-        guard = self._node.limits
-        guard.late.add(
+        limits = self._node.limits
+        limits.late.add(
             "connect_timeout", now, client=connection.client_id, address=connection.address
         )
-        if not self.looking and kept < allowed:
-            guard.fault(connection.host, now)
+        if not self.authenticating and kept < allowed:
+            limits.count_fault(connection.host, now)
         connection.close("connect_timeout")
 
     # How much there is of it.
@@ -135,23 +135,23 @@ class ConnectHandshake:
             return
         node, connection = self._node, self._connection
         admission = connection.listener.admission
-        self.looking = True
+        self.authenticating = True
         if len(packets) > 1:
             self.keep(packets[1:])
         connection.given_id, connection.properties = connect.client_id, connect.properties
         if connect.properties is not None and connect.properties.authentication_method is not None:
             connection.refuse(ConnectCode.NOT_AUTHORIZED, "authentication_method")
             return
-        shown = self._credentials(connect)
+        credentials = self._credentials(connect)
         connect.client_id = connection.client_id = admission.known_as(connect.client_id)
         if admission.on_connect is not None:
             admission.on_connect(connection, packets)
         node.counters.packets_in += 1
         node.counters.connects += 1
         connect.password = None
-        verdict = admission.authenticator.check_now(shown)
+        verdict = admission.authenticator.check_now(credentials)
         if verdict is None:
-            self._task = admission.authenticate(connection, connect, shown)
+            self._task = admission.authenticate(connection, connect, credentials)
         else:
             self.decided(connect, verdict)
 
@@ -176,21 +176,21 @@ class ConnectHandshake:
         if connection.ended:
             return
         if not verdict.accepted:
-            self._tell_unwelcome(connect, verdict)
+            self._log_rejected(connect, verdict)
             connection.refuse(ConnectCode(int(verdict.result)), "not_authorised")
             return
         connection.identify(verdict)
         if connection.listener.admission.identified(connection, connect):
             connection.kernel.tell(self._node.root, ConnectRequest(connection, connect))
 
-    def _tell_unwelcome(self, connect: Connect, verdict: Verdict) -> None:
+    def _log_rejected(self, connect: Connect, verdict: Verdict) -> None:
         """Log who is not let in, but for those who try again and again."""
-        guard, now = self._node.limits, self._connection.now
+        limits, now = self._node.limits, self._connection.now
         user = None if connect.username is None else escaped(connect.username, _SHOWN)
         client = escaped(connect.client_id, _SHOWN)
         where = self._connection.address
-        if verdict is JAILED:
-            guard.refused.add("jailed_login", now, client=client, address=where, user=user)
+        if verdict is LOCKED_OUT:
+            limits.refused.add("jailed_login", now, client=client, address=where, user=user)
         else:
             why = verdict.reason or verdict.result.name.lower()
-            guard.unwelcome.add("login", now, why=why, client=client, address=where, user=user)
+            limits.unwelcome.add("login", now, why=why, client=client, address=where, user=user)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 
 from actors.connection.connect_handshake import ConnectHandshake
-from actors.connection.input_throttle import GO_ON, InputLoad, InputThrottle
+from actors.connection.input_throttle import CONTINUE, InputLoad, InputThrottle
 from actors.connection.keep_alive import KeepAlive
 from actors.connection.socket_actor import SocketActor
 from actors.kernel import LATER_SLICE, Read
 from actors.node.read_pause import ReadPause
-from actors.session.messages import Authenticated, Close, Detached, Packets
+from actors.session.actor_messages import Authenticated, Close, Detached, Packets
 from actors.transports.handshakes import HandshakeError
 from actors.transports.peer import keep_alive_in_tcp
 from actors.transports.websocket import WebSocketStage
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from actors.authz.rules import TopicAcl
     from actors.connection.listener import Listener
     from actors.limits.publish_rates import RateLimiter
-    from actors.session.context import NodeContext
+    from actors.session.node_context import NodeContext
     from actors.session.session import Session
 
 _log = structlog.get_logger("foldmq")
@@ -100,22 +100,22 @@ class Connection(SocketActor):
 
     begins_turns = True
     __slots__ = (
-        "_behind",
-        "_bites",
         "_decoder",
-        "_login",
-        "_settles",
+        "_deferred_reads",
+        "_handshake",
+        "_new_until",
+        "_throttle",
         "access",
         "bytes_in",
         "caused",
         "client_id",
         "connected_ms",
         "counted_user",
-        "deaf",
         "deep_filter",
         "given_id",
         "id_assigned",
         "identity",
+        "ignores_input",
         "keep_alive",
         "last_read",
         "listener",
@@ -131,13 +131,13 @@ class Connection(SocketActor):
     def __init__(self, node: NodeContext, listener: Listener) -> None:
         super().__init__(node)
         self._decoder = Decoder(listener.options.max_packet_size, _PACKETS_AT_ONCE, listener.level5)
-        self._behind = 0
+        self._deferred_reads = 0
         """Reads that are handled behind those of clients that send little."""
-        self._bites: InputThrottle | None = InputThrottle(self)
+        self._throttle: InputThrottle | None = InputThrottle(self)
         """What is not taken at once; None for a client that is not new and has no rate."""
-        self._login: ConnectHandshake | None = ConnectHandshake(node, self)
+        self._handshake: ConnectHandshake | None = ConnectHandshake(node, self)
         """None once the CONNECT is accepted."""
-        self._settles: float | None = math.inf
+        self._new_until: float | None = math.inf
         """Monotonic time from which it is a client like others; None once it is."""
         self.access: TopicAcl | None = None
         """What the client may publish and subscribe to; None: everything."""
@@ -159,7 +159,7 @@ class Connection(SocketActor):
         self.load = InputLoad()
         self.max_packet = listener.options.max_packet_size
         """Bytes of the largest packet that the client may send."""
-        self.deaf = False
+        self.ignores_input = False
         """It is about to be closed: what it sent and nobody has handled yet does not count."""
         self.connected_ms = 0
         """When the CONNECT was accepted, Unix time in milliseconds."""
@@ -180,20 +180,20 @@ class Connection(SocketActor):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport; refuse it when there are too many already."""
         self._transport = cast("asyncio.Transport", transport)
-        self._look_for_peer()
+        self._set_peer()
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH)
         keep_alive_in_tcp(transport)
         if not self.listener.admission.admit(self):
             self._ended = self._closed = True
             self._transport.abort()
             return
-        if self._login is not None:
-            self._login.expect_connect()
+        if self._handshake is not None:
+            self._handshake.expect_connect()
 
     def peer_known(self) -> None:
         """Take note of where the client really is, as a proxy says."""
         if not self._ended:
-            self._look_for_peer()
+            self._set_peer()
             self.listener.admission.locate(self)
 
     def data_received(self, data: bytes) -> None:
@@ -203,16 +203,16 @@ class Connection(SocketActor):
         if self.kernel.between:
             # No client has more than one read in the next turn, however long this one is.
             self.pause(ReadPause.TURN)
-        if self._settles is not None and self._settles <= self.now:
-            self._settles = None
-            self._spare_bites()
-        if self._settles is None:
+        if self._new_until is not None and self._new_until <= self.now:
+            self._new_until = None
+            self._drop_throttle()
+        if self._new_until is None:
             now = self.kernel.clock()
-            if self._behind or len(data) > _LARGE or self.load.sends_much(self, now):
+            if self._deferred_reads or len(data) > _LARGE or self.load.is_heavy(self, now):
                 # Those who send little come first.
-                if self._behind:
+                if self._deferred_reads:
                     self.pause(ReadPause.TURN)
-                self._behind += 1
+                self._deferred_reads += 1
                 self.kernel.later(self, Read(data))
             else:
                 if data[:1] not in _UNHURRIED:
@@ -221,13 +221,13 @@ class Connection(SocketActor):
                     self._go_at(min(1.0, self.pace * 1.5))
                 self.kernel.gather(self, data)
         else:
-            if self._login is not None and not self._ended:
-                self._login.saw(len(data))
+            if self._handshake is not None and not self._ended:
+                self._handshake.saw(len(data))
             if self.mailbox_depth or len(data) > _SMALL:
                 self.pause(ReadPause.TURN)
-            self.kernel.put_off(self, data, first=self.identity is not None)
+            self.kernel.tell_low_priority(self, data, first=self.identity is not None)
 
-    def on_part(self, seconds: float) -> None:
+    def on_part_done(self, seconds: float) -> None:
         """Make the next parts of longer work shorter, or longer, after one of this client's."""
         if seconds > LATER_SLICE:
             self._go_at(max(_SLOWEST, self.pace * max(0.25, LATER_SLICE / seconds)))
@@ -241,12 +241,12 @@ class Connection(SocketActor):
     def connection_lost(self, exc: Exception | None) -> None:
         """Put the end into the mailbox, behind what was read before."""
         if not self.stopped and not self._ended:
-            if self._behind:
+            if self._deferred_reads:
                 self.kernel.later(self, _Lost(exc))
-            elif self._settles is None:
+            elif self._new_until is None:
                 self.kernel.tell(self, _Lost(exc))
             else:
-                self.kernel.put_off(self, _Lost(exc))
+                self.kernel.tell_low_priority(self, _Lost(exc))
         elif not self.stopped:
             self.stop()
 
@@ -261,10 +261,10 @@ class Connection(SocketActor):
             if self._decoder.more and not self._ended:
                 self.take(b"")
             self._resume_turn()
-        elif message is GO_ON:
-            if self._bites is not None:
-                self._bites.go_on()
-                self._spare_bites()
+        elif message is CONTINUE:
+            if self._throttle is not None:
+                self._throttle.continue_()
+                self._drop_throttle()
         elif type(message) is _Lost:
             self._lost(message)
         elif message is _TAKE_ALL:
@@ -272,8 +272,8 @@ class Connection(SocketActor):
         elif message is _PING:
             self._answer_ping()
         elif type(message) is Authenticated:
-            if self._login is not None:
-                self._login.decided(message.connect, message.verdict)
+            if self._handshake is not None:
+                self._handshake.decided(message.connect, message.verdict)
         elif type(message) is Close:
             self.close(message.reason)
 
@@ -283,23 +283,23 @@ class Connection(SocketActor):
     def plain(self) -> bool:
         """True while what the client sends may be read without a look at anything else."""
         return (
-            self._bites is None
-            and self._login is None
+            self._throttle is None
+            and self._handshake is None
             and self.properties is None
             and self.tap is None
-            and not self.deaf
+            and not self.ignores_input
             and not self._ended
             and not self.stopped
             and self._decoder.empty
         )
 
-    def put_behind(self) -> None:
+    def on_read_deferred(self) -> None:
         """Take note that a read is left for later."""
-        self._behind += 1
+        self._deferred_reads += 1
 
-    def began_part(self) -> None:
+    def on_read_resumed(self) -> None:
         """Take note that a read which was left for later is handled now."""
-        self._behind -= 1
+        self._deferred_reads -= 1
 
     def took(self, size: int, packets: int) -> None:
         """Count packets that were read, and their bytes."""
@@ -317,25 +317,25 @@ class Connection(SocketActor):
 
     def _resume_turn(self) -> None:
         """Read again when nothing that was read is left for another turn."""
-        if self._paused & ReadPause.TURN and not self._behind and not self.untaken:
+        if self._paused & ReadPause.TURN and not self._deferred_reads and not self.untaken:
             self.resume(ReadPause.TURN)
 
     def _lost(self, message: _Lost) -> None:
         """Handle what came before, then the end."""
-        if self.untaken and not self._ended and not self.looking:
+        if self.untaken and not self._ended and not self.authenticating:
             # As much in each turn as of a client that is there.
-            if self._bites is not None:
-                self._bites.take_one()
+            if self._throttle is not None:
+                self._throttle.take_slice()
             else:
                 self.take(b"")
             self.kernel.later(self, message)
             return
-        if self._login is not None and self.identity is not None and not message.waited:
+        if self._handshake is not None and self.identity is not None and not message.waited:
             message.waited = True  # the broker is about to see the CONNECT
-            self.kernel.again(self, message)
+            self.kernel.reschedule(self, message)
             return
         if not self._ended:
-            self._tell_refused(message.error)
+            self._count_refused(message.error)
         self._end("closed" if message.error is None else "error")
         self.stop()
 
@@ -345,20 +345,20 @@ class Connection(SocketActor):
         self._closed = True
         if self._transport is not None:
             self._transport.abort()
-        self._release_brake()
+        self._release_publishers()
         self._alive = None
-        self._login = None
-        self._bites = None
+        self._handshake = None
+        self._throttle = None
         self.listener.admission.forget(self)
 
     def on_stop(self) -> None:
         """Forget the connection, and what refers to it in a circle."""
         self.listener.admission.forget(self)
-        self._release_brake()
+        self._release_publishers()
         self._transport = None
         self._alive = None
-        self._login = None
-        self._bites = None
+        self._handshake = None
+        self._throttle = None
         self.session = None
 
     @property
@@ -374,23 +374,23 @@ class Connection(SocketActor):
     @property
     def settled(self) -> bool:
         """True once it is a client like others."""
-        return self._settles is None or self._settles <= self.now
+        return self._new_until is None or self._new_until <= self.now
 
     @property
-    def looking(self) -> bool:
+    def authenticating(self) -> bool:
         """True while it is found out whose connection it is."""
-        return self._login is not None and self._login.looking
+        return self._handshake is not None and self._handshake.authenticating
 
     @property
     def untaken(self) -> bool:
         """True while something that was read is left for another turn."""
-        return self._decoder.more or (self._bites is not None and self._bites.waiting)
+        return self._decoder.more or (self._throttle is not None and self._throttle.waiting)
 
     def attached(self, session: Session, keep_alive: int) -> None:
         """Begin to pass packets on to a session; it accepted the CONNECT."""
         self.session = session
         self.connected_ms = self._node.clock.time_ms()
-        self._settles = self.now + _NEW
+        self._new_until = self.now + _NEW
         self.last_read = -math.inf
         self.keep_alive = keep_alive
         if keep_alive and self._transport is not None:
@@ -403,21 +403,21 @@ class Connection(SocketActor):
 
     def _take_early(self) -> None:
         """Take what came behind the CONNECT while that was looked at."""
-        login, self._login = self._login, None
-        bites = self._bites
+        handshake, self._handshake = self._handshake, None
+        throttle = self._throttle
         self.resume(ReadPause.CONNECT)
-        if login is None or bites is None:
+        if handshake is None or throttle is None:
             return
-        early, rest = login.early()
-        bites.put_first(rest)
-        bites.owe()
+        early, rest = handshake.early()
+        throttle.prepend(rest)
+        throttle.apply_debt()
         for packets in early:
             self._pass_on(packets)
-            bites.count(packets, 0)
-        if bites.waiting:
-            bites.go_on_later()
+            throttle.count(packets, 0)
+        if throttle.waiting:
+            throttle.continue_later()
         else:
-            self._look_for_violation()
+            self._close_after_violation()
 
     def refuse(self, code: ConnectCode, reason: str) -> None:
         """Answer the CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
@@ -433,7 +433,7 @@ class Connection(SocketActor):
         """Close the connection once what waits at the gate for it has been written.
 
         A client at level 5 is told why: ``code``, or what stands for ``reason``. The session, which
-        may still have answers to give, says when (:meth:`close_behind`).
+        may still have answers to give, says when (:meth:`close_when_written`).
         """
         session = self.session
         if self.properties is not None and self.connected_ms and not self._ended:
@@ -455,7 +455,7 @@ class Connection(SocketActor):
         self.last_read = node.clock.monotonic()
         self.bytes_in += len(data)
         node.counters.bytes_in += len(data)
-        if self._bites is None or not self._bites.keeps(data):
+        if self._throttle is None or not self._throttle.defer(data):
             self.take(data)
 
     def take_all(self) -> None:
@@ -464,44 +464,44 @@ class Connection(SocketActor):
             self.kernel.tell(self, _TAKE_ALL)
 
     def _take_what_waits(self) -> None:
-        if self._bites is not None:
-            self._bites.take_all()
-        while self._decoder.more and not self._ended and not self.looking:
+        if self._throttle is not None:
+            self._throttle.take_all()
+        while self._decoder.more and not self._ended and not self.authenticating:
             self.take(b"")
 
-    def _spare_bites(self) -> None:
+    def _drop_throttle(self) -> None:
         """Forget what only new clients and those with a rate need."""
-        if self._settles is None and self._bites is not None and self._bites.idle:
-            self._bites = None
+        if self._new_until is None and self._throttle is not None and self._throttle.idle:
+            self._throttle = None
 
     def take(self, data: bytes) -> None:
         """Read packets in bytes, and do what they ask for."""
-        node, login = self._node, self._login
-        if login is not None and login.looking:
+        node, handshake = self._node, self._handshake
+        if handshake is not None and handshake.authenticating:
             if data:
-                login.keep(data)
-                login.hold()
+                handshake.keep(data)
+                handshake.hold()
             return
         if self.pace < 1 and not self.kernel.shared:
             self._go_at(1.0)
         packets = self._decoder.feed(data)
         if self._alive is not None:
             self._alive.took(len(data), packets=bool(packets))
-        if login is not None:
-            login.hold()
+        if handshake is not None:
+            handshake.hold()
             if self._ended:
                 return
         if self.tap is not None:
             self.tap.took(self, packets, self._decoder.error)
         if packets:
-            if login is not None:
-                login.begin(packets)
+            if handshake is not None:
+                handshake.begin(packets)
             else:
                 self._pass_on(packets)
-        if login is None and self._bites is not None:
-            self._bites.count(packets, len(data))
-        self._look_for_violation()
-        if self._decoder.more and not self._ended and not self.looking:
+        if handshake is None and self._throttle is not None:
+            self._throttle.count(packets, len(data))
+        self._close_after_violation()
+        if self._decoder.more and not self._ended and not self.authenticating:
             self._take_more_later()
         if node.journal.congested:
             self.pause(ReadPause.LOG)
@@ -510,8 +510,8 @@ class Connection(SocketActor):
     def _take_more_later(self) -> None:
         """Take the packets that are left in another turn; nothing more is read meanwhile."""
         self.pause(ReadPause.TURN)
-        if self._bites is not None:
-            self._bites.again()
+        if self._throttle is not None:
+            self._throttle.reschedule()
         else:
             self.kernel.later(self, _TAKE_MORE)
 
@@ -523,8 +523,8 @@ class Connection(SocketActor):
         """
         if self._ended:
             return False
-        if self._login is not None:
-            self._login.saw_below(size)
+        if self._handshake is not None:
+            self._handshake.saw_below(size)
         elif self._alive is not None:
             self._alive.read_below(size)
         else:
@@ -539,24 +539,24 @@ class Connection(SocketActor):
     @property
     def unhandled(self) -> bool:
         """Whether something was read that is not handled yet."""
-        return bool(self.mailbox_depth or self._behind or self.untaken)
+        return bool(self.mailbox_depth or self._deferred_reads or self.untaken)
 
-    def stop_listening(self) -> None:
+    def ignore_input(self) -> None:
         """Take nothing more from the client: it is about to be closed."""
-        self.deaf = True
+        self.ignores_input = True
         self._decoder.stop()
 
-    def _look_for_violation(self) -> None:
+    def _close_after_violation(self) -> None:
         """Close after a protocol error, when all that came before it has been handled."""
         error = self._decoder.error
-        if error is None or self._ended or self.looking:
+        if error is None or self._ended or self.authenticating:
             return
         now, about = self.now, str(error)
-        guard = self._node.limits
-        guard.broken.add(
+        limits = self._node.limits
+        limits.broken.add(
             "protocol_error", now, client=self.client_id, address=self.address, error=about
         )
-        guard.fault(self.host, now)
+        limits.count_fault(self.host, now)
         code = 0
         if self._decoder.level >= MQTT_5:
             code = error.reason
@@ -577,7 +577,7 @@ class Connection(SocketActor):
                 self._tell_session(Packets(self, packets))
             elif self.session is not None and self.session.mailbox_depth:
                 # What came before is not handled yet.
-                self.kernel.again(self, _PING)
+                self.kernel.reschedule(self, _PING)
             else:
                 self._answer_ping()
         elif packets:
@@ -612,35 +612,35 @@ class Connection(SocketActor):
         self._node.journal.send_unlogged(self, PINGRESP)
         self._node.counters.packets_out += 1
 
-    def _tell_refused(self, error: Exception | None) -> None:
+    def _count_refused(self, error: Exception | None) -> None:
         """Count what a stage below did not let through."""
         reason = {HandshakeError: "tls_handshake", ConnectionError: "framing"}.get(type(error))
         if reason is not None:
             now = self.now
             self._node.limits.refused.add(reason, now, address=self.address, error=str(error))
             if not (isinstance(error, HandshakeError) and error.kind in {"busy", "closed"}):
-                self._node.limits.fault(self.host, now)
+                self._node.limits.count_fault(self.host, now)
 
     def identify(self, verdict: Verdict) -> None:
         """Take note of who the client is."""
         self.identity = verdict
-        self._look_at_expiry()
+        self._check_expiry()
 
-    def blame(self, reason: str) -> None:
+    def count_fault(self, reason: str) -> None:
         """Count that the client is closed for what it did, and a fault of its address."""
-        guard, now = self._node.limits, self.now
-        guard.refused.add(reason, now, client=self.client_id)
-        guard.fault(self.host, now)
+        limits, now = self._node.limits, self.now
+        limits.refused.add(reason, now, client=self.client_id)
+        limits.count_fault(self.host, now)
 
-    def meter(self, meter: RateLimiter | None) -> None:
+    def set_rate_limiter(self, set_rate_limiter: RateLimiter | None) -> None:
         """Have what the client publishes counted."""
-        if self._bites is None and meter is not None:
-            self._bites = InputThrottle(self)
-        if self._bites is not None:
-            self._bites.meter = meter
-            self._spare_bites()
+        if self._throttle is None and set_rate_limiter is not None:
+            self._throttle = InputThrottle(self)
+        if self._throttle is not None:
+            self._throttle.rate_limiter = set_rate_limiter
+            self._drop_throttle()
 
-    def _look_at_expiry(self) -> None:
+    def _check_expiry(self) -> None:
         """End the connection when what the client showed is good no longer."""
         if self._ended or self.identity is None or not self.identity.expires_ms:
             return
@@ -649,7 +649,7 @@ class Connection(SocketActor):
             _log.info("login expired", client=self.client_id, address=self.address)
             self.close_soon("login_expired")
             return
-        self.timers.remind(min(left, _LONGEST_TIMER), self._look_at_expiry)
+        self.timers.remind(min(left, _LONGEST_TIMER), self._check_expiry)
 
     def _end(
         self, reason: str, *, orderly: bool = False, code: int = 0, expiry: int | None = None
@@ -658,11 +658,11 @@ class Connection(SocketActor):
         if self._ended:
             return
         self._ended = True
-        if self._bites is not None:
-            self._bites.clear()
+        if self._throttle is not None:
+            self._throttle.clear()
         if self.tap is not None:
             self.tap.closes(self, reason)
-        if self._login is not None:
-            self._login.give_up()
+        if self._handshake is not None:
+            self._handshake.give_up()
         if self.session is not None:
             self._tell_session(Detached(self, reason, orderly, code, expiry))

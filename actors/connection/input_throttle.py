@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from actors.node.read_pause import ReadPause
-from actors.session.messages import Close
+from actors.session.actor_messages import Close
 from protocol.mqtt import Publishes, Subscribe, Unsubscribe
 
 if TYPE_CHECKING:
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from actors.limits.publish_rates import RateLimiter
     from protocol.mqtt import Packet
 
-_BITE = 16 * 1024
+_SLICE_BYTES = 16 * 1024
 """Bytes that are taken at once."""
 _HEAVY, _DELIVERED, _HEAVY_TIME = 1000, 10, 0.1
 """Packets a second from which a client is no light one; how many deliveries of what it published
 count as one more; seconds between two looks at them."""
 
-GO_ON = object()
+CONTINUE = object()
 """Told to itself by a connection that has not taken all of what it read."""
 
 
@@ -35,7 +35,7 @@ class InputLoad:
         self.heavy = False
         """It sends so much that others come first."""
 
-    def sends_much(self, connection: Connection, now: float) -> bool:
+    def is_heavy(self, connection: Connection, now: float) -> bool:
         """Return whether the client sends so many packets that others come first."""
         if now - self._counted_at >= _HEAVY_TIME:
             count = connection.packets_in + connection.caused // _DELIVERED
@@ -47,19 +47,19 @@ class InputLoad:
 class InputThrottle:
     """The way into a connection of a client that is new, or may not send as fast as it likes.
 
-    What it sends waits here between two bites, so that others come in between. ``meter`` is set
-    while there is a rate; it counts what was taken, and says for how long nothing more is.
+    Input waits here between two slices, so that other clients come in between. ``rate_limiter`` is
+    set while there is a rate; it counts what was taken, and says for how long nothing more is.
     """
 
-    __slots__ = ("__weakref__", "_connection", "_going_on", "_read_from", "_rest", "meter")
+    __slots__ = ("__weakref__", "_connection", "_continuing", "_read_from", "_rest", "rate_limiter")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._going_on = False
+        self._continuing = False
         self._read_from = 0.0
         """Monotonic time until which nothing is read, as it published too fast."""
         self._rest = b""
-        self.meter: RateLimiter | None = None
+        self.rate_limiter: RateLimiter | None = None
 
     @property
     def waiting(self) -> bool:
@@ -69,93 +69,93 @@ class InputThrottle:
     @property
     def idle(self) -> bool:
         """True while nothing waits, and nothing is counted."""
-        waits = self.waiting or self._going_on or self._connection.paused & ReadPause.RATE
-        return self.meter is None and not waits
+        waits = self.waiting or self._continuing or self._connection.paused & ReadPause.RATE
+        return self.rate_limiter is None and not waits
 
-    def keeps(self, data: bytes) -> bool:
+    def defer(self, data: bytes) -> bool:
         """Say whether what was read has to wait here; if not it is to be taken at once."""
         connection = self._connection
         free = not self._rest and not connection.decoding
-        if free and len(data) <= _BITE and not connection.paused & ReadPause.RATE:
+        if free and len(data) <= _SLICE_BYTES and not connection.paused & ReadPause.RATE:
             return False
         self._rest += data
         connection.pause(ReadPause.TURN)
-        self.again()
+        self.reschedule()
         return True
 
-    def put_first(self, data: bytes) -> None:
+    def prepend(self, data: bytes) -> None:
         """Let what was read before all else wait here; nothing goes on by itself."""
         self._rest = data + self._rest
 
-    def go_on(self) -> None:
-        """Take a bite, unless it may send nothing now; its connection was told :data:`GO_ON`."""
-        self._going_on = False
+    def continue_(self) -> None:
+        """Take a bite, unless it may send nothing now; its connection was told :data:`CONTINUE`."""
+        self._continuing = False
         connection = self._connection
-        if connection.looking:
+        if connection.authenticating:
             return  # it goes on when the CONNECT is accepted
         if self.waiting and not connection.ended and not connection.paused & ReadPause.RATE:
-            self.take_one()
+            self.take_slice()
             if self.waiting:
-                self.again()
+                self.reschedule()
             else:
                 connection.resume(ReadPause.TURN)
 
-    def go_on_later(self) -> None:
+    def continue_later(self) -> None:
         """Take a bite when others have nothing to do; to be called when it may go on again."""
-        if self.waiting and not self._going_on:
-            self._going_on = True
+        if self.waiting and not self._continuing:
+            self._continuing = True
             connection = self._connection
             connection.pause(ReadPause.TURN)
             if connection.settled:
-                connection.kernel.later(connection, GO_ON)
+                connection.kernel.later(connection, CONTINUE)
             else:
-                connection.kernel.put_off(connection, GO_ON)
+                connection.kernel.tell_low_priority(connection, CONTINUE)
 
     def take_all(self) -> None:
         """Take all that waits, whatever the rate: nothing more will come."""
-        while self.waiting and not self._connection.ended and not self._connection.looking:
-            self.take_one()
+        while self.waiting and not self._connection.ended and not self._connection.authenticating:
+            self.take_slice()
 
     def clear(self) -> None:
         """Throw away what waits."""
         self._rest = b""
 
-    def take_one(self) -> None:
+    def take_slice(self) -> None:
         """Take a bite of what waits."""
-        bite = b""
+        part = b""
         if not self._connection.decoding:
-            bite, self._rest = self._rest[:_BITE], self._rest[_BITE:]
-        self._connection.take(bite)
+            part, self._rest = self._rest[:_SLICE_BYTES], self._rest[_SLICE_BYTES:]
+        self._connection.take(part)
 
-    def again(self) -> None:
+    def reschedule(self) -> None:
         """Take a bite later. From within a run of the connection, behind which others come."""
-        if not self._going_on:
-            self._going_on = True
+        if not self._continuing:
+            self._continuing = True
             connection = self._connection
             if connection.settled:  # nobody is to take it for a stranger that waits
-                connection.kernel.later(connection, GO_ON)
+                connection.kernel.later(connection, CONTINUE)
             else:
-                connection.kernel.again(connection, GO_ON)
+                connection.kernel.reschedule(connection, CONTINUE)
 
     # As fast as it may send.
 
-    def owe(self) -> None:
+    def apply_debt(self) -> None:
         """Begin with what its address or its user took too much before."""
-        if self.meter is not None and (wait := self.meter.debt(self._connection.now)):
+        if self.rate_limiter is not None and (wait := self.rate_limiter.debt(self._connection.now)):
             self._wait(wait)
 
     def count(self, packets: list[Packet], size: int) -> None:
         """Count what was taken; read nothing for a while if that is more than there may be."""
-        meter, connection = self.meter, self._connection
-        if meter is None:
+        rate_limiter, connection = self.rate_limiter, self._connection
+        if rate_limiter is None:
             return
         now = connection.now
-        wait = meter.took(_asked(packets), size, now)
+        wait = rate_limiter.took(_asked(packets), size, now)
         if not wait:
             return
-        if meter.tries_patience(now):
-            connection.blame("publish_rate")
-            connection.stop_listening()
+        if rate_limiter.exceeds_patience(now):
+            connection.count_fault("publish_rate")
+            connection.ignore_input()
             self.clear()
             connection.kernel.tell(connection, Close("publish_rate"))
             return
@@ -177,7 +177,7 @@ class InputThrottle:
             connection.timers.remind(left, self._rate_over)
         else:
             connection.resume(ReadPause.RATE)
-            self.go_on_later()
+            self.continue_later()
 
 
 def _asked(packets: list[Packet]) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.session.messages import Close
+from actors.session.actor_messages import Close
 from actors.transports.stage import Stage
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from actors.configuration.limit_options import NO_QUOTA, Quota
 from actors.connection.connection import Connection
-from actors.options.limit_options import NO_QUOTA, Quota
 from actors.transports.stack import StackOptions, stack
 from protocol.mqtt5 import LevelReader
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from actors.connection.admission import Admission
-    from actors.session.context import NodeContext
+    from actors.session.node_context import NodeContext
     from actors.transports.certificate import IdentityKind
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from actors.kernel import LoopActor
 from actors.node.backpressure import SlowReaderBackpressure
 from actors.node.read_pause import ReadPause
-from actors.session.messages import Close, Writable
+from actors.session.actor_messages import Close, Writable
 from actors.transports.peer import local_peer
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from actors.connection.keep_alive import KeepAlive
     from actors.kernel import Timers
-    from actors.session.context import NodeContext
-    from actors.session.ports import ClientConnection
+    from actors.session.interfaces import ClientConnection
+    from actors.session.node_context import NodeContext
     from actors.session.session import Session
     from eventstore.log import GatedOutput
 
@@ -25,7 +25,7 @@ _LINGER = 5.0
 """Seconds that a closing connection gets for what is still to be sent to it."""
 
 
-class _Closer:
+class _CloseWhenWritten:
     """Closes a connection once everything that stands before it at the gate was written."""
 
     __slots__ = ("_connection", "gated", "waits_for")
@@ -45,12 +45,12 @@ class SocketActor(LoopActor, asyncio.Protocol):
 
     __slots__ = (
         "_alive",
-        "_brake",
         "_closed",
         "_ended",
         "_farewell",
         "_node",
         "_paused",
+        "_slow_reader",
         "_transport",
         "address",
         "bytes_out",
@@ -78,7 +78,7 @@ class SocketActor(LoopActor, asyncio.Protocol):
         """Where the client is, without the port; empty while that is not known, or nowhere."""
         self.waits_for: GatedOutput | None = None
         self.gated = 0
-        self._brake: SlowReaderBackpressure | None = None
+        self._slow_reader: SlowReaderBackpressure | None = None
         """Who waits until this client reads; None for most."""
         self.bytes_out = 0
         self.starved = False
@@ -86,7 +86,7 @@ class SocketActor(LoopActor, asyncio.Protocol):
         self.session: Session | None = None
         self.writable = True
 
-    def _look_for_peer(self) -> None:
+    def _set_peer(self) -> None:
         transport = self._transport
         if transport is None:
             return
@@ -154,20 +154,20 @@ class SocketActor(LoopActor, asyncio.Protocol):
         self._closed = True
         self._transport.close()
 
-    def close_behind(self) -> None:
+    def close_when_written(self) -> None:
         """Close the transport behind what was handed to the gate until now."""
         if not self._closed and not self.stopped:
             if self._farewell:
                 farewell, self._farewell = self._farewell, b""
                 self._node.journal.send_when_durable(self, farewell)
                 self._node.counters.packets_out += 1
-            self._node.journal.send_when_durable(_Closer(self), b"close")
+            self._node.journal.send_when_durable(_CloseWhenWritten(self), b"close")
             self.kernel.wake()
 
     def _linger(self, session: Session | None) -> None:
         self.timers.remind(_LINGER, self._close_now)
         if session is None:
-            self.close_behind()
+            self.close_when_written()
 
     def _close_now(self) -> None:
         """End a close that took too long: the client does not read, or the log is stuck."""
@@ -204,7 +204,7 @@ class SocketActor(LoopActor, asyncio.Protocol):
     def resume_writing(self) -> None:
         """Tell the session, and those who wait for this client, that there is room again."""
         self.writable = True
-        self._release_brake()
+        self._release_publishers()
         self._tell_session(Writable(cast("ClientConnection", self)))
 
     def write(self, data: bytes) -> None:
@@ -220,17 +220,17 @@ class SocketActor(LoopActor, asyncio.Protocol):
                 self.starved = False
                 self._tell_session(Writable(cast("ClientConnection", self)))
 
-    def brake(self, publisher: ClientConnection, count: int) -> None:
+    def throttle_publisher(self, publisher: ClientConnection, count: int) -> None:
         """Let a publisher wait until this client, which reads too slowly, has caught up."""
         if publisher is not self:  # type: ignore[comparison-overlap]  # its class is a subclass
-            if self._brake is None:
-                self._brake = SlowReaderBackpressure()
-            self._brake.hold(publisher, count, self.timers)
+            if self._slow_reader is None:
+                self._slow_reader = SlowReaderBackpressure()
+            self._slow_reader.hold(publisher, count, self.timers)
 
-    def _release_brake(self) -> None:
-        brake, self._brake = self._brake, None
-        if brake is not None:
-            brake.release()
+    def _release_publishers(self) -> None:
+        throttle_publisher, self._slow_reader = self._slow_reader, None
+        if throttle_publisher is not None:
+            throttle_publisher.release()
 
     def _tell_session(self, message: Any) -> None:
         session = self.session

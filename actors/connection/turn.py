@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 import structlog
 
 from actors.node.read_pause import ReadPause
+from actors.session.actor_messages import Batch, Outgoing, Writable
 from actors.session.decisions import PACKET_IDS
-from actors.session.messages import Batch, Outgoing, Writable
 from eventstore.format import TurnAcked, TurnDelivered, TurnPublished, TurnReleased, to_runs
 from eventstore.log import StoredMessages
 from projections.state import QOS_MASK
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from actors.connection.connection import Connection
     from actors.routing.router import Route, Subscriber
-    from actors.session.context import NodeContext
-    from actors.session.ports import ClientConnection
+    from actors.session.interfaces import ClientConnection
+    from actors.session.node_context import NodeContext
     from actors.session.session import Session
     from actors.session.subscription import Subscription
     from eventstore.format import Position
@@ -78,10 +78,10 @@ _ACKED: Final[Mapping[int, Literal["Acked", "Received", "Completed"]]] = {
 class _Messages:
     """Messages of one QoS, as columns."""
 
-    __slots__ = ("origins", "payloads", "pids", "refs", "routes", "sessions", "topics")
+    __slots__ = ("payloads", "pids", "publishers", "refs", "routes", "sessions", "topics")
 
     def __init__(self) -> None:
-        self.origins: list[Connection] = []
+        self.publishers: list[Connection] = []
         self.sessions: list[Session] = []
         self.topics: list[bytes] = []
         self.payloads: list[bytes] = []
@@ -92,7 +92,7 @@ class _Messages:
 
     def add(
         self,
-        origin: Connection,
+        publisher: Connection,
         session: Session,
         topic: bytes,
         payload: bytes,
@@ -100,7 +100,7 @@ class _Messages:
         pid: int,
     ) -> None:
         """Add a message."""
-        self.origins.append(origin)
+        self.publishers.append(publisher)
         self.sessions.append(session)
         self.topics.append(topic)
         self.payloads.append(payload)
@@ -306,9 +306,9 @@ class Turn:
             messages, payload = self._inbound, data[rest:stop]
         messages.add(connection, session, raw, payload, route, pid)
         connection.messages_in += 1
-        meters = self._node.counters
-        meters.received[qos & 3] += 1
-        meters.publish_bytes_in += stop - at
+        counters = self._node.counters
+        counters.received[qos & 3] += 1
+        counters.publish_bytes_in += stop - at
         self._size += (size >> 8) + len(route.targets)
         return stop
 
@@ -412,24 +412,24 @@ class Turn:
         first = node.emit(event, payloads, size)
         node.messages.add(StoredMessages(first, messages.topics, payloads, size))
         messages.refs = list(range(first, first + count))
-        self._answer(messages.origins, b"\x40\x02" if qos == 1 else b"\x50\x02", messages.pids)
+        self._answer(messages.publishers, b"\x40\x02" if qos == 1 else b"\x50\x02", messages.pids)
 
     def _release(self, messages: _Messages) -> None:
         """Record that QoS 2 messages take effect; answer with PUBCOMP."""
         sessions, by = distinct(messages.sessions)
         names = [session.name for session in sessions]
         self._node.emit(TurnReleased(names, by, messages.pids, to_runs(messages.refs)))
-        self._answer(messages.origins, b"\x70\x02", messages.pids)
+        self._answer(messages.publishers, b"\x70\x02", messages.pids)
 
     def _pass_on(self, messages: _Messages) -> None:
         """Send messages of QoS 0, which nothing records, as they came."""
         node = self._node
-        tell, journal, meters = node.kernel.tell, node.journal, node.counters
+        tell, journal, counters = node.kernel.tell, node.journal, node.counters
         columns = zip(
-            messages.origins, messages.routes, messages.topics, messages.payloads, strict=True
+            messages.publishers, messages.routes, messages.topics, messages.payloads, strict=True
         )
-        for origin, route, topic, packet in columns:
-            origin.caused += len(route.targets)
+        for publisher, route, topic, packet in columns:
+            publisher.caused += len(route.targets)
             node.router.deliveries += len(route.targets)
             for target in route.targets:
                 actor: Subscription | None = target.actor  # type: ignore[assignment]
@@ -443,7 +443,7 @@ class Turn:
                     or not actor.free
                     or connection.properties is not None
                 ):
-                    batch = Batch(0, (topic,), (), (), packets=(packet,), origin=origin)
+                    batch = Batch(0, (topic,), (), (), packets=(packet,), publisher=publisher)
                     if actor.stopped:
                         tell(node.directory.session(target.session), Outgoing(target, batch, 0))
                     else:
@@ -451,7 +451,7 @@ class Turn:
                     continue
                 actor.matched += 1
                 journal.send_unlogged(connection, packet)
-                meters.gave(connection, 0, 1, len(packet))
+                counters.gave(connection, 0, 1, len(packet))
 
 
 class _Sending:
@@ -480,7 +480,7 @@ class _Sending:
         deliveries = 0
         for at, route in enumerate(messages.routes):
             targets = route.targets
-            messages.origins[at].caused += len(targets)
+            messages.publishers[at].caused += len(targets)
             deliveries += len(targets)
             for target in targets:
                 if not self._send(target, at):
@@ -574,10 +574,10 @@ class _Sending:
                 actor.matched += 1
                 actor.handled += 1
             session.expect_acks()
-        meters = node.counters
-        meters.sent[qos] += len(rows)
-        meters.packets_out += len(rows)
-        meters.publish_bytes_out += size
+        counters = node.counters
+        counters.sent[qos] += len(rows)
+        counters.packets_out += len(rows)
+        counters.publish_bytes_out += size
 
     def _tell(self, target: Subscriber, at: int) -> None:
         """Have a session decide on a message."""
@@ -589,7 +589,7 @@ class _Sending:
             [payload],
             [messages.refs[at]],
             size=len(payload),
-            origin=messages.origins[at],
+            publisher=messages.publishers[at],
         )
         actor = target.actor
         if actor is not None and not actor.stopped:

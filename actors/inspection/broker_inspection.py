@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from actors.connection.admission import Admission
     from actors.inspection.inspector import Handler
     from actors.maintenance.projector import Projector
-    from actors.session.context import NodeContext
+    from actors.session.node_context import NodeContext
 
 
 class BrokerInspection:

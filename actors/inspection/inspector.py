@@ -23,7 +23,7 @@ from actors.kernel import LoopActor
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
-    from actors.session.context import NodeContext
+    from actors.session.node_context import NodeContext
 
 _log = structlog.get_logger("foldmq")
 
@@ -97,12 +97,12 @@ class _Question(NamedTuple):
     request: Mapping[str, Any]
 
 
-class _GoOn(NamedTuple):
+class _NextSlice(NamedTuple):
     """Time for the next slice."""
 
 
 @dataclass(slots=True)
-class _Job:
+class _PendingAnswer:
     """Somebody waits for this."""
 
     work: Work
@@ -120,8 +120,8 @@ class Inspector(LoopActor):
         super().__init__()
         self._node = node
         self._handlers = handlers
-        self._jobs: deque[_Job] = deque()
-        self._parked: dict[int, _Job] = {}
+        self._jobs: deque[_PendingAnswer] = deque()
+        self._parked: dict[int, _PendingAnswer] = {}
         """Those that wait for something, by identity."""
         self._cursors: dict[str, Listing] = {}
         self._going = False
@@ -145,7 +145,7 @@ class Inspector(LoopActor):
         """Take a question, or go on with those that take longer."""
         if isinstance(message, _Question):
             return self._on_question(message)
-        if isinstance(message, _GoOn):
+        if isinstance(message, _NextSlice):
             self._work()
         return None
 
@@ -178,14 +178,14 @@ class Inspector(LoopActor):
         if len(self._jobs) + len(self._parked) >= _MOST_WAITING:
             raise Refused("busy: too many questions wait for their answers, try again")
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._begin(_Job(found, answer))
+        self._begin(_PendingAnswer(found, answer))
         return answer
 
-    def _begin(self, job: _Job) -> None:
+    def _begin(self, job: _PendingAnswer) -> None:
         self._jobs.append(job)
         if not self._going and not self.stopped:
             self._going = True
-            self.kernel.tell(self, _GoOn())
+            self.kernel.tell(self, _NextSlice())
 
     def _work(self) -> None:
         """Go on with the oldest job for a slice, then make a pause."""
@@ -209,7 +209,7 @@ class Inspector(LoopActor):
             # Nobody else had anything to do since the last slice.
             asyncio.get_running_loop().call_soon(self._go_on)
 
-    def _advance(self, job: _Job, until: float) -> bool:
+    def _advance(self, job: _PendingAnswer, until: float) -> bool:
         """Work at one job; return whether it is done, or waits for something."""
         if job.answer.cancelled():
             job.work.close()
@@ -235,7 +235,7 @@ class Inspector(LoopActor):
             return True
         return False
 
-    def _park(self, job: _Job, awaited: asyncio.Future[Any]) -> None:
+    def _park(self, job: _PendingAnswer, awaited: asyncio.Future[Any]) -> None:
         self._parked[id(job)] = job
 
         def go_on(_: object) -> None:
@@ -250,7 +250,7 @@ class Inspector(LoopActor):
         awaited.add_done_callback(go_on)
         self._node.timers.after(_PATIENCE, give_up)
 
-    def _settle(self, job: _Job, found: Answer | Exception) -> None:
+    def _settle(self, job: _PendingAnswer, found: Answer | Exception) -> None:
         if job.answer.done():
             return
         if isinstance(found, Exception):
@@ -261,7 +261,7 @@ class Inspector(LoopActor):
 
     def _go_on(self) -> None:
         if not self.stopped:
-            self.kernel.tell(self, _GoOn())
+            self.kernel.tell(self, _NextSlice())
 
     # Pages.
 

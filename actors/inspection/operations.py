@@ -14,9 +14,9 @@ import structlog
 
 from actors.connection.connection import Connection
 from actors.inspection.requests import Refused, number, optional, shown, text
+from actors.session.actor_messages import Close, Kick, Remove
 from actors.session.decisions import by_text
-from actors.session.messages import Close, Kick, Remove
-from actors.session.operator_commands import Order
+from actors.session.operator_commands import OperatorCommand
 from actors.session.session import Session
 from actors.session.subscription import Subscription
 from eventstore.format import INDEX_BITS, NATS_SESSION, LogArchived, RetainedCleared, WebAccessed
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from actors.inspection.inspector import Work
     from actors.kernel import LoopActor
-    from actors.session.context import NodeContext
+    from actors.session.node_context import NodeContext
 
 _log = structlog.get_logger("foldmq")
 
@@ -83,22 +83,22 @@ class Operations:
         else:
             actor = _actor(urn, node)
             if isinstance(actor, Connection) and actor.session is None and not actor.ended:
-                order = Order("kick", by, urn, None)
-                order.carry_out(node)
+                command = OperatorCommand("kick", by, urn, None)
+                command.carry_out(node)
                 node.kernel.tell(actor, Close("kicked"))
-                return (yield from _answer([(urn, order)]))
+                return (yield from _answer([(urn, command)]))
             session = actor.session if isinstance(actor, Connection) else actor
             if not isinstance(session, Session):
                 raise Refused(f"{urn} is no session and no connection: nobody to be kicked")
             name = session.name
         if not isinstance(session, Session) or session.connection is None:
             raise Refused(f"{shown(name)} is not connected")
-        order = Order("kick", by, name, name)
-        node.tell_session(session, Kick(order))
-        yield order.answer
-        if order.refusal is not None:
-            raise Refused(f"{shown(name)} {order.refusal}")
-        return (yield from _answer([(name, order)]))
+        command = OperatorCommand("kick", by, name, name)
+        node.tell_session(session, Kick(command))
+        yield command.answer
+        if command.refusal is not None:
+            raise Refused(f"{shown(name)} {command.refusal}")
+        return (yield from _answer([(name, command)]))
 
     def _restart(self, request: Mapping[str, Any], by: str) -> Work:
         """Let a session or subscription fail: its successor begins from the log."""
@@ -112,53 +112,53 @@ class Operations:
         if not isinstance(actor, (Session, Subscription)):
             raise Refused(f"{urn} cannot be restarted alone: only sessions and subscriptions can")
         name = actor.name if isinstance(actor, Session) else actor.subscriber.session
-        order = Order("restart", by, urn, name)
-        order.carry_out(node)
+        command = OperatorCommand("restart", by, urn, name)
+        command.carry_out(node)
         answer = node.kernel.restart(actor).future
         yield answer
         if answer.exception() is not None:
             raise Refused(f"{urn} ended meanwhile")
-        return (yield from _answer([(urn, order)]))
+        return (yield from _answer([(urn, command)]))
 
     def _remove_sessions(self, request: Mapping[str, Any], by: str) -> Work:
         """Remove sessions with all they hold; those that are connected are closed first."""
         node = self._node
         before = number(request, "offline_before_ms", 0, 1 << 53)
-        orders: list[tuple[str, Order]] = []
+        commands: list[tuple[str, OperatorCommand]] = []
         names = _names(request, "clients")
         for name in names:
-            order = Order("remove_session", by, name, name)
-            order.one_of_many = len(names) > 1
-            orders.append((name, order))
+            command = OperatorCommand("remove_session", by, name, name)
+            command.one_of_many = len(names) > 1
+            commands.append((name, command))
             if name == NATS_SESSION:
-                order.refuse("is not a client's: it ends with the broker")
+                command.refuse("is not a client's: it ends with the broker")
             elif name in node.state.sessions:
-                node.tell_session(node.directory.session(name), Remove(order, before))
+                node.tell_session(node.directory.session(name), Remove(command, before))
             else:
-                order.refuse("no such session")
+                command.refuse("no such session")
             yield None
         if len(names) > 1:
             _log.info("operator acted", action="remove_session", by=by, count=len(names))
-        return (yield from _answer(orders))
+        return (yield from _answer(commands))
 
     def _clear_retained(self, request: Mapping[str, Any], by: str) -> Work:
         """Remove the retained messages of some topics."""
         node = self._node
         topics = _names(request, "topics")
         done = [topic for topic in topics if node.state.retained.get(topic) is not None]
-        order = Order(
+        command = OperatorCommand(
             "clear_retained", by, done[0] if len(done) == 1 else f"{len(done)} topics", None
         )
         if done:
-            order.carry_out(node)
+            command.carry_out(node)
             for part in by_text(done, str):
                 node.emit(RetainedCleared(part))
-            yield order.answer
+            yield command.answer
         missing = set(topics).difference(done)
         return {
             "done": done,
             "refused": [[topic, "no retained message"] for topic in sorted(missing)],
-            "position": order.answer.result() if done else None,
+            "position": command.answer.result() if done else None,
         }
 
     def _archived(self, request: Mapping[str, Any], by: str) -> Work:
@@ -178,10 +178,10 @@ class Operations:
             return {"through": known.said.through, "position": known.at}
         if (yield from self._link_of(through)) != link:
             raise Refused(f"record {through} is another one here than in {shown(where)}")
-        order = Order("archived", by, where, None)
-        at = order.put_on_record(node, LogArchived(through, link, by, where))
+        command = OperatorCommand("archived", by, where, None)
+        at = command.put_on_record(node, LogArchived(through, link, by, where))
         _log.info("log archived", through=through, by=by, where=where)
-        yield order.answer
+        yield command.answer
         return {"through": through, "position": at}
 
     def _web_accessed(self, request: Mapping[str, Any], by: str) -> Work:
@@ -196,10 +196,10 @@ class Operations:
             raise Refused(f"expires must have at most {_LONGEST_TIME} characters")
         count = number(request, "count", 1, _LATEST_MS)
         first_ms = number(request, "first_ms", 0, _LATEST_MS)
-        order = Order("web_accessed", by, outcome, None)
+        command = OperatorCommand("web_accessed", by, outcome, None)
         event = WebAccessed(outcome, address, name, role, reason, count, first_ms, expires)
-        at = order.put_on_record(self._node, event)
-        yield order.answer
+        at = command.put_on_record(self._node, event)
+        yield command.answer
         return {"position": at}
 
     def _link_of(self, sequence: int) -> Generator[asyncio.Future[Any], None, str]:
@@ -230,18 +230,18 @@ async def _read_link(node: NodeContext, sequence: int) -> str | FoldmqError:
     return record.link.hex()
 
 
-def _answer(orders: Iterable[tuple[str, Order]]) -> Work:
+def _answer(commands: Iterable[tuple[str, OperatorCommand]]) -> Work:
     """Wait until all that was ordered is on disk or refused, and say which was what."""
     done: list[str] = []
     refused: list[list[str]] = []
     position = None
-    for name, order in orders:
-        yield order.answer
-        if order.refusal is None:
+    for name, command in commands:
+        yield command.answer
+        if command.refusal is None:
             done.append(name)
-            position = order.answer.result()
+            position = command.answer.result()
         else:
-            refused.append([name, order.refusal])
+            refused.append([name, command.refusal])
     return {"done": done, "refused": refused, "position": position}
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from actors.connection.admission import Admission
     from actors.inspection.log_storage import LogStorage
     from actors.maintenance.projector import Projector
-    from actors.session.context import NodeContext
+    from actors.session.node_context import NodeContext
     from eventstore.log import Histogram
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")

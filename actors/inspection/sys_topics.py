@@ -12,7 +12,7 @@ from itertools import chain, islice, starmap
 from math import exp
 from typing import TYPE_CHECKING, NamedTuple
 
-from actors.session.messages import Batch
+from actors.session.actor_messages import Batch
 from projections.state import OutstandingTotals
 from protocol.mqtt import TopicTrie
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from actors.authz.rules import TopicAcl
     from actors.routing.router import Subscriber
-    from actors.session.context import NodeContext
+    from actors.session.node_context import NodeContext
 
 ROOT = "$SYS/broker/"
 _MINUTE = 60.0
@@ -111,10 +111,10 @@ class SysTopicTree:
             self._sample()
             self._arm(self._life)
 
-    def retained(self, topic_filter: str, guard: TopicAcl | None = None, /) -> Batch | None:
+    def retained(self, topic_filter: str, acl: TopicAcl | None = None, /) -> Batch | None:
         """Return what a new subscription gets at once; None if that is nothing.
 
-        ``guard`` says of each topic whether the client may have it; None: of all.
+        ``acl`` says of each topic whether the client may have it; None: of all.
         """
         if not self._interval:
             return None
@@ -122,8 +122,8 @@ class SysTopicTree:
             self._told = self._values()
             self._count(self._stored)
         topics = list(self._topics.match(topic_filter))
-        if guard is not None:
-            topics = [topic for topic in topics if guard.may_read(topic)]
+        if acl is not None:
+            topics = [topic for topic in topics if acl.may_read(topic)]
         return self._batch(topics, retain=True) if topics else None
 
     def _arm(self, life: int) -> None:

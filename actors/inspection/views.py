@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from actors.kernel import LoopActor
-    from actors.session.context import NodeContext
+    from actors.session.node_context import NodeContext
     from eventstore.format import Position
     from projections.state import InFlight, RetainedMessage, SessionState, SubscriptionState
 

@@ -11,7 +11,7 @@ from actors.kernel.actor import (
 )
 from actors.kernel.clock import Clock, SystemClock, Timers
 from actors.kernel.kernel import LATER_SLICE, TURN_SLICE, Kernel
-from actors.kernel.os_priority import come_soon, give_way
+from actors.kernel.os_priority import lower_thread_priority, set_short_time_slice
 from actors.kernel.tap import Tap
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
     "SystemClock",
     "Tap",
     "Timers",
-    "come_soon",
     "describe",
-    "give_way",
+    "lower_thread_priority",
+    "set_short_time_slice",
 ]

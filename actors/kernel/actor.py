@@ -245,16 +245,16 @@ class LoopActor(pykka.Actor):
         """Stop after the messages that are already in the mailbox."""
         self.kernel.tell(self, STOP)
 
-    def put_behind(self) -> None:
+    def on_read_deferred(self) -> None:
         """Hear that something that it read is left for later."""
 
-    def began_part(self) -> None:
+    def on_read_resumed(self) -> None:
         """Hear that something that it read and left for later is handled now."""
 
-    def on_part(self, seconds: float) -> None:
+    def on_part_done(self, seconds: float) -> None:
         """Hear how long a part of this actor's longer work took, with all that it caused."""
 
-    def on_undelivered(self, messages: list[Any]) -> None:
+    def on_dead_letters(self, messages: list[Any]) -> None:
         """Take back the messages that this actor stopped before; they are not lost unnoticed."""
         _log.debug("messages to a stopped actor", actor=self.actor_urn, count=len(messages))
 

@@ -13,14 +13,14 @@ life. What is different is what runs it:
   a turn decides the same whether it is cut or not.
 - ``later`` is for work that an actor does in parts: the next part runs when the actors that are
   ready are done. While light clients are about (``light``), or strangers wait, each part is a
-  turn of its own, and its actor hears how long it took (``on_part``), so that it can make the
+  turn of its own, and its actor hears how long it took (``on_part_done``), so that it can make the
   next one shorter; otherwise the parts that are due share a turn.
-- ``put_off`` is ``tell`` for work that others must not wait for. Such actors run once those that
-  are ready have nothing left to do, for no longer than ``SLICE``, and then not for as long as
-  that took if others are at work: they get half of the time at most.
+- ``tell_low_priority`` is ``tell`` for work that others must not wait for. Such actors run once
+  those that are ready have nothing left to do, for no longer than ``SLICE``, and then not for as
+  long as that took if others are busy: they get half of the time at most.
 - Actors form a tree. An actor that fails is stopped and its parent gets a :class:`Failed` with
   the message that it failed on and those it had not seen yet: nothing that was told is lost
-  silently. Messages that a stopped actor left are handed to its ``on_undelivered``.
+  silently. Messages that a stopped actor left are handed to its ``on_dead_letters``.
 - Refs are found by urn in a dict: starting and stopping take constant time for any number.
 - Each actor counts what it handled, for how long, and how full its mailbox was; one reading of
   the clock for each run of an actor pays for all of it.
@@ -125,13 +125,13 @@ class Kernel(ActorRegistry):
         """Parts of longer work that are due, with what their actors are told then."""
         self._parts_had = False
         """Parts have run since what came while a turn was cut was handed over."""
-        self._put_off_had = False
+        self._low_priority_ran = False
         """The same of what was put off."""
         self.light_at = -_ABOUT
         """When a client that sends little was heard last; set by the connection that reads it."""
-        self._deferred = LowPriorityQueue()
+        self._low_priority = LowPriorityQueue()
         """Actors that were put off."""
-        self._again: list[tuple[LoopActor, Any]] = []
+        self._rescheduled: list[tuple[LoopActor, Any]] = []
         """What actors told themselves in this run."""
         self._told = -_AT_WORK
         """When a turn began with somebody who was not put off."""
@@ -171,7 +171,7 @@ class Kernel(ActorRegistry):
     @property
     def busy(self) -> bool:
         """True while a turn is due."""
-        waits = self._later or self._gathered or self._deferred
+        waits = self._later or self._gathered or self._low_priority
         return self._scheduled or bool(waits)
 
     def spawn(self, actor: A, parent: LoopActor | None = None) -> LoopRef[A]:
@@ -252,15 +252,15 @@ class Kernel(ActorRegistry):
             actor.last_run = now
         self._read = now
         for actor, data in reversed(reads[taken:]):
-            actor.put_behind()
+            actor.on_read_deferred()
             self._later.appendleft((actor, Read(data)))
 
-    def put_off(self, actor: LoopActor, message: Any, *, first: bool = False) -> None:
+    def tell_low_priority(self, actor: LoopActor, message: Any, *, first: bool = False) -> None:
         """Like :meth:`tell`, but let the actor run only when others have nothing to do.
 
         ``first`` lets it run before those that are put off without. An actor that is ready or has
         been put off already keeps its place; for what an actor puts off for itself see
-        :meth:`again`.
+        :meth:`reschedule`.
         """
         if self._between and not actor.stopped:
             self._came.append((actor, message, first))
@@ -269,23 +269,23 @@ class Kernel(ActorRegistry):
             self.tell(actor, message)
             return
         actor._waiting = [message]
-        self._deferred.add(actor, first=first)
-        if not self._deferred.resting:
+        self._low_priority.add(actor, first=first)
+        if not self._low_priority.cooling_down:
             self.wake()
 
-    def again(self, actor: LoopActor, message: Any) -> None:
+    def reschedule(self, actor: LoopActor, message: Any) -> None:
         """Put off what an actor that is being run tells itself: others come in between."""
-        self._again.append((actor, message))
+        self._rescheduled.append((actor, message))
 
     def later(self, actor: LoopActor, message: Any) -> None:
         """Tell an actor something in a turn of its own, when others have had theirs."""
         self._later.append((actor, message))
         self.wake()
 
-    def halt(self, actor: LoopActor) -> None:
+    def stop_now(self, actor: LoopActor) -> None:
         """Stop an actor at once, from within its own handler.
 
-        What is behind the current message in its mailbox goes to its ``on_undelivered``.
+        What is behind the current message in its mailbox goes to its ``on_dead_letters``.
         """
         if not actor.stopped:
             self._stop(actor)
@@ -306,7 +306,7 @@ class Kernel(ActorRegistry):
             self._schedule(self.run_turn)
 
     @property
-    def at_work(self) -> bool:
+    def busy_recently(self) -> bool:
         """True while others than those who are put off have something to do now and then."""
         return self.clock() - self._told < _AT_WORK
 
@@ -327,13 +327,13 @@ class Kernel(ActorRegistry):
             self._parts_had = True
             if self._later:
                 self._run_parts()
-        if not self._cut and not self._put_off_had:
-            self._put_off_had = True
-            self._run_put_off()
+        if not self._cut and not self._low_priority_ran:
+            self._low_priority_ran = True
+            self._run_low_priority()
         if self._cut:
             self._pause_turn()
             return
-        self._parts_had = self._put_off_had = False
+        self._parts_had = self._low_priority_ran = False
         self._scheduled = False
         self.turns += 1
         self.turn_ended()
@@ -343,7 +343,7 @@ class Kernel(ActorRegistry):
             self._hand_over()
         self._note_length()
         waits = self._ready or self._gathered or self._later
-        if waits or (self._deferred and not self._deferred.resting):
+        if waits or (self._low_priority and not self._low_priority.cooling_down):
             self.wake()
 
     def _pause_turn(self) -> None:
@@ -375,18 +375,18 @@ class Kernel(ActorRegistry):
         came, self._came = self._came, []
         for actor, message, first in came:
             if actor.stopped:
-                self._return(actor, [message.data if type(message) is Read else message])
+                self._dead_letters(actor, [message.data if type(message) is Read else message])
             elif type(message) is Read:
                 self.gather(actor, message.data)
             elif first is None:
                 self.tell(actor, message)
             else:
-                self.put_off(actor, message, first=first)
+                self.tell_low_priority(actor, message, first=first)
 
     @property
     def shared(self) -> bool:
         """True while light clients are about, or strangers wait: parts of longer work are short."""
-        return self._began - self.light_at < _ABOUT or bool(self._deferred.others)
+        return self._began - self.light_at < _ABOUT or bool(self._low_priority.others)
 
     def _run_parts(self) -> None:
         """Run parts of longer work, each as a turn, one after the other for a while."""
@@ -406,7 +406,7 @@ class Kernel(ActorRegistry):
                 self._run_ready()
                 if not self._cut:
                     self.turn_ended()
-                actor.on_part(self._read - begun)
+                actor.on_part_done(self._read - begun)
             if self._read - began >= LATER_SLICE:
                 break
 
@@ -433,7 +433,7 @@ class Kernel(ActorRegistry):
 
     def _begin_part(self, actor: LoopActor, message: Any) -> None:
         if type(message) is Read:
-            actor.began_part()
+            actor.on_read_resumed()
             if actor._waiting is None:
                 self._gathered.append((actor, message.data))
             else:
@@ -441,25 +441,25 @@ class Kernel(ActorRegistry):
         else:
             self.tell(actor, message)
 
-    def _run_put_off(self) -> None:
+    def _run_low_priority(self) -> None:
         """Run some of what was put off, one actor after the other, unless it waits for a moment."""
-        deferred = self._deferred
-        if not deferred or deferred.resting:
+        deferred = self._low_priority
+        if not deferred or deferred.cooling_down:
             return
         began = self._read
-        allowed = deferred.slice_at(began)
+        allowed = deferred.begin_slice(began)
         while deferred and not self._cut:
             self._ready.append(deferred.pop())
             self._run_ready()
             if self._read - began >= allowed:
                 break
         took = self._read - began
-        if took >= SLICE and self._delay is not None and self.at_work:
-            self._delay(deferred.rest(took, self._read), self._end_break)
+        if took >= SLICE and self._delay is not None and self.busy_recently:
+            self._delay(deferred.begin_cooldown(took, self._read), self._end_cooldown)
 
-    def _end_break(self) -> None:
-        self._deferred.resting = False
-        if self._deferred:
+    def _end_cooldown(self) -> None:
+        self._low_priority.cooling_down = False
+        if self._low_priority:
             self.wake()
 
     def _run_ready(self) -> None:
@@ -484,11 +484,11 @@ class Kernel(ActorRegistry):
                     if self._cut:
                         return
                     break
-        if self._again:
-            again, self._again = self._again, []
-            for actor, message in again:
+        if self._rescheduled:
+            reschedule, self._rescheduled = self._rescheduled, []
+            for actor, message in reschedule:
                 if not actor.stopped:
-                    self.put_off(actor, message)
+                    self.tell_low_priority(actor, message)
 
     def _run(self, actor: LoopActor) -> None:
         waiting = actor._waiting
@@ -536,7 +536,7 @@ class Kernel(ActorRegistry):
         if actor.stopped:
             actor._waiting = None
             if rest:
-                self._return(actor, rest)
+                self._dead_letters(actor, rest)
         else:
             actor._waiting = rest
 
@@ -575,12 +575,12 @@ class Kernel(ActorRegistry):
         if actor.tap is not None:
             actor.tap.ended(actor, None)
 
-    def _return(self, actor: LoopActor, messages: list[Any]) -> None:
+    def _dead_letters(self, actor: LoopActor, messages: list[Any]) -> None:
         """Hand messages back to the actor that stopped before them."""
         told = refuse_asks(actor, messages)
         if told:
             try:
-                actor.on_undelivered(told)
+                actor.on_dead_letters(told)
             except Exception as error:
                 self._fail(actor, error, told[0], told[1:])
 
@@ -601,7 +601,7 @@ class Kernel(ActorRegistry):
             try:
                 self.tell(parent, failed)
             except pykka.ActorDeadError:
-                self._return(parent, [failed])
+                self._dead_letters(parent, [failed])
 
 
 def _nothing() -> None:

@@ -19,15 +19,15 @@ _BREAK, _LONGEST_BREAK = 1.0, 0.05
 class LowPriorityQueue:
     """Actors that were put off, and the breaks between their slices of time."""
 
-    __slots__ = ("_break_due", "_first", "others", "resting")
+    __slots__ = ("_cooldown_due", "_first", "cooling_down", "others")
 
     def __init__(self) -> None:
         self.others: deque[LoopActor] = deque()
         self._first: deque[LoopActor] = deque()
         """Those that come before the others."""
-        self.resting = False
+        self.cooling_down = False
         """What was put off waits for a moment."""
-        self._break_due = 0.0
+        self._cooldown_due = 0.0
         """When that moment was to end; 0 after it was taken into account."""
 
     def __bool__(self) -> bool:
@@ -42,15 +42,15 @@ class LowPriorityQueue:
         """Return the next actor, which is put off no longer."""
         return (self._first or self.others).popleft()
 
-    def slice_at(self, now: float) -> float:
+    def begin_slice(self, now: float) -> float:
         """Return the seconds of a slice that begins now."""
         # On a busy host breaks last longer than they should: the share stays the same.
-        late = max(0.0, now - self._break_due) if self._break_due else 0.0
-        self._break_due = 0.0
+        late = max(0.0, now - self._cooldown_due) if self._cooldown_due else 0.0
+        self._cooldown_due = 0.0
         return min(SLICE + late, _LONGEST_SLICE)
 
-    def rest(self, took: float, now: float) -> float:
+    def begin_cooldown(self, took: float, now: float) -> float:
         """Begin a break after a slice that took some seconds; return how long it is."""
         pause = min(_BREAK * took, _LONGEST_BREAK)
-        self.resting, self._break_due = True, now + pause
+        self.cooling_down, self._cooldown_due = True, now + pause
         return pause

@@ -23,7 +23,7 @@ _ATTRIBUTES = struct.Struct("=IIQiIQQQ")
 """sched_attr(2): size, policy, flags, niceness, priority; runtime, deadline and period in ns."""
 
 
-def give_way() -> None:
+def lower_thread_priority() -> None:
     """Have the calling thread run behind those of normal priority, where the system can do that.
 
     On Linux each thread has a niceness of its own, and hands it on to the threads it starts.
@@ -36,7 +36,7 @@ def give_way() -> None:
         _run_for(_USUAL)
 
 
-def come_soon() -> None:
+def set_short_time_slice() -> None:
     """Have the calling thread run soon when it wakes, and what it starts from now on.
 
     Linux (6.12 and later) lets go first who wants to run for a short time. What the event loop and

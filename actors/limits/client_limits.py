@@ -11,15 +11,15 @@ from actors.limits.connection_quota import ConnectionQuotas
 from actors.limits.flapping import Flapping
 from actors.limits.overload import Overload
 from actors.limits.publish_rates import PublishRates, RateLimiter
-from actors.limits.rejection_log import Refusals
-from actors.limits.slow_readers import Reader, Slow, SlowReaders
+from actors.limits.rejection_log import RejectionLog
+from actors.limits.slow_readers import Reader, SlowReader, SlowReaders
 from actors.limits.topic_limits import TopicLimits
 from actors.limits.unauthenticated import Unauthenticated
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping
 
-    from actors.options.limit_options import LimitOptions, Quota
+    from actors.configuration.limit_options import LimitOptions, Quota
 
 _log = structlog.get_logger("foldmq")
 
@@ -37,8 +37,8 @@ class ClientLimits(Generic[ReaderT]):
     """Keeps the broker up; ``listeners`` has the quota of each listener by its name.
 
     A connection comes in with :meth:`arrive` and is over with :meth:`leave`. In between it is
-    :attr:`unauthenticated`, is identified (:meth:`identify`), and gets its :meth:`meter`. Times
-    are monotonic seconds. Whatever is refused is counted in :attr:`refused`.
+    :attr:`unauthenticated`, is identified (:meth:`identify`), and gets its :meth:`rate_limiter`.
+    Times are monotonic seconds. Whatever is refused is counted in :attr:`refused`.
     """
 
     __slots__ = (
@@ -68,10 +68,10 @@ class ClientLimits(Generic[ReaderT]):
         self.overload = Overload(
             options.overload_lag, options.overload_commit, options.overload_after
         )
-        self.refused = Refusals("clients refused or closed")
-        self.late = Refusals("not connected in time", _LINES, self.refused.counts)
-        self.unwelcome = Refusals("connection refused", _LOGINS, self.refused.counts)
-        self.broken = Refusals("protocol error", _LINES, self.refused.counts)
+        self.refused = RejectionLog("clients refused or closed")
+        self.late = RejectionLog("not connected in time", _LINES, self.refused.counts)
+        self.unwelcome = RejectionLog("connection refused", _LOGINS, self.refused.counts)
+        self.broken = RejectionLog("protocol error", _LINES, self.refused.counts)
         self.slow: SlowReaders[ReaderT] = SlowReaders(
             options.slow_reader_time, options.max_unread_bytes
         )
@@ -123,7 +123,7 @@ class ClientLimits(Generic[ReaderT]):
             return "publish_debt"
         return None
 
-    def fault(self, address: str, now: float) -> None:
+    def count_fault(self, address: str, now: float) -> None:
         """Count a connection that ended through its own fault; "" is nobody's address."""
         network = network_of(address)
         if network and not self._faulty.jailed(network, now):
@@ -180,13 +180,13 @@ class ClientLimits(Generic[ReaderT]):
         self.refused.add("publish_debt", now, address=address, user=user)
         return True
 
-    def meter(
+    def rate_limiter(
         self, listener: str, address: str, user: str | None, now: float
     ) -> RateLimiter | None:
         """Return what counts for a connection that it publishes; None: nothing bounds it."""
-        return self._rates.meter(listener, address, user, now)
+        return self._rates.rate_limiter(listener, address, user, now)
 
-    def sweep(self, connections: Collection[ReaderT], now: float) -> list[Slow[ReaderT]]:
+    def sweep(self, connections: Collection[ReaderT], now: float) -> list[SlowReader[ReaderT]]:
         """Forget what no longer matters; return clients to close. To be called once a second."""
         self._admission.sweep(now)
         self._flapping.sweep(now)

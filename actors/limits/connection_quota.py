@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from actors.configuration.limit_options import NO_QUOTA, Quota
 from actors.limits.addresses import network_of
 from actors.limits.token_bucket import Buckets
-from actors.options.limit_options import NO_QUOTA, Quota
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class Parties:
+class PartyQuota:
     """The connections of everybody of one kind, each with the same quota.
 
     ``kind`` begins the reasons for which it refuses: "address_connections", "address_rate".
@@ -86,9 +86,9 @@ class ConnectionQuotas:
     def __init__(
         self, listeners: Mapping[str, Quota], address: Quota, user: Quota, burst: float
     ) -> None:
-        self._listeners: dict[str, Parties] = {}
-        self._addresses = Parties("address", address, burst)
-        self._users = Parties("user", user, burst)
+        self._listeners: dict[str, PartyQuota] = {}
+        self._addresses = PartyQuota("address", address, burst)
+        self._users = PartyQuota("user", user, burst)
         self.change(listeners, address, user, burst)
 
     def change(
@@ -165,10 +165,10 @@ class ConnectionQuotas:
         for parties in (self._addresses, self._users, *self._listeners.values()):
             parties.sweep(now)
 
-    def _listener(self, name: str) -> Parties:
+    def _listener(self, name: str) -> PartyQuota:
         found = self._listeners.get(name)
         if found is None:
-            found = self._listeners[name] = Parties("listener", NO_QUOTA, 1.0)
+            found = self._listeners[name] = PartyQuota("listener", NO_QUOTA, 1.0)
         return found
 
 

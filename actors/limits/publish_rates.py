@@ -20,7 +20,7 @@ from actors.limits.token_bucket import Bucket, Buckets
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from actors.options.limit_options import Quota
+    from actors.configuration.limit_options import Quota
 
 _SHORTEST = 0.05
 """Seconds that nothing is read at least, or each packet would be a read of its own."""
@@ -79,7 +79,7 @@ class RateLimiter:
         shares = (*self._shared_messages, *self._shared_bytes)
         return max((share.debt(now) for share in shares), default=0.0)
 
-    def tries_patience(self, now: float) -> bool:
+    def exceeds_patience(self, now: float) -> bool:
         """Return whether its own bound held it back for too long: it does not slow down."""
         since = self._held_since
         return bool(self._patience) and since is not None and now - since >= self._patience
@@ -162,7 +162,7 @@ class PublishRates:
             **{f"listener {name}": _Shared(quota, burst) for name, quota in listeners.items()},
         }
 
-    def meter(
+    def rate_limiter(
         self, listener: str, address: str, user: str | None, now: float
     ) -> RateLimiter | None:
         """Return what counts for a connection; None when nothing bounds it."""

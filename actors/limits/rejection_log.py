@@ -12,7 +12,7 @@ _EVERY = 10.0
 """Seconds between log lines about the same reason, at least."""
 
 
-class Refusals:
+class RejectionLog:
     """What was refused, or closed, because a bound was reached; ``what`` begins the log lines.
 
     Of each reason ``lines`` are said in ten seconds. ``counts`` may be shared with others.
@@ -23,7 +23,7 @@ class Refusals:
     def __init__(self, what: str, lines: int = 1, counts: Counter[str] | None = None) -> None:
         self._what = what
         self._lines = lines
-        self._said: dict[str, _Said] = {}
+        self._said: dict[str, _LoggedReason] = {}
         self.counts: Counter[str] = Counter() if counts is None else counts
         """How many, by reason, since the start."""
 
@@ -31,7 +31,7 @@ class Refusals:
         """Count some; ``whose`` goes into the log if it is said."""
         self.counts[reason] += number
         count = self.counts[reason]
-        said = self._said.setdefault(reason, _Said(now))
+        said = self._said.setdefault(reason, _LoggedReason(now))
         if now - said.since >= _EVERY:
             said.since, said.lines = now, 0
         if said.lines < self._lines:
@@ -40,7 +40,7 @@ class Refusals:
             said.count = count
 
 
-class _Said:
+class _LoggedReason:
     """What was said of a reason: since when, how many lines, and how many there had been then."""
 
     __slots__ = ("count", "lines", "since")

@@ -40,7 +40,7 @@ class Reader(Hashable, Protocol):
 ReaderT = TypeVar("ReaderT", bound=Reader)
 
 
-class Slow(NamedTuple, Generic[ReaderT]):
+class SlowReader(NamedTuple, Generic[ReaderT]):
     """A client that is to be closed."""
 
     reader: ReaderT
@@ -75,13 +75,13 @@ class SlowReaders(Generic[ReaderT]):
         """Bytes that wait for all of them, when they were last looked at."""
         return self._total
 
-    def sweep(self, readers: Collection[ReaderT], now: float) -> list[Slow[ReaderT]]:
+    def sweep(self, readers: Collection[ReaderT], now: float) -> list[SlowReader[ReaderT]]:
         """Look at suspects and at some of the others; return who is to be closed.
 
         To be called once a second. Those returned are suspects no more.
         """
         found = [
-            Slow(reader, "slow_reader", suspect.unread)
+            SlowReader(reader, "slow_reader", suspect.unread)
             for reader, suspect in list(self._suspects.items())
             if self._look(reader, now) and self.patience and now - suspect.since >= self.patience
         ]
@@ -118,7 +118,7 @@ class SlowReaders(Generic[ReaderT]):
         suspect.unread = unread
         return True
 
-    def _largest(self) -> list[Slow[ReaderT]]:
+    def _largest(self) -> list[SlowReader[ReaderT]]:
         if not self.max_unread or self._total <= self.max_unread:
             return []
         found = []
@@ -127,7 +127,7 @@ class SlowReaders(Generic[ReaderT]):
         ):
             if self._total <= self.max_unread * _KEPT:
                 break
-            found.append(Slow(reader, "unread_bytes", suspect.unread))
+            found.append(SlowReader(reader, "unread_bytes", suspect.unread))
             self.forget(reader)
         return found
 

@@ -14,7 +14,7 @@ import structlog
 from eventstore.format import INDEX_BITS
 
 if TYPE_CHECKING:
-    from actors.session.context import NodeContext
+    from actors.session.node_context import NodeContext
     from projections.state import Checkpoint
 
 _log = structlog.get_logger("foldmq")
@@ -28,7 +28,7 @@ Cut: TypeAlias = "tuple[Checkpoint, str]"
 """Before which checkpoint the log is cut, and why."""
 
 
-class ArchiveGuard:
+class ArchiveHold:
     """Says how much of what is to be cut off may go (``keep_until_archived``)."""
 
     def __init__(self, node: NodeContext) -> None:

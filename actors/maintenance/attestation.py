@@ -43,7 +43,7 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from actors.session.context import NodeContext
+    from actors.session.node_context import NodeContext
     from projections.state import NodeState
 
 _log = structlog.get_logger("foldmq")
@@ -71,11 +71,11 @@ def subject_of(node: str) -> str:
 # ------------------------------------------------------------------------------- answers
 
 
-class _Refused(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
+class _BadRequest(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
     """A request that cannot be answered."""
 
 
-class _Begun:
+class _OpenPages:
     """Pages, made one at a time as they are asked for."""
 
     __slots__ = ("last", "more", "number", "pages", "used")
@@ -95,7 +95,7 @@ class Attestor:
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node
-        self._begun: dict[str, _Begun] = {}
+        self._begun: dict[str, _OpenPages] = {}
         self._watched = False
         self._name = secrets.token_hex(8)
 
@@ -104,7 +104,7 @@ class Attestor:
         started = time.perf_counter()
         try:
             said = self._answer(_request(data))
-        except _Refused as refused:
+        except _BadRequest as refused:
             said = self._said({"error": str(refused)})
         except Exception as error:  # noqa: BLE001 - a state that is broken is for others to see
             _log.error("state cannot be told", exc_info=error)
@@ -122,16 +122,16 @@ class Attestor:
             return self._begin(self._session(_text(request, "session")))
         if fields == {"retained"}:
             return self._said(self._retained(_text(request, "retained")))
-        raise _Refused("a request is {}, or has id and page, or session, or retained")
+        raise _BadRequest("a request is {}, or has id and page, or session, or retained")
 
     def _begin(self, pages: Iterator[dict[str, Any]]) -> bytes:
         if len(self._begun) >= _MOST_OPEN:
             done = next((key for key, one in self._begun.items() if not one.more), None)
             if done is None:
-                raise _Refused("busy: the state is being told to others, try again in a minute")
+                raise _BadRequest("busy: the state is being told to others, try again in a minute")
             del self._begun[done]
         key = secrets.token_hex(8)
-        begun = _Begun(pages)
+        begun = _OpenPages(pages)
         said = self._next(key, begun)
         self._begun[key] = begun
         if not self._watched:
@@ -142,15 +142,15 @@ class Attestor:
     def _page(self, key: str, number: object) -> bytes:
         begun = self._begun.get(key)
         if begun is None:
-            raise _Refused("unknown id: it was forgotten, or the broker was started anew")
+            raise _BadRequest("unknown id: it was forgotten, or the broker was started anew")
         begun.used = self._node.clock.monotonic()
         if number == begun.number:
             return begun.last
         if type(number) is not int or number != begun.number + 1 or not begun.more:
-            raise _Refused("no such page: they are asked for one after the other")
+            raise _BadRequest("no such page: they are asked for one after the other")
         return self._next(key, begun)
 
-    def _next(self, key: str, begun: _Begun) -> bytes:
+    def _next(self, key: str, begun: _OpenPages) -> bytes:
         page = next(begun.pages)
         begun.number += 1
         begun.more = page["more"]
@@ -249,18 +249,18 @@ def _told(node_state: NodeState, name: str) -> str | None:
 
 def _request(data: bytes) -> dict[str, Any]:
     if len(data) > _REQUEST_BYTES:
-        raise _Refused(f"a request has at most {_REQUEST_BYTES} bytes")
+        raise _BadRequest(f"a request has at most {_REQUEST_BYTES} bytes")
     try:
         request = orjson.loads(data)
     except ValueError:
-        raise _Refused("a request is JSON") from None
+        raise _BadRequest("a request is JSON") from None
     if not isinstance(request, dict):
-        raise _Refused("a request is a JSON object")
+        raise _BadRequest("a request is a JSON object")
     return request
 
 
 def _text(request: dict[str, Any], field: str) -> str:
     value = request[field]
     if not isinstance(value, str):
-        raise _Refused(f"{field} is a string")
+        raise _BadRequest(f"{field} is a string")
     return value

@@ -34,7 +34,7 @@ BYTES_AT_ONCE = 256 * 1024
 """About how much goes into one event."""
 
 
-class Said(NamedTuple):
+class StateEvent(NamedTuple):
     """An event with what it has in the payload area."""
 
     event: Event
@@ -51,7 +51,7 @@ class Said(NamedTuple):
         return self.size + len(orjson.dumps(json_object(self.event)))
 
 
-def repeat_session(node: NodeState, name: str) -> list[Said]:
+def repeat_session(node: NodeState, name: str) -> list[StateEvent]:
     """Say what the state of a session is; nothing when there is no such session.
 
     All of it must go into the same turn.
@@ -67,21 +67,21 @@ def repeat_session(node: NodeState, name: str) -> list[Said]:
     # As JSON already: it is measured, and written, without being encoded again.
     parts: list[Any] = list(map(orjson.Fragment, texts))
     said = [
-        Said(SessionSnapshot(name, part, number, number == len(parts) - 1))
+        StateEvent(SessionSnapshot(name, part, number, number == len(parts) - 1))
         for number, part in enumerate(parts)
     ]
     said += [_repeat(some, name) for some in _batches(node.retained.pending(name))]
     return said
 
 
-def repeat_retained(node: NodeState, topics: Iterable[str]) -> Iterator[Said]:
+def repeat_retained(node: NodeState, topics: Iterable[str]) -> Iterator[StateEvent]:
     """Say what is retained on some topics."""
     found = (node.retained.get(topic) for topic in topics)
     for some in _batches(message for message in found if message is not None):
         yield _repeat(some, None)
 
 
-def _repeat(messages: Sequence[RetainedMessage], session: str | None) -> Said:
+def _repeat(messages: Sequence[RetainedMessage], session: str | None) -> StateEvent:
     payloads = [message.payload for message in messages]
     blocks, sizes, block_of = block_columns([message.block for message in messages])
     event = RetainedSnapshot(
@@ -96,7 +96,7 @@ def _repeat(messages: Sequence[RetainedMessage], session: str | None) -> Said:
         block_of=block_of,
         expires=_expiries([message.expires for message in messages]),
     )
-    return Said(event, [*blocks, *payloads])
+    return StateEvent(event, [*blocks, *payloads])
 
 
 def _batches(messages: Iterable[RetainedMessage]) -> Iterator[list[RetainedMessage]]:
@@ -116,7 +116,7 @@ def _batches(messages: Iterable[RetainedMessage]) -> Iterator[list[RetainedMessa
 
 def carry(
     messages: Iterable[tuple[Position, Message]], waiting: AbstractSet[Position]
-) -> Iterator[Said]:
+) -> Iterator[StateEvent]:
     """Repeat messages under their positions; ``waiting`` are retained with their PUBREL."""
     some: list[tuple[Position, Message]] = []
     size = 0
@@ -131,7 +131,9 @@ def carry(
         yield _carried(some, waiting)
 
 
-def _carried(some: Sequence[tuple[Position, Message]], waiting: AbstractSet[Position]) -> Said:
+def _carried(
+    some: Sequence[tuple[Position, Message]], waiting: AbstractSet[Position]
+) -> StateEvent:
     topics: dict[str, int] = {}
     which = [topics.setdefault(one.topic.decode(), len(topics)) for _, one in some]
     payloads = [one.payload for _, one in some]
@@ -148,7 +150,7 @@ def _carried(some: Sequence[tuple[Position, Message]], waiting: AbstractSet[Posi
         block_of=block_of,
         expires=_expiries([one.expires for _, one in some]),
     )
-    return Said(event, [*blocks, *payloads])
+    return StateEvent(event, [*blocks, *payloads])
 
 
 def _expiries(expires: list[int]) -> list[Run] | int:

@@ -2,7 +2,7 @@
 
 The log is cut when it has filled three quarters of ``keep_bytes``. Where that takes longer than
 its clients take to fill the rest, the work on it gets a larger share of the time first
-(:attr:`LogRoom.pressed`), and then input waits (``Journal.ceiling``) until the log is cut. What a
+(:attr:`LogQuota.pressed`), and then input waits (``Journal.ceiling``) until the log is cut. What a
 cut leaves is needed: nobody waits for that to go, so that the bound moves up with it.
 """
 
@@ -15,7 +15,7 @@ import structlog
 from eventstore.format import STORED_OVERHEAD
 
 if TYPE_CHECKING:
-    from actors.session.context import NodeContext
+    from actors.session.node_context import NodeContext
 
 _log = structlog.get_logger("foldmq")
 
@@ -24,7 +24,7 @@ _REMIND = 60.0
 """Seconds between two lines that say that input waits."""
 
 
-class LogRoom:
+class LogQuota:
     """Knows how large the log is, and lets no more be appended than there is room for."""
 
     def __init__(self, node: NodeContext) -> None:
@@ -97,7 +97,7 @@ class LogRoom:
                 keep_bytes=bound,
             )
 
-    def let_go(self, why: str) -> None:
+    def stop_waiting(self, why: str) -> None:
         """Have nobody wait any longer for a cut that is held up."""
         if self.full:
             _log.warning(

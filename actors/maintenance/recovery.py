@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.session.messages import Detached
+from actors.session.actor_messages import Detached
 from eventstore.errors import CorruptLog, LogUnavailable
 from eventstore.format import (
     INDEX_BITS,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from actors.maintenance.projector import Projector
-    from actors.session.context import NodeContext
+    from actors.session.node_context import NodeContext
     from eventstore.format import Position, Record
     from eventstore.log import EventLog, LogTail
     from projections.state import SessionState

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.maintenance.archive_hold import ArchiveGuard
+from actors.maintenance.archive_hold import ArchiveHold
 from actors.maintenance.checkpoints import (
     BYTES_AT_ONCE,
     MESSAGES_AT_ONCE,
@@ -28,7 +28,7 @@ from actors.maintenance.checkpoints import (
     repeat_retained,
     repeat_session,
 )
-from actors.maintenance.log_quota import LogRoom
+from actors.maintenance.log_quota import LogQuota
 from eventstore.errors import CorruptLog, EventTooLarge, LogUnavailable
 from eventstore.format import (
     INDEX_BITS,
@@ -44,9 +44,9 @@ from projections.state import expand_runs, reference_runs
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from actors.maintenance.checkpoints import Said
+    from actors.maintenance.checkpoints import StateEvent
     from actors.maintenance.projector import Projector
-    from actors.session.context import NodeContext
+    from actors.session.node_context import NodeContext
     from eventstore.format import Position
     from eventstore.log import Message
     from projections.state import Checkpoint
@@ -84,7 +84,7 @@ class Retention:
         self._node = node
         self._now = node.clock.monotonic
         self._projector = projector
-        self._room = LogRoom(node)
+        self._room = LogQuota(node)
         self._begins_ms = 0
         self._begun_at: dict[int, int] = {}
         """Bytes that had been appended when a checkpoint began, by its number."""
@@ -97,7 +97,7 @@ class Retention:
         self._held_up: tuple[str, float, object] = "", 0.0, None
         """What was waited for last, since when, and how far it was then."""
         self._warned: tuple[str, float] | None = None
-        self._guard = ArchiveGuard(node)
+        self._guard = ArchiveHold(node)
         projector.pressed = lambda: self._room.pressed
 
     @contextlib.contextmanager
@@ -139,7 +139,7 @@ class Retention:
                 await self.look()
             except LogUnavailable as error:
                 _log.warning("log cannot be cut at present", reason=str(error))
-                self._room.let_go(str(error))
+                self._room.stop_waiting(str(error))
                 await asyncio.sleep(_RETRY)
 
     def _give_up(self, damage: CorruptLog) -> None:
@@ -308,10 +308,10 @@ class Retention:
         if (reason, before) != (why, progress):
             self._held_up = why, self._now(), progress
         elif self._now() - since > _PATIENCE:
-            self._room.let_go(why)
+            self._room.stop_waiting(why)
         await asyncio.sleep(_POLL)
 
-    def _say(self, said: Iterable[Said], what: str) -> bool:
+    def _say(self, said: Iterable[StateEvent], what: str) -> bool:
         """Append events that hold sessions, retained messages or such that wait."""
         found = False
         for one in said:

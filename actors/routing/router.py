@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 from weakref import WeakSet
 
-from actors.options.bridge_options import REQUESTS
+from actors.configuration.bridge_options import REQUESTS
 from actors.routing.wildcard_patterns import Patterns
 from protocol.mqtt import FilterTrie, certificate_topic, is_reserved_topic
 from protocol.mqtt5 import NO_LOCAL
@@ -59,7 +59,7 @@ class SubscriptionObserver(Protocol):
 class Subscriber:
     """One subscription of one session, as the index knows it."""
 
-    __slots__ = ("__weakref__", "actor", "ended", "filter", "guard", "options", "qos", "session")
+    __slots__ = ("__weakref__", "acl", "actor", "ended", "filter", "options", "qos", "session")
 
     def __init__(self, session: str, topic_filter: str, qos: int) -> None:
         self.session = session
@@ -69,7 +69,7 @@ class Subscriber:
         """Subscription options of MQTT 5 beside the QoS."""
         self.actor: LoopActor | None = None
         """Who delivers; None while the session is offline."""
-        self.guard: TopicAcl | None = None
+        self.acl: TopicAcl | None = None
         """Says of each topic whether the client may have it; None: of all, or it is offline."""
         self.ended = False
         """The session it belonged to is gone: what is still on its way is for nobody. What an
@@ -157,7 +157,7 @@ class Routes(dict[bytes, Route]):
         until = None if self._left == _UNBOUNDED else self._until
         receivers = _NOBODY if self._router.too_deep(raw) else self._router.match(topic, until)
         if raw.startswith(_SPARKPLUG):
-            self._router.take_birth(topic, raw)
+            self._router.record_birth(topic, raw)
         route = NOWHERE
         if receivers != _NOBODY:
             route = self._interned.setdefault(receivers, Route(*receivers))
@@ -250,7 +250,7 @@ class Router:
         for found in matching:
             if isinstance(found, str) or found.ended:
                 continue
-            if found.guard is not None and not found.guard.may_read(topic):
+            if found.acl is not None and not found.acl.may_read(topic):
                 denied.append(found)
                 continue
             other = best.get(found.session)
@@ -271,7 +271,7 @@ class Router:
                 and one.session == session
                 and not one.ended
                 and not one.options & NO_LOCAL
-                and (one.guard is None or one.guard.may_read(topic))
+                and (one.acl is None or one.acl.may_read(topic))
                 and (found is None or one.qos > found.qos)
             ):
                 found = one
@@ -281,7 +281,7 @@ class Router:
         """Return whether no further passive session is to be activated: some have much to keep."""
         return thawed >= _THAWED_AT_ONCE or self.clock() >= until
 
-    def take_birth(self, topic: str, raw: bytes) -> None:
+    def record_birth(self, topic: str, raw: bytes) -> None:
         """Take note of where a birth of Sparkplug is kept, if a topic is one's."""
         if len(self.births) >= _CACHED_TOPICS:
             self.births.clear()
@@ -303,25 +303,25 @@ class Router:
             for found in matching
             if isinstance(found, Subscriber)
             and not found.ended
-            and (found.guard is None or found.guard.may_read(topic))
+            and (found.acl is None or found.acl.may_read(topic))
         }
         return tuple(best.values())
 
-    def guard(self, session: str, access: TopicAcl | None) -> None:
+    def set_acl(self, session: str, access: TopicAcl | None) -> None:
         """Have a session get only what ``access`` lets it have, from now on; None: everything.
 
         Of a session that is offline nobody says; what is queued is looked at when it is sent.
         """
         changed = False
         for found in self._subscribers.get(session, {}).values():
-            changed |= self._guard(found, access)
+            changed |= self._set_acl(found, access)
         if changed:
             self.routes.forget()
 
-    def _guard(self, found: Subscriber, access: TopicAcl | None) -> bool:
-        before = found.guard
-        found.guard = access if access is not None and access.guards(found.filter) else None
-        return found.guard is not before
+    def _set_acl(self, found: Subscriber, access: TopicAcl | None) -> bool:
+        before = found.acl
+        found.acl = access if access is not None and access.guards(found.filter) else None
+        return found.acl is not before
 
     def subscribe(
         self,
@@ -348,7 +348,7 @@ class Router:
         if found.options != options:
             found.options = options
             self.routes.forget()  # they have it
-        self._guard(found, access)
+        self._set_acl(found, access)
         self.routes.changed(topic_filter)
         return found
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from actors.authz.rules import BRIDGE
 from actors.limits.addresses import network_of
-from actors.limits.rejection_log import Refusals
+from actors.limits.rejection_log import RejectionLog
 from actors.session.publisher import select
 from eventstore.display import escaped
 from eventstore.format import MessageDropped
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
     from actors.authz.rules import Permissions, TopicAcl
-    from actors.session.context import NodeContext
-    from actors.session.ports import ClientConnection
+    from actors.session.interfaces import ClientConnection
+    from actors.session.node_context import NodeContext
     from projections.state import SessionState
     from protocol.mqtt import Connect, Publishes
 
@@ -33,7 +33,7 @@ class Authorizer:
 
     def __init__(self, node: NodeContext, permissions: Permissions) -> None:
         self.permissions: Permissions
-        self.refused = Refusals("not permitted")
+        self.refused = RejectionLog("not permitted")
         """By what was asked for: publish, subscribe, will, bridge."""
         self.bridge: TopicAcl | None = None
         """What may be exchanged with NATS; None: everything."""
@@ -52,7 +52,7 @@ class Authorizer:
             self.grant(connection)
             session = connection.session
             if session is not None and session.connection is connection:
-                self._node.router.guard(session.name, connection.access)
+                self._node.router.set_acl(session.name, connection.access)
         if self._node.bridge is not None:
             self._node.bridge.permissions_changed()
 
@@ -109,20 +109,20 @@ class Authorizer:
         session: str,
         connection: ClientConnection,
         packet: Publishes,
-        taken: Container[int] = (),
+        accepted_ids: Container[int] = (),
     ) -> Publishes:
         """Return what of a packet may be published.
 
         The rest is dropped, and told in the log if somebody is told that it arrived; or the
         connection is closed, and what stands behind the first refused message goes as well.
-        ``taken`` are packet identifiers of QoS 2 messages that are accepted already: what comes
-        under them is the same once more.
+        ``accepted_ids`` are packet identifiers of QoS 2 messages that are accepted already: what
+        comes under them is the same once more.
         """
         access = connection.access
         denied = access.denied(packet.topics) if access is not None else set()
         refused = [at for at, raw in enumerate(packet.topics) if raw in denied] if denied else []
-        if taken:
-            refused = [at for at in refused if packet.packet_ids[at] not in taken]
+        if accepted_ids:
+            refused = [at for at in refused if packet.packet_ids[at] not in accepted_ids]
         if not refused:
             return packet
         node, first = self._node, refused[0]
@@ -130,7 +130,7 @@ class Authorizer:
         self._tell("publish", session, packet.topics[first].decode(), connection, count)
         if node.options.close_denied:
             connection.close_soon("not_permitted")
-            connection.stop_listening()
+            connection.ignore_input()
             return select(packet, range(first))
         if packet.qos or packet.retain:
             node.emit(MessageDropped(session, "not_permitted", len(refused)))

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from actors.node.backpressure import BACKLOG, Backlog
 from actors.node.read_pause import ReadPause
 from actors.session import decisions
+from actors.session.actor_messages import AckCheck, Batch, ContinueSending, Outgoing
 from actors.session.level5.delivery_encoder import DeliveryEncoder
-from actors.session.messages import AckCheck, Batch, GoOnSending, Outgoing
 from eventstore.format import (
     INDEX_BITS,
     Delivered,
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from actors.routing.router import Subscriber
-    from actors.session.context import NodeContext
-    from actors.session.ports import ClientConnection
+    from actors.session.interfaces import ClientConnection
+    from actors.session.node_context import NodeContext
     from actors.session.session import Session
     from projections.state import InFlight
     from protocol.mqtt import ConnectProperties
@@ -61,40 +61,40 @@ class Delivery:
         "__weakref__",
         "_ack_check_set",
         "_after_load",
-        "_again",
         "_backlog",
-        "_draining",
         "_dropped",
         "_encoder",
         "_held",
         "_held_bytes",
         "_in_hand",
         "_node",
-        "_reach",
+        "_prefetch_limit",
+        "_redelivery",
+        "_sending_queued",
         "_session",
-        "drained",
+        "sent_from_queue",
     )
 
     def __init__(self, node: NodeContext, session: Session) -> None:
         self._node = node
         self._session = session
         self._ack_check_set = False
-        self._again: deque[int] = deque()
+        self._redelivery: deque[int] = deque()
         """Packet identifiers of what is still to be sent again after a reconnect."""
         self._after_load: Callable[[], None] | None = None
         self._dropped = False
         """Something that waited was dropped instead of sent."""
-        self._draining = False
+        self._sending_queued = False
         """It goes on in another turn."""
         self._encoder: DeliveryEncoder | None = None
         """Encodes what the client is sent if it speaks MQTT 5."""
         self._backlog: Backlog | None = None
         """Publishers that wait until less waits for this client; None: there are none."""
-        self.drained = 0
+        self.sent_from_queue = 0
         """Messages that were sent out of the queue."""
         self._held: dict[Position, Message] = {}
         self._held_bytes = 0
-        self._reach = _REACH
+        self._prefetch_limit = _REACH
         """Records of the log to be read in one go."""
         self._in_hand: tuple[Outgoing | None, int] = (None, 0)
 
@@ -106,7 +106,7 @@ class Delivery:
     @property
     def resuming(self) -> bool:
         """True while something is still to be sent again after a reconnect."""
-        return bool(self._again)
+        return bool(self._redelivery)
 
     def deliver(self, message: Outgoing) -> None:
         """Send, queue or drop what a subscription says is to be delivered."""
@@ -125,12 +125,12 @@ class Delivery:
             self._send_qos0(subscriber, batch)
             return
         connection = self._session.connection
-        ready = connection is not None and self._may_send(connection) and not self._again
+        ready = connection is not None and self._may_send(connection) and not self._redelivery
         delivery = decisions.deliver(
             self._session.state,
             subscriber.filter,
             qos,
-            batch.refs,
+            batch.positions,
             batch.payloads,
             batch.size,
             self._node.delivery_limits,
@@ -157,8 +157,8 @@ class Delivery:
             self.expect_acks()
         if connection is not None and sent < queued:
             self._hold(batch, sent, queued)
-            if batch.origin is not None and self._session.state.queued > BACKLOG:
-                self._slow_down(batch.origin, connection, len(batch))
+            if batch.publisher is not None and self._session.state.queued > BACKLOG:
+                self._slow_down(batch.publisher, connection, len(batch))
         if connection is None:
             self._session.last_active = self._node.clock.monotonic()
 
@@ -173,11 +173,11 @@ class Delivery:
         self._backlog.hold(publisher, count)
 
     def _backlog_of(self) -> tuple[int, int]:
-        return self._session.state.queued, self.drained
+        return self._session.state.queued, self.sent_from_queue
 
     def may_send(self, connection: ClientConnection) -> bool:
         """Return whether something new may be put on its way to the client."""
-        return not self._again and self._may_send(connection)
+        return not self._redelivery and self._may_send(connection)
 
     def _may_send(self, connection: ClientConnection) -> bool:
         """Return whether more may be put on its way to the client."""
@@ -199,7 +199,7 @@ class Delivery:
             payloads = batch.payloads[start:stop]
             self._held_bytes += sum(map(len, payloads))
             messages = map(Message, batch.topics[start:stop], payloads)
-            held.update(zip(batch.refs[start:stop], messages, strict=True))
+            held.update(zip(batch.positions[start:stop], messages, strict=True))
 
     def _without_too_large(self, encoder: DeliveryEncoder, message: Outgoing) -> Batch:
         """Return a batch without what the client does not accept, which is recorded as dropped."""
@@ -208,7 +208,7 @@ class Delivery:
         if not large:
             return batch
         name = self._session.name
-        refs = [batch.refs[at] for at in large] if qos else ()
+        refs = [batch.positions[at] for at in large] if qos else ()
         for event in decisions.dropped(name, "packet_too_large", refs, subscriber.filter):
             self._session.emit(event)
         self._node.count_dropped("packet_too_large", len(large), client=name)
@@ -232,8 +232,8 @@ class Delivery:
             else:
                 node.journal.send_unlogged(connection, data)
             node.counters.gave(connection, 0, len(batch), len(data))
-            if not connection.writable and batch.origin is not None and not batch.qos:
-                connection.brake(batch.origin, len(batch))
+            if not connection.writable and batch.publisher is not None and not batch.qos:
+                connection.throttle_publisher(batch.publisher, len(batch))
             return
         event = MessageDropped(self._session.name, "slow_reader", len(batch))
         self._count_dropped(event, self._session.emit(event))
@@ -244,14 +244,14 @@ class Delivery:
             event.reason, event.count, client=name, position=format_position(at)
         )
 
-    def drain(self) -> None:
+    def send_queued(self) -> None:
         """Send what waits, as far as the windows allow."""
         connection, state = self._session.connection, self._session.state
         if self._backlog is not None and state.queued <= BACKLOG // 2:
             self._backlog.release()
-        if self._again:
-            self._send_more_again()
-        if connection is None or self._again or not state.queued:
+        if self._redelivery:
+            self._redeliver_more()
+        if connection is None or self._redelivery or not state.queued:
             return
         if not self._may_send(connection):
             return
@@ -263,9 +263,9 @@ class Delivery:
         if not runs:
             return
         refs = [ref for run in runs for ref in run.refs]
-        found = self._at_hand(refs)
+        found = self._cached(refs)
         if not found:
-            self.load(self._to_read(refs), self.drain)
+            self.load(self._prefetch(refs), self.send_queued)
             return
         budget = limits.batch_bytes
         for run in runs:
@@ -284,22 +284,22 @@ class Delivery:
                 break
         if self._dropped:  # of which nothing will be acknowledged
             self._dropped = False
-            self._drain_later()
+            self._send_queued_later()
         elif len(found) < len(refs):
-            self.drain()
+            self.send_queued()
 
-    def _drain_later(self) -> None:
+    def _send_queued_later(self) -> None:
         """Go on in another turn: others come in between."""
-        if not self._draining:
-            self._draining = True
-            self._session.kernel.later(self._session, GoOnSending())
+        if not self._sending_queued:
+            self._sending_queued = True
+            self._session.kernel.later(self._session, ContinueSending())
 
-    def go_on(self) -> None:
+    def continue_sending(self) -> None:
         """Send more of what waits."""
-        self._draining = False
-        self.drain()
+        self._sending_queued = False
+        self.send_queued()
 
-    def _at_hand(self, refs: Sequence[Position]) -> dict[Position, Message]:
+    def _cached(self, refs: Sequence[Position]) -> dict[Position, Message]:
         """Return the messages at these positions, up to the first one that must be loaded."""
         found: dict[Position, Message] = {}
         held, store = self._held, self._node.messages
@@ -310,7 +310,7 @@ class Delivery:
             found[ref] = message
         return found
 
-    def _to_read(self, refs: Sequence[Position]) -> list[Position]:
+    def _prefetch(self, refs: Sequence[Position]) -> list[Position]:
         """Return those of some positions that are to be loaded now: few at first, then more.
 
         A client that comes back is not to wait until all it missed has been read.
@@ -318,8 +318,8 @@ class Delivery:
         records: set[int] = set()
         for count, ref in enumerate(refs):
             records.add(ref >> INDEX_BITS)
-            if len(records) > self._reach:
-                self._reach *= _REACH_GROWS
+            if len(records) > self._prefetch_limit:
+                self._prefetch_limit *= _REACH_GROWS
                 return list(refs[:count])
         return list(refs)
 
@@ -356,7 +356,7 @@ class Delivery:
             queued = sum(len(message.payload) for message in some)
             self._dropped = True
             self._drop_waiting(reason, part, queued)
-            self.let_go(part.refs)
+            self.release(part.refs)
         return size
 
     def _drop_waiting(self, reason: str, run: decisions.WaitingRun, queued: int) -> None:
@@ -392,8 +392,8 @@ class Delivery:
         data = self._encode(messages, (run.qos, run.retain), packet_ids)
         self._node.journal.send_when_durable(connection, data)
         self._node.counters.gave(connection, run.qos, count, len(data))
-        self.drained += count
-        self.let_go(refs)
+        self.sent_from_queue += count
+        self.release(refs)
         self.expect_acks()
         return size
 
@@ -430,32 +430,32 @@ class Delivery:
     def resume(self) -> None:
         """Send again what the client did not complete, then what waits [MQTT-4.4.0-1]."""
         state = self._session.state
-        self._reach = _REACH
-        self._again = deque(state.inflight)
+        self._prefetch_limit = _REACH
+        self._redelivery = deque(state.inflight)
         if state.releasing:
-            self._release_again(list(state.releasing), "resumed")
-        self.drain()
+            self._resend_pubrel(list(state.releasing), "resumed")
+        self.send_queued()
 
-    def _send_more_again(self) -> None:
+    def _redeliver_more(self) -> None:
         """Go on sending again after a reconnect, no more at once than the client can take."""
         connection, state = self._session.connection, self._session.state
         steps = 0
-        while self._again and connection is not None and self._may_send(connection):
+        while self._redelivery and connection is not None and self._may_send(connection):
             steps += 1
             if steps > _AGAIN_STEPS:
-                self._drain_later()
+                self._send_queued_later()
                 return
-            chosen = list(islice(self._again, _AGAIN_AT_ONCE))
+            chosen = list(islice(self._redelivery, _AGAIN_AT_ONCE))
             unacked = [pid for pid in chosen if pid in state.inflight]
-            sent = self._publish_again(unacked, "resumed", self.drain)
+            sent = self._republish(unacked, "resumed", self.send_queued)
             if not sent and unacked:
                 return
             last = unacked[sent - 1] if sent < len(unacked) else None
-            while self._again:
-                if self._again.popleft() == (last if last is not None else chosen[-1]):
+            while self._redelivery:
+                if self._redelivery.popleft() == (last if last is not None else chosen[-1]):
                     break
 
-    def _publish_again(self, unacked: Sequence[int], cause: str, again: Callable[[], None]) -> int:
+    def _republish(self, unacked: Sequence[int], cause: str, again: Callable[[], None]) -> int:
         """Send PUBLISH packets again, with DUP; return how many, as their bytes are bounded.
 
         0 when their messages must be loaded first: ``again`` is called then.
@@ -476,13 +476,13 @@ class Delivery:
             sent_as = flags & QOS_MASK, bool(flags & RETAIN_FLAG)
             parts.append(self._encode(messages, sent_as, numbers, dup=True))
             self._node.counters.gave(connection, flags & QOS_MASK, len(run), len(parts[-1]))
-        self.let_go([state.inflight[pid].ref for pid in unacked])
+        self.release([state.inflight[pid].ref for pid in unacked])
         self._session.emit(Redelivered(self._session.name, to_runs(unacked), cause))
         self._node.journal.send_when_durable(connection, b"".join(parts))
         self.expect_acks()
         return len(unacked)
 
-    def _release_again(self, unreleased: Sequence[int], cause: str) -> None:
+    def _resend_pubrel(self, unreleased: Sequence[int], cause: str) -> None:
         """Send PUBREL packets again."""
         connection = self._session.connection
         if connection is not None:
@@ -516,11 +516,11 @@ class Delivery:
         unacked = [pid for pid, sent in state.inflight.items() if sent.sent_ms <= late]
         unreleased = [pid for pid, sent in state.releasing.items() if sent.sent_ms <= late]
         delay = wait
-        if self._may_send(connection) and not self._again:
+        if self._may_send(connection) and not self._redelivery:
             if unreleased:
-                self._release_again(unreleased, "ack_wait")
+                self._resend_pubrel(unreleased, "ack_wait")
             if unacked:
-                self._publish_again(unacked[:_AGAIN_AT_ONCE], "ack_wait", self.check_acks)
+                self._republish(unacked[:_AGAIN_AT_ONCE], "ack_wait", self.check_acks)
                 if self._after_load is not None:
                     return
             oldest = min(
@@ -533,7 +533,7 @@ class Delivery:
 
     def find(self, refs: Sequence[Position]) -> dict[Position, Message] | None:
         """Return the messages at these positions, or None when some must be loaded."""
-        found = self._at_hand(refs)
+        found = self._cached(refs)
         return found if len(found) == len(set(refs)) else None
 
     def load(self, refs: Sequence[Position], then: Callable[[], None]) -> None:
@@ -543,7 +543,7 @@ class Delivery:
             self._session.connection.pause(ReadPause.LOADING)
         self._node.directory.load(self._session, [ref for ref in refs if ref not in self._held])
 
-    def let_go(self, refs: Iterable[Position]) -> None:
+    def release(self, refs: Iterable[Position]) -> None:
         """Forget messages that were sent."""
         if self._held:
             for ref in refs:
@@ -561,7 +561,7 @@ class Delivery:
         if then is not None:
             then()
 
-    def let_publishers_go(self) -> None:
+    def release_publishers(self) -> None:
         """Read the publishers again that wait for this client."""
         if self._backlog is not None:
             self._backlog.release()
@@ -569,10 +569,10 @@ class Delivery:
 
     def forget(self) -> None:
         """Keep nothing at hand any more: the client is gone."""
-        self.let_publishers_go()
+        self.release_publishers()
         self._held.clear()
         self._held_bytes = 0
-        self._again.clear()
+        self._redelivery.clear()
 
     def recorded_of(self, outgoing: Outgoing) -> int:
         """Return how many messages of a batch were recorded, should its delivery have failed."""

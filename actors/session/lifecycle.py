@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import structlog
 
-from actors.session.messages import (
+from actors.session.actor_messages import (
     NEXT_TURN,
     Attach,
     Detached,
@@ -43,9 +43,9 @@ from protocol.mqtt5 import ConnackProperties, answers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from actors.session.context import NodeContext
     from actors.session.delivery import Delivery
-    from actors.session.ports import ClientConnection
+    from actors.session.interfaces import ClientConnection
+    from actors.session.node_context import NodeContext
     from actors.session.publisher import Publisher
     from actors.session.session import Session
     from actors.session.subscription_handler import SubscriptionHandler
@@ -96,7 +96,7 @@ class SessionLifecycle:
     def _on_attach(self, message: Attach) -> None:
         self.attaching = message.connection
         if self._load_will(lambda: self._on_attach(message)):
-            self._session.begin(self._attach(message))
+            self._session.begin_work(self._attach(message))
 
     def _attach(self, message: Attach) -> Iterator[object]:
         """Start the subscriptions of a session that comes back, then let its client in."""
@@ -108,16 +108,16 @@ class SessionLifecycle:
                 if at:
                     yield NEXT_TURN
                 for subscriber in subscribers[at : at + _STARTED_AT_ONCE]:
-                    self._subscriptions.start(subscriber)
-        self._let_in(message)
+                    self._subscriptions.start_actor(subscriber)
+        self._open(message)
         self.attaching = None
 
-    def _let_in(self, message: Attach) -> None:
+    def _open(self, message: Attach) -> None:
         session = self._session
         connection, connect = message.connection, message.connect
         if connection.ended:
             if session.connection is None:
-                self._subscriptions.stop(self._node.router.subscribers(session.name))
+                self._subscriptions.stop_actors(self._node.router.subscribers(session.name))
                 self._node.directory.went_offline(session)
             return
         session.last_active = self._node.clock.monotonic()
@@ -131,7 +131,7 @@ class SessionLifecycle:
             self._end_delayed_will(resumed=resumed)
         generation = session.state.generation + 1
         if known is not None and not resumed:
-            self._subscriptions.forget()
+            self._subscriptions.remove_all()
         at = session.emit(self._opened(connection, connect, generation, resumed=resumed))
         _log.debug(
             "connected",
@@ -143,20 +143,20 @@ class SessionLifecycle:
         session.state = self._node.state.sessions[session.name]
         if connect.will is not None:
             self._arm_will(connect)
-        session.connection = self._publisher.origin = connection
+        session.connection = self._publisher.connection = connection
         self._node.directory.came_online(session)
         self._delivery.attach(connect.properties)
         accepted = self._connack(connection, connect, resumed=resumed)
         session.answer(connection, accepted)
         self._node.journal.order_behind(connection)
         if resumed:
-            self._node.router.guard(session.name, connection.access)
+            self._node.router.set_acl(session.name, connection.access)
             for subscriber in self._node.router.subscribers(session.name):
-                self._subscriptions.start(subscriber)
+                self._subscriptions.start_actor(subscriber)
             self._delivery.resume()
         connection.attached(session, connect.keep_alive)
-        meters = self._node.counters
-        meters.most_clients = max(meters.most_clients, self._node.directory.attached)
+        counters = self._node.counters
+        counters.most_clients = max(counters.most_clients, self._node.directory.attached)
         if not accepted:  # the client takes no packet of that size
             connection.abort("packet_too_large")
 
@@ -253,7 +253,7 @@ class SessionLifecycle:
     def _take_over(self, old: ClientConnection, *, resumed: bool) -> None:
         """Close the connection that the client had until now [MQTT-3.1.4-2]."""
         session = self._session
-        self._let_go(old, "taken_over")
+        self._detach(old, "taken_over")
         at = session.emit(SessionTakenOver(session.name, session.state.generation))
         _log.info(
             "session taken over",
@@ -263,7 +263,7 @@ class SessionLifecycle:
         )
         self._close("taken_over", orderly=False, resumed=resumed)
 
-    def _let_go(self, connection: ClientConnection, reason: str) -> None:
+    def _detach(self, connection: ClientConnection, reason: str) -> None:
         """Close a connection that is this session's no longer."""
         connection.session = None
         connection.close(reason)
@@ -271,13 +271,13 @@ class SessionLifecycle:
     def _on_kick(self, message: Kick) -> None:
         session = self._session
         if session.connection is None:
-            message.order.refuse("is not connected")
+            message.command.refuse("is not connected")
             return
-        message.order.carry_out(self._node)
+        message.command.carry_out(self._node)
         self._kick(session.connection)
 
     def _kick(self, connection: ClientConnection) -> None:
-        self._let_go(connection, "kicked")
+        self._detach(connection, "kicked")
         self._disconnected("kicked", orderly=False)
 
     def _on_remove(self, message: Remove) -> None:
@@ -286,12 +286,12 @@ class SessionLifecycle:
             return
         state, before = session.state, message.offline_before_ms
         if self._node.state.sessions.get(session.name) is not state:
-            message.order.refuse("no such session")
+            message.command.refuse("no such session")
             return
         if before and (state.connected or state.closed_ms > before):
-            message.order.refuse("came back meanwhile")
+            message.command.refuse("came back meanwhile")
             return
-        message.order.carry_out(self._node)
+        message.command.carry_out(self._node)
         if session.connection is not None:
             self._kick(session.connection)
         if self._node.state.sessions.get(session.name) is state and not session.stopped:
@@ -301,7 +301,7 @@ class SessionLifecycle:
         session = self._session
         state, connection = session.state, message.connection
         if connection is not None:
-            connection.close_behind()
+            connection.close_when_written()
         # After a rebuild or a restart there is no connection, only a state that says so.
         if not state.connected or session.connection not in (None, connection):
             return
@@ -338,7 +338,7 @@ class SessionLifecycle:
         session = self._session
         state = session.state
         connection, session.connection = session.connection, None
-        self._publisher.origin = None
+        self._publisher.connection = None
         if connection is not None and connection.session is session:
             connection.session = None
         self._delivery.forget()
@@ -350,8 +350,8 @@ class SessionLifecycle:
             elif not (state.will.delay and stays) or reason == "taken_over":
                 self._fire_will(connection)
         if not resumed:
-            self._node.router.guard(session.name, None)
-            self._subscriptions.stop(self._node.router.subscribers(session.name))
+            self._node.router.set_acl(session.name, None)
+            self._subscriptions.stop_actors(self._node.router.subscribers(session.name))
         event = SessionClosed(session.name, reason, state.generation)
         if connection is not None and connection.properties is not None:
             event.code = code or ENDINGS.get(reason, 0)
@@ -417,7 +417,7 @@ class SessionLifecycle:
         session = self._session
         if session.state.will is not None:
             self._fire_will(None)
-        self._subscriptions.forget()
+        self._subscriptions.remove_all()
         at = session.emit(SessionExpired(session.name, reason))
         _log.debug(
             "session removed",

@@ -10,14 +10,14 @@ import structlog
 from eventstore.format import OperatorActed, Position, format_position
 
 if TYPE_CHECKING:
-    from actors.session.context import NodeContext
+    from actors.session.node_context import NodeContext
     from eventstore.format import Event
     from eventstore.log import GatedOutput
 
 _log = structlog.get_logger("foldmq")
 
 
-class Order:
+class OperatorCommand:
     """One thing that is to be done to a session, an actor or the retained messages.
 
     Whoever does it calls :meth:`carry_out` in the turn in which it is done, before what it leads

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from actors.session import decisions
-from actors.session.messages import NEXT_TURN, Packets
+from actors.session.actor_messages import NEXT_TURN, Packets
 from actors.session.publisher import select
 from eventstore.format import from_runs
 from protocol.mqtt import (
@@ -29,9 +29,9 @@ from protocol.mqtt5 import answers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.session.context import NodeContext
     from actors.session.delivery import Delivery
-    from actors.session.ports import ClientConnection
+    from actors.session.interfaces import ClientConnection
+    from actors.session.node_context import NodeContext
     from actors.session.publisher import Publisher
     from actors.session.session import Session
     from actors.session.subscription_handler import SubscriptionHandler
@@ -74,7 +74,7 @@ class PacketHandler:
                 connection.close_soon("session_lost")
             return
         for number, packet in enumerate(message.packets, 1):
-            if connection.deaf:
+            if connection.ignores_input:
                 return
             rest: Packet | None = None
             if type(packet) is Publishes:
@@ -82,9 +82,9 @@ class PacketHandler:
             elif type(packet) is Acks:
                 rest = self._on_acks(connection, packet)
             elif type(packet) is Subscribe:
-                session.begin(self._subscriptions.subscribe(connection, packet))
+                session.begin_work(self._subscriptions.subscribe(connection, packet))
             elif type(packet) is Unsubscribe:
-                session.begin(self._subscriptions.unsubscribe(connection, packet))
+                session.begin_work(self._subscriptions.unsubscribe(connection, packet))
             elif type(packet) is Pingreq:
                 session.answer(connection, PINGRESP)
             if rest is not None or session.occupied:
@@ -93,9 +93,9 @@ class PacketHandler:
                 if rest is not None:
                     left = [rest, *left]
                 if left:
-                    session.handle_next(Packets(connection, left))
+                    session.stash_first(Packets(connection, left))
                 if not session.occupied:
-                    session.begin(iter((NEXT_TURN,)))
+                    session.begin_work(iter((NEXT_TURN,)))
                 return
 
     def _on_publishes(self, connection: ClientConnection, packet: Publishes) -> Publishes | None:
@@ -111,8 +111,10 @@ class PacketHandler:
             packet = select(packet, range(at_once))
         permitted = packet
         if connection.access is not None:
-            taken = session.state.inbound if packet.qos == 2 else ()
-            permitted = self._node.permissions.publishes(session.name, connection, packet, taken)
+            accepted_ids = session.state.inbound if packet.qos == 2 else ()
+            permitted = self._node.permissions.publishes(
+                session.name, connection, packet, accepted_ids
+            )
         qos, ids = packet.qos, packet.packet_ids
         if qos == 2 and self._node.options.reject_qos2_publish:
             _log.info("QoS 2 publish rejected", client=session.name, address=connection.address)
@@ -120,7 +122,7 @@ class PacketHandler:
             return None
         if qos or packet.retain:
             permitted = self._without_too_large(connection, permitted)
-        if connection.deaf:
+        if connection.ignores_input:
             # Only what stood before the one because of which it is closed [MQTT-3.3.5-2].
             ids = permitted.packet_ids
         if len(permitted):
@@ -165,7 +167,7 @@ class PacketHandler:
             payload=len(packet.payloads[fitting]),
         )
         connection.close_soon("message_too_large")
-        connection.stop_listening()
+        connection.ignore_input()
         return select(packet, range(fitting))
 
     def _on_acks(self, connection: ClientConnection, packet: Acks) -> Acks | None:
@@ -187,7 +189,7 @@ class PacketHandler:
         if event is not None:
             session.emit(event)
             if session.state.queued or self._delivery.resuming:
-                self._delivery.drain()
+                self._delivery.send_queued()
         return None
 
     def _on_received(
@@ -249,7 +251,7 @@ class PacketHandler:
                     chosen = [*some]
                     messages = [found[ref] for ref in chosen]
                     self._publisher.release(chosen, messages, took_effect, retain=retain)
-            self._delivery.let_go(refs)
+            self._delivery.release(refs)
         if connection is session.connection:
             reasons = [codes.get(pid, 0) for pid in packet_ids] if codes else ()
             self._acknowledge(connection, PacketType.PUBCOMP, packet_ids, reasons)
@@ -258,7 +260,7 @@ class PacketHandler:
     def _release_loaded(self, connection: ClientConnection, packet_ids: list[int]) -> None:
         rest = self._on_release(connection, packet_ids)
         if rest:
-            self._session.handle_next(Packets(connection, [Acks(PacketType.PUBREL, rest)]))
+            self._session.stash_first(Packets(connection, [Acks(PacketType.PUBREL, rest)]))
 
     def _acknowledge(
         self,

@@ -10,8 +10,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
 from actors.routing.router import NOWHERE, Route, Subscriber
+from actors.session.actor_messages import Batch, Outgoing, Publication, Withheld
 from actors.session.decisions import dropped
-from actors.session.messages import Batch, Outgoing, Publication, Withheld
 from eventstore.format import (
     ESCAPED,
     NAMES,
@@ -31,8 +31,8 @@ from protocol.mqtt5 import NO_LOCAL
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.session.context import NodeContext
-    from actors.session.ports import ClientConnection
+    from actors.session.interfaces import ClientConnection
+    from actors.session.node_context import NodeContext
     from actors.session.session import Session
 
 
@@ -55,14 +55,14 @@ _ANSWERS = b"$nats/reply/"
 class Publisher:
     """Publishes for one session."""
 
-    __slots__ = ("_looked_up", "_name", "_node", "origin")
+    __slots__ = ("_looked_up", "_name", "_node", "connection")
 
     def __init__(self, node: NodeContext, name: str) -> None:
         self._node = node
         self._name = name
         self._looked_up: tuple[Sequence[bytes], list[Route]] | None = None
         """Topics that were looked at last in this turn, and their routes; one if all are alike."""
-        self.origin: ClientConnection | None = None
+        self.connection: ClientConnection | None = None
         """The connection that publishes; it is slowed down for receivers that do not keep up."""
 
     def publish(self, session: Session, packet: Publishes, *, will: bool = False) -> None:
@@ -81,7 +81,7 @@ class Publisher:
                 payloads,
                 (),
                 packets=packet.packets,
-                origin=self.origin,
+                publisher=self.connection,
                 blocks=packet.blocks,
             )
             for targets, chosen in self._plan(topics)[0]:
@@ -89,8 +89,8 @@ class Publisher:
             if self._has_birth(topics):
                 self._keep_births(topics, packet.payloads)
             return
-        for part in self._acceptable(packet):
-            self._take_effect(part, will=will)
+        for part in self._admit(packet):
+            self._publish_now(part, will=will)
 
     def at_once(self, topics: Sequence[bytes], qos: int) -> int:
         """Return how many of some messages are routed in one turn; 0: try again in the next one.
@@ -138,31 +138,31 @@ class Publisher:
             return None
         if not shared:
             return _ENOUGH
-        return _ENOUGH_SHARED if self.origin is None else _ENOUGH_SHARED * self.origin.pace
+        return _ENOUGH_SHARED if self.connection is None else _ENOUGH_SHARED * self.connection.pace
 
-    def bring(
-        self, packet: Publishes, wanted: Callable[[Subscriber], bool] | None = None
+    def publish_from_nats(
+        self, packet: Publishes, accepts: Callable[[Subscriber], bool] | None = None
     ) -> list[tuple[Position, int]]:
-        """Publish messages that come from NATS, to those subscribers that ``wanted`` allows.
+        """Publish messages that come from NATS, to those subscribers that ``accepts`` allows.
 
         Those of QoS 1 and 2 and retained ones are recorded: returns where, as (position of the
         first one, how many) for each part. QoS 2 takes effect at once.
         """
         if not packet.qos and not packet.retain:
             self._route(
-                0, packet.topics, packet.payloads, (), 0, _NOT_LOGGED, retain=False, wanted=wanted
+                0, packet.topics, packet.payloads, (), 0, _NOT_LOGGED, retain=False, accepts=accepts
             )
             return []
         return [
-            (self._take_effect(part, wanted=wanted), len(part)) for part in self._acceptable(packet)
+            (self._publish_now(part, accepts=accepts), len(part)) for part in self._admit(packet)
         ]
 
-    def _take_effect(
+    def _publish_now(
         self,
         packet: Publishes,
         *,
         will: bool = False,
-        wanted: Callable[[Subscriber], bool] | None = None,
+        accepts: Callable[[Subscriber], bool] | None = None,
     ) -> Position:
         """Record messages and route them; return the position of the first one."""
         first, size = self._record(packet, will=will)
@@ -179,7 +179,7 @@ class Publisher:
             (first, refs[-1]),
             retain=packet.retain,
             gated=will,
-            wanted=wanted,
+            accepts=accepts,
             blocks=packet.blocks,
         )
         return first
@@ -200,7 +200,7 @@ class Publisher:
                     first_seen.setdefault(pid, at)
             fresh = select(packet, list(first_seen.values()))
         if fresh.topics:
-            for part in self._acceptable(fresh):
+            for part in self._admit(fresh):
                 self._record(part, will=False)
 
     def release(
@@ -247,11 +247,11 @@ class Publisher:
         """Return whether a record has room for a message of this publisher."""
         return self._node.journal.has_room(len(payload), self._name, topic.decode())
 
-    def _acceptable(self, packet: Publishes) -> list[Publishes]:
+    def _admit(self, packet: Publishes) -> list[Publishes]:
         """Return the packet in parts that each fit into a record, without what is refused."""
         for reason, topics in self.refused_topics(packet).items():
             if topics:
-                packet = self._without(packet, topics, reason)
+                packet = self._drop(packet, topics, reason)
         if not len(packet):
             return []
         limit = self._node.options.max_record // 2
@@ -270,7 +270,7 @@ class Publisher:
             "topic_levels": set(filter(self._node.permissions.too_deep, distinct - reserved)),
         }
 
-    def _without(self, packet: Publishes, topics: set[bytes], reason: str) -> Publishes:
+    def _drop(self, packet: Publishes, topics: set[bytes], reason: str) -> Publishes:
         """Return a packet without the messages on some topics, of which it is recorded why."""
         keep = [at for at, raw in enumerate(packet.topics) if raw not in topics]
         dropped = len(packet) - len(keep)
@@ -326,7 +326,7 @@ class Publisher:
         *,
         retain: bool,
         gated: bool = False,
-        wanted: Callable[[Subscriber], bool] | None = None,
+        accepts: Callable[[Subscriber], bool] | None = None,
         blocks: Sequence[bytes] | None = None,
     ) -> None:
         node = self._node
@@ -345,16 +345,18 @@ class Publisher:
             refs,
             size=size,
             gated=gated,
-            origin=self.origin,
+            publisher=self.connection,
             blocks=blocks,
             published_retain=retain,
         )
         for targets, chosen in plan:
             batch = whole if chosen is None else whole.select(chosen)
-            self.send(targets if wanted is None else self._only(wanted, targets, batch), batch)
+            self.send(
+                targets if accepts is None else self._filter_targets(accepts, targets, batch), batch
+            )
         if withheld and refs:
             self._tell_denied(withheld, refs)
-        if not gated and wanted is None and self._has_birth(topics):
+        if not gated and accepts is None and self._has_birth(topics):
             self._keep_births(topics, payloads)
 
     def _tell_denied(self, withheld: Sequence[_Chosen], refs: Sequence[Position]) -> None:
@@ -377,16 +379,18 @@ class Publisher:
             else:
                 node.drop_denied(subscriber.session, missed, subscriber.filter)
 
-    def _only(
-        self, wanted: Callable[[Subscriber], bool], targets: Sequence[Subscriber], batch: Batch
+    def _filter_targets(
+        self, accepts: Callable[[Subscriber], bool], targets: Sequence[Subscriber], batch: Batch
     ) -> list[Subscriber]:
         """Return the subscribers who may have a batch; have it recorded that others get none."""
         chosen: list[Subscriber] = []
         for target in targets:
-            if wanted(target):
+            if accepts(target):
                 chosen.append(target)
             elif batch.qos and target.qos:
-                for event in dropped(target.session, "other_prefix", batch.refs, target.filter):
+                for event in dropped(
+                    target.session, "other_prefix", batch.positions, target.filter
+                ):
                     self._node.emit(event)
                 self._node.count_dropped("other_prefix", len(batch), client=target.session)
         return chosen
@@ -406,7 +410,7 @@ class Publisher:
                 packet = Publishes(0, retain=True)
                 packet.topics.append(certificate)
                 packet.payloads.append(payload)
-                self._take_effect(packet)
+                self._publish_now(packet)
 
     def _plan(self, topics: Sequence[bytes]) -> tuple[list[_Chosen], list[_Chosen]]:
         """Return who gets which messages, and who may not have which that subscribed to them."""
@@ -484,8 +488,8 @@ class Publisher:
 
     def _count_caused(self, deliveries: int) -> None:
         """Count deliveries, and messages that are withheld, as work that the client causes."""
-        if self.origin is not None:
-            self.origin.caused += deliveries
+        if self.connection is not None:
+            self.connection.caused += deliveries
             self._node.router.deliveries += deliveries
 
 

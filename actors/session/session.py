@@ -21,15 +21,13 @@ import structlog
 from actors.kernel import Failed, LoopActor
 from actors.node.read_pause import ReadPause
 from actors.session import decisions
-from actors.session.delivery import Delivery
-from actors.session.lifecycle import SessionLifecycle
-from actors.session.messages import (
+from actors.session.actor_messages import (
     NEXT_TURN,
     SAME_TURN,
     AckCheck,
     Attach,
+    ContinueSending,
     Detached,
-    GoOnSending,
     Kick,
     Loaded,
     Outgoing,
@@ -37,6 +35,8 @@ from actors.session.messages import (
     Remove,
     Writable,
 )
+from actors.session.delivery import Delivery
+from actors.session.lifecycle import SessionLifecycle
 from actors.session.packet_handler import PacketHandler
 from actors.session.publisher import Publisher
 from actors.session.subscription import Subscription
@@ -51,14 +51,14 @@ from projections.state import SessionState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from actors.session.context import NodeContext
-    from actors.session.ports import ClientConnection
+    from actors.session.interfaces import ClientConnection
+    from actors.session.node_context import NodeContext
 
 _log = structlog.get_logger("foldmq")
 
 _ENDS_REST: Final = frozenset({Attach, Detached, Kick, Remove})
 """What a session is told that does not wait until its client may change subscriptions again."""
-_GO_ON: Final = object()
+_CONTINUE: Final = object()
 """Told to itself by a session that is to do the next part of longer work."""
 
 
@@ -71,8 +71,8 @@ class Session(LoopActor):
         "_node",
         "_packets",
         "_recorded",
+        "_stash",
         "_subscriptions",
-        "_unhandled",
         "_work",
         "connection",
         "last_active",
@@ -93,7 +93,7 @@ class Session(LoopActor):
         publisher = Publisher(node, name)
         self._packets = PacketHandler(node, self, delivery, publisher, subscriptions)
         self._lifecycle = SessionLifecycle(node, self, delivery, publisher, subscriptions)
-        self._unhandled: list[Any] = []
+        self._stash: list[Any] = []
         self._work: Iterator[object] | None = None
         """Longer work of which a part is left."""
         self._recorded: list[tuple[Event, Position, int]] | None = None
@@ -126,14 +126,14 @@ class Session(LoopActor):
             if type(message) is Outgoing:
                 self.record_unseen(message, 0)
             else:
-                self._unhandled.append(message)
+                self._stash.append(message)
             return
-        if message is _GO_ON:
-            self._go_on()
+        if message is _CONTINUE:
+            self._continue_work()
         elif self.occupied and type(message) not in (Loaded, Outgoing, Failed):
-            self._unhandled.append(message)
-            if self._subscriptions.resting and type(message) in _ENDS_REST:
-                self._go_on()
+            self._stash.append(message)
+            if self._subscriptions.throttled and type(message) in _ENDS_REST:
+                self._continue_work()
         else:
             self._handle(message)
 
@@ -159,7 +159,7 @@ class Session(LoopActor):
             and self._recorded is None
             and self.tap is None
             and not self.stopped
-            and not self._unhandled
+            and not self._stash
             and not self._delivery.loading
         )
 
@@ -178,60 +178,60 @@ class Session(LoopActor):
         """True while something longer goes on for which all but deliveries waits."""
         return self._work is not None or self._delivery.loading
 
-    def begin(self, work: Iterator[object]) -> None:
+    def begin_work(self, work: Iterator[object]) -> None:
         """Do longer work: its first part now."""
         for rest in work:
             self._work = work
             if self.connection is not None:
                 self.connection.pause(ReadPause.WORK)
             if rest is NEXT_TURN:
-                self.kernel.later(self, _GO_ON)
+                self.kernel.later(self, _CONTINUE)
             elif rest is SAME_TURN:
-                self.kernel.tell(self, _GO_ON)
+                self.kernel.tell(self, _CONTINUE)
             else:
-                self._node.timers.remind(cast("float", rest), self._go_on_later)
+                self._node.timers.remind(cast("float", rest), self._continue_work_later)
             return
 
-    def handle_next(self, message: Any) -> None:
+    def stash_first(self, message: Any) -> None:
         """Handle a message before all that waits."""
-        self._unhandled.insert(0, message)
+        self._stash.insert(0, message)
 
-    def _go_on_later(self) -> None:
-        self.kernel.later(self, _GO_ON)
+    def _continue_work_later(self) -> None:
+        self.kernel.later(self, _CONTINUE)
 
-    def _go_on(self) -> None:
+    def _continue_work(self) -> None:
         """Do the next part of longer work; after the last one, what waited for it."""
         work, self._work = self._work, None
         if work is not None:
-            self.begin(work)
-        self._catch_up()
+            self.begin_work(work)
+        self._unstash()
 
-    def _catch_up(self) -> None:
+    def _unstash(self) -> None:
         """Handle what waited, each in a turn of its own."""
         if self.stopped or self.occupied:
             return
-        if self._unhandled:
-            self._handle(self._unhandled.pop(0))
-            if self._unhandled and not self.stopped and not self.occupied:
-                self.begin(iter((NEXT_TURN,)))
-        if self.stopped or self.occupied or self._unhandled:
+        if self._stash:
+            self._handle(self._stash.pop(0))
+            if self._stash and not self.stopped and not self.occupied:
+                self.begin_work(iter((NEXT_TURN,)))
+        if self.stopped or self.occupied or self._stash:
             return
         if self.connection is not None:
             self.connection.resume(ReadPause.WORK)
             if self.state.queued:
-                self._delivery.drain()
+                self._delivery.send_queued()
 
-    def on_part(self, seconds: float) -> None:
+    def on_part_done(self, seconds: float) -> None:
         """Hear how long a part of longer work took; the next one is shorter or longer."""
         if self.connection is not None:
-            self.connection.on_part(seconds)
+            self.connection.on_part_done(seconds)
 
     def at_once(self, most: int) -> int:
         """Return how much of something is done in one turn, at the pace of the client."""
         connection = self.connection
         return most if connection is None else max(1, int(most * connection.pace))
 
-    def on_undelivered(self, messages: list[Any]) -> None:
+    def on_dead_letters(self, messages: list[Any]) -> None:
         """Give what came after the session was passivated to the one that takes its place."""
         self._node.directory.redirect(self.name, messages)
 
@@ -252,7 +252,7 @@ class Session(LoopActor):
         if subscriber.actor is failed:
             subscriber.actor = None
             if self.connection is not None:
-                self._subscriptions.start(subscriber)
+                self._subscriptions.start_actor(subscriber)
         self.to_deliver = failed.outgoings(message)
         while self.to_deliver:
             self._handle(self.to_deliver[0])
@@ -271,14 +271,14 @@ class Session(LoopActor):
 
     def _on_writable(self, message: Writable) -> None:
         if message.connection is self.connection:
-            self._delivery.drain()
+            self._delivery.send_queued()
 
     def _on_loaded(self, message: Loaded) -> None:
         self._delivery.loaded(message.found)
-        self._catch_up()
+        self._unstash()
 
-    def _on_go_on_sending(self, _message: GoOnSending) -> None:
-        self._delivery.go_on()
+    def _on_continue_sending(self, _message: ContinueSending) -> None:
+        self._delivery.continue_sending()
 
     def _on_ack_check(self, _message: AckCheck) -> None:
         self._delivery.check_acks()
@@ -298,7 +298,7 @@ class Session(LoopActor):
     def record_unseen(self, outgoing: Outgoing, start: int) -> None:
         """Record as queued what a session without a state is to deliver, from ``start`` on."""
         subscriber, batch, qos = outgoing
-        refs = batch.refs[start:]
+        refs = batch.positions[start:]
         if not qos or not refs or subscriber.ended or self._recorded is None:
             return
         payloads = batch.payloads[start:]
@@ -317,26 +317,26 @@ class Session(LoopActor):
             for event, at, time_ms in recorded or ():
                 if sequence_of(at) > last:
                     self._node.state.apply(event, at, time_ms)
-        put_off, self._unhandled = self._unhandled, []
-        for message in (*first, *put_off):
+        stashed, self._stash = self._stash, []
+        for message in (*first, *stashed):
             self.kernel.tell(self, message)
 
     def on_failure(self, *_exc_info: object) -> None:
         """Have a successor put in place at once: nobody must tell the dead."""
-        self._delivery.let_publishers_go()
+        self._delivery.release_publishers()
         if self._lifecycle.attaching is not None:
             self._lifecycle.attaching.abort("session_failed")
         self._node.directory.on_session_failure(self)
 
-    def dispose(self) -> None:
+    def release(self) -> None:
         """Let go of what refers back to this actor, which ended: no work for the collector."""
         self._delivery.forget()
         self._work = None
         del self._delivery, self._lifecycle, self._packets, self._subscriptions
 
-    def unfinished(self) -> list[Any]:
+    def drain_stash(self) -> list[Any]:
         """Return what the session had been told and put off: for its successor."""
-        unhandled, self._unhandled = self._unhandled, []
+        unhandled, self._stash = self._stash, []
         return unhandled
 
     def recorded_of(self, outgoing: Outgoing) -> int:
@@ -347,6 +347,6 @@ class Session(LoopActor):
         Writable: _on_writable,
         Loaded: _on_loaded,
         AckCheck: _on_ack_check,
-        GoOnSending: _on_go_on_sending,
+        ContinueSending: _on_continue_sending,
         Failed: _on_failed,
     }

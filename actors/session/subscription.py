@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pykka
 
 from actors.kernel import LoopActor
-from actors.session.messages import Batch, Outgoing, Regrant, Withheld
+from actors.session.actor_messages import Batch, ChangeQos, Outgoing, Withheld
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,14 +63,14 @@ class Subscription(LoopActor):
         if type(message) is Batch:
             self.matched += len(message)
             self._forward(message)
-        elif type(message) is Regrant:
+        elif type(message) is ChangeQos:
             self.granted = message.qos
         elif type(message) is Withheld:
             self._record_withheld(message)
         else:
             self._replay(message)
 
-    def on_undelivered(self, messages: list[Any]) -> None:
+    def on_dead_letters(self, messages: list[Any]) -> None:
         """Forward what matched before the subscription ended: it was published before."""
         for message in messages:
             self.on_receive(message)
@@ -86,7 +86,7 @@ class Subscription(LoopActor):
         for told in (failed.message, *failed.unseen):
             if isinstance(told, Batch):
                 found.append(self.outgoing(told))
-            elif isinstance(told, Regrant):
+            elif isinstance(told, ChangeQos):
                 self.granted = told.qos
             elif isinstance(told, Withheld):
                 self._record_withheld(told)
@@ -99,7 +99,7 @@ class Subscription(LoopActor):
         try:
             self.session.kernel.tell(self.session, outgoing)
         except pykka.ActorDeadError:
-            self.session.on_undelivered([outgoing])
+            self.session.on_dead_letters([outgoing])
 
     def _record_withheld(self, message: Withheld) -> None:
         self.session.drop_denied(self._subscriber.filter, message.refs)

@@ -7,9 +7,9 @@ from collections import Counter
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from actors.limits.subscription_rate import Changes
+from actors.limits.subscription_rates import SubscriptionRate
 from actors.session import decisions
-from actors.session.messages import NEXT_TURN, SAME_TURN, Regrant
+from actors.session.actor_messages import NEXT_TURN, SAME_TURN, ChangeQos
 from actors.session.subscription import Subscription
 from protocol.mqtt import FAILURE, SUBSCRIBE_FAILURE, ReasonCode, suback, unsuback
 from protocol.mqtt5 import RETAIN_HANDLING, SHARE, answers
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from actors.kernel import LoopActor
     from actors.routing.router import Subscriber
-    from actors.session.context import NodeContext
-    from actors.session.ports import ClientConnection
+    from actors.session.interfaces import ClientConnection
+    from actors.session.node_context import NodeContext
     from actors.session.session import Session
     from projections.state import RetainedMessage
     from protocol.mqtt import Subscribe, Unsubscribe
@@ -38,13 +38,13 @@ _BURST: Final = 10_000
 class SubscriptionHandler:
     """Changes the subscriptions of one session; starts and stops their actors."""
 
-    __slots__ = ("_changes", "_node", "_session", "resting")
+    __slots__ = ("_changes", "_node", "_session", "throttled")
 
     def __init__(self, node: NodeContext, session: Session) -> None:
         self._node = node
         self._session = session
-        self._changes = Changes()
-        self.resting = False
+        self._changes = SubscriptionRate()
+        self.throttled = False
         """The client changed too many subscriptions, and waits."""
 
     def subscribe(self, connection: ClientConnection, packet: Subscribe) -> Iterator[object]:
@@ -77,7 +77,7 @@ class SubscriptionHandler:
                         yield from self._replay(subscriber)
             at = stop
             changes += len(begun)
-        yield from self._rest(changes)
+        yield from self._throttle(changes)
 
     def _granted_at_once(self, filters: Sequence[str]) -> int:
         """Return how many filters are granted in one turn: one that matches much is alone."""
@@ -137,9 +137,9 @@ class SubscriptionHandler:
             session.name, topic_filter, granted.qos, connection.access, granted.options
         )
         known = subscriber.actor is not None
-        actor = self.start(subscriber)
+        actor = self.start_actor(subscriber)
         if known:
-            session.kernel.tell(actor, Regrant(granted.qos))
+            session.kernel.tell(actor, ChangeQos(granted.qos))
         return subscriber
 
     def _replay(self, subscriber: Subscriber) -> Iterator[object]:
@@ -149,12 +149,12 @@ class SubscriptionHandler:
         is published in between.
         """
         session = self._session
-        node, actor = self._node, self.start(subscriber)
-        guard, denied = subscriber.guard, []
+        node, actor = self._node, self.start_actor(subscriber)
+        acl, denied = subscriber.acl, []
         long = self._matches_much(subscriber.filter)
         found: list[RetainedMessage] = []
         for number, message in enumerate(node.state.retained.matching(subscriber.filter), 1):
-            if guard is None or guard.may_read(message.topic):
+            if acl is None or acl.may_read(message.topic):
                 found.append(message)
             elif message.qos:
                 denied.append(message.ref)
@@ -167,7 +167,7 @@ class SubscriptionHandler:
                 found = []
         self._tell_retained(actor, found)
         if subscriber.filter.startswith("$SYS/"):
-            present = node.system_topics.retained(subscriber.filter, guard)
+            present = node.system_topics.retained(subscriber.filter, acl)
             if present is not None:
                 session.kernel.tell(actor, present)
 
@@ -191,7 +191,7 @@ class SubscriptionHandler:
             for topic_filter in some:
                 subscriber = self._node.router.unsubscribe(session.name, topic_filter)
                 if subscriber is not None:
-                    self.stop((subscriber,))
+                    self.stop_actors((subscriber,))
                     gone.append(topic_filter)
             for event in decisions.unsubscribe(session.state, gone):
                 session.emit(event)
@@ -200,9 +200,9 @@ class SubscriptionHandler:
                 removed.update(gone)
                 session.subscriptions_changed()
         session.answer(connection, _unsuback(connection, packet, removed))
-        yield from self._rest(changes)
+        yield from self._throttle(changes)
 
-    def _rest(self, changes: int) -> Iterator[object]:
+    def _throttle(self, changes: int) -> Iterator[object]:
         """Take nothing more from the client for a while if it changed too many subscriptions."""
         bounds = self._node.options.bounds
         now = self._node.clock.monotonic()
@@ -211,15 +211,15 @@ class SubscriptionHandler:
         )
         if wait:
             self._node.limits.refused.add("subscribe_rate", now, client=self._session.name)
-            self.resting = True
+            self.throttled = True
             yield wait
-            self.resting = False
+            self.throttled = False
 
-    def forget(self) -> None:
+    def remove_all(self) -> None:
         """Remove all subscriptions of the session."""
-        self.stop(self._node.router.remove_session(self._session.name))
+        self.stop_actors(self._node.router.remove_session(self._session.name))
 
-    def start(self, subscriber: Subscriber) -> LoopActor:
+    def start_actor(self, subscriber: Subscriber) -> LoopActor:
         """Return the actor of a subscription, started if it is not there."""
         session = self._session
         actor = subscriber.actor
@@ -229,7 +229,7 @@ class SubscriptionHandler:
             self._node.router.started(subscriber)
         return actor
 
-    def stop(self, subscribers: Sequence[Subscriber]) -> None:
+    def stop_actors(self, subscribers: Sequence[Subscriber]) -> None:
         """Stop what works for subscriptions."""
         actors = []
         for subscriber in subscribers:

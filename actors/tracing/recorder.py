@@ -20,7 +20,7 @@ from pykka.messages import _ActorStop
 
 from actors.connection.connection import Connection
 from actors.inspection.views import client_of
-from actors.session.messages import Attach, Packets
+from actors.session.actor_messages import Attach, Packets
 from actors.session.session import Session
 from actors.session.subscription import Subscription
 from actors.tracing import trace_lines as tracelines
@@ -28,13 +28,14 @@ from actors.tracing.actor_tap import ActorTap
 from actors.tracing.trace import AT_ONCE, End, Trace, add_lines
 from eventstore.format import MessagePublished, SessionSnapshot
 from protocol.mqtt import count_server_packets, read_server_packets
+from protocol.mqtt5 import read_answers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from actors.connection.admission import Admission
     from actors.kernel import LoopActor
-    from actors.session.context import NodeContext
+    from actors.session.node_context import NodeContext
     from eventstore.format import Event, Position
     from eventstore.log import OutputSink
 
@@ -352,7 +353,11 @@ class TraceRecorder:
             return
         room = min(AT_ONCE, max(trace.room() for trace in traces))
         at = 0
-        for packet, stop in islice(read_server_packets(data), room):
+        level5 = getattr(actor, "properties", None) is not None
+        found: Iterator[tuple[Any, int]] = (
+            read_answers(data) if level5 else read_server_packets(data)
+        )
+        for packet, stop in islice(found, room):
             self._say_packets(actor, traces, kind, packet, **more)
             at = stop
         left = count_server_packets(data, at, _COUNTED)

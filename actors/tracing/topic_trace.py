@@ -29,15 +29,15 @@ from eventstore.format import (
     count_runs,
     to_runs,
 )
-from protocol.mqtt import FilterTrie, read_server_packets
+from protocol.mqtt import FilterTrie, Publish, cut_payloads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from actors.kernel import LoopActor
     from actors.routing.router import Route
-    from actors.session.context import NodeContext
-    from actors.session.messages import Publication
+    from actors.session.actor_messages import Publication
+    from actors.session.node_context import NodeContext
     from actors.tracing.recorder import TraceRecorder
     from actors.tracing.trace import Trace
     from eventstore.format import Event, Position, Run
@@ -122,19 +122,24 @@ class TopicTrace:
             for line in self._routed(actor, publication, route, list(run))
         )
         groups = sum(1 for _ in groupby(chosen, lambda at: routes[publication.topics[at]]))
-        count = groups + (len(chosen) if publication.packets else 0)
+        count = groups + (0 if publication.refs else len(chosen))
         add_lines([self.trace], count, lines)
 
     def _routed(
         self, actor: LoopActor, publication: Publication, route: Route, chosen: list[int]
     ) -> Iterator[dict[str, Any]]:
         """Yield the lines about messages that go the same way."""
-        if publication.packets:
-            for at in chosen:
-                for publish, _ in read_server_packets(publication.packets[at]):
-                    for packet in tracelines.packet_objects(publish):
-                        yield self._line(actor, publication.session, "publish", packet)
         refs = publication.refs
+        if not refs:
+            payloads = publication.payloads or cut_payloads(
+                publication.packets, publication.topics, None
+            )
+            for at in chosen:
+                publish = Publish(
+                    publication.topics[at], payloads[at], publication.qos, False, False, 0
+                )
+                for packet in tracelines.packet_objects(publish):
+                    yield self._line(actor, publication.session, "publish", packet)
         targets = [
             {
                 "client": tracelines.short(target.session),

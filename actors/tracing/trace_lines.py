@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 from pykka.messages import _ActorStop
 
 from actors.kernel import Failed
-from actors.session.messages import (
+from actors.session.actor_messages import (
     Attach,
     Authenticated,
     Batch,
+    ChangeQos,
     Close,
     ConnectRequest,
     Detached,
     Loaded,
     Outgoing,
     Packets,
-    Regrant,
     Retry,
 )
 from eventstore.format import field_values, to_runs
@@ -31,14 +31,16 @@ from protocol.mqtt import (
     Acks,
     Connack,
     Connect,
+    Disconnect,
+    PacketType,
     Publish,
     Publishes,
     Suback,
     Subscribe,
     Unsuback,
     Unsubscribe,
-    read_server_packets,
 )
+from protocol.mqtt5 import Answer, SentMessage, message_properties
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -106,6 +108,14 @@ def packet_objects(packet: Any) -> Iterator[dict[str, Any]]:
     found: dict[str, Any] = {"type": type(packet).__name__.upper()}
     if isinstance(packet, Publish):
         found |= _publish(packet)
+    elif isinstance(packet, SentMessage):
+        found = {"type": "PUBLISH", **_publish(packet.publish)}
+        if packet.identifiers:
+            found["identifiers"] = list(packet.identifiers[:LISTED])
+        if packet.alias:
+            found["alias"] = packet.alias
+    elif isinstance(packet, Answer):
+        found = {"type": packet.kind.name, **_answer(packet)}
     elif isinstance(packet, Acks):
         found["type"] = packet.kind.name
         found |= {"packet_ids": to_runs(packet.packet_ids)[:LISTED], "count": len(packet)}
@@ -117,14 +127,7 @@ def packet_objects(packet: Any) -> Iterator[dict[str, Any]]:
 
 
 def _publishes(packet: Publishes) -> Iterator[dict[str, Any]]:
-    if packet.packets:
-        for raw in packet.packets:
-            for publish, _ in read_server_packets(raw):
-                yield from packet_objects(publish)
-        return
-    ids = packet.packet_ids or [0] * len(packet.topics)
-    for topic, payload, packet_id in zip(packet.topics, packet.payloads, ids, strict=True):
-        publish = Publish(topic, payload, packet.qos, packet.retain, packet.dup, packet_id)
+    for publish in packet:
         yield from packet_objects(publish)
 
 
@@ -136,7 +139,25 @@ def _publish(packet: Publish) -> dict[str, Any]:
         "packet_id": packet.packet_id or None,
         "topic": topic_text(packet.topic),
         **payload_fields(packet.payload),
+        **property_fields(packet.block),
     }
+
+
+def property_fields(block: bytes) -> dict[str, Any]:
+    """Return the properties of a message at level 5, where it has any."""
+    if not block:
+        return {}
+    found = message_properties(block)
+    correlation = found.correlation
+    texts = {
+        "payload_format": found.payload_format or None,
+        "expiry": found.expiry,
+        "content_type": None if found.content_type is None else short(found.content_type),
+        "response_topic": None if found.response_topic is None else short(found.response_topic),
+        "correlation": None if correlation is None else correlation[:PAYLOAD_LIMIT].hex(),
+        "user": [[short(name), short(value)] for name, value in found.user[:LISTED]] or None,
+    }
+    return {"properties": {name: value for name, value in texts.items() if value is not None}}
 
 
 def _connect(packet: Connect) -> dict[str, Any]:
@@ -158,9 +179,26 @@ def _connect(packet: Connect) -> dict[str, Any]:
     }
 
 
+def _answer(packet: Answer) -> dict[str, Any]:
+    """Return what a packet to a client at level 5 says, but for its properties."""
+    found: dict[str, Any] = {"reason": packet.reason}
+    if packet.packet_id:
+        found["packet_id"] = packet.packet_id
+    if packet.codes:
+        found |= {"codes": list(packet.codes[:LISTED]), "count": len(packet.codes)}
+    if packet.kind is PacketType.CONNACK:
+        found["session_present"] = packet.session_present
+    return found
+
+
 def _subscribe(packet: Subscribe) -> dict[str, Any]:
     shown = [[short(one), qos] for one, qos in packet.filters[:LISTED]]
-    return {"packet_id": packet.packet_id, "filters": shown, "count": len(packet.filters)}
+    more: dict[str, Any] = {}
+    if any(packet.options):
+        more["options"] = packet.options[:LISTED]
+    if packet.identifier:
+        more["identifier"] = packet.identifier
+    return {"packet_id": packet.packet_id, "filters": shown, "count": len(packet.filters), **more}
 
 
 def _unsubscribe(packet: Unsubscribe) -> dict[str, Any]:
@@ -174,6 +212,7 @@ def _suback(packet: Suback) -> dict[str, Any]:
 
 
 _PACKETS: dict[type, Callable[[Any], dict[str, Any]]] = {
+    Disconnect: lambda packet: {"reason": packet.reason} if packet.reason else {},
     Connect: lambda packet: {**_connect(packet), "password": packet.password is not None},
     Subscribe: _subscribe,
     Unsubscribe: _unsubscribe,
@@ -205,12 +244,8 @@ def _batch(batch: Batch) -> dict[str, Any]:
 
 
 def _messages(batch: Batch) -> Iterator[dict[str, Any]]:
-    for raw in batch.packets:
-        for publish, _ in read_server_packets(raw):
-            if isinstance(publish, Publish):
-                yield {"topic": topic_text(publish.topic), **payload_fields(publish.payload)}
     for at, (topic, payload) in enumerate(zip(batch.topics, batch.payloads, strict=True)):
-        place = {"position": batch.refs[at]} if at < len(batch.refs) else {}
+        place = {"position": batch.positions[at]} if at < len(batch.positions) else {}
         yield {**place, "topic": topic_text(topic), **payload_fields(payload)}
 
 
@@ -261,7 +296,7 @@ _MESSAGES_MADE: dict[type, Callable[[Any], dict[str, Any]]] = {
     Loaded: lambda message: {"count": len(message.found)},
     Outgoing: _outgoing,
     Packets: _packets,
-    Regrant: lambda message: {"qos": message.qos},
+    ChangeQos: lambda message: {"qos": message.qos},
     Retry: lambda message: {**_detached(message.message), "attempts": message.attempts},
     bytes: lambda message: {"size": len(message)},
 }

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from actors.connection.admission import Admission
     from actors.inspection.inspector import Handler
-    from actors.session.context import NodeContext
-    from actors.session.messages import Publication
+    from actors.session.actor_messages import Publication
+    from actors.session.node_context import NodeContext
     from eventstore.format import Event, Position
     from eventstore.log import OutputSink
 

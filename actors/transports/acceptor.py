@@ -44,7 +44,7 @@ class Acceptor:
 
     ``admit(address)`` says whether a connection may stay; one that may not is closed at once,
     before anything was made for it. ``address`` is the host; for a Unix socket it is empty.
-    ``make()`` gives the protocol of one that may. ``at_work()`` says whether others are kept
+    ``make()`` gives the protocol of one that may. ``busy_recently()`` says whether others are kept
     waiting meanwhile. Use: construct, :meth:`start`, :meth:`close`.
     """
 
@@ -54,13 +54,13 @@ class Acceptor:
         admit: Callable[[str], bool],
         make: Callable[[], asyncio.BaseProtocol],
         descriptors: Descriptors | None = None,
-        at_work: Callable[[], bool] = _nobody,
+        busy_recently: Callable[[], bool] = _nobody,
     ) -> None:
         self._listener = listener
         self._admit = admit
         self._make = make
         self._descriptors = descriptors or Descriptors()
-        self._at_work = at_work
+        self._busy_recently = busy_recently
         self._loop = asyncio.get_running_loop()
         self._taking: set[asyncio.Task[Any]] = set()
         self._closed = False
@@ -123,7 +123,7 @@ class Acceptor:
             if self._descriptors.last(client.fileno()):
                 self._pause("the rest is kept for the broker itself")
                 return
-        if self._at_work():
+        if self._busy_recently():
             self._loop.remove_reader(self._listener.fileno())
             self._due = self._loop.time() + _BREAK
             self._break = self._loop.call_later(_BREAK, self._end_break)

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from actors.kernel import give_way
+from actors.kernel import lower_thread_priority
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,7 +105,7 @@ def take_step(tls: ssl.SSLObject) -> Step:
     return Step(done, failure, time.thread_time() - began)
 
 
-class _Job(NamedTuple):
+class _HandshakeJob(NamedTuple):
     tls: ssl.SSLObject
     done: Callable[[Step], None]
     wanted: Callable[[], bool]
@@ -124,14 +124,14 @@ class Handshakes:
     def __init__(self, threads: int | None = None, waiting: int = 4096) -> None:
         threads = threads or max(1, min(_MOST_THREADS, (os.cpu_count() or 1) - 1))
         self.stats = TlsStats()
-        self.at_work: Callable[[], bool] = lambda: False
+        self.busy_recently: Callable[[], bool] = lambda: False
         """Says whether clients that are there have something to do; may be replaced."""
         self._threads = threads
         self._most_waiting = waiting
-        self._pool = ThreadPoolExecutor(threads, "tls", give_way)
+        self._pool = ThreadPoolExecutor(threads, "tls", lower_thread_priority)
         self._working = 0
-        self._begun: deque[_Job] = deque()
-        self._new: deque[_Job] = deque()
+        self._begun: deque[_HandshakeJob] = deque()
+        self._new: deque[_HandshakeJob] = deque()
         self._closed = False
         self._breathing = False
 
@@ -155,7 +155,7 @@ class Handshakes:
         """
         if self._closed or (new and len(self._new) >= self._most_waiting):
             return False
-        (self._new if new else self._begun).append(_Job(tls, done, wanted))
+        (self._new if new else self._begun).append(_HandshakeJob(tls, done, wanted))
         self._start()
         return True
 
@@ -181,16 +181,16 @@ class Handshakes:
                 self._working += 1
                 self._pool.submit(self._run, job, asyncio.get_running_loop())
 
-    def _run(self, job: _Job, loop: asyncio.AbstractEventLoop) -> None:
+    def _run(self, job: _HandshakeJob, loop: asyncio.AbstractEventLoop) -> None:
         """Work, in a thread."""
         step = take_step(job.tls)
         with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(self._finished, job, step, time.monotonic())
 
-    def _finished(self, job: _Job, step: Step, when: float) -> None:
+    def _finished(self, job: _HandshakeJob, step: Step, when: float) -> None:
         self._working -= 1
         self.stats.cpu_seconds += step.seconds
-        busy = self.at_work() or time.monotonic() - when > _LATE
+        busy = self.busy_recently() or time.monotonic() - when > _LATE
         if self._new and busy and not self._breathing:
             self._breathing = True
             asyncio.get_running_loop().call_later(_BREATH, self._breathed)

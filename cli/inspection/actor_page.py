@@ -34,12 +34,12 @@ _COUNTERS = ("messages_in", "messages_out", "bytes_in", "bytes_out")
 
 def run(flags: SourceFlags, which: str, *, full: bool, as_json: bool) -> None:
     """Print all of an actor, or of the session of a client; raises Refused for neither."""
-    asyncio.run(_Page(flags, full=full, as_json=as_json).actor(which))
+    asyncio.run(_ActorPageText(flags, full=full, as_json=as_json).actor(which))
 
 
 def run_session(flags: SourceFlags, client: str, *, full: bool, as_json: bool) -> None:
     """Print all of a session; raises Refused when there is none."""
-    asyncio.run(_Page(flags, full=full, as_json=as_json).session(client))
+    asyncio.run(_ActorPageText(flags, full=full, as_json=as_json).session(client))
 
 
 async def find_actor(broker: LiveBroker, which: str) -> dict[str, Any] | None:
@@ -99,7 +99,7 @@ def _joined(found: dict[str, Any], page: dict[str, Any]) -> dict[str, Any]:
     return {**joined, "actors": list(actors.values())}
 
 
-class _Page:
+class _ActorPageText:
     """Asks for what is to be shown, and shows it."""
 
     def __init__(self, flags: SourceFlags, *, full: bool, as_json: bool) -> None:

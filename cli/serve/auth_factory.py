@@ -11,7 +11,7 @@ from actors.authn.callout import Callout, CalloutOptions
 from actors.authn.chain import AuthenticatorChain
 from actors.authn.jwt_keys import load_keys
 from actors.authn.jwt_tokens import TokenOptions, Tokens
-from actors.authn.login_backoff import JailOptions, LoginBackoff
+from actors.authn.login_backoff import BackoffOptions, LoginBackoff
 from actors.authn.passwords import PasswordFile
 from actors.authz import rules_file
 from actors.authz.rules import Permissions
@@ -41,7 +41,7 @@ class Access:
         """``nats`` says how to connect to where logins are asked about."""
         self._node = node
         self._nats = nats
-        self._jail = LoginBackoff(jail_options(settings), time.monotonic)
+        self._backoff = LoginBackoff(backoff_options(settings), time.monotonic)
         self._chain: AuthenticatorChain | None = None
 
     def authenticator(self, settings: Settings) -> AuthenticatorChain:
@@ -58,7 +58,7 @@ class Access:
         )
         made = AuthenticatorChain(
             found,
-            jail=self._jail,
+            backoff=self._backoff,
             counts=self._chain.counts if self._chain is not None else None,
         )
         self._chain = made
@@ -66,7 +66,7 @@ class Access:
 
     def reloaded(self, settings: Settings) -> None:
         """Apply new settings to the login lockout."""
-        self._jail.options = jail_options(settings)
+        self._backoff.options = backoff_options(settings)
 
     def _callout(self, settings: Settings) -> Callout | None:
         if settings.auth_subject is None or self._nats is None:
@@ -90,9 +90,9 @@ def _claimed(settings: Settings) -> bool:
     return settings.permissions is None and not settings.bridge_user_map and not certified
 
 
-def jail_options(settings: Settings) -> JailOptions:
+def backoff_options(settings: Settings) -> BackoffOptions:
     """Return what gets failed logins jailed."""
-    return JailOptions(
+    return BackoffOptions(
         failures=settings.login_failures,
         address_failures=settings.login_failures_per_address,
         window=settings.login_jail,

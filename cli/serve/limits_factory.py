@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final
 
-from actors.options.limit_options import LimitOptions, Quota
+from actors.configuration.limit_options import LimitOptions, Quota
 
 if TYPE_CHECKING:
     from cli.settings import Settings

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from actors.configuration.limit_options import Quota
 from actors.connection.listener import ListenerOptions
-from actors.options.limit_options import Quota
 from actors.transports.acceptor import listening_socket
 from actors.transports.handshakes import Handshakes
 from actors.transports.stack import StackOptions

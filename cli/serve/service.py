@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import structlog
 
 from actors.broker import Broker
-from actors.kernel import SystemClock, come_soon
+from actors.configuration.bridge_options import BridgeOptions
+from actors.configuration.broker_options import BrokerOptions
+from actors.kernel import SystemClock, set_short_time_slice
 from actors.maintenance.attestation import Attestor, subject_of
 from actors.node.counters import watch_loop
-from actors.options.bridge_options import BridgeOptions
-from actors.options.broker_options import Options
 from cli.common import logging_setup, trim
 from cli.logsource import Store, answer_requests, check_files, fit, nats_tls, open_store
 from cli.monitoring import HttpMonitor, Notifier, serve_inspector
@@ -77,7 +77,7 @@ def run(flags: dict[str, object], config: Path | None) -> None:
     def reread() -> Settings:
         return load(flags, os.environ, config)
 
-    come_soon()  # before the NATS server is started, which is to come as soon
+    set_short_time_slice()  # before the NATS server is started, which is to come as soon
     with asyncio.Runner(loop_factory=loop_factory(settings.event_loop)) as runner:
         try:
             runner.run(Service(settings, reread, _refused_before()).run())
@@ -122,7 +122,7 @@ def loop_factory(choice: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def make_options(settings: Settings, node: str, largest: int, key: bytes = b"") -> Options:
+def make_options(settings: Settings, node: str, largest: int, key: bytes = b"") -> BrokerOptions:
     """Return the broker's part of the settings for a log that takes records of ``largest`` bytes.
 
     ``key`` is that of the pseudonyms of clients; empty: there are none. The settings are those
@@ -130,10 +130,10 @@ def make_options(settings: Settings, node: str, largest: int, key: bytes = b"") 
     """
     values: dict[str, Any] = {
         field.name: getattr(settings, field.name)
-        for field in dataclasses.fields(Options)
+        for field in dataclasses.fields(BrokerOptions)
         if field.name in Settings.model_fields
     }
-    options = Options(node=node, **values)
+    options = BrokerOptions(node=node, **values)
     max_connections = affordable_connections(settings)
     return dataclasses.replace(
         options,

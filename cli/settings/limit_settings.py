@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from actors.options.limit_options import LimitOptions
+from actors.configuration.limit_options import LimitOptions
 from cli.settings.setting_types import Seconds, Size
 
 _DEFAULTS = LimitOptions()

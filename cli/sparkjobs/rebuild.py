@@ -17,7 +17,7 @@ _PAYLOAD_LIMIT = 40
 
 
 @dataclass(frozen=True, slots=True)
-class _View:
+class _StateView:
     """How a projection is printed."""
 
     noun: str
@@ -64,7 +64,7 @@ _SINCE = Column("since", _since, wide=True)
 _PAYLOAD: Column[Row] = Column("payload", _payload, ready=True)
 
 _VIEWS = {
-    "sessions": _View(
+    "sessions": _StateView(
         "session",
         ("node", "session"),
         (
@@ -79,7 +79,7 @@ _VIEWS = {
             _size("bytes", "queued_bytes"),
         ),
     ),
-    "retained": _View(
+    "retained": _StateView(
         "retained message",
         ("node", "topic"),
         (
@@ -91,7 +91,7 @@ _VIEWS = {
             _PAYLOAD,
         ),
     ),
-    "pending": _View(
+    "pending": _StateView(
         "packet identifier",
         ("node", "session", "direction", "packet_id"),
         (
@@ -106,7 +106,7 @@ _VIEWS = {
             _FILTER,
         ),
     ),
-    "queues": _View(
+    "queues": _StateView(
         "queue",
         ("node", "session", "filter"),
         (
@@ -120,7 +120,7 @@ _VIEWS = {
             _SINCE,
         ),
     ),
-    "wills": _View(
+    "wills": _StateView(
         "will",
         ("node", "session"),
         (_NODE, _SESSION, _TOPIC, _QOS, _yes("retain", "retain"), _PAYLOAD),

@@ -34,7 +34,7 @@ def set_user(path: Path, user: str, password: bytes) -> bool:
     line = f"{user}:{passwords.HASHER.hash(password)}"
     with line_files.locked(path):
         content = _read_if_there(path)
-        known = user in passwords.parse(path, content)
+        known = user in passwords.parse_users(path, content)
         lines = line_files.lines_of(content)
         if known:
             lines = [line if _names(old, user) else old for old in lines]
@@ -52,7 +52,7 @@ def delete_user(path: Path, user: str) -> None:
     """
     with line_files.locked(path):
         content = passwords.read(path)
-        if user not in passwords.parse(path, content):
+        if user not in passwords.parse_users(path, content):
             raise ConfigError(f"{path} has no user {_quoted(user)}")
         line_files.write(
             path, [line for line in line_files.lines_of(content) if not _names(line, user)]
@@ -64,7 +64,7 @@ def list_users(path: Path) -> list[tuple[str, str]]:
 
     Raises PasswordFileError for a file that cannot be read or has a bad line.
     """
-    users = passwords.parse(path, passwords.read(path))
+    users = passwords.parse_users(path, passwords.read(path))
     return [(user, passwords.kind(stored)) for user, stored in users.items()]
 
 
@@ -76,10 +76,10 @@ def import_users(path: Path, source: Path) -> Imported:
     cannot be used or when others keep the file locked.
     """
     advice = "a password that is not hashed yet: run mosquitto_passwd -U on a copy"
-    theirs = passwords.parse(source, passwords.read(source), advice)
+    theirs = passwords.parse_users(source, passwords.read(source), advice)
     with line_files.locked(path):
         content = _read_if_there(path)
-        ours = passwords.parse(path, content)
+        ours = passwords.parse_users(path, content)
         for user in theirs:
             problem = passwords.user_name_problem(user)
             if problem:

@@ -4,7 +4,7 @@ One ``Decoder`` belongs to one connection, ``PublishEncoder`` encodes a batch on
 receivers. ``docs/architecture.md`` and the module ``decoder`` say how.
 """
 
-from protocol.mqtt.control_packets import MQTT_3_1, MQTT_3_1_1, MQTT_5
+from protocol.mqtt.connect_subscribe_decoder import MQTT_3_1, MQTT_3_1_1, MQTT_5
 from protocol.mqtt.decoder import MAX_CONNECT_SIZE, Decoder
 from protocol.mqtt.encoder import (
     DISCONNECT,
@@ -39,7 +39,7 @@ from protocol.mqtt.packets import (
     cut_payloads,
 )
 from protocol.mqtt.protocol_error import ProtocolError
-from protocol.mqtt.publish_runs import (
+from protocol.mqtt.publish_decoder import (
     ALIKE,
     RUN,
     count_alike,
@@ -59,7 +59,7 @@ from protocol.mqtt.reason_codes import (
     connect_code,
 )
 from protocol.mqtt.remaining_length import encode_length, read_length
-from protocol.mqtt.server_packets import (
+from protocol.mqtt.server_packet_decoder import (
     Connack,
     Pingresp,
     ServerPacket,

@@ -5,7 +5,7 @@ packet. The first byte alone decides whether a packet is legal at this point of 
 ``_legal`` is the set of first bytes that are. Next come the Remaining Length and the limit on the
 size, so that a packet that is too large is refused before its body is kept. Once a packet is
 complete it goes to the parser of its kind; PUBLISH and acknowledgements go to
-``protocol.mqtt.publish_runs``, which reads as many as follow one another.
+``protocol.mqtt.publish_decoder``, which reads as many as follow one another.
 
 The level that a CONNECT names decides how the packets after it are read. MQTT 3.1 and 3.1.1 are
 read here; a client at level 5 gets a reader of its own (``Level5``), if the decoder is given what
@@ -22,7 +22,7 @@ import sys
 from collections.abc import Callable
 from typing import Protocol
 
-from protocol.mqtt.control_packets import MQTT_3_1, MQTT_5, FilterReader, parse_connect
+from protocol.mqtt.connect_subscribe_decoder import MQTT_3_1, MQTT_5, FilterReader, parse_connect
 from protocol.mqtt.packets import (
     Acks,
     Connect,
@@ -35,7 +35,7 @@ from protocol.mqtt.packets import (
     Unsubscribe,
 )
 from protocol.mqtt.protocol_error import ProtocolError
-from protocol.mqtt.publish_runs import read_acks, read_publishes
+from protocol.mqtt.publish_decoder import read_acks, read_publishes
 from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt.remaining_length import read_length
 

@@ -1,7 +1,7 @@
 """What a server sends at level 5, read back from its bytes: for traces.
 
-As in ``protocol.mqtt.server_packets`` the bytes are those that the broker itself wrote, whole
-packets.
+As in ``protocol.mqtt.server_packet_decoder`` the bytes are those that the broker itself wrote,
+whole packets.
 """
 
 from __future__ import annotations

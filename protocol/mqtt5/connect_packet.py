@@ -15,7 +15,7 @@ from protocol.mqtt import (
     Will,
 )
 from protocol.mqtt5 import property_table as table
-from protocol.mqtt5.packet_fields import Fields, check_topic_name
+from protocol.mqtt5.packet_fields import FieldReader, check_topic_name
 from protocol.mqtt5.property_block import malformed, split_message_block, violation
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def parse_connect(body: bytes) -> Connect:
 
     Raises ``ProtocolError``; of a level above 5 nothing but the level is read.
     """
-    fields = Fields(body, "CONNECT")
+    fields = FieldReader(body, "CONNECT")
     name = fields.binary("protocol name", "MQTT-3.1.2-1")
     level = fields.byte("protocol level")
     if name != b"MQTT" or level != MQTT_5:
@@ -91,7 +91,7 @@ def _properties(values: Mapping[int, Value], user: UserProperties) -> ConnectPro
     )
 
 
-def _will(fields: Fields, flags: int) -> Will:
+def _will(fields: FieldReader, flags: int) -> Will:
     found = split_message_block(fields.block(), table.WILL)
     topic = fields.text("will topic", "MQTT-3.1.2-9")
     check_topic_name(topic, "CONNECT: will ")

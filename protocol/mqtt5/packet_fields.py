@@ -49,7 +49,7 @@ def read_frame(data: bytes, at: int) -> tuple[int, int] | None:
     return framed
 
 
-class Fields:
+class FieldReader:
     """Reads one field after the other; a field that runs over the end is a ``ProtocolError``."""
 
     __slots__ = ("_packet", "at", "body")

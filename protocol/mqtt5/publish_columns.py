@@ -1,7 +1,7 @@
 """PUBLISH at level 5 (section 3.3), many at a time.
 
-It is as in ``protocol.mqtt.publish_runs``, with two columns more: property blocks, and topics that
-a topic alias stands for. A run is one of packets that are alike in the Property Length too; its
+It is as in ``protocol.mqtt.publish_decoder``, with two columns more: property blocks, and topics
+that a topic alias stands for. A run is one of packets that are alike in the Property Length too; its
 blocks are cut with the other columns, and each different one is looked at once.
 
 Where no message of a batch has properties, it has no blocks. From the first alias on a batch is not

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from protocol.mqtt import FROM_CLIENTS, STATEMENTS, Acks, Auth, Disconnect, PacketType, count_alike
 from protocol.mqtt5 import property_table as table
-from protocol.mqtt5.packet_fields import Fields
+from protocol.mqtt5.packet_fields import FieldReader
 from protocol.mqtt5.property_block import malformed, violation
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _no_identifier(batch: Acks) -> ProtocolError:
 
 
 def _read_ack(body: bytes, batch: Acks) -> None:
-    fields = Fields(body, batch.kind.name)
+    fields = FieldReader(body, batch.kind.name)
     packet_id = fields.number("packet identifier")
     reason = 0 if fields.at_end() else fields.byte("reason code")
     if not fields.at_end():
@@ -99,7 +99,7 @@ def check_reason(kind: PacketType, reason: int) -> None:
 
 def parse_disconnect(body: bytes) -> Disconnect:
     """Parse a DISCONNECT (section 3.14); raises ``ProtocolError``."""
-    fields = Fields(body, "DISCONNECT")
+    fields = FieldReader(body, "DISCONNECT")
     if fields.at_end():
         return Disconnect()
     reason = fields.byte("reason code")
@@ -123,7 +123,7 @@ def parse_auth(body: bytes, method: str | None) -> Auth:
     """
     if method is None:
         raise violation("AUTH, and the CONNECT had no Authentication Method", "MQTT-4.12.0-7")
-    fields = Fields(body, "AUTH")
+    fields = FieldReader(body, "AUTH")
     if fields.at_end():
         raise violation("AUTH with reason code 0x00", STATEMENTS[PacketType.AUTH])
     reason = fields.byte("reason code")

@@ -6,7 +6,7 @@ import sys
 from typing import cast
 
 from protocol.mqtt import PacketType, Subscribe, TopicError, Unsubscribe, validate_topic_filter
-from protocol.mqtt5.packet_fields import SHARE, Fields
+from protocol.mqtt5.packet_fields import SHARE, FieldReader
 from protocol.mqtt5.property_block import malformed, violation
 from protocol.mqtt5.property_table import SUBSCRIPTION_IDENTIFIER
 
@@ -36,7 +36,7 @@ class SubscriptionReader:
 
     def __init__(self, body: bytes, kind: PacketType) -> None:
         self._kind = kind
-        fields = self._fields = Fields(body, kind.name)
+        fields = self._fields = FieldReader(body, kind.name)
         self.packet_id = fields.packet_id()
         values, self._user = fields.properties(kind)
         self.identifier = cast("int", values.get(SUBSCRIPTION_IDENTIFIER, 0))

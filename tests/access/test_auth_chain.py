@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from actors.authn.backends import backends
-from actors.authn.chain import JAILED, AuthenticatorChain
+from actors.authn.chain import LOCKED_OUT, AuthenticatorChain
 from actors.authn.credentials import AuthResult, Credentials, Verdict
-from actors.authn.login_backoff import JailOptions, LoginBackoff
+from actors.authn.login_backoff import BackoffOptions, LoginBackoff
 from actors.authn.passwords import PasswordFile
 
 HERE = "192.0.2.1"
@@ -23,12 +23,12 @@ AWAY = Verdict(AuthResult.UNAVAILABLE, reason="away")
 
 def made(
     *,
-    jail: LoginBackoff | None = None,
+    backoff: LoginBackoff | None = None,
     counts: Counter[tuple[str, str]] | None = None,
     **wanted: Any,
 ) -> AuthenticatorChain:
     """A chain of the backends that are wanted."""
-    return AuthenticatorChain(backends(**wanted), jail=jail, counts=counts)
+    return AuthenticatorChain(backends(**wanted), backoff=backoff, counts=counts)
 
 
 class Source:
@@ -51,7 +51,7 @@ class Source:
     def knows(self, username: str) -> bool:
         return username in self.users
 
-    def at_work(self, shown: Credentials) -> bool:
+    def verifying(self, shown: Credentials) -> bool:
         return self.begun
 
     def holds(self, verdict: Verdict) -> bool:
@@ -92,8 +92,8 @@ def login(username: str | None, password: bytes | None = b"right", **more: Any) 
     return Credentials(username, password, **{"address": HERE, **more})
 
 
-def jail(clock: Clock | None = None) -> LoginBackoff:
-    return LoginBackoff(JailOptions(failures=3, address_failures=10), clock or Clock())
+def backoff(clock: Clock | None = None) -> LoginBackoff:
+    return LoginBackoff(BackoffOptions(failures=3, address_failures=10), clock or Clock())
 
 
 async def decided(chain: AuthenticatorChain, shown: Credentials) -> Verdict:
@@ -210,17 +210,17 @@ def test_a_name_that_nobody_could_look_at(
 
 async def test_failures_jail_and_what_is_remembered_passes() -> None:
     clock, passwords = Clock(), Source("file", "ann", "bob")
-    guard = jail(clock)
-    chain = made(passwords=passwords, jail=guard)
+    guard = backoff(clock)
+    chain = made(passwords=passwords, backoff=guard)
     for _ in range(3):
         assert await decided(chain, login("ann", b"wrong")) == WRONG
     asked = len(passwords.asked)
-    assert chain.check_now(login("ann", b"right")) == JAILED
-    assert await chain.check(login("ann", b"right")) == JAILED
+    assert chain.check_now(login("ann", b"right")) == LOCKED_OUT
+    assert await chain.check(login("ann", b"right")) == LOCKED_OUT
     assert len(passwords.asked) == asked
     assert guard.refused == chain.counts["password", "jailed"] == 2
     # The same answer as to a wrong password.
-    assert JAILED.result is WRONG.result
+    assert LOCKED_OUT.result is WRONG.result
     passwords.remembered.add(("ann", b"right"))
     assert chain.check_now(login("ann", b"right")) == Verdict(AuthResult.ACCEPTED, "file:ann")
     assert (await decided(chain, login("bob"))).accepted
@@ -230,34 +230,34 @@ async def test_failures_jail_and_what_is_remembered_passes() -> None:
 
 
 async def test_bad_tokens_without_a_user_name_are_held_against_the_user_they_claim() -> None:
-    tokens, guard = Source("token", ""), jail()
-    chain = made(tokens=tokens, jail=guard)
+    tokens, guard = Source("token", ""), backoff()
+    chain = made(tokens=tokens, backoff=guard)
     forged, nameless = TOKEN + b"forged", TOKEN + b"nameless"
     tokens.claims = {forged: "eve", TOKEN: "ann"}
     for _ in range(3):
         assert await decided(chain, login("", forged)) == WRONG
-    assert await decided(chain, login("", forged)) == JAILED
-    assert await decided(chain, login("eve", TOKEN)) == JAILED
+    assert await decided(chain, login("", forged)) == LOCKED_OUT
+    assert await decided(chain, login("eve", TOKEN)) == LOCKED_OUT
     assert (await decided(chain, login("", TOKEN))).accepted
     # Tokens that name nobody have one jail of their own.
     for _ in range(3):
         assert await decided(chain, login("", nameless)) == WRONG
-    assert await decided(chain, login("", nameless)) == JAILED
+    assert await decided(chain, login("", nameless)) == LOCKED_OUT
     assert (await decided(chain, login("", TOKEN))).accepted
 
 
 async def test_a_jail_outlives_a_reload() -> None:
-    guard, counts = jail(), Counter[tuple[str, str]]()
-    chain = made(passwords=Source("file", "ann"), jail=guard, counts=counts)
+    guard, counts = backoff(), Counter[tuple[str, str]]()
+    chain = made(passwords=Source("file", "ann"), backoff=guard, counts=counts)
     for _ in range(3):
         await decided(chain, login("ann", b"wrong"))
-    chain = made(passwords=Source("file", "ann"), jail=guard, counts=counts)
-    assert chain.check_now(login("ann")) == JAILED
+    chain = made(passwords=Source("file", "ann"), backoff=guard, counts=counts)
+    assert chain.check_now(login("ann")) == LOCKED_OUT
     assert counts == {("password", "refused"): 3, ("password", "jailed"): 1}
 
 
 async def test_success_forgets_the_failures_before_it() -> None:
-    chain = made(passwords=Source("file", "ann"), jail=jail())
+    chain = made(passwords=Source("file", "ann"), backoff=backoff())
     for _ in range(3):
         for password in (b"wrong", b"wrong", b"right"):
             await decided(chain, login("ann", password))
@@ -267,7 +267,7 @@ async def test_success_forgets_the_failures_before_it() -> None:
 async def test_what_could_not_be_checked_is_no_failure() -> None:
     callout = Source("call", "ann")
     callout.down = True
-    chain = made(callout=callout, jail=jail())
+    chain = made(callout=callout, backoff=backoff())
     for _ in range(20):
         assert await decided(chain, login("ann")) == AWAY
     callout.down = False
@@ -276,7 +276,7 @@ async def test_what_could_not_be_checked_is_no_failure() -> None:
 
 
 async def test_refusals_that_are_remembered_count_as_well() -> None:
-    chain = made(callout=Source("call", at_once=True), jail=jail())
+    chain = made(callout=Source("call", at_once=True), backoff=backoff())
     for _ in range(3):
         assert chain.check_now(login("eve")) == WRONG
     assert chain.counts["callout", "refused"] == 3
@@ -285,7 +285,7 @@ async def test_refusals_that_are_remembered_count_as_well() -> None:
 async def test_what_waits_is_given_up_when_the_address_is_jailed() -> None:
     passwords = Source("file", "ann")
     passwords.gate.clear()
-    chain = made(passwords=passwords, jail=jail())
+    chain = made(passwords=passwords, backoff=backoff())
     storm = [
         asyncio.create_task(chain.check(login(f"user {number}", b"x"))) for number in range(40)
     ]
@@ -295,9 +295,9 @@ async def test_what_waits_is_given_up_when_the_address_is_jailed() -> None:
         await asyncio.sleep(0)
     # The first ten are decided: that is enough for the address.
     for number in range(10):
-        chain._jail.failed(HERE, f"other {number}")  # type: ignore[union-attr]
+        chain._backoff.failed(HERE, f"other {number}")  # type: ignore[union-attr]
     chain._give_up(login(None), everybody=True)
-    assert await asyncio.gather(*storm, *first) == [JAILED] * 43
+    assert await asyncio.gather(*storm, *first) == [LOCKED_OUT] * 43
     passwords.gate.set()
     assert (await other).accepted
     assert not chain._attempts
@@ -306,7 +306,7 @@ async def test_what_waits_is_given_up_when_the_address_is_jailed() -> None:
 async def test_a_storm_ends_with_the_last_failure_that_counts() -> None:
     passwords = Source("file", "ann")
     passwords.gate.clear()
-    chain = made(passwords=passwords, jail=jail())
+    chain = made(passwords=passwords, backoff=backoff())
     turn = asyncio.Semaphore(1)
 
     async def check(shown: Credentials) -> Verdict:
@@ -323,14 +323,14 @@ async def test_a_storm_ends_with_the_last_failure_that_counts() -> None:
     verdicts = await asyncio.gather(*storm)
     # One more may have been on its way when the third failed.
     assert verdicts.count(WRONG) in (3, 4)
-    assert verdicts.count(WRONG) + verdicts.count(JAILED) == 100
+    assert verdicts.count(WRONG) + verdicts.count(LOCKED_OUT) == 100
     assert len(passwords.asked) <= 4
 
 
 async def test_a_login_that_nobody_waits_for_is_given_up() -> None:
     passwords = Source("file", "ann")
     passwords.gate.clear()
-    chain = made(passwords=passwords, jail=jail())
+    chain = made(passwords=passwords, backoff=backoff())
     task = asyncio.create_task(chain.check(login("ann")))
     while not passwords.asked:  # noqa: ASYNC110 - a task that has to begin
         await asyncio.sleep(0)
@@ -359,24 +359,24 @@ async def settle() -> None:
 
 
 async def test_who_leaves_before_the_answer_has_guessed_all_the_same() -> None:
-    passwords, guard = Source("file", "ann"), jail()
+    passwords, guard = Source("file", "ann"), backoff()
     passwords.gate.clear()
     passwords.begun = True
-    chain = made(passwords=passwords, jail=guard)
+    chain = made(passwords=passwords, backoff=guard)
     await leave_early(chain, passwords, *[login("ann", b"%d" % number) for number in range(3)])
     assert not chain.counts, "nothing is known yet"
     passwords.gate.set()
     await settle()
     assert chain.counts == {("password", "refused"): 3}
     assert guard.jailed == 1
-    assert chain.check_now(login("ann")) == JAILED
+    assert chain.check_now(login("ann")) == LOCKED_OUT
     assert not chain._attempts
     assert not chain._alone
 
 
 async def test_who_leaves_before_the_answer_and_was_right_is_not_counted() -> None:
-    passwords, guard = Source("file", "ann"), jail()
-    chain = made(passwords=passwords, jail=guard)
+    passwords, guard = Source("file", "ann"), backoff()
+    chain = made(passwords=passwords, backoff=guard)
     for _ in range(2):
         await decided(chain, login("ann", b"wrong"))
     passwords.gate.clear()
@@ -390,10 +390,10 @@ async def test_who_leaves_before_the_answer_and_was_right_is_not_counted() -> No
 
 
 async def test_what_goes_on_alone_is_bounded_and_ends_with_the_jail() -> None:
-    passwords, guard = Source("file", "ann"), jail()
+    passwords, guard = Source("file", "ann"), backoff()
     passwords.gate.clear()
     passwords.begun = True
-    chain = made(passwords=passwords, jail=guard)
+    chain = made(passwords=passwords, backoff=guard)
     await leave_early(chain, passwords, *[login("ann", b"same")] * 150)
     (alone,) = chain._attempts.values()
     assert len(alone) == chain._alone == 100
@@ -408,7 +408,7 @@ async def test_a_jail_gives_up_what_goes_on_alone() -> None:
     passwords = Source("file", "ann")
     passwords.gate.clear()
     passwords.begun = True
-    chain = made(passwords=passwords, jail=jail())
+    chain = made(passwords=passwords, backoff=backoff())
     await leave_early(chain, passwords, login("ann", b"x"))
     chain._give_up(login("ann"), everybody=False)
     await settle()
@@ -430,8 +430,8 @@ async def test_a_hash_that_is_being_computed_counts_and_one_that_waits_is_given_
         return False
 
     monkeypatch.setattr(PasswordFile, "_verify", verify)
-    file, guard = PasswordFile({}, threads=1), jail()
-    chain = made(passwords=file, jail=guard)
+    file, guard = PasswordFile({}, threads=1), backoff()
+    chain = made(passwords=file, backoff=guard)
     first = asyncio.create_task(chain.check(login("ann", b"first")))
     await asyncio.to_thread(begun.acquire)
     others = [asyncio.create_task(chain.check(login("ann", b"%d" % n))) for n in range(20)]
@@ -448,8 +448,8 @@ async def test_a_hash_that_is_being_computed_counts_and_one_that_waits_is_given_
     assert verified == [b"first"]
     assert chain.counts == {("password", "refused"): 1}
     assert len(guard) == 2, "the user there, and the address"
-    assert not file.at_work(login("ann", b"first"))
-    assert not file._once._running
+    assert not file.verifying(login("ann", b"first"))
+    assert not file._single_flight._running
     chain.close()
 
 

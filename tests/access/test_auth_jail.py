@@ -8,7 +8,7 @@ from harness.anonymous import Anonymous
 from actors.authn.backends import backends
 from actors.authn.chain import AuthenticatorChain
 from actors.authn.credentials import Credentials, suspects
-from actors.authn.login_backoff import JailOptions, LoginBackoff, network
+from actors.authn.login_backoff import BackoffOptions, LoginBackoff, network
 
 HERE, THERE = "192.0.2.1", "198.51.100.7"
 
@@ -28,13 +28,13 @@ def clock() -> Clock:
     return Clock()
 
 
-def jail(clock: Clock, **options: float) -> LoginBackoff:
+def backoff(clock: Clock, **options: float) -> LoginBackoff:
     chosen = {"failures": 3, "address_failures": 6, "window": 60, "duration": 300, **options}
-    return LoginBackoff(JailOptions(**chosen), clock)  # type: ignore[arg-type]
+    return LoginBackoff(BackoffOptions(**chosen), clock)  # type: ignore[arg-type]
 
 
 def test_a_user_is_jailed_at_one_address(clock: Clock) -> None:
-    guard = jail(clock)
+    guard = backoff(clock)
     assert [guard.failed(HERE, "ann") for _ in range(3)] == [(), (), ("user",)]
     assert guard.holds(HERE, "ann")
     assert not guard.holds(HERE, "bob")
@@ -44,7 +44,7 @@ def test_a_user_is_jailed_at_one_address(clock: Clock) -> None:
 
 
 def test_it_ends_and_begins_anew(clock: Clock) -> None:
-    guard = jail(clock)
+    guard = backoff(clock)
     for _ in range(3):
         guard.failed(HERE, "ann")
     clock.now += 299
@@ -57,7 +57,7 @@ def test_it_ends_and_begins_anew(clock: Clock) -> None:
 
 
 def test_failures_count_within_the_window(clock: Clock) -> None:
-    guard = jail(clock)
+    guard = backoff(clock)
     guard.failed(HERE, "ann")
     guard.failed(HERE, "ann")
     clock.now += 60
@@ -67,7 +67,7 @@ def test_failures_count_within_the_window(clock: Clock) -> None:
 
 
 def test_a_success_is_for_the_user_alone(clock: Clock) -> None:
-    guard = jail(clock)
+    guard = backoff(clock)
     for name in "abcde":
         guard.failed(HERE, name)
         guard.succeeded(HERE, name)
@@ -78,27 +78,27 @@ def test_a_success_is_for_the_user_alone(clock: Clock) -> None:
 
 
 def test_a_user_and_the_address_at_once(clock: Clock) -> None:
-    guard = jail(clock, failures=6)
+    guard = backoff(clock, failures=6)
     assert [guard.failed(HERE, "ann") for _ in range(6)][-1] == ("user", "address")
 
 
 @pytest.mark.parametrize("which", ["failures", "address_failures"])
 def test_each_bound_can_be_off(clock: Clock, which: str) -> None:
-    guard = jail(clock, **{which: 0})
+    guard = backoff(clock, **{which: 0})
     jailed = [what for _ in range(50) for what in guard.failed(HERE, "ann")]
     assert jailed == ["address" if which == "failures" else "user"]
 
 
 def test_a_reload_keeps_who_is_jailed(clock: Clock) -> None:
-    guard = jail(clock)
+    guard = backoff(clock)
     for _ in range(3):
         guard.failed(HERE, "ann")
-    guard.options = JailOptions(failures=100, address_failures=100)
+    guard.options = BackoffOptions(failures=100, address_failures=100)
     assert guard.holds(HERE, "ann")
 
 
 def test_without_a_bound_for_users_everybody_is_released(clock: Clock) -> None:
-    guard = jail(clock)
+    guard = backoff(clock)
     for _ in range(6):
         guard.failed(HERE, "ann")
     guard.failed(HERE, "bob")
@@ -108,26 +108,26 @@ def test_without_a_bound_for_users_everybody_is_released(clock: Clock) -> None:
     assert guard.holds(HERE, "ann")
     assert guard.holds(HERE, "bob")  # the address is jailed
     assert guard.holds(THERE, "carl")
-    guard.options = JailOptions(failures=0, address_failures=6)
+    guard.options = BackoffOptions(failures=0, address_failures=6)
     assert not guard.holds(HERE, "ann")
     assert not guard.holds(HERE, "bob")
     assert not guard.holds(THERE, "carl")
     # Nothing is left from before when there is a bound again.
-    guard.options = JailOptions(failures=3, address_failures=6)
+    guard.options = BackoffOptions(failures=3, address_failures=6)
     assert guard.failed(HERE, "bob") == ()
 
 
 def test_without_a_bound_for_addresses_they_are_released(clock: Clock) -> None:
-    guard = jail(clock)
+    guard = backoff(clock)
     for _ in range(6):
         guard.failed(HERE, "ann")
-    guard.options = JailOptions(failures=3, address_failures=0)
+    guard.options = BackoffOptions(failures=3, address_failures=0)
     assert guard.holds(HERE, "ann")
     assert not guard.holds(HERE, "bob")
 
 
 def test_everybody_behind_a_unix_socket_has_the_same_address(clock: Clock) -> None:
-    guard = jail(clock)
+    guard = backoff(clock)
     found = [guard.failed("unix:/run/foldmq", f"user {number}") for number in range(20)]
     assert set(found) == {()}
     assert [guard.failed("unix:/run/foldmq", "ann") for _ in range(3)][-1] == ("user",)
@@ -135,7 +135,7 @@ def test_everybody_behind_a_unix_socket_has_the_same_address(clock: Clock) -> No
 
 
 def test_a_customer_with_many_ipv6_addresses_is_one(clock: Clock) -> None:
-    guard = jail(clock)
+    guard = backoff(clock)
     for number in range(6):
         guard.failed(f"2001:db8:1:2::{number}", "ann")
     assert guard.holds("2001:db8:1:2:ffff::1", "bob")
@@ -158,7 +158,7 @@ def test_network(address: str, expected: str) -> None:
 
 
 def test_memory_is_bounded_and_who_is_forgotten_first(clock: Clock) -> None:
-    guard = jail(clock, remembered=100, address_failures=0)
+    guard = backoff(clock, remembered=100, address_failures=0)
     for _ in range(3):
         guard.failed(HERE, "ann")
     for number in range(99):
@@ -171,7 +171,7 @@ def test_memory_is_bounded_and_who_is_forgotten_first(clock: Clock) -> None:
 
 
 def test_a_name_is_not_taken_for_another(clock: Clock) -> None:
-    guard = jail(clock, failures=1, address_failures=0)
+    guard = backoff(clock, failures=1, address_failures=0)
     guard.failed(HERE, "")
     assert not guard.holds(HERE, None)
     guard.failed(HERE, "\ud800")  # no text that could be encoded
@@ -179,7 +179,7 @@ def test_a_name_is_not_taken_for_another(clock: Clock) -> None:
 
 
 def test_who_failed_lately_is_suspect_by_name_or_by_address(clock: Clock) -> None:
-    guard = jail(clock)
+    guard = backoff(clock)
     assert not guard.suspects(HERE, "ann")
     guard.failed(HERE, "ann")
     assert guard.suspects(THERE, "ann")
@@ -194,7 +194,7 @@ def test_who_failed_lately_is_suspect_by_name_or_by_address(clock: Clock) -> Non
 
 
 def test_a_name_that_fails_everywhere_is_jailed_nowhere_else(clock: Clock) -> None:
-    guard = jail(clock)
+    guard = backoff(clock)
     for number in range(100):
         guard.failed(f"203.0.113.{number}", "ann")
     assert not guard.holds(HERE, "ann")
@@ -207,8 +207,8 @@ def test_an_authenticator_without_a_memory_suspects_nobody() -> None:
 
 
 def test_a_chain_suspects_whom_its_jail_suspects(clock: Clock) -> None:
-    guard = jail(clock)
-    chain = AuthenticatorChain(backends(), jail=guard)
+    guard = backoff(clock)
+    chain = AuthenticatorChain(backends(), backoff=guard)
     shown = Credentials("ann", b"x", address=HERE)
     assert not suspects(chain, shown)
     guard.failed(HERE, "bob")

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from actors.authn.fair_queue import FairQueue, Once
+from actors.authn.fair_queue import FairQueue, SingleFlight
 from actors.authn.workers import Workers
 
 
@@ -105,7 +105,7 @@ async def test_one_that_leaves_the_line_loses_no_turn() -> None:
 
 
 async def test_the_same_work_is_done_once() -> None:
-    once: Once[int] = Once()
+    once: SingleFlight[int] = SingleFlight()
     begun, go = 0, asyncio.Event()
 
     async def work() -> int:
@@ -126,7 +126,7 @@ async def test_the_same_work_is_done_once() -> None:
 
 
 async def test_work_nobody_waits_for_is_given_up_and_begun_anew() -> None:
-    once: Once[str] = Once()
+    once: SingleFlight[str] = SingleFlight()
     ends: list[str] = []
 
     async def work() -> str:
@@ -150,7 +150,7 @@ async def test_work_nobody_waits_for_is_given_up_and_begun_anew() -> None:
 
 
 async def test_an_error_reaches_all_who_wait() -> None:
-    once: Once[int] = Once()
+    once: SingleFlight[int] = SingleFlight()
 
     async def work() -> int:
         await asyncio.sleep(0)

@@ -242,7 +242,7 @@ async def test_a_storm_from_one_address_does_not_delay_another(
 
 def test_file_with_comments_and_blank_lines(path: Path) -> None:
     path.write_text(f"# users\n\nann:{hashed(b'a')}\r\n   \nbob:{PBKDF2}\nold:{SHA512}")
-    assert list(passwords.parse(path, passwords.read(path))) == ["ann", "bob", "old"]
+    assert list(passwords.parse_users(path, passwords.read(path))) == ["ann", "bob", "old"]
     file = PasswordFile.load(path)
     assert (file.user_count, file.knows("bob")) == (3, True)
     file.close()

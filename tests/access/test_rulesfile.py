@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 
 from actors.authz.rules import BRIDGE, Rule
-from actors.authz.rules_file import PermissionFileError, load, parse
+from actors.authz.rules_file import PermissionFileError, load, parse_rules
 
 FILE = Path("/etc/foldmq/permissions.toml")
 GOOD = """
@@ -38,7 +38,7 @@ GOOD = """
 def read(text: str) -> str:
     """The error for a text."""
     with pytest.raises(PermissionFileError) as caught:
-        parse(FILE, dedent(text))
+        parse_rules(FILE, dedent(text))
     message = str(caught.value)
     assert caught.value.exit_code == 78
     assert message.startswith(str(FILE))
@@ -48,7 +48,7 @@ def read(text: str) -> str:
 
 
 def test_a_file() -> None:
-    permissions = parse(FILE, dedent(GOOD))
+    permissions = parse_rules(FILE, dedent(GOOD))
     who = {
         "users": frozenset({"ann"}),
         "groups": frozenset({"ops"}),
@@ -74,7 +74,7 @@ def test_a_file() -> None:
 
 def test_lines_are_not_told_where_they_cannot_be_known() -> None:
     text = 'allow = [{both = ["a"]}]\n[[deny]]\nboth = ["""\n[[deny]]\n"""]\n'
-    assert [rule.where for rule in parse(FILE, text).rules] == [
+    assert [rule.where for rule in parse_rules(FILE, text).rules] == [
         f"{FILE}: [[allow]] 1",
         f"{FILE}: [[deny]] 1",
     ]
@@ -147,7 +147,7 @@ def test_the_files_in_the_documentation() -> None:
     text = (Path(__file__).parents[2] / "docs" / "permissions.md").read_text("utf-8")
     blocks = re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 2
-    first, bridge = (parse(Path("permissions.toml"), block) for block in blocks)
+    first, bridge = (parse_rules(Path("permissions.toml"), block) for block in blocks)
     pump, olga = first.access("pump7", (), "c"), first.access("olga", (), "c")
     told = [pump.explain("publish", "sensors/pump7/flow"), olga.explain("subscribe", "sensors/#")]
     told += [pump.explain("publish", "sensors/interlock/x")]

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.bridge.bridge_stats import BridgeStats
-from actors.bridge.flow import Flow, Leaving
+from actors.bridge.flow import Flow, OutgoingMessages
 from actors.bridge.flows import Flows
 from eventstore.log import StoredMessages
 from protocol.nats import parse_headers
@@ -73,7 +73,7 @@ class Server:
         raw = [topic.encode() for topic in topics]
         content = StoredMessages(0, raw, list(payloads), sum(map(len, payloads)))
         fields: dict[str, object] = {"qos": 0, "retain": False, **about}
-        leaving = Leaving("c", "", content=content, size=content.size, **fields)  # type: ignore[arg-type]
+        leaving = OutgoingMessages("c", "", content=content, size=content.size, **fields)  # type: ignore[arg-type]
         if len(set(topics)) > 1:
             leaving, _ = leaving.split()
         for topic in dict.fromkeys(topics):
@@ -296,7 +296,7 @@ def test_names_of_probes_cannot_be_guessed(server: Server) -> None:
     content = StoredMessages(0, [b"a"], [b""], 0)
     for topic in ("a", "b"):
         flow = Flow(topic, topic.encode(), topic.encode())
-        flows.send(flow, Leaving("c", "", 0, retain=False, content=content, size=0))
+        flows.send(flow, OutgoingMessages("c", "", 0, retain=False, content=content, size=0))
     flows.flush()
     names = [command.split(b" ")[2].removeprefix(INBOX) for command in written]
     assert len(set(names)) == 2
@@ -350,7 +350,7 @@ def test_a_connection_that_ends_between_the_parts_is_told_of(server: Server) -> 
     server.settle()
     server.up = False
     content = StoredMessages(0, [b"a"] * 500, [bytes(10_000)] * 500, 5_000_000)
-    leaving = Leaving("c", "", 0, retain=False, content=content, size=content.size)
+    leaving = OutgoingMessages("c", "", 0, retain=False, content=content, size=content.size)
     server.flows.send(server.flow("a"), leaving)
     server.up = True  # another one is there already: it is not to get the rest
     assert not server.flows.flush()

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from actors.bridge import host as module
-from actors.bridge.bridge import Down, Up
+from actors.bridge.bridge import Connected, Disconnected
 from actors.bridge.host import BridgeHost
-from actors.options.bridge_options import BridgeOptions
+from actors.configuration.bridge_options import BridgeOptions
 from eventstore.errors import BadNatsOptions, NatsUnavailable
 from eventstore.nats import ConnectionOptions
 from protocol.nats import Mapping
@@ -369,7 +369,7 @@ async def test_what_the_connection_tells(place: Place) -> None:
         tell["on_down"]()
         tell["on_up"]()
     tell["on_error"]("NATS at h: no")
-    assert [type(message) for message in place.actors[0].told] == [Down, Up] * 2
+    assert [type(message) for message in place.actors[0].told] == [Disconnected, Connected] * 2
     back = "bridge: connected to NATS again"
     assert place.log.lines == [back, back, "bridge: NATS at h: no"]
     await place.host.stop()

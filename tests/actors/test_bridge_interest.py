@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from actors.bridge.copies import Copies
+from actors.bridge.duplicates import DuplicateFilter
 from actors.bridge.interest import Interest
-from actors.options.bridge_options import BridgeOptions
+from actors.configuration.bridge_options import BridgeOptions
 from eventstore.nats import NatsMessage
 from protocol.nats import Mapping
 
@@ -340,7 +340,7 @@ def test_what_is_owed_is_not_kept_whole(server: Server) -> None:
 
 
 def test_copies_are_told_apart_by_all_that_they_say() -> None:
-    copies = Copies()
+    copies = DuplicateFilter()
     for number, parts in enumerate(
         [
             (b"a", b"", b"", b""),

@@ -63,7 +63,7 @@ class Recorder(LoopActor):
             self.journal.append((self.name, message))
         return f"got {message}"
 
-    def on_undelivered(self, messages: list[Any]) -> None:
+    def on_dead_letters(self, messages: list[Any]) -> None:
         self.undelivered += messages
 
 
@@ -200,7 +200,7 @@ def test_stopping_twice_stops_once(loop: Loop) -> None:
 
 def test_a_failing_on_undelivered_does_not_stop_the_kernel(loop: Loop) -> None:
     class Bad(Recorder):
-        def on_undelivered(self, messages: list[Any]) -> None:
+        def on_dead_letters(self, messages: list[Any]) -> None:
             raise ValueError("not now")
 
     parent, bad, other = Recorder(), Bad(), Recorder()
@@ -461,7 +461,7 @@ def test_what_is_put_off_comes_behind_all_that_is_told(loop: Loop) -> None:
     late, busy = Recorder(seen, "late"), Recorder(seen, "busy")
     for actor in (late, busy):
         loop.kernel.spawn(actor)
-    loop.kernel.put_off(late, 1)
+    loop.kernel.tell_low_priority(late, 1)
     loop.kernel.tell(busy, lambda _actor: loop.kernel.tell(busy, "more"))
     loop.run()
     assert [entry[0] for entry in seen if entry[0] in {"late", "busy"}][-1] == "late"
@@ -472,9 +472,9 @@ def test_what_is_told_to_somebody_put_off_keeps_its_order(loop: Loop) -> None:
     seen: list[Any] = []
     actor = Recorder(seen, "a")
     loop.kernel.spawn(actor)
-    loop.kernel.put_off(actor, 1)
+    loop.kernel.tell_low_priority(actor, 1)
     loop.kernel.tell(actor, 2)
-    loop.kernel.put_off(actor, 3)
+    loop.kernel.tell_low_priority(actor, 3)
     loop.run()
     assert [entry[1] for entry in seen] == [1, 2, 3]
 
@@ -510,7 +510,7 @@ class Slices:
 def test_of_what_is_put_off_a_turn_runs_a_slice() -> None:
     slices = Slices()
     for number, actor in enumerate(slices.actors):
-        slices.kernel.put_off(actor, number)
+        slices.kernel.tell_low_priority(actor, number)
     for turns in range(1, 11):
         assert slices.kernel.busy
         slices.turn()
@@ -522,7 +522,7 @@ def test_of_what_is_put_off_a_turn_runs_a_slice() -> None:
 def test_while_others_are_at_work_there_is_a_break_after_each_slice() -> None:
     slices = Slices(0.004)
     for number, actor in enumerate(slices.actors[:3]):
-        slices.kernel.put_off(actor, number)
+        slices.kernel.tell_low_priority(actor, number)
     other = slices.actors[9]
     slices.kernel.tell(other, "told")
     slices.turn()
@@ -556,11 +556,11 @@ def test_between_what_an_actor_puts_off_for_itself_others_come() -> None:
             slices.handled.append(message)
             slices.kernel.tell(other, "other")
             if (number := next(left, None)) is not None:
-                slices.kernel.again(self, number)
+                slices.kernel.reschedule(self, number)
 
     actor = Again()
     slices.kernel.spawn(actor)
-    slices.kernel.put_off(actor, "first")
+    slices.kernel.tell_low_priority(actor, "first")
     for turns in range(1, 7):
         slices.turn()
         assert slices.handled.count("other") == turns
@@ -574,8 +574,8 @@ def test_between_what_an_actor_puts_off_for_itself_others_come() -> None:
 def test_those_that_are_put_off_first_come_first() -> None:
     slices = Slices(0.004)
     stranger, known, other = slices.actors[:3]
-    slices.kernel.put_off(stranger, "stranger")
-    slices.kernel.put_off(known, "known", first=True)
+    slices.kernel.tell_low_priority(stranger, "stranger")
+    slices.kernel.tell_low_priority(known, "known", first=True)
     slices.kernel.tell(other, "told")
     slices.turn()
     assert slices.handled == ["told", "known"]
@@ -584,7 +584,7 @@ def test_those_that_are_put_off_first_come_first() -> None:
 def test_a_break_that_ends_late_makes_the_next_slice_longer() -> None:
     slices = Slices(0.001)
     for number, actor in enumerate(slices.actors[:6]):
-        slices.kernel.put_off(actor, number)
+        slices.kernel.tell_low_priority(actor, number)
     slices.kernel.tell(slices.actors[9], "told")
     slices.turn()
     assert slices.handled == ["told", 0]
@@ -707,7 +707,7 @@ def test_an_actor_hears_how_long_its_part_took_while_light_clients_are_about() -
             cut.kernel.tell(cut.actors[0], message)
             cut.now += 0.003
 
-        def on_part(self, seconds: float) -> None:
+        def on_part_done(self, seconds: float) -> None:
             heard.append(round(seconds, 6))
 
     worker = Worker()
@@ -743,7 +743,7 @@ def test_what_is_put_off_has_its_turn_although_all_parts_are_cut() -> None:
     worker = Worker()
     cut.kernel.spawn(worker)
     cut.kernel.later(worker, "part")
-    cut.kernel.put_off(stranger, "stranger")
+    cut.kernel.tell_low_priority(stranger, "stranger")
     for _ in range(20):
         cut.turn()
     assert "stranger" in cut.handled
@@ -764,7 +764,7 @@ def test_what_comes_between_has_its_turn_although_all_parts_are_cut() -> None:
     cut.kernel.later(worker, "part")
     cut.turn()
     cut.kernel.tell(light, "light")
-    cut.kernel.put_off(light, "light too")
+    cut.kernel.tell_low_priority(light, "light too")
     for _ in range(20):
         cut.turn()
     assert cut.handled.count("light") == cut.handled.count("light too") == 1
@@ -773,7 +773,7 @@ def test_what_comes_between_has_its_turn_although_all_parts_are_cut() -> None:
 def test_what_is_put_off_has_its_turn_although_every_turn_is_cut() -> None:
     cut = Cut()
     stranger, worker, *busy = cut.actors
-    cut.kernel.put_off(stranger, "stranger")
+    cut.kernel.tell_low_priority(stranger, "stranger")
     cut.kernel.later(worker, "part")
     for number, actor in enumerate(busy):
         cut.kernel.tell(actor, number)
@@ -814,7 +814,7 @@ def test_a_part_for_an_actor_that_stopped_is_forgotten() -> None:
     actor = Recorder()
     cut.kernel.spawn(actor)
     cut.kernel.later(actor, "part")
-    cut.kernel.halt(actor)
+    cut.kernel.stop_now(actor)
     while cut.asked:
         cut.turn()
     assert actor.seen == []
@@ -823,19 +823,19 @@ def test_a_part_for_an_actor_that_stopped_is_forgotten() -> None:
 
 def test_after_a_long_run_the_break_is_bounded_also_if_nothing_is_left() -> None:
     slices = Slices(0.4)
-    slices.kernel.put_off(slices.actors[0], 1)
+    slices.kernel.tell_low_priority(slices.actors[0], 1)
     slices.kernel.tell(slices.actors[1], 2)
     slices.turn()
     slices.kernel.tell(slices.actors[1], 3)
-    slices.kernel.put_off(slices.actors[0], 4)
+    slices.kernel.tell_low_priority(slices.actors[0], 4)
     slices.turn()
     assert [delay for delay, _ in slices.breaks] == []  # 0.4 s ago is no work of now
     quick = Slices(0.004)
-    quick.kernel.put_off(quick.actors[0], 1)
+    quick.kernel.tell_low_priority(quick.actors[0], 1)
     quick.kernel.tell(quick.actors[1], 2)
     quick.turn()
     assert [delay for delay, _ in quick.breaks] == [pytest.approx(0.004)]
-    quick.kernel.put_off(quick.actors[0], 3)
+    quick.kernel.tell_low_priority(quick.actors[0], 3)
     quick.turn()
     assert quick.handled == [2, 1]
     quick.breaks[0][1]()

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
+from actors.configuration.broker_options import BrokerOptions
 from actors.kernel import Kernel, LoopActor
-from actors.options.broker_options import Options
 from actors.routing import router as router_module
 from actors.routing.router import Router, Subscriber
-from actors.session.messages import Batch, Outgoing, Withheld
+from actors.session.actor_messages import Batch, Outgoing, Withheld
 from actors.session.publisher import Publisher
 from eventstore.format import (
     Event,
@@ -46,7 +46,7 @@ class FakeNode:
     def __init__(self, max_record: int = 1 << 20) -> None:
         self.kernel = Kernel(lambda _turn: None)
         self.kernel.turn_slice = 3600.0  # no turn is cut, however slow the machine is
-        self.options = Options(node="n", max_record=max_record)
+        self.options = BrokerOptions(node="n", max_record=max_record)
         self.router = Router(lambda _name: None)
         self.messages = MessageStore(1 << 20)
         self.dropped: Counter[str] = Counter()
@@ -138,15 +138,15 @@ class NoAccess:
 def test_work_for_subscribers_without_permission_is_bounded_and_counted(node: FakeNode) -> None:
     boxes = [node.subscribe(f"s{number}", "t", 1) for number in range(200)]
     for number in range(200):
-        node.router.guard(f"s{number}", cast("Any", NoAccess()))
+        node.router.set_acl(f"s{number}", cast("Any", NoAccess()))
     by = publisher(node)
-    by.origin = cast("Any", SimpleNamespace(caused=0, pace=1.0))
+    by.connection = cast("Any", SimpleNamespace(caused=0, pace=1.0))
     sent = packet(1, *[("t", b"x")] * 1000)
     assert by.at_once(sent.topics, 0) == 1000
     assert 0 < by.at_once(sent.topics, 1) < 100
     by.publish(cast("Any", node), packet(1, ("t", b"x"), ("t", b"y")))
-    assert by.origin is not None
-    assert by.origin.caused == node.router.deliveries == 400
+    assert by.connection is not None
+    assert by.connection.caused == node.router.deliveries == 400
     node.kernel.run_turn()  # each in a run of its own, so that the turn can be cut
     ((_, first, _),) = node.events
     assert [box.told for box in boxes] == [[Withheld([first, first + 1])]] * 200
@@ -194,7 +194,7 @@ def test_references_go_with_their_messages(node: FakeNode) -> None:
     publish(node, packet(1, *MIXED))
     (batch,) = one.told
     assert isinstance(batch, Batch)
-    assert [node.messages.get(ref) for ref in batch.refs] == [
+    assert [node.messages.get(ref) for ref in batch.positions] == [
         Message(b"a/1", b"1"),
         Message(b"a/1", b"4"),
     ]
@@ -306,9 +306,9 @@ def test_a_subscriber_says_nothing_for_nobody(node: FakeNode) -> None:
 
 def test_what_comes_from_nats_is_recorded_where_it_must_be(node: FakeNode) -> None:
     box = node.subscribe("s", "#", 2)
-    assert publisher(node).bring(packet(0, ("a", b"0"))) == []
+    assert publisher(node).publish_from_nats(packet(0, ("a", b"0"))) == []
     assert node.events == []
-    recorded = publisher(node).bring(packet(2, ("a", b"1"), ("b", b"2")))
+    recorded = publisher(node).publish_from_nats(packet(2, ("a", b"1"), ("b", b"2")))
     node.kernel.run_turn()
     assert recorded == [(position(1, 0), 2)]
     kinds = [type(event).__name__ for event, *_ in node.events]
@@ -319,7 +319,9 @@ def test_what_comes_from_nats_is_recorded_where_it_must_be(node: FakeNode) -> No
 
 def test_what_is_for_other_users_is_recorded_as_dropped(node: FakeNode) -> None:
     ours, theirs = node.subscribe("ours", "a", 1), node.subscribe("theirs", "a", 1)
-    publisher(node).bring(packet(1, ("a", b"1")), lambda target: target.session == "ours")
+    publisher(node).publish_from_nats(
+        packet(1, ("a", b"1")), lambda target: target.session == "ours"
+    )
     node.kernel.run_turn()
     assert (got(ours), got(theirs)) == ([("a", b"1")], [])
     (dropped,) = [event for event, *_ in node.events if isinstance(event, MessageDropped)]

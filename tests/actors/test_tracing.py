@@ -14,7 +14,7 @@ from simulation.world import SimClient, World, simulate
 from actors.connection.connection import Connection
 from actors.inspection.requests import Refused
 from actors.kernel import Kernel, LoopActor
-from actors.session.messages import Publication
+from actors.session.actor_messages import Publication
 from actors.session.packet_handler import PacketHandler
 from actors.tracing import trace_lines as tracelines
 from actors.tracing.tracer import MOST_TRACES, Tracer

@@ -15,8 +15,8 @@ from harness.anonymous import Anonymous
 from structlog.testing import capture_logs
 
 from actors.broker import Broker
+from actors.configuration.broker_options import BrokerOptions
 from actors.kernel import SystemClock
-from actors.options.broker_options import Options
 from cli.common.units import Address
 from cli.monitoring import http_monitor as module
 from cli.monitoring.http_monitor import MOST_CONNECTIONS, HttpMonitor
@@ -100,7 +100,7 @@ async def test_a_broker_that_is_starting_is_alive_and_not_ready() -> None:
 async def test_a_broker_that_recovers_is_alive_and_not_ready() -> None:
     async with serving() as (monitor, port):
         log = cast("Any", _NoLog())
-        broker = Broker(Options(node="n"), log, Anonymous(), SystemClock())
+        broker = Broker(BrokerOptions(node="n"), log, Anonymous(), SystemClock())
         monitor.inspection = broker.inspection
         assert (await get(port, "/healthz")).status == 200
         ready = await get(port, "/readyz")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.options.broker_options import Options
-from actors.options.limit_options import LimitOptions, Quota
+from actors.configuration.broker_options import BrokerOptions
+from actors.configuration.limit_options import LimitOptions, Quota
 from cli.common.units import Address
 from cli.serve import limits_factory
 from cli.serve.banner import admitted
@@ -456,7 +456,7 @@ def test_contradictions_are_refused(flags: dict[str, object], problem: str) -> N
 
 def test_every_limit_of_the_broker_has_the_same_default_as_a_setting() -> None:
     settings = load({}, {}).model_dump()
-    limits = {field.name: field.default for field in dataclasses.fields(Options)}
+    limits = {field.name: field.default for field in dataclasses.fields(BrokerOptions)}
     internal = {"node", "max_record", "message_cache", "bounds", "pseudonym_key"}
     internal |= {"close_denied", "users_elsewhere"}
     assert limits.keys() - internal <= settings.keys()

@@ -23,7 +23,7 @@ def one(data: bytes) -> None:
     """Read a file and look at every user in it; raises AssertionError for what is wrong."""
     try:
         text = passwords.decoded(FILE, data)
-        users = passwords.parse(FILE, text)
+        users = passwords.parse_users(FILE, text)
     except passwords.PasswordFileError as error:
         message = str(error)
         assert message.isprintable(), "an error is one line without anything that a terminal obeys"

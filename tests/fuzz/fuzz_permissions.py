@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT))
 
 from actors.authz.filter_index import FilterError  # noqa: E402 (the target is loaded from anywhere)
 from actors.authz.rules import Permissions, Rule  # noqa: E402
-from actors.authz.rules_file import PermissionFileError, parse  # noqa: E402
+from actors.authz.rules_file import PermissionFileError, parse_rules  # noqa: E402
 from protocol.mqtt import TopicError, matches, validate_topic_filter  # noqa: E402
 
 FILE = Path("permissions.toml")
@@ -30,7 +30,7 @@ def one(data: bytes) -> None:
     except UnicodeDecodeError:
         return
     try:
-        permissions = _short(text[1:]) if text.startswith("!") else parse(FILE, text)
+        permissions = _short(text[1:]) if text.startswith("!") else parse_rules(FILE, text)
     except FilterError:
         return
     except PermissionFileError as error:

@@ -119,11 +119,11 @@ def test_while_others_are_at_work_it_takes_breaks(run: Callable[..., None]) -> N
         listener = tcp()
         asked: list[int] = []
 
-        def at_work() -> bool:
+        def busy_recently() -> bool:
             asked.append(len(Taken.all))
             return len(asked) < 5
 
-        acceptor = Acceptor(listener, ANYBODY, Taken, at_work=at_work)
+        acceptor = Acceptor(listener, ANYBODY, Taken, busy_recently=busy_recently)
         with clients(listener.getsockname(), 40):
             acceptor.start()
             await happens(lambda: len(Taken.all) == 40)
@@ -138,7 +138,7 @@ def test_while_others_are_at_work_it_takes_breaks(run: Callable[..., None]) -> N
 def test_it_can_be_closed_in_a_break(run: Callable[..., None]) -> None:
     async def work() -> None:
         listener = tcp()
-        acceptor = Acceptor(listener, ANYBODY, Taken, at_work=lambda: True)
+        acceptor = Acceptor(listener, ANYBODY, Taken, busy_recently=lambda: True)
         with clients(listener.getsockname(), 8):
             acceptor.start()
             await happens(lambda: Taken.all and not acceptor._taking)

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from actors.kernel import come_soon, give_way
+from actors.kernel import lower_thread_priority, set_short_time_slice
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="niceness is that of a process elsewhere")
@@ -21,7 +21,7 @@ def test_only_the_thread_itself_gives_way() -> None:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
     before = niceness()
-    with ThreadPoolExecutor(1, initializer=give_way) as threads:
+    with ThreadPoolExecutor(1, initializer=lower_thread_priority) as threads:
         assert threads.submit(niceness).result() == max(before, 5)
     assert niceness() == before
 
@@ -38,9 +38,9 @@ def slice_of_thread() -> int:
 @pytest.mark.skipif(sys.platform != "linux", reason="a system call of Linux")
 def test_who_is_to_come_soon_runs_for_short_times_and_who_gives_way_does_not() -> None:
     def told() -> tuple[int, int, int]:
-        come_soon()
+        set_short_time_slice()
         mine = os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), slice_of_thread()
-        give_way()
+        lower_thread_priority()
         return *mine, slice_of_thread()
 
     usual = slice_of_thread()
@@ -60,7 +60,7 @@ def test_the_policy_of_an_operator_stays() -> None:
     def told() -> tuple[int, int]:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         before = slice_of_thread()
-        come_soon()
+        set_short_time_slice()
         return os.sched_getscheduler(0), slice_of_thread() - before
 
     with ThreadPoolExecutor(1) as threads:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from actors.configuration.limit_options import LimitOptions, Quota
 from actors.limits.client_limits import ClientLimits
-from actors.options.limit_options import LimitOptions, Quota
 
 LISTENERS = {"plain": Quota(connections=5)}
 
@@ -65,18 +65,18 @@ def test_a_reload_changes_bounds_and_forgives_nothing_else() -> None:
     door: ClientLimits[Client] = ClientLimits(options, LISTENERS)
     door.flaps("c", 0.0, "c", "192.0.2.1")
     door.flaps("c", 0.0, "c", "192.0.2.1")
-    meter = door.meter("plain", "", "alice", 0.0)
-    assert meter is not None
-    assert meter.took(12, 9, 0.0) > 9
+    rate_limiter = door.rate_limiter("plain", "", "alice", 0.0)
+    assert rate_limiter is not None
+    assert rate_limiter.took(12, 9, 0.0) > 9
     door.change(replace(options, slow_reader_time=1.0, max_topic_levels=2), LISTENERS)
     assert door.flaps("c", 0.0, "c", "192.0.2.1") > 0
-    again = door.meter("plain", "", "alice", 0.0)
+    again = door.rate_limiter("plain", "", "alice", 0.0)
     assert again is not None
     assert again.debt(0.0) > 9
     assert door.topics.refuses_topic(b"a/b/c") == "topic_levels"
     door.change(replace(options, flapping_connects=0, user=Quota()), {})
     assert door.flaps("c", 0.0, "c", "192.0.2.1") == 0
-    assert door.meter("plain", "", "alice", 0.0) is None
+    assert door.rate_limiter("plain", "", "alice", 0.0) is None
 
 
 def test_the_sweep_finds_slow_readers() -> None:
@@ -100,9 +100,9 @@ def test_those_without_connect_are_bounded_by_what_was_changed() -> None:
 def test_an_address_of_many_faults_is_turned_away_for_a_while() -> None:
     door: ClientLimits[Client] = ClientLimits(LimitOptions(address_faults=3, fault_jail=60.0), {})
     for second in range(3):
-        door.fault("192.0.2.1", float(second))
+        door.count_fault("192.0.2.1", float(second))
         assert not door.refuses("l", "192.0.2.1", float(second))
-    door.fault("192.0.2.1", 3.0)
+    door.count_fault("192.0.2.1", 3.0)
     assert door.refuses("l", "192.0.2.1", 4.0)
     assert door.locate("l", "192.0.2.1", 4.0) == "faults"
     assert not door.refuses("l", "192.0.2.2", 4.0)
@@ -114,14 +114,14 @@ def test_an_address_of_many_faults_is_turned_away_for_a_while() -> None:
 def test_faults_have_no_bound_unless_it_is_set() -> None:
     door: ClientLimits[Client] = ClientLimits(LimitOptions(), {})
     for _ in range(1000):
-        door.fault("192.0.2.1", 0.0)
+        door.count_fault("192.0.2.1", 0.0)
     assert not door.refuses("l", "192.0.2.1", 0.0)
 
 
 def test_an_address_in_debt_is_turned_away_at_once() -> None:
     door: ClientLimits[Client] = ClientLimits(LimitOptions(address=Quota(publish_rate=10)), {})
-    meter = door.meter("l", "192.0.2.1", None, 0.0)
-    assert meter is not None
-    meter.took(200, 0, 0.0)
+    rate_limiter = door.rate_limiter("l", "192.0.2.1", None, 0.0)
+    assert rate_limiter is not None
+    rate_limiter.took(200, 0, 0.0)
     assert door.refuses("l", "192.0.2.1", 1.0)
     assert not door.refuses("l", "192.0.2.1", 30.0)

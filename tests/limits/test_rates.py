@@ -6,8 +6,8 @@ import gc
 
 import pytest
 
+from actors.configuration.limit_options import NO_QUOTA, Quota
 from actors.limits.publish_rates import PublishRates, RateLimiter
-from actors.options.limit_options import NO_QUOTA, Quota
 
 
 def rates(
@@ -20,35 +20,35 @@ def rates(
     return PublishRates({"plain": listener}, address, user, client, 1.0, patience)
 
 
-def meter(found: RateLimiter | None) -> RateLimiter:
+def rate_limiter(found: RateLimiter | None) -> RateLimiter:
     assert found is not None
     return found
 
 
 def test_without_bounds_there_is_nothing_to_count() -> None:
-    assert rates().meter("plain", "192.0.2.1", "alice", 0.0) is None
+    assert rates().rate_limiter("plain", "192.0.2.1", "alice", 0.0) is None
 
 
 def test_a_bound_of_users_is_none_for_those_without_a_name() -> None:
     limits = rates(user=Quota(publish_rate=1))
-    assert limits.meter("plain", "192.0.2.1", None, 0.0) is None
-    assert limits.meter("plain", "192.0.2.1", "alice", 0.0) is not None
+    assert limits.rate_limiter("plain", "192.0.2.1", None, 0.0) is None
+    assert limits.rate_limiter("plain", "192.0.2.1", "alice", 0.0) is not None
 
 
 def test_messages_and_bytes_are_bounded_each() -> None:
     limits = rates(client=Quota(publish_rate=10, publish_bytes=1000))
-    by_number = meter(limits.meter("plain", "192.0.2.1", None, 0.0))
+    by_number = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     assert by_number.took(10, 100, 0.0) == 0
     assert by_number.took(5, 100, 0.0) == pytest.approx(0.5)
-    by_size = meter(limits.meter("plain", "192.0.2.1", None, 0.0))
+    by_size = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     assert by_size.took(1, 1000, 0.0) == 0
     assert by_size.took(0, 2000, 0.0) == pytest.approx(2.0)
 
 
 def test_a_bucket_of_its_own_is_not_shared() -> None:
     limits = rates(client=Quota(publish_rate=1))
-    assert meter(limits.meter("plain", "192.0.2.1", "a", 0.0)).took(1, 9, 0.0) == 0
-    assert meter(limits.meter("plain", "192.0.2.1", "a", 0.0)).took(1, 9, 0.0) == 0
+    assert rate_limiter(limits.rate_limiter("plain", "192.0.2.1", "a", 0.0)).took(1, 9, 0.0) == 0
+    assert rate_limiter(limits.rate_limiter("plain", "192.0.2.1", "a", 0.0)).took(1, 9, 0.0) == 0
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_a_bucket_of_its_own_is_not_shared() -> None:
 def test_connections_of_one_party_share_its_bound(
     limits: PublishRates, other: tuple[str, str, str]
 ) -> None:
-    one = meter(limits.meter("plain", "192.0.2.1", "alice", 0.0))
-    two = meter(limits.meter(*other, 0.0))
+    one = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", "alice", 0.0))
+    two = rate_limiter(limits.rate_limiter(*other, 0.0))
     assert one.took(10, 1000, 0.0) == 0
     assert two.took(10, 1000, 0.0) == pytest.approx(1.0)
     assert one.took(10, 1000, 0.0) == pytest.approx(2.0)
@@ -73,25 +73,27 @@ def test_connections_of_one_party_share_its_bound(
 
 def test_the_debt_of_a_party_outlives_its_connection() -> None:
     limits = rates(user=Quota(publish_rate=1))
-    meter(limits.meter("plain", "192.0.2.1", "alice", 0.0)).took(11, 9, 0.0)
+    rate_limiter(limits.rate_limiter("plain", "192.0.2.1", "alice", 0.0)).took(11, 9, 0.0)
     limits.sweep(5.0)
-    again = meter(limits.meter("plain", "192.0.2.1", "alice", 5.0))
+    again = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", "alice", 5.0))
     assert again.debt(5.0) == pytest.approx(5.0)
     assert limits.debt("192.0.2.1", "alice", 5.0) == pytest.approx(5.0)
 
 
 def test_a_bound_of_its_own_is_no_debt_of_others() -> None:
     limits = rates(client=Quota(publish_rate=10))
-    assert meter(limits.meter("plain", "192.0.2.1", None, 0.0)).debt(0.0) == 0
+    assert rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0)).debt(0.0) == 0
 
 
 def test_who_sends_little_does_not_wait_for_who_sends_much() -> None:
     limits = rates(listener=Quota(publish_rate=100))
-    flooders = [meter(limits.meter("plain", f"192.0.2.{n}", None, 0.0)) for n in range(3)]
+    flooders = [
+        rate_limiter(limits.rate_limiter("plain", f"192.0.2.{n}", None, 0.0)) for n in range(3)
+    ]
     for flooder in flooders:
         flooder.took(1000, 9, 0.0)
     assert flooders[0].took(1, 9, 0.0) > 9
-    quiet = meter(limits.meter("plain", "192.0.2.9", None, 0.0))
+    quiet = rate_limiter(limits.rate_limiter("plain", "192.0.2.9", None, 0.0))
     assert quiet.took(10, 9, 0.0) == pytest.approx(10 / (100 / 4))
     # Nor does it get more for not waiting.
     assert quiet.took(10, 9, 0.0) == pytest.approx(20 / (100 / 4))
@@ -99,7 +101,9 @@ def test_who_sends_little_does_not_wait_for_who_sends_much() -> None:
 
 def test_nobody_waits_longer_than_the_debt_is_there() -> None:
     limits = rates(listener=Quota(publish_rate=10))
-    others = [meter(limits.meter("plain", f"192.0.2.{n}", None, 0.0)) for n in range(20)]
+    others = [
+        rate_limiter(limits.rate_limiter("plain", f"192.0.2.{n}", None, 0.0)) for n in range(20)
+    ]
     for other in others:
         other.took(1, 9, 0.0)
     # Ten wait, with a tenth of the rate each: one a second. But eleven are soon paid for.
@@ -108,17 +112,19 @@ def test_nobody_waits_longer_than_the_debt_is_there() -> None:
 
 def test_who_is_gone_has_no_part_of_a_shared_rate() -> None:
     limits = rates(listener=Quota(publish_rate=10))
-    gone = meter(limits.meter("plain", "192.0.2.1", None, 0.0))
+    gone = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     gone.took(1000, 9, 0.0)
     del gone
     gc.collect()
-    here = meter(limits.meter("plain", "192.0.2.2", None, 0.0))
+    here = rate_limiter(limits.rate_limiter("plain", "192.0.2.2", None, 0.0))
     assert here.took(10, 9, 0.0) == pytest.approx(1.0)
 
 
 def test_together_they_get_no_more_than_the_shared_rate() -> None:
     limits = rates(listener=Quota(publish_rate=100))
-    flooders = [meter(limits.meter("plain", f"192.0.2.{n}", None, 0.0)) for n in range(4)]
+    flooders = [
+        rate_limiter(limits.rate_limiter("plain", f"192.0.2.{n}", None, 0.0)) for n in range(4)
+    ]
     due = dict.fromkeys(flooders, 0.0)
     taken = late = 0
     while (now := min(due.values())) < 1000:
@@ -132,25 +138,25 @@ def test_together_they_get_no_more_than_the_shared_rate() -> None:
 
 def test_a_shared_bound_tries_nobodys_patience() -> None:
     limits = rates(listener=Quota(publish_rate=10), patience=10.0)
-    one = meter(limits.meter("plain", "192.0.2.1", None, 0.0))
-    two = meter(limits.meter("plain", "192.0.2.2", None, 0.0))
+    one = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
+    two = rate_limiter(limits.rate_limiter("plain", "192.0.2.2", None, 0.0))
     now = 0.0
     while now < 100.0:
         now += min(one.took(20, 9, now), two.took(20, 9, now))
-        assert not one.tries_patience(now)
-        assert not two.tries_patience(now)
+        assert not one.exceeds_patience(now)
+        assert not two.exceeds_patience(now)
 
 
 def test_its_own_bound_tries_the_patience_beside_a_shared_one() -> None:
     limits = rates(listener=Quota(publish_rate=1000), client=Quota(publish_rate=10), patience=10.0)
-    client = meter(limits.meter("plain", "192.0.2.1", None, 0.0))
+    client = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     flood(client, 0.0, 12.0)
-    assert client.tries_patience(12.0)
+    assert client.exceeds_patience(12.0)
 
 
 def test_nothing_is_held_back_for_a_moment_only() -> None:
     limits = rates(client=Quota(publish_rate=1000))
-    client = meter(limits.meter("plain", "192.0.2.1", None, 0.0))
+    client = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     assert client.took(1001, 9, 0.0) == 0.05
 
 
@@ -163,43 +169,43 @@ def flood(client: RateLimiter, now: float, until: float) -> float:
 
 def test_who_never_slows_down_tries_the_patience() -> None:
     limits = rates(client=Quota(publish_rate=10), patience=10.0)
-    client = meter(limits.meter("plain", "192.0.2.1", None, 0.0))
+    client = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     now = flood(client, 0.0, 9.0)
-    assert not client.tries_patience(9.0)
+    assert not client.exceeds_patience(9.0)
     flood(client, now, 12.0)
-    assert client.tries_patience(12.0)
+    assert client.exceeds_patience(12.0)
 
 
 def test_a_read_that_fits_is_a_break() -> None:
     limits = rates(client=Quota(publish_rate=10), patience=10.0)
-    client = meter(limits.meter("plain", "192.0.2.1", None, 0.0))
+    client = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     now = flood(client, 0.0, 9.0)
     assert client.took(1, 100, now + 0.5) == 0
-    assert not client.tries_patience(now + 9.0)
+    assert not client.exceeds_patience(now + 9.0)
     flood(client, now + 0.5, 15.0)
-    assert not client.tries_patience(15.0)
+    assert not client.exceeds_patience(15.0)
 
 
 def test_silence_is_a_break() -> None:
     limits = rates(client=Quota(publish_rate=10), patience=10.0)
-    client = meter(limits.meter("plain", "192.0.2.1", None, 0.0))
+    client = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     now = flood(client, 0.0, 9.0)
     assert client.took(1000, 100, now + 50.0) > 0
-    assert not client.tries_patience(now + 51.0)
+    assert not client.exceeds_patience(now + 51.0)
 
 
 def test_without_patience_nobody_is_disconnected() -> None:
     limits = rates(client=Quota(publish_rate=10), patience=0.0)
-    client = meter(limits.meter("plain", "192.0.2.1", None, 0.0))
+    client = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     flood(client, 0.0, 1000.0)
-    assert not client.tries_patience(1000.0)
+    assert not client.exceeds_patience(1000.0)
 
 
 def test_nobody_is_held_back_for_longer_than_the_patience_lasts() -> None:
     """The peer may be gone, which is noticed by reading only; what it owes is not forgotten."""
     limits = rates(client=Quota(publish_rate=10), patience=10.0)
-    client = meter(limits.meter("plain", "192.0.2.1", None, 0.0))
+    client = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     assert client.took(1010, 100, 0.0) == 10.0
-    assert not client.tries_patience(0.0)
+    assert not client.exceeds_patience(0.0)
     assert client.took(1, 100, 10.0) > 0
-    assert client.tries_patience(10.0)
+    assert client.exceeds_patience(10.0)

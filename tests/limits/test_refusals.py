@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from actors.limits.rejection_log import Refusals
+from actors.limits.rejection_log import RejectionLog
 
 
 def test_each_is_counted_and_few_are_said() -> None:
-    refusals = Refusals("refused")
+    refusals = RejectionLog("refused")
     with capture_logs() as lines:
         for number in range(1000):
             refusals.add("overload", number * 0.02, address=f"192.0.2.{number % 250}")
@@ -20,7 +20,7 @@ def test_each_is_counted_and_few_are_said() -> None:
 
 
 def test_each_reason_is_said_by_itself() -> None:
-    refusals = Refusals("refused")
+    refusals = RejectionLog("refused")
     with capture_logs() as lines:
         for reason in ("a", "b", "a", "b", "c"):
             refusals.add(reason, 0.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.limits.slow_readers import Slow, SlowReaders
+from actors.limits.slow_readers import SlowReader, SlowReaders
 
 
 class Client:
@@ -23,7 +23,7 @@ class Client:
 
 def sweeps(
     readers: SlowReaders[Client], clients: list[Client], first: int, last: int
-) -> list[Slow[Client]]:
+) -> list[SlowReader[Client]]:
     """Looks once a second; gives who was found."""
     return [slow for now in range(first, last) for slow in readers.sweep(clients, float(now))]
 
@@ -33,7 +33,7 @@ def test_who_takes_nothing_for_so_long_is_found() -> None:
     stuck, idle = Client(), Client()
     stuck.write(500)
     assert sweeps(readers, [stuck, idle], 0, 10) == []
-    assert sweeps(readers, [stuck, idle], 10, 12) == [Slow(stuck, "slow_reader", 500)]
+    assert sweeps(readers, [stuck, idle], 10, 12) == [SlowReader(stuck, "slow_reader", 500)]
 
 
 def test_more_that_waits_is_not_more_that_is_taken() -> None:
@@ -84,7 +84,7 @@ def test_when_too_much_waits_for_all_the_largest_go() -> None:
     assert readers.unread == 10_000
     clients[0].write(100)
     found = readers.sweep(clients, 1.0)
-    assert found == [Slow(clients[9], "unread_bytes", 1900)]
+    assert found == [SlowReader(clients[9], "unread_bytes", 1900)]
     assert readers.unread == 8200
     assert readers.sweep(clients[:9], 2.0) == []
 

@@ -18,7 +18,7 @@ from specification import (
 )
 
 from actors.session import decisions
-from actors.session.decisions import Delivery, DeliveryLimits
+from actors.session.decisions import DeliveryDecision, DeliveryLimits
 from eventstore.format import (
     Acked,
     Completed,
@@ -44,10 +44,10 @@ def deliver(
     limits: DeliveryLimits = WIDE,
     retain: bool = False,
     ready: bool = True,
-) -> Callable[[SessionState], Delivery]:
+) -> Callable[[SessionState], DeliveryDecision]:
     payloads = [bytes(size) for size in (sizes or [1] * len(refs))]
 
-    def decide(state: SessionState) -> Delivery:
+    def decide(state: SessionState) -> DeliveryDecision:
         return decisions.deliver(
             state,
             topic_filter,

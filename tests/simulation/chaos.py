@@ -18,7 +18,7 @@ import pytest
 import structlog
 from harness import packets as p
 
-from actors.authz.rules_file import parse
+from actors.authz.rules_file import parse_rules
 from actors.connection import connection
 from actors.inspection.requests import Refused
 from actors.kernel import kernel
@@ -420,7 +420,7 @@ class Chaos:
     def permit(self, permissions: str) -> None:
         """Let the broker read other permissions, as SIGHUP does."""
         world, broker = self.world, self.world.broker
-        world.permissions = parse(Path("rules.toml"), permissions)
+        world.permissions = parse_rules(Path("rules.toml"), permissions)
         broker.reload(broker.node.options, broker.admission.authenticator, world.permissions)
 
     def note(self, what: str) -> None:
@@ -463,7 +463,7 @@ class Chaos:
         self.intruding = 0.0
         self.faults.off()
         world.fuse = None
-        world.permissions = parse(Path("rules.toml"), _PERMISSIONS[0])
+        world.permissions = parse_rules(Path("rules.toml"), _PERMISSIONS[0])
         if world.up and world.failure() is None:
             self.permit(_PERMISSIONS[0])
         if world.log.held:

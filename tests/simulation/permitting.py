@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness import packets as p
 
-from actors.authz.rules_file import parse
+from actors.authz.rules_file import parse_rules
 from simulation.world import World
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ OPEN = "[[allow]]\nboth = ['#']\n"
 
 def permit(world: World, text: str) -> None:
     """Reload with other permissions."""
-    broker, world.permissions = world.broker, parse(Path("rules.toml"), text)
+    broker, world.permissions = world.broker, parse_rules(Path("rules.toml"), text)
     broker.reload(broker.node.options, broker.admission.authenticator, world.permissions)
 
 

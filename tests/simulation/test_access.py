@@ -12,9 +12,9 @@ from harness import packets as p
 from harness.certs import Authority
 
 from actors.authn.credentials import AuthResult, Verdict
+from actors.configuration.limit_options import LimitOptions, Quota
 from actors.connection.listener import Listener, ListenerOptions
 from actors.limits.client_limits import ClientLimits
-from actors.options.limit_options import LimitOptions, Quota
 from actors.transports.stack import StackOptions
 from actors.transports.tls_context import TlsOptions, make_context
 from eventstore.format import SessionClosed
@@ -301,7 +301,9 @@ def server(authority: Authority) -> Pair:
 @pytest.fixture
 def blamed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
-    monkeypatch.setattr(ClientLimits, "fault", lambda _guard, address, _now: found.append(address))
+    monkeypatch.setattr(
+        ClientLimits, "count_fault", lambda _guard, address, _now: found.append(address)
+    )
     return found
 
 

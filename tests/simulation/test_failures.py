@@ -14,8 +14,8 @@ from harness.packets import Puback, Publish, Suback
 from actors import broker as broker_module
 from actors.broker import Broker
 from actors.connection.connection import Connection
+from actors.session.actor_messages import ChangeQos, Outgoing, Packets
 from actors.session.delivery import Delivery
-from actors.session.messages import Outgoing, Packets, Regrant
 from actors.session.session import Session
 from actors.session.subscription import Subscription
 from actors.session.subscription_handler import SubscriptionHandler
@@ -262,7 +262,7 @@ def test_a_session_that_fails_while_it_is_closed_is_closed_by_its_successor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trap = Trap(
-        monkeypatch, SubscriptionHandler, "stop", lambda one, _told: one._session.name == "s"
+        monkeypatch, SubscriptionHandler, "stop_actors", lambda one, _told: one._session.name == "s"
     )
 
     async def scenario() -> None:
@@ -533,7 +533,7 @@ def test_a_subscription_that_failed_may_be_made_again_in_the_same_turn(
             (subscriber,) = world.broker.node.router.subscribers("s")
             assert subscriber.actor is not None
             trap.left = 1
-            world.broker.kernel.tell(subscriber.actor, Regrant(1))
+            world.broker.kernel.tell(subscriber.actor, ChangeQos(1))
             again = Packets(session.connection, [Subscribe(9, [("a", 1)])])
             world.broker.kernel.tell(session, again)
             await world.go(1)

@@ -14,9 +14,9 @@ from harness import packets as p
 from harness.certs import Authority
 from websockets.frames import Frame, Opcode
 
+from actors.configuration.limit_options import LimitOptions, Quota
 from actors.connection.listener import Listener, ListenerOptions
 from actors.node.read_pause import ReadPause
-from actors.options.limit_options import LimitOptions, Quota
 from actors.transports.stack import StackOptions
 from actors.transports.tls_context import TlsOptions, make_context
 from actors.transports.websocket import WebSocketOptions

@@ -8,10 +8,10 @@ import itertools
 import pytest
 from harness import packets as p
 
+from actors.configuration.limit_options import LimitOptions, Quota
 from actors.kernel import kernel
-from actors.limits.subscription_rate import Changes
+from actors.limits.subscription_rates import SubscriptionRate
 from actors.node.read_pause import ReadPause
-from actors.options.limit_options import LimitOptions, Quota
 from actors.session import publisher, subscription_handler
 from eventstore.format import Subscribed
 from simulation.world import SimClient, World, simulate
@@ -266,10 +266,10 @@ def test_a_client_that_waits_for_its_rate_is_no_stranger(monkeypatch: pytest.Mon
             await world.go(5)  # it counts as new no longer
             parts = world.broker.kernel.parts
 
-            def put_off(_actor: object, message: object, *, first: bool = False) -> None:
+            def tell_low_priority(_actor: object, message: object, *, first: bool = False) -> None:
                 pytest.fail(f"put off: {message!r}")
 
-            monkeypatch.setattr(world.broker.kernel, "put_off", put_off)
+            monkeypatch.setattr(world.broker.kernel, "tell_low_priority", tell_low_priority)
             messages = [p.publish("t", bytes(400), 1, pid) for pid in range(1, 1001)]
             client.send(b"".join(messages))
             await world.go(12)
@@ -343,7 +343,7 @@ def test_a_client_that_changes_too_many_subscriptions_waits_but_not_its_successo
 
 
 def test_changes_are_counted_against_a_rate() -> None:
-    changes = Changes()
+    changes = SubscriptionRate()
     assert changes.add(100, 0.0, 10.0, 100) == 0
     assert changes.add(10, 0.0, 10.0, 100) == 1.0
     assert changes.add(10, 1.0, 10.0, 100) == 1.0

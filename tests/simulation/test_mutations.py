@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from actors.maintenance import recovery
-from actors.maintenance.archive_hold import ArchiveGuard
+from actors.maintenance.archive_hold import ArchiveHold
 from actors.routing.router import Router
 from actors.session import decisions
-from actors.session.context import NodeContext
 from actors.session.decisions import queueing
+from actors.session.node_context import NodeContext
 from actors.session.publisher import Publisher
 from eventstore.format import (
     INDEX_BITS,
@@ -201,7 +201,7 @@ def uses_packet_identifiers_twice(patch: Patch) -> None:
 
 
 def cuts_off_what_is_not_archived(patch: Patch) -> None:
-    patch.setattr(ArchiveGuard, "lets_go", lambda _guard, _first: True)
+    patch.setattr(ArchiveHold, "lets_go", lambda _guard, _first: True)
 
 
 MUTANTS: list[Callable[[Patch], None]] = [

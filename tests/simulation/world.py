@@ -19,7 +19,7 @@ from harness.anonymous import Anonymous
 
 from actors.authz.rules import Permissions
 from actors.broker import Broker
-from actors.options.broker_options import Options
+from actors.configuration.broker_options import BrokerOptions
 from eventstore.errors import Fenced, LogUnavailable
 from eventstore.format import GENESIS, ChainChecker, Event, Record, decode_record
 from eventstore.log import EventLog, Watermark
@@ -145,7 +145,7 @@ class World:
         self.problems: list[AssertionError] = []
         """What clients found wrong."""
         self.transcripts: list[list[tuple[float, bytes]]] = []
-        self.options = Options(node="sim", **options)
+        self.options = BrokerOptions(node="sim", **options)
         self.permissions: Permissions | None = None
         self.write_high = write_high
         self.cutting = False

@@ -92,7 +92,7 @@ async def test_a_busy_loop_gets_breaks_between_new_ones(
     monkeypatch.setattr(handshakes, "_LATE", -1.0 if why == "late" else 3600.0)
     monkeypatch.setattr(handshakes, "_BREATH", 3600.0)
     queue = Queue(Handshakes(threads=1))
-    queue.handshakes.at_work = lambda: why != "late"
+    queue.handshakes.busy_recently = lambda: why != "late"
     jobs = {name: Slow() for name in ("first", "second", "begun", "third")}
     for name, job in jobs.items():
         job.go.set()

@@ -15,7 +15,7 @@ from actors.session.decisions.acknowledgements import (
 )
 from actors.session.decisions.granting import Grant, GrantedFilter, by_text, subscribe, unsubscribe
 from actors.session.decisions.queueing import (
-    Delivery,
+    DeliveryDecision,
     DeliveryLimits,
     WaitingRun,
     deliver,
@@ -29,7 +29,7 @@ from actors.session.decisions.queueing import (
 
 __all__ = [
     "PACKET_IDS",
-    "Delivery",
+    "DeliveryDecision",
     "DeliveryLimits",
     "Grant",
     "GrantedFilter",

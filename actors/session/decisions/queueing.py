@@ -58,7 +58,7 @@ def within(payloads: Sequence[bytes], limit: int) -> int:
     return len(payloads)
 
 
-class Delivery(NamedTuple):
+class DeliveryDecision(NamedTuple):
     """What becomes of messages that match a subscription."""
 
     packet_ids: list[int]
@@ -77,7 +77,7 @@ def deliver(
     *,
     retain: bool,
     ready: bool,
-) -> Delivery:
+) -> DeliveryDecision:
     """Decide on messages of QoS 1 or 2 that match a subscription.
 
     Sent now is what the window allows, if the client is there and takes bytes (``ready``) and
@@ -117,7 +117,7 @@ def deliver(
         events += _enqueue(
             state, topic_filter, qos, refs[sent:], rest, rest_size, limits, retain=retain
         )
-    return Delivery(packet_ids, events)
+    return DeliveryDecision(packet_ids, events)
 
 
 def goes_behind(state: SessionState, topic_filter: str) -> str | None:

@@ -26,7 +26,7 @@ _CACHED_TOPICS = 1024
 
 
 class PreparedMessages(Protocol):
-    """Messages on their way to many receivers: ``actors.session.messages.Batch``."""
+    """Messages on their way to many receivers: ``actors.session.actor_messages.Batch``."""
 
     retain: bool
     """Sent because of a new subscription, not of a publication [MQTT-3.3.1-8]."""

@@ -16,17 +16,17 @@ _GAP = 2
 _NARROWEST = 36
 
 
-class _Curve(NamedTuple):
+class _CurveText(NamedTuple):
     name: str
     title: str
     show: Callable[[float | None], str]
 
 
 _CURVES = (
-    _Curve("in", "messages in/s", figures.count),
-    _Curve("out", "messages out/s", figures.count),
-    _Curve("gate", "gate p99", figures.span),
-    _Curve("waiting", "messages waiting", figures.count),
+    _CurveText("in", "messages in/s", figures.count),
+    _CurveText("out", "messages out/s", figures.count),
+    _CurveText("gate", "gate p99", figures.span),
+    _CurveText("waiting", "messages waiting", figures.count),
 )
 
 
@@ -41,7 +41,9 @@ def charts(history: History, width: int, height: int, interval: float) -> list[L
     return [cells(*((each + _GAP, line) for line in lines)) for lines in zip(*drawn, strict=True)]
 
 
-def _chart(history: History, curve: _Curve, width: int, height: int, interval: float) -> list[Line]:
+def _chart(
+    history: History, curve: _CurveText, width: int, height: int, interval: float
+) -> list[Line]:
     values = history.curve(curve.name)[-width:]
     most = max((value for value in values if value is not None), default=None)
     shown = text.duration(round(len(values) * interval * 1000))

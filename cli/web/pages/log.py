@@ -141,7 +141,7 @@ def _behind(at: Position) -> LogPoint:
     return LogPoint(sequence_of(at), index_of(at) + 1)
 
 
-class _Found(NamedTuple):
+class _FoundEvents(NamedTuple):
     """An event that is wanted."""
 
     entry: EventEntry
@@ -207,10 +207,10 @@ class _Search:
             block = max(1, min(4 * block, _LOOK_MOST, int(block * _BLOCK_SECONDS / taken)))
         return rows, None, False
 
-    async def _block(self, first: int, last: LogPoint, start: LogPoint) -> list[_Found]:
+    async def _block(self, first: int, last: LogPoint, start: LogPoint) -> list[_FoundEvents]:
         """Return the last events that are wanted of some records, in order."""
         turns = TurnAssembler(anywhere=True)
-        found: list[_Found] = []
+        found: list[_FoundEvents] = []
         async for record in self._source.records(first, last.sequence):
             self._look(record.sequence)
             for part, void in _sorted_out(turns, record):
@@ -234,7 +234,7 @@ class _Search:
 
     async def _chosen(
         self, part: Record, start: LogPoint, end: LogPoint, *, void: bool
-    ) -> list[_Found]:
+    ) -> list[_FoundEvents]:
         base = position(part.sequence, 0)
         if self._session is not None and not any(
             raw.get("session") == self._session for raw in part.raw_events
@@ -252,10 +252,10 @@ class _Search:
                 payload = payload_words(event, part.payload) if self._payload else ""
                 # Without the payload area: it would keep the whole record in memory.
                 entry = EventEntry(base + index, part.time_ms, event, _NO_AREA, void)
-                found.append(_Found(entry, payload.removeprefix(": ")))
+                found.append(_FoundEvents(entry, payload.removeprefix(": ")))
         return found
 
-    async def _row(self, found: _Found) -> Row:
+    async def _row(self, found: _FoundEvents) -> Row:
         entry = found.entry
         await self._topics.load(of_few_records(refs_of(entry.event)))
         return Row(

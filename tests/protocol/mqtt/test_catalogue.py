@@ -10,7 +10,7 @@ from codec_helpers import decode, encode
 from harness.client_packets import bytewise
 
 from protocol.mqtt import Acks, Connect, Disconnect, Packet, PacketType, Publish
-from protocol.mqtt.control_packets import parse_connect
+from protocol.mqtt.connect_subscribe_decoder import parse_connect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -28,7 +28,7 @@ from protocol.mqtt import (
     Unsubscribe,
     Will,
     acks,
-    publish_runs,
+    publish_decoder,
 )
 from protocol.mqtt.remaining_length import read_length
 
@@ -254,12 +254,12 @@ def test_packets_are_not_taken_for_a_run_because_one_byte_in_each_agrees() -> No
 
 
 def test_the_memory_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publish_runs, "_KNOWN_TOPICS", 100)
+    monkeypatch.setattr(publish_decoder, "_KNOWN_TOPICS", 100)
     messages = [Publish(b"new/%04d" % i, b"", 0, False, False, 0) for i in range(1000)]
     messages.append(Publish(b"long" * 1000, b"", 0, False, False, 0))
     assert decode([CONNECT + b"".join(map(encode, messages))], LIMIT)[0][1:] == messages
-    assert len(publish_runs.known_topics) <= 100
-    assert max(map(len, publish_runs.known_topics)) <= 256
+    assert len(publish_decoder.known_topics) <= 100
+    assert max(map(len, publish_decoder.known_topics)) <= 256
 
 
 # --- framing and limits ----------------------------------------------------------------------

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from protocol.mqtt.packets import Acks, PacketType, Publish
-from protocol.mqtt.publish_runs import read_acks
+from protocol.mqtt.publish_decoder import read_acks
 from protocol.mqtt.remaining_length import read_length
 
 if TYPE_CHECKING:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from actors.options.limit_options import LimitOptions
+from actors.configuration.limit_options import LimitOptions
 
 MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class BrokerOptions:
     """Limits and choices; bytes and seconds where nothing else is said."""
 
     node: str

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from actors.bridge.replies import LONGEST
-from actors.options.bridge_options import REQUESTS
+from actors.configuration.bridge_options import REQUESTS
+from actors.session.actor_messages import Batch
 from actors.session.decisions import PACKET_IDS
-from actors.session.messages import Batch
 from actors.session.publisher import Publisher
 from eventstore.format import INDEX_BITS, NATS_SESSION, SessionClosed, SessionOpened
 from eventstore.nats import encode_pub
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from actors.bridge.bridge_stats import BridgeStats
     from actors.bridge.interest import Interest
     from actors.bridge.replies import Replies
-    from actors.options.bridge_options import BridgeOptions
+    from actors.configuration.bridge_options import BridgeOptions
     from actors.routing.router import Subscriber
-    from actors.session.context import NodeContext
+    from actors.session.node_context import NodeContext
     from eventstore.format import Position
     from eventstore.log import OutputSink
     from eventstore.nats import NatsMessage
@@ -58,7 +58,7 @@ _ANY: Final = "-"
 """Stands for a token where it is only asked who would get a request."""
 
 
-class Arrivals:
+class FromNats:
     """Publishes what came from NATS."""
 
     def __init__(
@@ -184,13 +184,13 @@ class Arrivals:
         if not packet.qos and not packet.retain:
             if any(raw.startswith(_SPARKPLUG) for raw in packet.topics):
                 self._open()  # births are recorded
-            self._publisher.bring(packet, wanted)
+            self._publisher.publish_from_nats(packet, wanted)
             return
         self._open()
         if packet.qos:
             packet.packet_ids += self._packet_ids(len(packet))
         refs: list[Position] = []
-        for first, count in self._publisher.bring(packet, wanted):
+        for first, count in self._publisher.publish_from_nats(packet, wanted):
             refs += range(first, first + count)
         now = self._node.clock.monotonic()
         for at, key in run.keys:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Changes:
+class SubscriptionRate:
     """The subscriptions that a session began and ended lately; times are monotonic seconds."""
 
     __slots__ = ("_at", "_level")

@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 from typing import TYPE_CHECKING
 
 from actors.bridge.flow import Flow
-from actors.options.bridge_options import REPLIES
+from actors.configuration.bridge_options import REPLIES
 from eventstore.format import NATS_SESSION
 from eventstore.log import StoredMessages
 from protocol.nats import MAX_CLIENT, MAX_SUBJECT
@@ -18,9 +18,9 @@ from protocol.nats import MAX_CLIENT, MAX_SUBJECT
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.bridge.flow import Leaving
+    from actors.bridge.flow import OutgoingMessages
     from actors.bridge.flows import Flows
-    from actors.options.bridge_options import BridgeOptions
+    from actors.configuration.bridge_options import BridgeOptions
     from eventstore.log import GatedOutput
 
 _MOST_FLOWS = 65_536
@@ -33,7 +33,7 @@ _ENCODED = 3
 """Bytes that one byte takes in a header, at most."""
 
 
-class Departures:
+class ToNats:
     """Sends what clients publish to NATS. A sink of the gate.
 
     ``answer`` is given the token and the payload of what is published as an answer to a request.
@@ -51,7 +51,7 @@ class Departures:
         "_size",
         "_topics",
         "gated",
-        "let_go",
+        "release_held",
         "waits_for",
     )
 
@@ -71,13 +71,13 @@ class Departures:
         self._size = 0
         self._most = _MOST_FLOWS
         self._most_bytes = _MOST_FLOW_BYTES
-        self._queue: deque[Leaving] = deque()
+        self._queue: deque[OutgoingMessages] = deque()
         self.waits_for: GatedOutput | None = None
         self.gated = 0
-        self.let_go: Callable[[Leaving], None] = _nothing
+        self.release_held: Callable[[OutgoingMessages], None] = _nothing
         """Called with what the gate lets pass."""
 
-    def put_off(self, leaving: Leaving) -> None:
+    def hold_back(self, leaving: OutgoingMessages) -> None:
         """Keep what may leave when the gate says so (:meth:`write`)."""
         self._queue.append(leaving)
 
@@ -90,13 +90,13 @@ class Departures:
         queue, failed = self._queue, None
         for leaving in [queue.popleft() for _ in data]:
             try:
-                self.let_go(leaving)
+                self.release_held(leaving)
             except Exception as error:  # noqa: BLE001 - raised below
                 failed = failed or error
         if failed is not None:
             raise failed
 
-    def send(self, leaving: Leaving, most: int) -> int:
+    def send(self, leaving: OutgoingMessages, most: int) -> int:
         """Send messages, each on the flow of its topic; return how many were left out.
 
         Those are the ones that take more than ``most`` bytes with their headers.
@@ -109,7 +109,7 @@ class Departures:
             self._send_all(leaving)
         return left_out
 
-    def _send_all(self, leaving: Leaving) -> None:
+    def _send_all(self, leaving: OutgoingMessages) -> None:
         topics = leaving.content.topics
         first = topics[0]
         if first == topics[-1] and topics.count(first) == len(topics):
@@ -119,7 +119,7 @@ class Departures:
         for raw in by_topic.distinct:
             self._send(raw, leaving)
 
-    def _send(self, raw: bytes, leaving: Leaving) -> None:
+    def _send(self, raw: bytes, leaving: OutgoingMessages) -> None:
         """Send the messages of one topic."""
         flow = self._flow(leaving.prefix, raw)
         if flow is not None:
@@ -150,7 +150,7 @@ class Departures:
         self._size += len(raw)
         return flow
 
-    def look_anew(self) -> None:
+    def reset_denied(self) -> None:
         """Ask again which topics are for NATS; what is on its way arrives."""
         self._forget()
         for known in self._topics.values():
@@ -175,7 +175,7 @@ class Departures:
         self._most_bytes = max(_MOST_FLOW_BYTES, 2 * self._size)
 
 
-def _fitting(leaving: Leaving, most: int) -> tuple[Leaving, int]:
+def _fitting(leaving: OutgoingMessages, most: int) -> tuple[OutgoingMessages, int]:
     """Return the messages that NATS takes, and how many there are beside them."""
     topics, payloads, refs = leaving.content.topics, leaving.content.payloads, leaving.refs
     client = min(len(leaving.client.encode(errors="replace")), MAX_CLIENT)
@@ -194,5 +194,5 @@ def _fitting(leaving: Leaving, most: int) -> tuple[Leaving, int]:
     return leaving._replace(content=content, size=size, refs=which), len(topics) - len(keep)
 
 
-def _nothing(_leaving: Leaving) -> None:
+def _nothing(_leaving: OutgoingMessages) -> None:
     """Do nothing."""

@@ -24,7 +24,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import Any
 
-from protocol.mqtt.control_packets import decode_utf8
+from protocol.mqtt.connect_subscribe_decoder import decode_utf8
 from protocol.mqtt.packets import Acks, Publishes
 from protocol.mqtt.protocol_error import ProtocolError
 from protocol.mqtt.remaining_length import encode_length, read_length

@@ -1,7 +1,7 @@
 """What all actors of a node share: its journal, its state, its router, its clock and timers.
 
 The broker makes one and gives it to each actor; no actor knows the broker. What only the broker
-can do for a session is in :class:`actors.session.ports.SessionDirectory`.
+can do for a session is in :class:`actors.session.interfaces.SessionDirectory`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ NEVER_EXPIRES = 0xFFFF_FFFF
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
+    from actors.configuration.broker_options import BrokerOptions
     from actors.kernel import Clock, Kernel, LoopActor
     from actors.limits.client_limits import ClientLimits
-    from actors.options.broker_options import Options
     from actors.routing.router import Router
+    from actors.session.actor_messages import Publication
     from actors.session.authorization import Authorizer
     from actors.session.decisions import DeliveryLimits
-    from actors.session.messages import Publication
-    from actors.session.ports import (
+    from actors.session.interfaces import (
         LogHold,
         Paused,
         PublicationBridge,
@@ -89,7 +89,7 @@ class NodeContext:
 
     def __init__(
         self,
-        options: Options,
+        options: BrokerOptions,
         log: EventLog,
         clock: Clock,
         root: LoopActor,

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from actors.authn.credentials import Verdict
     from actors.routing.router import Subscriber
-    from actors.session.operator_commands import Order
-    from actors.session.ports import ClientConnection
+    from actors.session.interfaces import ClientConnection
+    from actors.session.operator_commands import OperatorCommand
     from eventstore.format import Position
     from eventstore.log import Message
     from protocol.mqtt import Connect, Packet
@@ -38,11 +38,11 @@ class Batch:
         "_prepared",
         "blocks",
         "gated",
-        "origin",
         "packets",
+        "positions",
         "published_retain",
+        "publisher",
         "qos",
-        "refs",
         "retain",
         "size",
         "topics",
@@ -58,7 +58,7 @@ class Batch:
         size: int = 0,
         retain: bool = False,
         packets: Sequence[bytes] = (),
-        origin: ClientConnection | None = None,
+        publisher: ClientConnection | None = None,
         gated: bool = False,
         blocks: Sequence[bytes] | None = None,
         published_retain: bool = False,
@@ -70,7 +70,7 @@ class Batch:
         self.blocks = blocks
         """Properties of each message; empty: none has any, None: and ``packets`` are older ones
         than those of MQTT 5."""
-        self.refs = refs
+        self.positions = refs
         """Positions of the messages; empty at QoS 0."""
         self.size = size
         """Payload bytes, all together (0 at QoS 0)."""
@@ -80,7 +80,7 @@ class Batch:
         """At QoS 0: the whole packets, which receivers at the same level are sent as they came."""
         self.published_retain = published_retain
         """The publications had RETAIN 1, which is sent where that was asked for."""
-        self.origin = origin
+        self.publisher = publisher
         """Who publishes, to be slowed down for receivers that do not keep up."""
         self.gated = gated
         """Nobody may see it before the log has it on disk, not even at QoS 0: a will, which would
@@ -141,7 +141,7 @@ class Batch:
 
     def select(self, keep: Sequence[int]) -> Batch:
         """Return some of the messages."""
-        packets, payloads, refs = self.packets, self._payloads, self.refs
+        packets, payloads, refs = self.packets, self._payloads, self.positions
         some = [payloads[at] for at in keep] if payloads else ()
         return Batch(
             self.qos,
@@ -151,7 +151,7 @@ class Batch:
             size=sum(map(len, some)) if self.qos else 0,
             retain=self.retain,
             packets=[packets[at] for at in keep] if packets else (),
-            origin=self.origin,
+            publisher=self.publisher,
             gated=self.gated,
             blocks=[self.blocks[at] for at in keep] if self.blocks else self.blocks,
             published_retain=self.published_retain,
@@ -233,7 +233,7 @@ class Retry(NamedTuple):
     """How often."""
 
 
-class Regrant(NamedTuple):
+class ChangeQos(NamedTuple):
     """A subscription was made again, at another QoS: for what matches from here on."""
 
     qos: int
@@ -251,7 +251,7 @@ class Loaded(NamedTuple):
     found: dict[Position, Message]
 
 
-class GoOnSending(NamedTuple):
+class ContinueSending(NamedTuple):
     """A session goes on with what waits for its client."""
 
 
@@ -266,13 +266,13 @@ class Retire(NamedTuple):
 class Kick(NamedTuple):
     """An operator has the client's connection closed."""
 
-    order: Order
+    command: OperatorCommand
 
 
 class Remove(NamedTuple):
     """An operator has the session removed."""
 
-    order: Order
+    command: OperatorCommand
     offline_before_ms: int
     """Only if it has been offline since then, Unix time in milliseconds; 0: in any case."""
 

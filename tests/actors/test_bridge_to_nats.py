@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.bridge import departures as module
+from actors.bridge import to_nats as module
 from actors.bridge.bridge_stats import BridgeStats
-from actors.bridge.departures import Departures
-from actors.bridge.flow import Flow, Leaving
+from actors.bridge.flow import Flow, OutgoingMessages
 from actors.bridge.flows import Flows
-from actors.options.bridge_options import BridgeOptions
+from actors.bridge.to_nats import ToNats
+from actors.configuration.bridge_options import BridgeOptions
 from eventstore.log import StoredMessages
 from protocol.nats import Mapping
 
@@ -79,7 +79,7 @@ class Exit:
         self.replies: list[tuple[str, bytes]] = []
         self.flows = Flows(self.wire, "n", lambda: 1.0, lambda _after, _do: None, BridgeStats())
         options = BridgeOptions(Mapping())
-        self.departures = Departures(
+        self.departures = ToNats(
             self.flows, options, lambda *reply: self.replies.append(reply), lambda _topic: True
         )
 
@@ -90,8 +90,8 @@ class Exit:
         return left_out
 
 
-def _leaving(content: StoredMessages) -> Leaving:
-    return Leaving("c", "", 0, retain=False, content=content, size=content.size)
+def _leaving(content: StoredMessages) -> OutgoingMessages:
+    return OutgoingMessages("c", "", 0, retain=False, content=content, size=content.size)
 
 
 @pytest.fixture
@@ -159,15 +159,15 @@ def test_topics_leave_in_the_order_in_which_they_come(outside: Exit) -> None:
 def test_a_failure_takes_nothing_from_the_others(outside: Exit) -> None:
     passed: list[bytes] = []
 
-    def let_go(leaving: Leaving) -> None:
+    def release_held(leaving: OutgoingMessages) -> None:
         topic = leaving.content.topics[0]
         if topic.startswith(b"bad"):
             raise ValueError(topic.decode())
         passed.append(topic)
 
-    outside.departures.let_go = let_go
+    outside.departures.release_held = release_held
     for topic in (b"bad1", b"1", b"bad2", b"2", b"3"):
-        outside.departures.put_off(_leaving(StoredMessages(0, [topic], [b""], 0)))
+        outside.departures.hold_back(_leaving(StoredMessages(0, [topic], [b""], 0)))
     with pytest.raises(ValueError, match="bad1"):
         outside.departures.write(b"....")
     assert passed == [b"1", b"2"]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from actors.authz.rules import TopicAcl
     from actors.kernel import LoopActor
     from actors.node.read_pause import ReadPause
-    from actors.session.messages import Batch
+    from actors.session.actor_messages import Batch
     from actors.session.session import Session
     from eventstore.format import Position
     from eventstore.log import StoredMessages
@@ -40,7 +40,7 @@ class ClientConnection(OutputSink, Paused, Protocol):
     client_id: str | None
     counted_user: str | None
     """User whose connections it is counted among."""
-    deaf: bool
+    ignores_input: bool
     """It is about to be closed: what it sent and nobody has handled yet does not count."""
     deep_filter: str | None
     """The one filter with more wildcards than others may have."""
@@ -85,13 +85,13 @@ class ClientConnection(OutputSink, Paused, Protocol):
     def pause(self, reason: ReadPause) -> None:
         """Read nothing more until every reason to pause is gone."""
 
-    def brake(self, publisher: ClientConnection, count: int) -> None:
+    def throttle_publisher(self, publisher: ClientConnection, count: int) -> None:
         """Let a publisher wait until this client, which reads too slowly, has caught up."""
 
-    def on_part(self, seconds: float) -> None:
+    def on_part_done(self, seconds: float) -> None:
         """Make the next parts of longer work shorter, or longer, after one of this client's."""
 
-    def stop_listening(self) -> None:
+    def ignore_input(self) -> None:
         """Take nothing more from the client: it is about to be closed."""
 
     def refuse(self, code: ConnectCode, reason: str) -> None:
@@ -106,7 +106,7 @@ class ClientConnection(OutputSink, Paused, Protocol):
     def close_soon(self, reason: str) -> None:
         """Close the connection when what it was told before is done."""
 
-    def close_behind(self) -> None:
+    def close_when_written(self) -> None:
         """Close the transport behind what was handed to the gate until now."""
 
     def abort(self, reason: str) -> None:
@@ -163,8 +163,8 @@ class SessionDirectory(Protocol):
 class PublicationBridge(Protocol):
     """What exchanges messages with NATS: ``actors.bridge.host.BridgeHost``."""
 
-    def packets(self, client: str, packet: Publishes, origin: ClientConnection | None) -> None:
-        """Send messages at QoS 0 that are not retained, in whole packets; ``origin`` has them."""
+    def packets(self, client: str, packet: Publishes, publisher: ClientConnection | None) -> None:
+        """Send QoS 0 messages that are not retained, as whole packets of ``publisher``."""
 
     def published(
         self,

@@ -28,7 +28,7 @@ Debt: TypeAlias = tuple[int, bytes]
 """A subscription, and the digest of the message that it owes a copy of."""
 
 
-class Copies:
+class DuplicateFilter:
     """What subscriptions owe, by their numbers."""
 
     __slots__ = ("_owed",)
