@@ -44,6 +44,7 @@ from actors.session.authorization import Authorizer
 from actors.session.decisions import DeliveryLimits
 from actors.session.node_context import NodeContext
 from actors.session.session import Session
+from actors.session.shared_subscriptions import SharedSubscriptions
 from actors.supervision import inherit, replace, succeed
 from eventstore.errors import CorruptLog, LogUnavailable
 from eventstore.format import (
@@ -58,6 +59,7 @@ from eventstore.log import EventLog, Message, MessageStore
 from projections.state import NodeState
 from protocol.errors import FoldmqError
 from protocol.mqtt import ConnectCode
+from protocol.mqtt5 import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,6 +75,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
+_SHARE = len(SHARE)
 _IDLE_SWEEP = 1.0
 """Seconds between looks for offline sessions to passivate, and for a stuck log."""
 _DEFER = 0.01
@@ -145,6 +148,7 @@ class Broker(LoopActor):
         does not answer.
         """
         mark = await recover(self.node, self.projector, self._reset, progress)
+        SharedSubscriptions(self.node).begin()
         self.node.recovered = True
         self.kernel.turn_ended = self._end_turn
         self.kernel.take_gathered = Turn(self.node).take
@@ -404,7 +408,8 @@ class Broker(LoopActor):
             connection.client_id = connect.client_id
             connection.id_assigned = True
         name = connect.client_id
-        if NATS_SESSION in (name, connection.given_id):
+        given = connection.given_id
+        if NATS_SESSION in (name, given) or SHARE in (name[:_SHARE], given[:_SHARE]):
             connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "reserved_client_id")
             return
         if self.admission.refuses_stranger(connection, name):

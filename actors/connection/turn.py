@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 import structlog
 
 from actors.node.read_pause import ReadPause
+from actors.routing.shared_groups import is_shared
 from actors.session.actor_messages import Batch, Outgoing, Writable
 from actors.session.decisions import PACKET_IDS
 from eventstore.format import TurnAcked, TurnDelivered, TurnPublished, TurnReleased, to_runs
@@ -382,7 +383,8 @@ class Turn:
         if first == _PUBREC:
             self._answer(some.connections, b"\x62\x02", some.pids)
         for connection, session in zip(some.connections, some.sessions, strict=True):
-            if session.state.queued and not session.stopped:
+            waiting = session.state.queued or node.router.groups.waiting
+            if waiting and not session.stopped:
                 node.kernel.tell(session, Writable(connection))
 
     def _answer(self, connections: Sequence[Connection], head: bytes, pids: Sequence[int]) -> None:
@@ -425,15 +427,18 @@ class Turn:
         """Send messages of QoS 0, which nothing records, as they came."""
         node = self._node
         tell, journal, counters = node.kernel.tell, node.journal, node.counters
+        shared: dict[Subscriber, list[int]] = {}
         columns = zip(
             messages.publishers, messages.routes, messages.topics, messages.payloads, strict=True
         )
-        for publisher, route, topic, packet in columns:
+        for at, (publisher, route, topic, packet) in enumerate(columns):
             publisher.caused += len(route.targets)
             node.router.deliveries += len(route.targets)
             for target in route.targets:
                 actor: Subscription | None = target.actor  # type: ignore[assignment]
                 if actor is None:
+                    if is_shared(target.session):
+                        shared.setdefault(target, []).append(at)
                     continue
                 session = actor.session
                 connection = session.connection
@@ -452,6 +457,16 @@ class Turn:
                 actor.matched += 1
                 journal.send_unlogged(connection, packet)
                 counters.gave(connection, 0, 1, len(packet))
+        for target, some in shared.items():
+            batch = Batch(
+                0,
+                [messages.topics[at] for at in some],
+                (),
+                (),
+                packets=[messages.payloads[at] for at in some],
+                publisher=messages.publishers[some[-1]],
+            )
+            tell(node.directory.session(target.session), Outgoing(target, batch, 0))
 
 
 class _Sending:
@@ -475,8 +490,12 @@ class _Sending:
         """What they are told: which message."""
 
     def run(self) -> None:
-        """Send to each receiver that can take a message; tell the sessions of the others."""
+        """Send to each receiver that can take a message; tell the sessions of the others.
+
+        A shared subscription is told all its messages at once: it divides them.
+        """
         node, messages = self._node, self._messages
+        shared: dict[Subscriber, list[int]] = {}
         deliveries = 0
         for at, route in enumerate(messages.routes):
             targets = route.targets
@@ -487,12 +506,17 @@ class _Sending:
                     actor: Subscription | None = target.actor  # type: ignore[assignment]
                     if actor is not None:
                         self._aside.add(actor.session)
+                    elif is_shared(target.session):
+                        shared.setdefault(target, []).append(at)
+                        continue
                     if actor is not None or target.qos:
                         self._left.append((target, at))
         node.router.deliveries += deliveries
         self._flush()
         for target, at in self._left:
-            self._tell(target, at)
+            self._tell(target, (at,))
+        for target, some in shared.items():
+            self._tell(target, some)
 
     def _send(self, target: Subscriber, at: int) -> bool:
         """Send a message if nothing stands in its way."""
@@ -579,17 +603,17 @@ class _Sending:
         counters.packets_out += len(rows)
         counters.publish_bytes_out += size
 
-    def _tell(self, target: Subscriber, at: int) -> None:
-        """Have a session decide on a message."""
+    def _tell(self, target: Subscriber, some: Sequence[int]) -> None:
+        """Have a session decide on some messages."""
         node, messages = self._node, self._messages
-        payload = messages.payloads[at]
+        payloads = [messages.payloads[at] for at in some]
         batch = Batch(
             self._qos,
-            [messages.topics[at]],
-            [payload],
-            [messages.refs[at]],
-            size=len(payload),
-            publisher=messages.publishers[at],
+            [messages.topics[at] for at in some],
+            payloads,
+            [messages.refs[at] for at in some],
+            size=sum(map(len, payloads)),
+            publisher=messages.publishers[some[-1]],
         )
         actor = target.actor
         if actor is not None and not actor.stopped:

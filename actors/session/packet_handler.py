@@ -188,7 +188,8 @@ class PacketHandler:
             return Acks(kind, rest) if rest else None
         if event is not None:
             session.emit(event)
-            if session.state.queued or self._delivery.resuming:
+            waiting = session.state.queued or self._node.router.groups.waiting
+            if waiting or self._delivery.resuming:
                 self._delivery.send_queued()
         return None
 

@@ -20,6 +20,7 @@ import structlog
 
 from actors.kernel import Failed, LoopActor
 from actors.node.read_pause import ReadPause
+from actors.routing.shared_groups import is_shared
 from actors.session import decisions
 from actors.session.actor_messages import (
     NEXT_TURN,
@@ -39,6 +40,7 @@ from actors.session.delivery import Delivery
 from actors.session.lifecycle import SessionLifecycle
 from actors.session.packet_handler import PacketHandler
 from actors.session.publisher import Publisher
+from actors.session.shared_delivery import SharedDelivery
 from actors.session.subscription import Subscription
 from actors.session.subscription_handler import SubscriptionHandler
 from eventstore.format import (
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 
     from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
+    from eventstore.log import Message
 
 _log = structlog.get_logger("foldmq")
 
@@ -88,7 +91,7 @@ class Session(LoopActor):
         self.state = state if state is not None else SessionState(name)
         self.connection: ClientConnection | None = None
         self.last_active = node.clock.monotonic()
-        self._delivery = delivery = Delivery(node, self)
+        self._delivery = delivery = (SharedDelivery if is_shared(name) else Delivery)(node, self)
         self._subscriptions = subscriptions = SubscriptionHandler(node, self)
         publisher = Publisher(node, name)
         self._packets = PacketHandler(node, self, delivery, publisher, subscriptions)
@@ -170,6 +173,29 @@ class Session(LoopActor):
     def expect_acks(self) -> None:
         """Look after a while whether what was sent was acknowledged."""
         self._delivery.expect_acks()
+
+    # Shared subscriptions, of which it is a member, or which it is.
+
+    @property
+    def packet_limit(self) -> int:
+        """Bytes of the largest packet that the client accepts; 0: any."""
+        return self._delivery.packet_limit
+
+    def too_large(self, outgoing: Outgoing) -> list[int]:
+        """Return which messages of a batch the client does not accept, by their numbers."""
+        return self._delivery.too_large(outgoing)
+
+    def deliver_shared(self, outgoing: Outgoing) -> None:
+        """Send what a shared subscription has found room for."""
+        self._delivery.deliver(outgoing)
+        actor = outgoing.subscriber.actor
+        if isinstance(actor, Subscription):
+            actor.matched += len(outgoing.batch)
+
+    def take_back(self, returned: dict[Position, Message]) -> None:
+        """Queue what a member of this shared subscription returns."""
+        if isinstance(self._delivery, SharedDelivery):
+            self._delivery.take_back(returned)
 
     # Longer work.
 
@@ -317,6 +343,8 @@ class Session(LoopActor):
             for event, at, time_ms in recorded or ():
                 if sequence_of(at) > last:
                     self._node.state.apply(event, at, time_ms)
+        if self.state.queued:
+            self.kernel.tell(self, ContinueSending())
         stashed, self._stash = self._stash, []
         for message in (*first, *stashed):
             self.kernel.tell(self, message)

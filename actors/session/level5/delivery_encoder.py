@@ -7,14 +7,14 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Protocol
 
 from protocol.mqtt import FilterTrie
-from protocol.mqtt5 import RETAIN_AS_PUBLISHED, Wire, count_down, prepare
+from protocol.mqtt5 import RETAIN_AS_PUBLISHED, SHARE, Wire, count_down, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from actors.routing.router import Subscriber
     from eventstore.log import Message
-    from projections.state import SessionState
+    from projections.state import SessionState, SubscriptionState
     from protocol.mqtt import ConnectProperties, PublishEncoder
     from protocol.mqtt5 import PublishEncoder5
 
@@ -61,7 +61,11 @@ class DeliveryEncoder:
     def subscriptions_changed(self) -> None:
         """Look anew which subscriptions have identifiers."""
         self._known.clear()
-        found = [held for held in self._state.active() if held.identifier]
+        found = [
+            held
+            for held in self._state.active()
+            if held.identifier and not held.filter.startswith(SHARE)
+        ]
         self._identifiers = FilterTrie[int]() if found else None
         for held in found:
             self._identifiers.insert(held.filter, held.filter, held.identifier)  # type: ignore[union-attr]
@@ -113,10 +117,10 @@ class DeliveryEncoder:
         end = len(batch) if stop is None else stop
         published = batch.published_retain and bool(subscriber.options & RETAIN_AS_PUBLISHED)
         retain = batch.retain or published
-        if batch.retain:
-            held = self._state.subscriptions.get(subscriber.filter)
-            own = (held.identifier,) if held is not None and held.identifier else ()
-            return [(Wire(qos, retain=True, identifiers=own), 0, end)]
+        if batch.retain or subscriber.filter.startswith(SHARE):
+            own = self._own(self._state.subscriptions.get(subscriber.filter))
+            wire = Wire(qos, retain=retain, identifiers=own) if retain or own else WIRES5[qos]
+            return [(wire, 0, end)]
         if self._identifiers is None:
             return [(Wire(qos, retain=True) if retain else WIRES5[qos], 0, end)]
         columns = [self.identifiers(topic) for topic in batch.topics[:end]]
@@ -130,6 +134,10 @@ class DeliveryEncoder:
             begin += count
         return wires
 
+    def _own(self, held: SubscriptionState | None) -> tuple[int, ...]:
+        """Return the identifier of one subscription."""
+        return (held.identifier,) if held is not None and held.identifier else ()
+
     def render_messages(
         self,
         messages: Sequence[Message],
@@ -138,11 +146,16 @@ class DeliveryEncoder:
         now_ms: int,
         *,
         dup: bool = False,
+        shared: SubscriptionState | None = None,
     ) -> bytes:
-        """Encode messages that waited, or are sent again; ``flags`` are QoS and RETAIN."""
+        """Encode messages that waited, or are sent again; ``flags`` are QoS and RETAIN.
+
+        ``shared`` is the shared subscription that they are of.
+        """
         qos, retain = flags
+        own = None if shared is None else self._own(shared)
         columns = [
-            (self.identifiers(message.topic), message, packet_id)
+            (self.identifiers(message.topic) if own is None else own, message, packet_id)
             for message, packet_id in zip(messages, packet_ids, strict=True)
         ]
         parts = []
