@@ -230,7 +230,7 @@ class Router:
     @property
     def subscriptions(self) -> int:
         """The number of subscriptions."""
-        return len(self._index)
+        return len(self._index) + self.groups.memberships
 
     def match(self, topic: str, until: float | None = None) -> _Receivers:
         """Return who gets a message on a topic, and who subscribed and may not have it.

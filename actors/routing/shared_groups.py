@@ -71,18 +71,24 @@ _NOBODY: Final = SharedGroup()
 class SharedGroups:
     """The shared subscriptions of a node, by ``$share/NAME/FILTER``."""
 
-    __slots__ = ("_groups", "_of", "on_change", "waiting", "wake")
+    __slots__ = ("_groups", "_of", "memberships", "on_change", "waiting", "wake")
 
     def __init__(self) -> None:
         self._groups: dict[str, SharedGroup] = {}
         self._of: dict[str, set[str]] = {}
         """The shared subscriptions of each member that is connected."""
+        self.memberships = 0
+        """Members of all of them together."""
         self.waiting: set[str] = set()
         """Shared subscriptions in which messages wait."""
         self.on_change: Callable[[str], object] = _nothing
         """Called with one that got its first member, or lost its last one."""
         self.wake: Callable[[str], object] = _nothing
         """Called with one in which messages wait when a member may have room."""
+
+    def __len__(self) -> int:
+        """Return the number of shared subscriptions."""
+        return len(self._groups)
 
     def __contains__(self, name: object) -> bool:
         """Return whether there is such a shared subscription: it has members."""
@@ -99,12 +105,13 @@ class SharedGroups:
     def joined(self, name: str, session: str) -> None:
         """Record a member, connected or not."""
         group = self._groups.get(name)
+        is_new = group is None
         if group is None:
             group = self._groups[name] = SharedGroup()
-            group.members.add(session)
+        self.memberships += session not in group.members
+        group.members.add(session)
+        if is_new:
             self.on_change(name)
-        else:
-            group.members.add(session)
 
     def left(self, name: str, session: str) -> None:
         """Record that a session is a member no longer, if it was one."""
@@ -113,6 +120,7 @@ class SharedGroups:
             return
         self._disconnected(name, session)
         group.members.discard(session)
+        self.memberships -= 1
         if not group.members:
             del self._groups[name]
             self.waiting.discard(name)

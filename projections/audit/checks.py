@@ -13,6 +13,7 @@ from eventstore.format import (
     Received,
     Redelivered,
     Released,
+    Returned,
     format_position,
     from_runs,
 )
@@ -115,6 +116,20 @@ def _received(state: SessionState, event: Received, at: Position) -> Iterator[Vi
             yield Violation(Rule.ACKNOWLEDGEMENT, at + number, what)
 
 
+def _returned(state: SessionState, event: Returned, at: Position) -> Iterator[Violation]:
+    for number, (pid, ref) in enumerate(
+        zip(from_runs(event.pids), from_runs(event.refs), strict=True)
+    ):
+        sent = state.inflight.get(pid)
+        if (
+            sent is None
+            or sent.flags & QOS_MASK != 1
+            or (sent.ref, sent.subscription.filter) != (ref, event.filter)
+        ):
+            what = f"{pid} was returned, not on its way at QoS 1 for the shared subscription"
+            yield Violation(Rule.ACKNOWLEDGEMENT, at + number, what)
+
+
 def _redelivered(state: SessionState, event: Redelivered, at: Position) -> Iterator[Violation]:
     for number, pid in enumerate(from_runs(event.pids)):
         if pid not in state.inflight and pid not in state.releasing:
@@ -144,5 +159,6 @@ WITH_STATE: Final[dict[type, Callable[[SessionState, Any, Position], Iterable[Vi
     Redelivered: _redelivered,
     MessagePublished: _published,
     Released: _released,
+    Returned: _returned,
 }
 """Type of event -> what looks at it, where nothing more than the state is needed."""

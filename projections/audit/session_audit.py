@@ -17,6 +17,7 @@ import orjson
 from eventstore.format import (
     INDEX_BITS,
     Acked,
+    Assigned,
     Completed,
     Delivered,
     Event,
@@ -40,6 +41,7 @@ from projections.audit.ordering import RedeliveryOrder, TopicOrder
 from projections.audit.rules import UNEXPECTED, Rule, Violation
 from projections.audit.turn_subscriptions import TurnSubscriptions
 from projections.state import MISFITS, QOS_MASK, RETAIN_FLAG, Part, SessionFold, encode_session
+from protocol.mqtt5 import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -250,6 +252,8 @@ class SessionAudit:
         if self._resending:
             self._tell_all(self._resending.overtaken(at))
         known = self._check_subscription(state, event.filter, at)
+        if event.filter.startswith(SHARE):
+            return  # what it gets of that is in the events of the shared subscription
         if event.queued >= 0:
             flags = event.qos | event.retain << 2
             held = state.subscriptions.get(event.filter)
@@ -281,6 +285,8 @@ class SessionAudit:
     def _queued(self, state: SessionState, event: Queued, at: Position, _ms: int) -> None:
         known = self._check_subscription(state, event.filter, at)
         refs = from_runs(event.refs)
+        if event.behind >= 0:
+            return  # a member returned them
         if event.retain:
             if known:
                 self._tell_all(self._in_turn.replayed(None, refs, event.qos, at))
@@ -295,6 +301,19 @@ class SessionAudit:
             self._queue[ref] = message
             self._order.queued(message.stream)
             self._check_message(message, event.qos, at + number)
+
+    def _assigned(self, _state: SessionState, event: Assigned, at: Position, _ms: int) -> None:
+        for number, ref in enumerate(from_runs(event.refs)):
+            if event.queued >= 0:
+                message = self._queue.pop(ref, None)
+                if message is not None:
+                    self._order.left(message.stream)
+                continue
+            message = self._expected.pop(ref)
+            if message is None:
+                self._unexpected(ref, at + number)
+            else:
+                self._check_turn(message, at + number)
 
     def _dropped(self, state: SessionState, event: MessageDropped, at: Position, _ms: int) -> None:
         refs = from_runs(event.refs)
@@ -402,5 +421,6 @@ class SessionAudit:
         Received: _received,
         Completed: _completed,
         Redelivered: _redelivered,
+        Assigned: _assigned,
     }
     """What looks at an event where the state is known, besides ``checks.WITH_STATE``."""

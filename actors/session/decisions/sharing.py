@@ -95,15 +95,20 @@ def assign_by_topic(topics: Sequence[bytes], members: Rows) -> Assignment:
 
 
 def first_ones(assignment: Assignment) -> Assignment:
-    """Return what an assignment says of the messages before the first one that waits."""
-    if not assignment.waiting:
+    """Return what becomes of the first messages, up to one that waits or, unlike them, is refused.
+
+    What leaves a queue leaves its head. ``waiting`` is empty if others behind may be taken.
+    """
+    pieces, waiting, refused = assignment
+    if refused and not refused[0]:
+        lead = next((at for at, number in enumerate(refused) if at != number), len(refused))
+        return Assignment([()] * len(pieces), (), refused[:lead])
+    ends = [*waiting[:1], *refused[:1]]
+    if not ends:
         return assignment
-    end = assignment.waiting[0]
-    return Assignment(
-        [piece[: bisect_left(piece, end)] for piece in assignment.pieces],
-        assignment.waiting,
-        assignment.refused[: bisect_left(assignment.refused, end)],
-    )
+    end = min(ends)
+    blocked = waiting if waiting and waiting[0] == end else ()
+    return Assignment([piece[: bisect_left(piece, end)] for piece in pieces], blocked, ())
 
 
 def _divide(numbers: Sequence[int], rooms: Sequence[int]) -> list[Sequence[int]]:
