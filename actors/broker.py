@@ -1,8 +1,8 @@
-"""The root of the actors: accepts connections, gives them their sessions, supervises, drains.
+"""The root actor: accepts connections, attaches them to sessions, supervises, drains.
 
 The broker owns what all sessions of the node share (journal, fold, router, messages, timers) and
 is the parent of every connection and session. When a session fails, its connection is closed and
-its state is rebuilt from its events; what it had been told meanwhile is told to its successor.
+its state is rebuilt from its events; messages that arrived meanwhile go to its successor.
 """
 
 from __future__ import annotations
@@ -14,36 +14,35 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from actors.authz.rules import Permissions
-from actors.bridge.host import BridgeHost
-from actors.connection.admission import Admission
-from actors.connection.takeovers import Old, Takeovers
-from actors.connection.turn import Turn
-from actors.inspection.broker_inspection import BrokerInspection
-from actors.inspection.inspector import Inspector
-from actors.inspection.sys_topics import SysTopicTree
+from actors.authz import Permissions
+from actors.bridge import BridgeHost
+from actors.connection import Admission, Old, Takeovers, Turn
+from actors.inspection import BrokerInspection, Inspector, SysTopicTree
 from actors.kernel import Failed, Kernel, LoopActor
-from actors.maintenance.background_verify import verify_in_background
-from actors.maintenance.expiry import Expiries
-from actors.maintenance.projector import Projector
-from actors.maintenance.recovery import recover, software
-from actors.maintenance.retention import Retention
-from actors.node.read_pause import ReadPause
-from actors.routing.router import Router
-from actors.session.actor_messages import (
+from actors.maintenance import (
+    Expiries,
+    Projector,
+    Retention,
+    recover,
+    software,
+    verify_in_background,
+)
+from actors.node import ReadPause
+from actors.routing import Router
+from actors.session import (
     Attach,
+    Authorizer,
     ConnectRequest,
     Expire,
     Kick,
     Loaded,
+    NodeContext,
     Outgoing,
     Remove,
     Retire,
+    Session,
 )
-from actors.session.authorization import Authorizer
-from actors.session.decisions import DeliveryLimits
-from actors.session.node_context import NodeContext
-from actors.session.session import Session
+from actors.session.decisions import DeliveryLimits, by_text
 from actors.session.shared_subscriptions import SharedSubscriptions
 from actors.supervision import inherit, replace, succeed
 from eventstore.errors import CorruptLog, LogUnavailable
@@ -53,23 +52,23 @@ from eventstore.format import (
     Bridged,
     BrokerStopped,
     Position,
+    RetainedExpired,
     format_position,
 )
 from eventstore.log import EventLog, Message, MessageStore
 from projections.state import NodeState
 from protocol.errors import FoldmqError
-from protocol.mqtt import ConnectCode
+from protocol.mqtt import Connect, ConnectCode
 from protocol.mqtt5 import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.authn.credentials import Authenticator
-    from actors.configuration.bridge_options import BridgeOptions
-    from actors.configuration.broker_options import BrokerOptions
-    from actors.connection.listener import ListenerOptions
+    from actors.authn import Authenticator
+    from actors.configuration import BridgeOptions, BrokerOptions
+    from actors.connection import ListenerOptions
     from actors.kernel import Clock
-    from actors.session.interfaces import ClientConnection
+    from actors.session import ClientConnection
     from eventstore.format import Record
     from projections.state import SessionState
 
@@ -77,20 +76,20 @@ _log = structlog.get_logger("foldmq")
 
 _SHARE = len(SHARE)
 _IDLE_SWEEP = 1.0
-"""Seconds between looks for offline sessions to passivate, and for a stuck log."""
+"""Seconds between checks for offline sessions to passivate, and for a stuck log."""
 _DEFER = 0.01
-"""Seconds for which events that nobody waits for stay in memory, at most."""
+"""Maximum seconds that events without a waiting output stay in memory."""
 _RETRY_LOAD = 0.5
 _LONGEST_TIMER = 3600.0
 _WATCH_AT_ONCE = 500
-"""Offline sessions looked at in one go."""
+"""Offline sessions checked at a time."""
 _SWEEP_INDEX = object()
-"""Told to itself by the broker while subscriptions that ended stand in the index, or their actors
-are to be stopped."""
+"""Message of the broker to itself while ended subscriptions are in the index, or their actors still
+run."""
 _STOPPING_AT_MOST = 20_000
-"""Such actors that may wait; beyond that others are stopped at once."""
+"""Maximum number of such actors that wait; beyond it they are stopped at once."""
 _STOPPED_AT_ONCE = 256
-"""Such actors that are stopped in one turn."""
+"""Such actors stopped in one turn."""
 
 
 class Broker(LoopActor):
@@ -114,7 +113,7 @@ class Broker(LoopActor):
         """What all actors share."""
         node = self.node
         self.bridge = BridgeHost(node, bridge) if bridge is not None else None
-        """What exchanges messages with NATS; None: nothing does."""
+        """The bridge to NATS; None: there is none."""
         node.bridge = self.bridge
         self.admission = Admission(node, authenticator)
         node.limits = self.admission.limits
@@ -133,7 +132,7 @@ class Broker(LoopActor):
         self._background: list[asyncio.Task[None]] = []
         self._given_up = False
         self._stopping: deque[LoopActor] = deque()
-        """Actors that are told nothing any more, and are to be stopped."""
+        """Actors that get no more messages and are to be stopped."""
         Kernel(self._loop.call_soon, clock.stopwatch, self._loop.call_later).spawn(self)
         node.kernel = self.kernel
         self.inspection = BrokerInspection(node, self.admission, self.projector, self.bridge)
@@ -184,7 +183,7 @@ class Broker(LoopActor):
             )
 
     async def drain(self) -> None:
-        """End in good order: no new clients, what was received is committed, clients closed."""
+        """Shut down gracefully: refuse new clients, commit what was received, close the clients."""
         self.node.draining = True
         self.admission.close()
         for connection in self.admission.connections:
@@ -224,9 +223,9 @@ class Broker(LoopActor):
         permissions: Permissions | None = None,
         listeners: Sequence[ListenerOptions] = (),
     ) -> None:
-        """Take new limits and users, and permissions if some are given.
+        """Apply new limits and users, and permissions if given.
 
-        Connected clients stay, but for those who came in by a password that is good no longer.
+        Connected clients stay, except those whose password was changed or removed.
         """
         self.admission.reload(options, listeners)
         if permissions is not None:
@@ -248,7 +247,7 @@ class Broker(LoopActor):
 
     @property
     def attached(self) -> int:
-        """The number of sessions that are connected."""
+        """The number of connected sessions."""
         return len(self._sessions) - len(self._offline)
 
     # The sessions: what actors.session.interfaces.SessionDirectory has.
@@ -264,22 +263,22 @@ class Broker(LoopActor):
         return session
 
     def find_session(self, name: str) -> Session | None:
-        """Return the actor of a session, None when it has none: it is passive, or there is none."""
+        """Return the actor of a session; None if it is passive or does not exist."""
         return self._sessions.get(name)
 
     def install(self, session: Session) -> None:
-        """Make an actor the one that a session is reached by, from now on."""
+        """Make an actor the current one of its session."""
         before = self._sessions.get(session.name)
         if before is not None:
             self._offline.discard(before)
         self._sessions[session.name] = session
 
     def on_session_failure(self, session: Session) -> None:
-        """Put a successor in the place of a session that has just failed."""
+        """Replace a session that has just failed."""
         succeed(self.node, session)
 
     def redirect(self, name: str, messages: list[Any]) -> None:
-        """Give messages to the session that took the place of one that ended."""
+        """Pass messages to the session that replaced one that ended."""
         if name in self._sessions or name in self.node.state.sessions:
             session = self.session(name)
             for message in messages:
@@ -294,11 +293,11 @@ class Broker(LoopActor):
                 message.command.refuse("ended meanwhile")
 
     def came_online(self, session: Session) -> None:
-        """Take note that a session has a connection now."""
+        """Record that a session has a connection."""
         self._offline.discard(session)
 
     def went_offline(self, session: Session) -> None:
-        """Take note that a session has no connection now."""
+        """Record that a session has no connection."""
         self._offline.add(session)
         self.watch_expiry(session.state)
 
@@ -319,17 +318,17 @@ class Broker(LoopActor):
         session.release()
 
     def passivate(self, name: str) -> None:
-        """Keep of an offline session no more than it takes to have it back."""
+        """Freeze an offline session: keep only what is needed to restore it."""
         node = self.node.state
         if node.dirty is not None:
-            # The snapshot that is made now is another one than the projections hold.
+            # This snapshot differs from the one in the projections.
             node.dirty.setdefault(name, node.sessions.live[name].saved)
         state = node.sessions.freeze(name, self.node.journal.next_position)
         if state is not None:
             self.node.router.passivate(name, [held.filter for held in state.active()])
 
     def take_passive(self, state: SessionState) -> None:
-        """Take note of a session that is frozen."""
+        """Add a session that is already frozen."""
         self.node.router.passivate(state.session, [held.filter for held in state.active()])
         self.watch_expiry(state)
 
@@ -344,19 +343,19 @@ class Broker(LoopActor):
         node.router.on_gone = self._sweep_later
 
     def watch_expiry(self, state: SessionState) -> None:
-        """Look at an offline session again when it may have expired."""
+        """Check an offline session when it may have expired, or its will is due."""
         delay = min(self.node.expires_in(state), self.node.will_due_in(state))
         if delay < float("inf"):
             self._expiries.watch(state.session, min(max(0.0, delay), _LONGEST_TIMER))
 
     def load(self, session: Session, refs: Sequence[Position]) -> None:
-        """Read messages from the log; the session is told ``Loaded``."""
+        """Read messages from the log; the session gets a ``Loaded`` message."""
         self.node.spawn_task(self._load(session, refs))
 
     # What the broker itself is told.
 
     def on_receive(self, message: Any) -> None:
-        """Handle a connection that wants its session, or the failure of an actor."""
+        """Handle a connection that requests its session, or the failure of an actor."""
         if isinstance(message, ConnectRequest):
             self._on_connect(message)
         elif isinstance(message, Failed):
@@ -369,7 +368,7 @@ class Broker(LoopActor):
         self.node.journal.end_turn()
 
     def _clear_away(self) -> bool:
-        """Remove some of what ended sessions left; return whether more is left."""
+        """Remove some remains of ended sessions; return whether there are more."""
         for _ in range(min(_STOPPED_AT_ONCE, len(self._stopping))):
             actor = self._stopping.popleft()
             if not actor.stopped:
@@ -377,7 +376,7 @@ class Broker(LoopActor):
         return self.node.router.sweep() or bool(self._stopping)
 
     def stop_all(self, actors: Sequence[LoopActor]) -> None:
-        """Stop actors that are told nothing any more; many of them little by little."""
+        """Stop actors that get no more messages; many of them gradually."""
         if len(actors) <= _STOPPED_AT_ONCE or len(self._stopping) > _STOPPING_AT_MOST:
             for actor in actors:
                 actor.stop()
@@ -390,7 +389,7 @@ class Broker(LoopActor):
         self.kernel.later(self, _SWEEP_INDEX)
 
     def on_failure(self, *exc_info: object) -> None:
-        """Stop: without its root nothing is supervised."""
+        """Stop the broker: nothing is supervised without its root."""
         self.node.fail(
             FoldmqError(f"the broker failed: {exc_info[1]}; this is a bug, please report it")
         )
@@ -433,7 +432,7 @@ class Broker(LoopActor):
         self._attach(request)
 
     def _fought(self, name: str, new: ClientConnection, old: ClientConnection) -> bool:
-        """Return whether two clients fight over this session: then the new one is to wait."""
+        """Return whether two clients keep taking over this session: then the new one waits."""
         now = self.node.clock.monotonic()
         holder = Old(old.host, now - old.last_read)
         return self._takeovers.fought(name, new.host, holder, now, self.node.options.jail_time)
@@ -452,8 +451,17 @@ class Broker(LoopActor):
         if not self.node.permissions.authorize_will(connection, connect):
             connection.refuse(ConnectCode.NOT_AUTHORIZED, "will_not_permitted")
             return
+        if self._is_will_above_maximum_qos(connect):
+            connection.refuse(ConnectCode.NOT_AUTHORIZED, "will_qos")
+            return
         session = self.session(request.connect.client_id)
         self.kernel.tell(session, Attach(request.connection, request.connect))
+
+    def _is_will_above_maximum_qos(self, connect: Connect) -> bool:
+        """Return whether a client at level 5 has a will above the Maximum QoS [MQTT-3.2.2-12]."""
+        if connect.will is None or connect.properties is None:
+            return False
+        return connect.will.qos == 2 and self.node.options.reject_qos2_publish
 
     def _on_failed(self, failed: Failed) -> None:
         actor = failed.actor
@@ -468,7 +476,7 @@ class Broker(LoopActor):
     # Work beside the turn.
 
     async def _watch_all(self) -> None:
-        """Look at every offline session again: their time to expire changed."""
+        """Check every offline session: the expiry setting changed."""
         for number, name in enumerate(self.node.state.sessions.names()):
             state = self.node.state.sessions.peek(name)
             if state is not None and not state.connected:
@@ -544,11 +552,22 @@ class Broker(LoopActor):
                 self.node.tell_if_alive(session, Retire())
         if self.node.paused and not self.node.journal.congested:
             self._on_relief()
+        self._expire_retained()
         self.admission.sweep()
         self._look_after_log()
 
+    def _expire_retained(self) -> None:
+        """Record which retained messages have expired."""
+        if not self.node.recovered or self.node.draining:
+            return
+        topics = self.node.state.retained.expired(self.node.clock.time_ms() // 1000)
+        for part in by_text(topics, str):
+            self.node.emit(RetainedExpired(part))
+        if topics:
+            self.kernel.wake()
+
     def _look_after_log(self) -> None:
-        """Close the clients when the log could not be written for too long."""
+        """Close the clients if the log could not be written for too long."""
         writer = self.node.writer
         stuck = writer.outage is not None and (
             self.node.clock.monotonic() - writer.outage_since > self.node.options.commit_timeout

@@ -1,12 +1,12 @@
-"""What becomes of a session that failed.
+"""Restart of failed sessions.
 
-Its successor is there at once. In the very turn in which the session failed, and so in the same
-record as the publications, everything that it was to deliver and had not recorded yet is recorded
-as queued; so is what is told to the successor from then on. The connection is closed: the client
-comes back and the state says what it is owed.
+The successor starts at once. In the turn in which the session failed, and so in the same record as
+the publications, every delivery not recorded yet is recorded as queued; so are those that the
+successor gets from then on. The connection is closed: when the client reconnects, the state says
+what to deliver.
 
-That state is rebuilt from the log, then the successor goes on: with the end of the connection
-first, then with what else its predecessor had been told, then with what came meanwhile.
+The state is rebuilt from the log, then the successor continues: first with the end of the
+connection, then with the other messages of its predecessor, then with those that arrived meanwhile.
 """
 
 from __future__ import annotations
@@ -17,10 +17,18 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from actors.kernel import Failed
-from actors.maintenance.recovery import rebuild_session
-from actors.session.actor_messages import Attach, Detached, Expire, Kick, Outgoing, Remove, Retry
-from actors.session.session import Session
-from actors.session.subscription import Subscription
+from actors.maintenance import rebuild_session
+from actors.session import (
+    Attach,
+    Detached,
+    Expire,
+    Kick,
+    Outgoing,
+    Remove,
+    Retry,
+    Session,
+    Subscription,
+)
 from eventstore.errors import LogUnavailable
 from eventstore.format import SessionClosed
 from protocol.errors import FoldmqError
@@ -28,24 +36,24 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from actors.session.node_context import NodeContext
+    from actors.session import NodeContext
     from projections.state import SessionState
 
 _log = structlog.get_logger("foldmq")
 
 _RETRY = 0.5
 MAX_ATTEMPTS = 3
-"""How often a session may fail on the end of its connection before that is given up."""
+"""How often a session may fail on the end of its connection before it is abandoned."""
 
 
 def succeed(node: NodeContext, broken: Session) -> None:
-    """Put a successor in the place of a session that has just failed."""
+    """Replace a session that has just failed."""
     fresh = Session(node, broken.name, None)
     fresh.begin_rebuild()
     node.rebuilding.add(broken.name)
     node_state = node.state
     if node_state.dirty is not None:
-        # What is recorded for it until then is in no state: the projections must wait for it.
+        # Events recorded for it until then are in no state: the projections must wait.
         before = node_state.sessions.live.get(broken.name)
         node_state.dirty.setdefault(broken.name, before.saved if before is not None else 0)
     node.directory.install(fresh)
@@ -64,7 +72,7 @@ def succeed(node: NodeContext, broken: Session) -> None:
 
 
 def inherit(node: NodeContext, broken: Session, failed: Failed) -> list[Any]:
-    """Record what the failed session owed; return the other messages that it had been told."""
+    """Record the failed session's pending deliveries; return its other messages."""
     fresh = node.directory.session(broken.name)
     others: list[Any] = []
     for message in (failed.message, *broken.drain_stash(), *failed.unseen):
@@ -81,14 +89,14 @@ def inherit(node: NodeContext, broken: Session, failed: Failed) -> list[Any]:
 
 
 def _left(broken: Session, failed: Failed) -> list[Outgoing]:
-    """Return what a session was still to do when it took over for a failed subscription."""
+    """Return the deliveries left of a failed subscription whose session failed as well."""
     if broken.to_deliver:
         return broken.to_deliver
     return failed.actor.outgoings(failed) if isinstance(failed.actor, Subscription) else []
 
 
 async def replace(node: NodeContext, fresh: Session, failing: Any, others: list[Any]) -> None:
-    """Rebuild the state and let the successor go on."""
+    """Rebuild the state and continue with the successor."""
     try:
         last, state = await _rebuild(node, fresh.name)
     except FoldmqError as error:
@@ -115,7 +123,7 @@ async def replace(node: NodeContext, fresh: Session, failing: Any, others: list[
 
 
 async def _rebuild(node: NodeContext, name: str) -> tuple[int, SessionState | None]:
-    """Rebuild a session's state, as soon as the log can be read."""
+    """Rebuild a session's state as soon as the log can be read."""
     while True:
         try:
             return await rebuild_session(node, name)
@@ -127,7 +135,7 @@ async def _rebuild(node: NodeContext, name: str) -> tuple[int, SessionState | No
 def _again(
     node: NodeContext, fresh: Session, state: SessionState | None, failing: Any, others: list[Any]
 ) -> Iterator[Any]:
-    """Yield what the successor is to do first."""
+    """Yield the messages that the successor handles first."""
     attempts = failing.attempts if isinstance(failing, Retry) else 0
     if isinstance(failing, (Detached, Retry)):
         attempts += 1

@@ -268,7 +268,7 @@ KINDS: tuple[type[Abuser], ...] = (
 
 @functools.cache
 def client_hello() -> bytes:
-    """Give what a TLS client sends first."""
+    """Return what a TLS client sends first."""
     context = ssl.create_default_context()
     sent = ssl.MemoryBIO()
     tls = context.wrap_bio(ssl.MemoryBIO(), sent, server_hostname="broker.example")

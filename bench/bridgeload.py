@@ -104,7 +104,7 @@ def _broker(options: argparse.Namespace, kind: type[Bridged]) -> Iterator[Runnin
 
 
 def _cost(options: argparse.Namespace, kind: type[Bridged], small: int) -> dict[str, float]:
-    """Give deliveries a second and CPU per message at QoS 0 and 1, MQTT to MQTT."""
+    """Return deliveries a second and CPU per message at QoS 0 and 1, MQTT to MQTT."""
     result = {}
     for qos, messages in ((0, QOS0_MESSAGES), (1, QOS1_MESSAGES)):
         with _broker(options, kind) as server:
@@ -118,7 +118,7 @@ def _cost(options: argparse.Namespace, kind: type[Bridged], small: int) -> dict[
 
 
 def _carry(options: argparse.Namespace, small: int) -> dict[str, float]:
-    """Give how many messages a second reach a NATS client, and an MQTT client from NATS."""
+    """Return how many messages a second reach a NATS client, and an MQTT client from NATS."""
     result: dict[str, float] = {}
     count = CARRIED // small
     with _broker(options, Bridged) as server:

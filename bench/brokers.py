@@ -231,7 +231,7 @@ def _wait_web_page(process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def logged(log: Path, event: str) -> dict[str, Any] | None:
-    """Give the first line of foldmq's log about an event."""
+    """Return the first line of foldmq's log about an event."""
     for text in log.read_text("utf-8", "replace").splitlines(keepends=True):
         if text.startswith("{") and text.endswith("\n"):
             line: dict[str, Any] = json.loads(text)

@@ -33,20 +33,20 @@ def packet(first: int, body: bytes) -> bytes:
 def connect(
     session: str, *, clean: bool = False, user: str | None = None, password: str = ""
 ) -> bytes:
-    """Give a CONNECT without keep alive."""
+    """Return a CONNECT without keep alive."""
     flags = 2 * clean + (0xC0 if user is not None else 0)
     shown = text(user) + text(password) if user is not None else b""
     return packet(0x10, text("MQTT") + bytes([4, flags, 0, 0]) + text(session) + shown)
 
 
 def subscribe(*topic_filters: str, qos: int = 1) -> bytes:
-    """Give a SUBSCRIBE."""
+    """Return a SUBSCRIBE."""
     wanted = b"".join(text(topic_filter) + bytes([qos]) for topic_filter in topic_filters)
     return packet(0x82, b"\x00\x01" + wanted)
 
 
 def publish(topic: str, payload: bytes, pid: int) -> bytes:
-    """Give a PUBLISH at QoS 1."""
+    """Return a PUBLISH at QoS 1."""
     return packet(0x32, text(topic) + pid.to_bytes(2, "big") + payload)
 
 
@@ -70,7 +70,7 @@ class Client:
         self._socket.sendall(data)
 
     def receive(self) -> tuple[int, bytes]:
-        """Give the next packet: its type and what follows its fixed header."""
+        """Return the next packet: its type and what follows its fixed header."""
         while True:
             found = self._first()
             if found is not None:
@@ -83,7 +83,7 @@ class Client:
             raise BenchError("the broker closed a connection")
 
     def expect(self, kind: int) -> bytes:
-        """Give the body of the next packet, which must be of this type."""
+        """Return the body of the next packet, which must be of this type."""
         found, body = self.receive()
         if found != kind:
             raise BenchError(f"the broker sent a packet of type {found}, not {kind}")
@@ -150,14 +150,14 @@ def fill_queue(port: int, session: str, count: int, window: int) -> None:
 
 
 def present(port: int, session: str) -> bool:
-    """Tell whether the broker has a session."""
+    """Return whether the broker has a session."""
     with Client(port) as client:
         client.send(connect(session))
         return client.expect(CONNACK) == b"\x01\x00"
 
 
 def first_message(port: int, session: str, count: int) -> float:
-    """Give the seconds from CONNECT to the first PUBLISH of a session; all ``count`` must come."""
+    """Return the seconds from CONNECT to a session's first PUBLISH; all ``count`` must come."""
     with Client(port) as client:
         started = time.perf_counter()
         client.send(connect(session))

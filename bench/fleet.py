@@ -27,7 +27,7 @@ class Flavour:
     crashes: int = 0
     """How often the broker is killed and started again."""
     operators: bool = False
-    """Somebody kicks clients and clears retained messages."""
+    """An operator kicks clients and clears retained messages."""
 
 
 FLAVOURS = {
@@ -145,7 +145,7 @@ class Client:
         return self.window - len(self.inflight) - len(self.releasing)
 
     def take_pids(self, count: int) -> list[int]:
-        """Give free packet identifiers for deliveries, behind the one given out last."""
+        """Return free packet identifiers for deliveries, after the last one used."""
         inflight, releasing = self.inflight, self.releasing
         pid = self.last_pid
         pids: list[int] = []
@@ -157,7 +157,7 @@ class Client:
         return pids
 
     def choose_pids(self, count: int) -> list[int]:
-        """Give packet identifiers that the client may publish with."""
+        """Return free packet identifiers for the client's publications."""
         inbound = self.inbound
         pid = self.publisher_pid
         pids: list[int] = []
@@ -170,7 +170,7 @@ class Client:
 
 
 def make_fleet(chance: random.Random, count: int) -> tuple[list[Client], list[str]]:
-    """Give ``count`` clients, of which four in ten publish, and all topics."""
+    """Return ``count`` clients, of which four in ten publish, and all topics."""
     plants = 1 + count // PLANT_CLIENTS
     topics = [
         f"plant/{plant}/line/{line}/{kind}"

@@ -26,7 +26,7 @@ _HEAD = 16
 
 
 def packets_in(data: bytearray) -> Iterator[tuple[int, bytes]]:
-    """Give the whole packets, each with its first byte, and take them off."""
+    """Remove and return the complete packets, each with its first byte."""
     at = 0
     try:
         while True:
@@ -63,7 +63,7 @@ class Books:
         self.disconnects = 0
 
     def phase(self, name: str) -> dict[str, Any]:
-        """Give what a phase was like, and begin another one.
+        """Return what a phase was like, and begin another one.
 
         A message that has been on its way for more than a second counts with the time so far.
         """
@@ -82,7 +82,7 @@ class Books:
         }
 
     def end(self) -> dict[str, Any]:
-        """Give what is left of it all."""
+        """Return the totals."""
         return {
             "sent": self.sent,
             "acknowledged": len(self.acknowledged),
@@ -226,7 +226,7 @@ async def _publish(clients: list[GoodClient], rate: float) -> None:
 
 
 def say(what: dict[str, Any]) -> None:
-    """Tell whoever started this process."""
+    """Report to the parent process."""
     print(json.dumps(what), flush=True)
 
 

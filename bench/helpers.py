@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 USER, PASSWORD = "guest", "open sesame"
 """Of all that get in: the good clients, and those that misbehave once they are in."""
 NEWCOMERS = 300
-"""Users newcomer-0, newcomer-1 and so on with the same password: nobody knows them yet."""
+"""Users newcomer-0, newcomer-1 and so on with the same password, not cached yet."""
 _PATIENCE = 150.0
 """Seconds for an answer."""
 

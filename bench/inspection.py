@@ -37,7 +37,7 @@ Run = Callable[[bool], dict[str, Any]]
 
 
 def _pair(label: str, unit: str, key: str) -> tuple[Metric, Metric]:
-    """Give the metrics that show a figure with and without."""
+    """Return the metrics for a figure with and without the feature."""
     return (
         Metric(f"{label} with", unit, value(f"with_{key}")),
         Metric(f"{label} without", unit, value(f"without_{key}")),
@@ -138,7 +138,7 @@ def _measure(
 
 
 def _compared(with_it: list[dict[str, Any]], without: list[dict[str, Any]]) -> dict[str, Any]:
-    """Give the medians of each figure, of its ratios and of its differences in the pairs."""
+    """Return the medians of each figure, of its ratios and of its differences in the pairs."""
     bad = [run["problem"] for run in [*with_it, *without] if "problem" in run]
     if bad:
         return {"problem": bad[0]}
@@ -175,7 +175,7 @@ def _paced(server: Running, rate: int, messages: int) -> dict[str, Any]:
 
 
 def measure_idle(options: argparse.Namespace) -> list[Row]:
-    """Measure QoS 1 with metrics, web page and $SYS on, and without them; nobody asks."""
+    """Measure QoS 1 with metrics, web page and $SYS enabled but idle, and without them."""
     messages = MESSAGES // 10 if options.quick else MESSAGES
 
     def run(watched: bool) -> dict[str, Any]:
@@ -272,7 +272,7 @@ def measure_list(options: argparse.Namespace) -> list[Row]:
 
 
 def _listed(asker: Asker, work: Path) -> dict[str, Any]:
-    """Give what the lists took, and how the inspector held the event loop for them."""
+    """Return the time of the lists, and how long the inspector held the event loop."""
     if asker.problem is not None:
         return {"problem": asker.problem}
     held = json.loads(Timed.file(work).read_text("utf-8"))

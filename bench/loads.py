@@ -27,7 +27,7 @@ class Target:
         return f"{sign} {self.factor:g} x {self.of}" if self.of else f"{sign} {self.factor:,.10g}"
 
     def met(self, own: float | None, ratios: Values) -> bool | None:
-        """Tell whether it is met; None when the other broker gave nothing to compare with."""
+        """Return whether it is met; None when the other broker gave nothing to compare with."""
         reached = own if self.of is None else ratios.get(self.of)
         if self.of is not None and own is not None and reached is None:
             return None

@@ -41,7 +41,7 @@ class Calendar:
         self._days: list[list[tuple[Deed, Client, int, list[int]]]] = [[] for _ in range(_DAYS)]
 
     def soon(self, do: Deed, client: Client, pids: list[int]) -> None:
-        """Have a client do something after its delay, unless its connection ends before."""
+        """Schedule an action of a client after its delay, unless its connection ends before."""
         low, high = client.delay
         # A random number for every acknowledgement would cost as much as all the rest of it.
         day = self.tick + low + (pids[0] * 7919 + self.tick) % (high - low + 1)
@@ -80,7 +80,7 @@ class Mail:
     # Who gets what.
 
     def route(self, client: Client, topic_filter: str, qos: int) -> None:
-        """Let a client have what matches, and the retained messages that do."""
+        """Deliver matching messages and retained messages to a client."""
         client.granted[topic_filter] = qos
         found = self._topics_of(topic_filter)
         for topic in found:
@@ -136,7 +136,7 @@ class Mail:
         self._published(client, pids, messages)
 
     def _distinct(self, chosen: list[int]) -> tuple[list[str], list[int]]:
-        """Give the distinct topics, and for each message the index of its topic."""
+        """Return the distinct topics, and for each message the index of its topic."""
         number: dict[int, int] = {}
         which = [number.setdefault(topic, len(number)) for topic in chosen]
         return [self.topics[topic] for topic in number], which if len(number) > 1 else []
@@ -173,11 +173,11 @@ class Mail:
         return Message(topic, draft.add(event), qos, retain, size)
 
     def will_payload(self, topic: int) -> bytes:
-        """Give what a will on a topic says."""
+        """Return the payload of a will on a topic."""
         return self.payloads[topic % len(self.payloads)]
 
     def release(self, client: Client, pids: list[int]) -> None:
-        """Let a publisher's QoS 2 messages take effect."""
+        """Apply a publisher's QoS 2 messages."""
         known = [pid for pid in pids if pid in client.inbound]
         for some in self._parts(known):
             messages = [client.inbound.pop(pid) for pid in some]
@@ -186,7 +186,7 @@ class Mail:
             self.take_effect(messages)
 
     def take_effect(self, messages: list[Message]) -> None:
-        """Retain messages of one QoS, and deliver them to everybody who subscribed."""
+        """Retain messages of one QoS, and deliver them to all subscribers."""
         for message in messages:
             if message.retain:
                 if message.size:

@@ -48,7 +48,7 @@ class Row:
 def own_rows(
     load: str, metrics: Iterable[Metric], runs: list[dict[str, Any]], *, quick: bool
 ) -> list[Row]:
-    """Give the rows of a load that only foldmq has."""
+    """Return the rows of a load that only foldmq has."""
     return [
         Row(load, metric, {"foldmq": median(metric, runs)}, () if quick else metric.targets)
         for metric in metrics
@@ -87,27 +87,27 @@ def run_load(
 
 
 def cpu(pid: int) -> float:
-    """Give the CPU seconds that a process has used, without its children."""
+    """Return the CPU seconds that a process has used, without its children."""
     fields = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def median(metric: Metric, runs: list[dict[str, Any]]) -> float | None:
-    """Give the median; None when a run failed: a rate at which messages are lost is none."""
+    """Return the median; None if a run failed, because a rate with lost messages does not count."""
     values = [None if "problem" in run else metric.read(run) for run in runs]
     good = [value for value in values if value is not None]
     return statistics.median(good) if runs and len(good) == len(runs) else None
 
 
 def number(value: float | None) -> str:
-    """Give a number for a person."""
+    """Return a number as text."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def report(load: str, which: str, metrics: Iterable[Metric], result: dict[str, Any]) -> None:
-    """Tell what a run gave."""
+    """Print the result of a run."""
     shown = ", ".join(
         f"{metric.label} {number(metric.read(result))} {metric.unit}".rstrip() for metric in metrics
     )
@@ -116,5 +116,5 @@ def report(load: str, which: str, metrics: Iterable[Metric], result: dict[str, A
 
 
 def say(line: str) -> None:
-    """Tell how it goes; the table alone is on stdout."""
+    """Print progress to stderr; stdout has only the table."""
     print(line, file=sys.stderr, flush=True)

@@ -33,7 +33,7 @@ def last() -> tuple[str, str]:
 
 @contextlib.contextmanager
 def checked_out(given: str | None, directory: Path) -> Iterator[None]:
-    """Have ``Released`` run ``given``, a directory or a commit, or the last release."""
+    """Make ``Released`` run ``given``, a directory or a commit, or else the last release."""
     if given is not None and (Path(given) / "cli" / "main.py").is_file():
         _use(Path(given).resolve(), "of another directory", revision(Path(given)))
         yield

@@ -164,7 +164,7 @@ def _run(options: argparse.Namespace, brokers: Sequence[Broker]) -> int:
 
 
 def verdict(rows: Sequence[Row], *, judged: bool) -> int:
-    """Say what is not as it should be; 1 when that fails the run, else 0."""
+    """Print failed expectations; return 1 if they fail the run, else 0."""
     if not judged:
         return 0
     faults = {

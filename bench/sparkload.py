@@ -88,7 +88,7 @@ def _measure(url: str, written: dict[str, Any]) -> dict[str, Any]:
 
 
 def _slope(less: dict[str, Any], more: dict[str, Any]) -> float:
-    """Give the seconds that each event more takes."""
+    """Return the seconds per additional event."""
     slope: float = (more["seconds"] - less["seconds"]) / (more["events"] - less["events"])
     return slope
 
@@ -124,7 +124,7 @@ def _job(url: str, job: str, *more: str) -> dict[str, Any]:
 
 
 def resident(pid: int) -> int:
-    """Give the resident bytes of a process and all below it; what they share counts for each."""
+    """Return the resident bytes of a process and its descendants; shared memory counts for each."""
     parents: dict[int, list[int]] = {}
     sizes: dict[int, int] = {}
     page = os.sysconf("SC_PAGE_SIZE")

@@ -102,7 +102,7 @@ def _markdown(lines: list[list[str]]) -> str:
 
 
 def machine(brokers: Sequence[Broker], directory: Path, rounds: int) -> str:
-    """Say when, where and with what was measured, as a Markdown list."""
+    """Return when, where and with which versions was measured, as a Markdown list."""
     model = "unknown processor"
     for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
         if line.startswith("model name"):

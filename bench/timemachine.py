@@ -96,7 +96,7 @@ class WithoutProjections(Foldmq):
 
 @contextlib.contextmanager
 def workplace(options: argparse.Namespace) -> Iterator[Path]:
-    """Give a directory that is gone afterwards."""
+    """Yield a directory that is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.dir) as work:
         yield Path(work)
 
@@ -121,7 +121,7 @@ def _until_released(work: Path) -> None:
 
 
 def projections(work: Path) -> Path:
-    """Give the directory of the stream that has the projections; nothing may run there."""
+    """Return the directory of the projections' stream; no server may run on it."""
     _until_released(work)
     found = list((work / "data" / "jetstream").glob("**/streams/FOLDMQ_STATE_*"))
     if len(found) != 1:
@@ -135,7 +135,7 @@ def drop_projections(work: Path) -> None:
 
 
 def replayed(log: Path) -> dict[str, Any]:
-    """Give the log line in which foldmq says what it replayed."""
+    """Return foldmq's log line about the replay."""
     line = logged(log, "log replayed")
     if line is None:
         raise BenchError(f"foldmq did not say what it replayed in {log}")
@@ -264,7 +264,7 @@ def _memory_after_start(work: Path, sessions: int = 0) -> dict[str, Any]:
 
 
 def _status(pid: int, key: str) -> int:
-    """Give a size from the status of one process, without its children, in bytes."""
+    """Return a size from the status of one process, without its children, in bytes."""
     for line in Path(f"/proc/{pid}/status").read_text("ascii", "replace").splitlines():
         if line.startswith(key + ":"):
             return int(line.split()[1]) * 1024

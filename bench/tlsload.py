@@ -117,7 +117,7 @@ class Link:
         self._out = b""
 
     def packed(self, packets: list[bytes]) -> bytes:
-        """Give the bytes with which packets are sent."""
+        """Return packets as TLS bytes."""
         if not self.web:
             return b"".join(packets)
         if self.one:
@@ -139,7 +139,7 @@ class Link:
         return bool(self._out)
 
     def receive(self) -> bytes:
-        """Give the MQTT that is there."""
+        """Return the received MQTT bytes."""
         parts = []
         with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError):
             while len(parts) < 16:
@@ -269,7 +269,7 @@ def generate(port: int, ca: str, kind: str, seconds: float) -> None:
 
 
 def throughput(place: Place, kind: str, seconds: float) -> tuple[float, float]:
-    """Give messages a second, and the broker's processor time for each in microseconds."""
+    """Return messages per second, and the broker's CPU time per message in microseconds."""
     words = ["--generate", kind, "--port", str(place.ports[kind.split()[0]])]
     words += ["--ca", str(place.authority.file), "--seconds", str(seconds)]
     used = cpu(place.pid)
@@ -287,7 +287,7 @@ def throughput(place: Place, kind: str, seconds: float) -> tuple[float, float]:
 
 
 def connection_cost(place: Place, count: int, *, tls: bool, resumed: bool = False) -> float:
-    """Give the broker's processor time for a connection from first to last, milliseconds."""
+    """Return the broker's CPU time per connection in milliseconds."""
     context = ssl.create_default_context(cafile=str(place.authority.file))
     session = None
     used = 0.0
@@ -330,7 +330,7 @@ def steady(port: int) -> None:
 
 
 async def arrive(place: Place, count: int) -> float:
-    """Have so many TLS clients connect at once; gives when the last had its CONNACK, seconds."""
+    """Connect this many TLS clients at once; return the seconds until the last CONNACK."""
     context = ssl.create_default_context(cafile=str(place.authority.file))
 
     async def client(number: int) -> None:
@@ -351,7 +351,7 @@ async def arrive(place: Place, count: int) -> float:
 
 
 def storm(place: Place, count: int) -> dict[str, float]:
-    """Have TLS clients arrive beside one, a process of its own, that publishes to itself."""
+    """Connect TLS clients while another process publishes to itself."""
     words = ["--steady", "--port", str(place.ports["plain"])]
     command = [sys.executable, str(Path(__file__).resolve()), *words]
     pipe = subprocess.PIPE

@@ -71,7 +71,7 @@ class Traffic:
     # Time.
 
     def start(self, draft: Draft) -> None:
-        """Start the broker and let everybody come within the next ticks."""
+        """Start the broker and connect all clients within the next ticks."""
         self._mail.draft = draft
         draft.add(BrokerStarted("0.1.0"))
         self._call_all()
@@ -100,7 +100,7 @@ class Traffic:
         draft.add(MessagePublished(client.name, 1, True, [name], [], [1], size, 0, 1))
 
     def tick(self, draft: Draft, entries: int) -> None:
-        """Let the clients act until the record holds so many entries or a few more."""
+        """Run the clients until the record has this many entries or slightly more."""
         mail = self._mail
         mail.draft = draft
         self.time_ms += max(1, entries * 1000 // self._rate)
@@ -121,7 +121,7 @@ class Traffic:
             self._plan(number // _AT_ONCE, self._connect, client)
 
     def _at(self, delay: float, live: Callable[[Client], None], client: Client) -> None:
-        """Have a client do something after a delay, which fits the size of the records."""
+        """Schedule an action of a client after a delay that fits the size of the records."""
         self._plan(int(delay * self._pace), live, client)
 
     def _plan(self, ticks: int, live: Callable[[Client], None], client: Client) -> None:

@@ -96,7 +96,7 @@ class Top:
 
 @contextlib.contextmanager
 def idle_clients(port: int, count: int, filters: int = 0) -> Iterator[None]:
-    """Keep so many clients connected that say nothing, with subscriptions to nobody's topics."""
+    """Keep idle clients connected, with subscriptions to unused topics."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit < count + _SPARE_FILES:
         raise BenchError(f"only {limit} files may be open: more than {count} are needed (ulimit)")
@@ -168,7 +168,7 @@ class Tail:
         _until(self.packets, self.process, "foldmq actors tail")
 
     def packets(self) -> int:
-        """Give how many packets of the client it has shown."""
+        """Return how many packets of the client it has shown."""
         shown = self._file.read_text("utf-8").splitlines(keepends=True)
         kinds = [json.loads(line)["kind"] for line in shown if line.endswith("\n")]
         return kinds.count("packet_in")
@@ -193,7 +193,7 @@ class Asker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ask no more, once the first round is done: there is always something to tell."""
+        """Stop asking once the first round is done, so that there is always a result."""
         self._enough.set()
         self._asking.join()
 

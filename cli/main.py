@@ -19,54 +19,93 @@ from protocol.errors import FoldmqError
 
 app = typer.Typer(
     name="foldmq",
-    help="An MQTT broker that keeps every acknowledged message: on disk before the answer.",
+    help="A crash-safe MQTT broker: it acknowledges a message when the message is on disk.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 
-Host = Annotated[str, typer.Option("-h", "--host", help="Broker to connect to.")]
+Host = Annotated[str, typer.Option("-h", "--host", metavar="HOST", help="Host of the broker.")]
 Port = Annotated[
     int | None,
-    typer.Option("-p", "--port", min=1, max=65535, help="Its port. [default: 1883, with TLS 8883]"),
+    typer.Option(
+        "-p",
+        "--port",
+        metavar="PORT",
+        min=1,
+        max=65535,
+        help="Port of the broker. [default: 1883, with TLS 8883]",
+    ),
 ]
 Url = Annotated[
     str | None,
     typer.Option(
         "--url",
+        metavar="URL",
         envvar="FOLDMQ_URL",
         show_envvar=False,
-        help="All in one: mqtt://user:password@host:port, or mqtts, ws, wss.",
+        help="URL of the broker, instead of host, port, user and password: "
+        "mqtt://user:password@host:port, or mqtts, ws, wss. [env var: FOLDMQ_URL]",
     ),
 ]
 CaFile = Annotated[
     Path | None,
-    typer.Option("--cafile", help="Certificates that the broker's is to be trusted by (TLS)."),
+    typer.Option(
+        "--cafile",
+        metavar="FILE",
+        help="CA certificates that the broker's certificate is verified against (TLS).",
+    ),
 ]
-Cert = Annotated[Path | None, typer.Option("--cert", help="Certificate to show (TLS).")]
-Key = Annotated[Path | None, typer.Option("--key", help="Its private key.")]
+Cert = Annotated[
+    Path | None, typer.Option("--cert", metavar="FILE", help="Client certificate (TLS).")
+]
+Key = Annotated[
+    Path | None,
+    typer.Option("--key", metavar="FILE", help="Private key of the client certificate."),
+]
 Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Do not look whether the certificate is for the host.")
+    bool,
+    typer.Option(
+        "--insecure", help="Do not verify that the broker's certificate matches the host name."
+    ),
 ]
-Username = Annotated[str | None, typer.Option("-u", "--username", help="User name.")]
+Username = Annotated[
+    str | None, typer.Option("-u", "--username", metavar="USER", help="User name.")
+]
 Password = Annotated[
     str | None,
-    typer.Option("-P", "--pw", "--password", envvar="FOLDMQ_PASSWORD", help="Password."),
+    typer.Option(
+        "-P",
+        "--pw",
+        "--password",
+        metavar="PASSWORD",
+        envvar="FOLDMQ_PASSWORD",
+        help="Password; the environment variable is safer.",
+    ),
 ]
-ClientId = Annotated[str | None, typer.Option("-i", "--id", help="Client id.")]
+ClientId = Annotated[
+    str | None, typer.Option("-i", "--id", metavar="ID", help="Client ID. [default: a random one]")
+]
 Keep = Annotated[
-    bool, typer.Option("-c", "--keep-session", help="Keep the session (clean session = 0).")
+    bool,
+    typer.Option(
+        "-c",
+        "--keep-session",
+        help="Keep the session after the connection ends (clean session = 0).",
+    ),
 ]
-Qos = Annotated[int, typer.Option("-q", "--qos", min=0, max=2, help="Quality of service.")]
+Qos = Annotated[
+    int, typer.Option("-q", "--qos", metavar="QOS", min=0, max=2, help="Quality of service.")
+]
 
 
 def main() -> NoReturn:
-    """Run the command; an error foldmq can name is one line on stderr and its exit code."""
+    """Run the command; a FoldmqError becomes one line on stderr and its exit code."""
     argv_secrets.hide(sys.argv)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # What clients chose may not exist in the encoding of the terminal.
+            # Names chosen by clients may not exist in the encoding of the terminal.
             stream.reconfigure(errors="backslashreplace")
     try:
         app(prog_name="foldmq")
@@ -75,7 +114,7 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        # The reader of the output has gone; nothing is left to be flushed at exit.
+        # The reader of the output is gone: the flush at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     sys.exit(0)
@@ -83,7 +122,7 @@ def main() -> NoReturn:
 
 def fail(message: str, exit_code: int) -> NoReturn:
     """Print ``foldmq: message`` as one line on stderr and exit."""
-    # Only a traceback could tell more, and no user should need one.
+    # No traceback: the message must be enough for the user.
     sys.stderr.write("foldmq: " + " ".join(message.split("\n")) + "\n")
     sys.exit(exit_code)
 
@@ -117,12 +156,12 @@ def _version() -> None:
 def _serve(config: Path | None, flags: dict[str, object]) -> None:
     """Run the broker.
 
-    Every setting can also be given in the environment (FOLDMQ_MAX_SESSIONS for --max-sessions)
-    and in a TOML file (max_sessions); a flag goes before the environment, that before the file.
-    Sizes and times may have a unit: 16MiB, 30s. SIGHUP rereads log level, users and limits,
-    SIGTERM drains and ends.
+    Every setting can also be given as an environment variable (FOLDMQ_MAX_SESSIONS for
+    --max-sessions) and in a TOML file (max_sessions). Flags override environment variables, which
+    override the file. Sizes and times may have a unit: 16MiB, 30s. SIGHUP reloads log level, users,
+    permissions, certificates and limits; SIGTERM drains the broker and stops it.
     """
-    # The broker's packages are not loaded for the other commands.
+    # Other commands do not load the packages of the broker.
     from cli.serve import service
 
     service.run(flags, config)
@@ -130,12 +169,15 @@ def _serve(config: Path | None, flags: dict[str, object]) -> None:
 
 @app.command("pseudonym")
 def _pseudonym(
-    client: Annotated[str, typer.Argument(help="Client id, as the client has it.")],
+    client: Annotated[str, typer.Argument(metavar="ID", help="Client ID.")],
     data_dir: Annotated[
         Path, typer.Option("--data-dir", metavar="DIR", help="Data directory of the broker.")
     ] = Path("foldmq-data"),
 ) -> None:
-    """Show what stands for a client id where the broker has pseudonyms = true."""
+    """Show the pseudonym of a client ID.
+
+    Works for the data directory of a broker with pseudonyms = true.
+    """
     from cli.serve import auth_factory
 
     typer.echo(auth_factory.pseudonym_of(client, data_dir))
@@ -144,13 +186,14 @@ def _pseudonym(
 @app.command("salvage")
 def _salvage(
     data_dir: Annotated[
-        Path, typer.Option("--data-dir", metavar="DIR", help="Directory with the damaged log.")
+        Path, typer.Option("--data-dir", metavar="DIR", help="Data directory with the damaged log.")
     ],
-    to: Annotated[Path, typer.Option("--to", metavar="NEWDIR", help="Directory that is made.")],
+    to: Annotated[Path, typer.Option("--to", metavar="NEWDIR", help="Data directory to create.")],
 ) -> None:
-    """Save the intact beginning of a damaged log into a new data directory.
+    """Copy the intact part of a damaged log.
 
-    DIR is only read. NEWDIR needs room for twice the log while this runs.
+    Creates a new data directory; the damaged one is only read. The new one needs disk space for
+    twice the log while this runs.
     """
     from cli.history import salvage
 
@@ -167,14 +210,18 @@ passwd_command.register(app)
 
 @app.command("pub")
 def _pub(
-    topic: Annotated[str, typer.Option("-t", "--topic", help="Topic to publish to.")],
-    message: Annotated[str | None, typer.Option("-m", "--message", help="The payload.")] = None,
+    topic: Annotated[
+        str, typer.Option("-t", "--topic", metavar="TOPIC", help="Topic of the message.")
+    ],
+    message: Annotated[
+        str | None, typer.Option("-m", "--message", metavar="TEXT", help="Payload.")
+    ] = None,
     file: Annotated[
-        Path | None, typer.Option("-f", "--file", help="File that is the payload.")
+        Path | None, typer.Option("-f", "--file", metavar="FILE", help="File with the payload.")
     ] = None,
     null: Annotated[bool, typer.Option("-n", "--null-message", help="Empty payload.")] = False,
     lines: Annotated[
-        bool, typer.Option("-l", "--stdin-line", help="Each line of stdin is a payload.")
+        bool, typer.Option("-l", "--stdin-line", help="Publish each line of stdin as a message.")
     ] = False,
     qos: Qos = 0,
     retain: Annotated[bool, typer.Option("-r", "--retain", help="Retain the message.")] = False,
@@ -190,10 +237,15 @@ def _pub(
     key: Key = None,
     insecure: Insecure = False,
 ) -> None:
-    """Publish; ends well when the broker has acknowledged everything (QoS 1 and 2)."""
+    """Publish messages.
+
+    Exits with 0 when the broker has acknowledged all of them (QoS 1 and 2).
+    """
     from cli.clients import connection as client
     from cli.clients import pub
+    from cli.logsource import check_topic
 
+    check_topic(topic)
     source = sys.stdin.buffer if lines else None
     payloads = pub.payloads(message, file, null=null, lines=source)
     files = client.TlsFiles(cafile, cert, key, insecure)
@@ -206,24 +258,37 @@ def _pub(
 @app.command("sub")
 def _sub(
     topics: Annotated[
-        list[str], typer.Option("-t", "--topic", help="Topic filter; may be given several times.")
+        list[str],
+        typer.Option(
+            "-t", "--topic", metavar="FILTER", help="Topic filter to subscribe to. May be repeated."
+        ),
     ],
     qos: Qos = 0,
     count: Annotated[
-        int | None, typer.Option("-C", "--count", min=1, help="End after this many messages.")
+        int | None,
+        typer.Option("-C", "--count", metavar="N", min=1, help="Exit after this many messages."),
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option("-W", "--timeout", min=0, help="End after this many seconds (exit code 27)."),
+        typer.Option(
+            "-W",
+            "--timeout",
+            metavar="SECONDS",
+            min=0,
+            help="Exit with code 27 after this many seconds.",
+        ),
     ] = None,
     only_subscribe: Annotated[
-        bool, typer.Option("-E", "--only-subscribe", help="End when the broker has subscribed it.")
+        bool,
+        typer.Option(
+            "-E", "--only-subscribe", help="Exit when the broker has acknowledged the subscription."
+        ),
     ] = False,
     verbose: Annotated[
         bool, typer.Option("-v", "--verbose", help="Print the topic before the payload.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON object per message.")
+        bool, typer.Option("--json", help="Print one JSON object per message.")
     ] = False,
     host: Host = "127.0.0.1",
     port: Port = None,
@@ -237,16 +302,22 @@ def _sub(
     key: Key = None,
     insecure: Insecure = False,
 ) -> None:
-    """Print messages as they come; waits for the broker when it is away.
+    """Subscribe and print the messages.
 
-    With -i, -c and -E it leaves a session for which the broker keeps messages.
+    Waits for the broker if it cannot be reached, and reconnects if the connection is lost. With -i,
+    -c and -E, creates a session in which the broker queues messages for later.
     """
     from cli.clients import connection as client
     from cli.clients import sub
+    from cli.logsource import check_filter
 
     if only_subscribe and count is not None:
-        raise client.BadArgumentError("-E prints no message, -C waits for some: give one of them")
+        raise client.BadArgumentError(
+            "-E and -C cannot be combined: -E exits before the first message"
+        )
 
+    for topic in topics:
+        check_filter(topic)
     files = client.TlsFiles(cafile, cert, key, insecure)
     style: sub.Style = "json" if as_json else "verbose" if verbose else "payload"
     subscriber = sub.Subscriber(

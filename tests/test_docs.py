@@ -33,10 +33,17 @@ WRITTEN = ["architecture", "parity", "status", "durability", "events", "configur
 STATUSES = {"yes", "better", "not yet"}
 SEEDS = {"0", "1", "2", "3", "4"}
 
-_CODE = re.compile(r"`((?:protocol|eventstore|projections|actors|cli)(?:\.\w+)+)(?:\(\))?`")
+_CODE = re.compile(
+    r"`((?:protocol|eventstore|projections|actors|cli|spark(?!\.(?:local|sql)\.))(?:\.\w+)+)"
+    r"(?:\(\))?`"
+)
+"""Names in the code; ``spark.local.dir`` and the like are settings of Spark."""
 _TEST = re.compile(r"([\w/]+\.py)::(\w+)")
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
-_FILE = re.compile(r"`((?:tests|tools|docs|bench)/[\w./-]*)`")
+_FILE = re.compile(
+    r"`((?:tests|tools|docs|bench|deploy|protocol|eventstore|projections|actors|spark|cli)"
+    r"/[a-z0-9_./-]*)(?:::\w+)?`"
+)
 
 
 def _name(page: Path) -> str:
@@ -71,8 +78,9 @@ def _resolve(dotted: str) -> object:
     package, *parts = dotted.split(".")
     found: object = importlib.import_module(package)
     for part in parts:
-        if isinstance(found, ModuleType) and hasattr(found, "__path__"):
-            found = importlib.import_module(f"{found.__name__}.{part}")
+        name = f"{found.__name__}.{part}" if isinstance(found, ModuleType) else ""
+        if hasattr(found, "__path__") and importlib.util.find_spec(name) is not None:
+            found = importlib.import_module(name)
         else:
             found = getattr(found, part)
     return found

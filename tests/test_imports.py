@@ -37,21 +37,28 @@ SPARK = {"py4j", "pyarrow", "pyspark", "spark"}
 
 
 def imported(source: str) -> Iterator[tuple[int, str]]:
-    """Give line and module of every import, those inside functions too."""
-    yield from _imported(source)
+    """Return line and module of every import, also of those inside functions."""
+    for node in _imports_of(source):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        else:
+            yield node.lineno, "." * node.level + (node.module or "")
 
 
 @functools.cache
-def _imported(source: str) -> list[tuple[int, str]]:
-    return list(_each_import(ast.parse(source)))
+def _imports_of(source: str) -> list[ast.Import | ast.ImportFrom]:
+    return [node for node in _statements(ast.parse(source).body) if isinstance(node, _IMPORTS)]
 
 
-def _each_import(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield node.lineno, "." * node.level + (node.module or "")
+_IMPORTS = (ast.Import, ast.ImportFrom)
+
+
+def _statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Return statements with those inside them: an import is part of no expression."""
+    for one in body:
+        yield one
+        for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+            yield from _statements(getattr(one, field, ()))
 
 
 def violations(package: str, source: str) -> list[str]:
@@ -150,6 +157,21 @@ def test_what_tests_share_exists_once() -> None:
     assert {name: made[name] for name in shared} == dict.fromkeys(shared, 1)
 
 
+def test_no_helper_of_tests_is_written_twice() -> None:
+    """Compare functions and classes of more than three lines without their names."""
+    places = defaultdict(set)
+    for module in TESTS:
+        source = module.read_text("utf-8")
+        for name, rest in re.findall(_DEFINED, source):
+            body = rest.strip()
+            if not name.lower().startswith("test") and body.count("\n") > 2:
+                places[body].add(str(module.relative_to(ROOT)))
+    assert [sorted(found) for found in places.values() if len(found) > 1] == []
+
+
+_DEFINED = re.compile(r"(?m)^(?:async def|def|class) (\w+)(.*\n(?:(?: .*)?\n)*)")
+
+
 def test_every_package_is_typed() -> None:
     assert [package for package in ORDER if not (ROOT / package / "py.typed").exists()] == []
 
@@ -185,10 +207,10 @@ def _packages() -> frozenset[str]:
 def _targets(source: str, known: Iterable[str]) -> set[str]:
     """Return which of the known modules the source imports, or which packages as such."""
     found = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in _imports_of(source):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif node.module:
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
                 found.add(full if full in known else node.module)
@@ -274,21 +296,15 @@ def test_the_broker_is_imported_where_it_is_put_together() -> None:
 
 # --------------------------------------------------------------- front doors
 
-BEHIND_DOORS = ("cli", "eventstore", "projections", "protocol", "spark")
-"""Packages, with all below them, of which others import only what their ``__init__`` names."""
-
 
 def past_the_door(name: str, source: str) -> list[str]:
     """Return which modules of another package a module imports past its front door."""
-    doors = [
-        one for one in _packages() if f"{one}.".startswith(tuple(f"{top}." for top in BEHIND_DOORS))
-    ]
     found = []
     for line, module in imported(source):
         package = module.rpartition(".")[0]
         if package in ORDER or package == _package(name):
             continue
-        if package in doors and module in _files() and module not in _packages():
+        if package in _packages() and module in _files() and module not in _packages():
             found.append(f"{line}: {name} imports {module}: import from {package}")
     return found
 
@@ -308,6 +324,8 @@ def test_packages_are_entered_by_the_front_door() -> None:
         ("cli.web.child", "from cli.live.broker_client import LiveBroker", True),
         ("cli.web.child", "from projections.replay.replay import Replay", True),
         ("cli.web.child", "from cli.live import LiveBroker", False),
+        ("cli.serve.service", "from actors.authn.chain import AuthenticatorChain", True),
+        ("actors.broker", "from actors.session import Session", False),
         ("cli.live.broker_link", "from cli.live.broker_client import LiveBroker", False),
         ("cli.sparkjobs.claims", "from spark.audit.facts import Claim", False),
         ("cli.sparkjobs.claims", "from spark.audit.facts.outcome import Claim", True),
@@ -318,13 +336,7 @@ def test_an_import_past_the_door_is_found(name: str, source: str, wrong: bool) -
 
 
 def test_front_doors_hold_what_they_name() -> None:
-    doors = [
-        one
-        for one in sorted(_packages())
-        if f"{one}.".startswith(tuple(f"{top}." for top in BEHIND_DOORS))
-        and not one.startswith("cli.sparkjobs")
-    ]
-    for door in doors:
+    for door in sorted(one for one in _packages() if not one.startswith("cli.sparkjobs")):
         package = importlib.import_module(door)
         assert package.__doc__, door
         assert hasattr(package, "__all__") or door in (*ORDER, "cli.entry"), door

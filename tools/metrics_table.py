@@ -1,4 +1,4 @@
-"""Writes the table of metrics in docs/operations.md, from cli/monitoring/metrics.py.
+"""Writes the table of metrics in docs/operations.md, from the declarations of metrics.
 
 The rest of the page is written by hand.
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from cli.monitoring.metrics import METRICS
+from actors.inspection import METRICS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "operations.md"
@@ -23,9 +23,9 @@ END = "<!-- end of metrics -->\n"
 def table() -> str:
     """Return the table."""
     rows = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
-    for meter in METRICS:
-        labels = " ".join(f"`{label}`" for label in meter.labels)
-        rows.append(f"| `{meter.name}` | {meter.kind} | {labels} | {meter.help} |")
+    for metric in METRICS:
+        labels = " ".join(f"`{label}`" for label in metric.labels)
+        rows.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
     return "\n".join(rows) + "\n"
 
 

@@ -122,8 +122,8 @@ def _kind(field: FieldInfo) -> str:
         return "host:port or `off`" if "None" in text else "host:port"
     if "Path" in text:
         return "path"
-    if text.startswith("tuple[str"):
-        return "list of texts"
+    if text.startswith("tuple["):
+        return "list"
     if "Literal['always']" in text:
         return "`always` or time"
     if "Literal" in text:

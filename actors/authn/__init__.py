@@ -1,1 +1,50 @@
 """Authentication: password files, JSON Web Tokens, certificates and the auth callout."""
+
+from typing import TYPE_CHECKING
+
+from protocol.front_door import front_door
+
+if TYPE_CHECKING:
+    from actors.authn.backends import make_backends
+    from actors.authn.callout import Callout, CalloutOptions
+    from actors.authn.chain import LOCKED_OUT, AuthenticatorChain
+    from actors.authn.credentials import Authenticator, AuthResult, Credentials, Verdict, suspects
+    from actors.authn.jwt_keys import KeySet, load_keys
+    from actors.authn.jwt_tokens import TokenOptions, Tokens
+    from actors.authn.login_backoff import BackoffOptions, LoginBackoff, network
+    from actors.authn.passwords import PasswordFile
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "backends": "make_backends",
+            "callout": "Callout CalloutOptions",
+            "chain": "AuthenticatorChain LOCKED_OUT",
+            "credentials": "AuthResult Authenticator Credentials Verdict suspects",
+            "jwt_keys": "KeySet load_keys",
+            "jwt_tokens": "TokenOptions Tokens",
+            "login_backoff": "BackoffOptions LoginBackoff network",
+            "passwords": "PasswordFile",
+        },
+    )
+
+__all__ = [
+    "LOCKED_OUT",
+    "AuthResult",
+    "Authenticator",
+    "AuthenticatorChain",
+    "BackoffOptions",
+    "Callout",
+    "CalloutOptions",
+    "Credentials",
+    "KeySet",
+    "LoginBackoff",
+    "PasswordFile",
+    "TokenOptions",
+    "Tokens",
+    "Verdict",
+    "load_keys",
+    "make_backends",
+    "network",
+    "suspects",
+]

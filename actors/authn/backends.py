@@ -240,7 +240,7 @@ class UnverifiedBackend(Backend):
         return Verdict(AuthResult.ACCEPTED, credentials.username, claimed=True)
 
 
-def backends(
+def make_backends(
     *,
     tokens: TokenSource | None = None,
     passwords: Users | None = None,

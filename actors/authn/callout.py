@@ -19,8 +19,7 @@ import structlog
 from actors.authn.credentials import AuthResult, Verdict
 from actors.authn.fair_queue import FairQueue, SingleFlight
 from actors.authn.verdict_cache import VerdictCache
-from actors.authz.filter_index import FilterError, parse_filter
-from actors.authz.rules import Rule
+from actors.authz import FilterError, Rule, parse_filter
 from eventstore.display import escaped
 from eventstore.nats import UnansweredError
 

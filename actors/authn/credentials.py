@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable
 
-    from actors.authz.rules import Rule
+    from actors.authz import Rule
 
 
 class AuthResult(enum.IntEnum):

@@ -24,7 +24,7 @@ from actors.bridge.outbox import Outbox
 from actors.bridge.replies import Replies
 from actors.bridge.to_nats import ToNats
 from actors.kernel import LoopActor
-from actors.node.read_pause import ReadPause
+from actors.node import ReadPause
 from eventstore.format import NATS_SESSION, Bridged
 from eventstore.nats import encode_pub
 
@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 
     from actors.bridge.bridge_stats import BridgeStats
     from actors.bridge.interest import Interest
-    from actors.configuration.bridge_options import BridgeOptions
-    from actors.session.interfaces import ClientConnection
-    from actors.session.node_context import NodeContext
+    from actors.configuration import BridgeOptions
+    from actors.session import ClientConnection, NodeContext
     from eventstore.format import Position
     from eventstore.log import GatedOutput, StoredMessages
     from eventstore.nats import BatchClient

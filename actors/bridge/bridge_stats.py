@@ -1,22 +1,39 @@
-"""What the bridge counts."""
+"""Counters of the bridge."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 
+from eventstore.metrics import counted
+
+
+@dataclass(slots=True)
 class BridgeStats:
-    """Counters since the start, and how the bridge is."""
+    """Counters since the start, and whether the bridge is connected."""
 
-    __slots__ = ("acknowledged", "connected", "offered", "probes", "received", "sent")
-
-    def __init__(self) -> None:
-        self.connected = False
-        self.sent = 0
-        """Messages given to NATS."""
-        self.offered = 0
-        """Messages that NATS would have been sent if anybody there had wanted them."""
-        self.probes = 0
-        """Messages that were sent with a question whether anybody wants them."""
-        self.received = 0
-        """Messages from NATS that have a topic."""
-        self.acknowledged = 0
-        """Messages from NATS whose sender was told that they are in the log."""
+    connected: bool = counted(
+        "foldmq_bridge_connected",
+        "1 while the bridge is connected to NATS. The metrics of the bridge exist only while it "
+        "is enabled.",
+        "bridge.connected",
+        kind="gauge",
+        start=bool,
+        read=int,
+    )
+    sent: int = counted(
+        "foldmq_bridge_sent_messages_total", "Messages sent to NATS.", "bridge.sent"
+    )
+    offered: int = counted(
+        "foldmq_bridge_offered_messages_total",
+        "Messages that could be sent to NATS, with or without a subscriber there.",
+        "bridge.offered",
+    )
+    received: int = counted(
+        "foldmq_bridge_received_messages_total",
+        "Messages from NATS with a valid topic.",
+        "bridge.received",
+    )
+    probes: int = 0
+    """Messages sent as requests, to learn whether there is a subscriber."""
+    acknowledged: int = 0
+    """Messages from NATS acknowledged to their sender."""

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from actors.bridge.replies import LONGEST
-from actors.configuration.bridge_options import REQUESTS
-from actors.session.actor_messages import Batch
+from actors.configuration import REQUESTS
+from actors.session import Batch, Publisher
 from actors.session.decisions import PACKET_IDS
-from actors.session.publisher import Publisher
 from eventstore.format import INDEX_BITS, NATS_SESSION, SessionClosed, SessionOpened
 from eventstore.nats import encode_pub
 from protocol.mqtt import Publishes
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
     from actors.bridge.bridge_stats import BridgeStats
     from actors.bridge.interest import Interest
     from actors.bridge.replies import Replies
-    from actors.configuration.bridge_options import BridgeOptions
-    from actors.routing.router import Subscriber
-    from actors.session.node_context import NodeContext
+    from actors.configuration import BridgeOptions
+    from actors.routing import Subscriber
+    from actors.session import NodeContext
     from eventstore.format import Position
     from eventstore.log import OutputSink
     from eventstore.nats import NatsMessage

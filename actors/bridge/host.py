@@ -22,9 +22,8 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.configuration.bridge_options import BridgeOptions
-    from actors.session.interfaces import ClientConnection
-    from actors.session.node_context import NodeContext
+    from actors.configuration import BridgeOptions
+    from actors.session import ClientConnection, NodeContext
     from eventstore.format import Position
     from eventstore.log import StoredMessages
     from eventstore.nats import ConnectionOptions, NatsMessage

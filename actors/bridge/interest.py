@@ -14,7 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from actors.bridge.duplicates import DuplicateFilter
-from actors.configuration.bridge_options import REQUESTS
+from actors.configuration import REQUESTS
 from eventstore.format import NATS_SESSION
 from protocol.mqtt import FilterTrie, split_levels
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from actors.bridge.duplicates import Debt
-    from actors.configuration.bridge_options import BridgeOptions
+    from actors.configuration import BridgeOptions
 
 _CACHED_SUBJECTS = 65_536
 _CACHED_BYTES = 16 * 1024 * 1024

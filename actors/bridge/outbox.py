@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.bridge.flows import Flows
-    from actors.configuration.bridge_options import BridgeOptions
-    from actors.session.node_context import NodeContext
+    from actors.configuration import BridgeOptions
+    from actors.session import NodeContext
     from eventstore.format import Record
 
 _log = structlog.get_logger("foldmq")

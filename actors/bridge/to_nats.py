@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 from typing import TYPE_CHECKING
 
 from actors.bridge.flow import Flow
-from actors.configuration.bridge_options import REPLIES
+from actors.configuration import REPLIES
 from eventstore.format import NATS_SESSION
 from eventstore.log import StoredMessages
 from protocol.nats import MAX_CLIENT, MAX_SUBJECT
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from actors.bridge.flow import OutgoingMessages
     from actors.bridge.flows import Flows
-    from actors.configuration.bridge_options import BridgeOptions
+    from actors.configuration import BridgeOptions
     from eventstore.log import GatedOutput
 
 _MOST_FLOWS = 65_536

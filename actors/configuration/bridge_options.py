@@ -1,4 +1,4 @@
-"""What the bridge is to do, already validated."""
+"""The validated options of the bridge."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ if TYPE_CHECKING:
     from protocol.nats import Mapping as SubjectMapping
 
 REQUESTS: Final = "$nats/request/"
-"""Below it, after a token and ``/``, is the topic of a request from NATS."""
+"""Prefix of requests from NATS; a token, ``/`` and the topic follow."""
 REPLIES: Final = "$nats/reply/"
-"""Below it, with that token, a client answers."""
+"""Prefix of replies to them; the token follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class BridgeOptions:
-    """Which messages cross, and how."""
+    """Which messages the bridge forwards, and how."""
 
     rules: SubjectMapping
-    """Topics as subjects, and which of them are bridged."""
+    """Mapping of topics to subjects, and which are bridged."""
     prefixes: Mapping[str, str] = field(default_factory=dict)
-    """User name -> what the subjects of that user's clients begin with."""
+    """User name -> prefix of the subjects of that user's clients."""
     always: Sequence[str] = ()
-    """Filters that are subscribed to although no client is."""
+    """Filters that are always subscribed to in NATS."""
     qos: int = 0
-    """QoS of messages from NATS that do not name one."""
+    """QoS of messages from NATS without a QoS header."""
     most_held: int = 64 * 1024 * 1024
-    """Bytes that may wait for NATS before QoS 0 messages are dropped and others left to the log."""
+    """Maximum bytes waiting for NATS before QoS 0 messages are dropped and others left to the
+    log."""
 
     def place(self, subject: str) -> tuple[str, str | None]:
-        """Return whose a subject is (the prefix), and its topic; None if it has none for us."""
+        """Return the prefix and the topic of a subject; None if it is not bridged."""
         prefix = self.prefix_of(subject) if self.prefixes else ""
         return prefix, self.rules.topic(subject, prefix)
 
     def prefix_of(self, subject: str) -> str:
-        """Return the longest prefix of a user that a subject begins with."""
+        """Return the longest user prefix of a subject."""
         found = ""
         for prefix in self.prefixes.values():
             if len(prefix) > len(found) and (subject + ".").startswith(prefix + "."):
@@ -45,5 +46,5 @@ class BridgeOptions:
         return found
 
     def prefix(self, user: str | None) -> str:
-        """Return what the subjects of a user's clients begin with; mostly nothing."""
+        """Return the prefix of the subjects of a user's clients; usually empty."""
         return self.prefixes.get(user, "") if user is not None and self.prefixes else ""

@@ -1,4 +1,4 @@
-"""What the broker's behaviour depends on, already validated."""
+"""The validated options of the broker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """Limits and choices; bytes and seconds where nothing else is said."""
+    """Options of the broker; in bytes and seconds unless noted."""
 
     node: str
     """Name of this node: every record carries it."""
@@ -26,28 +26,26 @@ class BrokerOptions:
     ack_wait: float = 30.0
     """Time after which an unacknowledged message is sent again; 0 = never while connected."""
     session_expiry: float = 0.0
-    """Time after which a persistent session that is not connected is removed; 0 = never. A client
-    at level 5 may ask for less, not for more."""
+    """Time after which an offline persistent session is removed; 0 = never. A client at level 5 may
+    ask for less, not for more."""
     max_topic_aliases: int = 32
     """Topic aliases that a client at level 5 may use."""
-    receive_maximum: int = 65_535
-    """QoS 1 and 2 messages that a client at level 5 may send without waiting for an answer."""
     max_queued_messages: int = 1_000_000
-    """Messages waiting for one session."""
+    """Maximum messages queued for one session."""
     max_queued_bytes: int = 1024 * MIB
     """Their payload bytes."""
     max_outbound_bytes: int = 16 * MIB
-    """Bytes waiting for one slow reader before QoS 0 messages to it are dropped."""
+    """Maximum bytes waiting for one slow reader before QoS 0 messages to it are dropped."""
     jail_time: float = 1.0
-    """How long a client identifier that two clients fight over is held back."""
+    """Delay of a CONNECT while two clients keep taking over the same client identifier."""
     bounds: LimitOptions = field(default_factory=LimitOptions)
-    """What clients may take, all together, of an address, of a user."""
+    """Limits of all clients, of an address and of a user."""
     close_denied: bool = False
-    """Close a connection that publishes what it may not, instead of dropping that."""
+    """Close a connection on a denied PUBLISH instead of dropping the message."""
     pseudonym_key: bytes = field(default=b"", repr=False)
-    """Key of the hash that stands for client identifiers; empty: they stand for themselves."""
+    """Key for hashing client identifiers; empty: they are not hashed."""
     users_elsewhere: bool = False
-    """Others than the permission file say which groups a user is in, or what it may do."""
+    """Groups or permissions may come from elsewhere than the permission file."""
     reject_qos2_publish: bool = False
     downgrade_qos2_subscribe: bool = False
     shared_strategy: Literal["balanced", "topic"] = "balanced"
@@ -56,16 +54,16 @@ class BrokerOptions:
     shared_for_mqtt3: bool = True
     """Clients below level 5 may share subscriptions."""
     commit_timeout: float = 30.0
-    """Time for which the log may be unwritable before connections are closed."""
+    """Time that the log may be unwritable before connections are closed."""
     keep: float = 7 * 86_400.0
-    """Time for which the log goes back at least; 0 = for ever."""
+    """Minimum retention time of the log; 0 = unlimited."""
     keep_bytes: int = 0
-    """Bytes that the log may take, whatever ``keep`` says; 0 = no bound."""
+    """Maximum size of the log, regardless of ``keep``; 0 = unlimited."""
     keep_until_archived: bool = False
-    """Cut off nothing that no archive has."""
+    """Delete nothing that is not archived."""
     sys_interval: float = 10.0
-    """Time between updates of ``$SYS/broker/...``; 0 = there are none."""
+    """Time between updates of ``$SYS/broker/...``; 0 disables them."""
     max_record: int = 8 * MIB
     """Size at which a record of the log is closed, at most half of NATS's max_payload."""
     message_cache: int = 64 * MIB
-    """Memory for messages published recently."""
+    """Memory for recently published messages."""

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.authn.credentials import suspects
+from actors.authn import suspects
 from actors.connection.listener import Listener
 from actors.connection.pseudonyms import pseudonym
-from actors.limits.client_limits import ClientLimits
-from actors.session.actor_messages import Authenticated, Close
-from actors.transports.acceptor import Acceptor
+from actors.limits import ClientLimits
+from actors.session import Authenticated, Close
+from actors.transports import Acceptor
 from eventstore.format import NATS_SESSION
 from protocol.mqtt import ConnectCode
 
@@ -24,13 +24,11 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable, Sequence
 
-    from actors.authn.credentials import Authenticator, Credentials, Verdict
-    from actors.configuration.broker_options import BrokerOptions
-    from actors.configuration.limit_options import Quota
+    from actors.authn import Authenticator, Credentials, Verdict
+    from actors.configuration import BrokerOptions, Quota
     from actors.connection.connection import Connection
     from actors.connection.listener import ListenerOptions
-    from actors.session.interfaces import ClientConnection
-    from actors.session.node_context import NodeContext
+    from actors.session import ClientConnection, NodeContext
     from protocol.mqtt import Connect, Packet
 
 _log = structlog.get_logger("foldmq")

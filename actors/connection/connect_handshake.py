@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.authn.chain import LOCKED_OUT
-from actors.authn.credentials import Credentials
-from actors.node.read_pause import ReadPause
-from actors.session.actor_messages import ConnectRequest
-from actors.transports.certificate import identity
+from actors.authn import LOCKED_OUT, Credentials
+from actors.node import ReadPause
+from actors.session import ConnectRequest
+from actors.transports import identity
 from eventstore.display import escaped
 from protocol.mqtt import Connect, ConnectCode
 
 if TYPE_CHECKING:
     import asyncio
 
-    from actors.authn.credentials import Verdict
+    from actors.authn import Verdict
     from actors.connection.connection import Connection
-    from actors.session.node_context import NodeContext
+    from actors.session import NodeContext
     from protocol.mqtt import Packet
 
 _SHOWN = 200

@@ -19,11 +19,9 @@ from actors.connection.input_throttle import CONTINUE, InputLoad, InputThrottle
 from actors.connection.keep_alive import KeepAlive
 from actors.connection.socket_actor import SocketActor
 from actors.kernel import LATER_SLICE, Read
-from actors.node.read_pause import ReadPause
-from actors.session.actor_messages import Authenticated, Close, Detached, Packets
-from actors.transports.handshakes import HandshakeError
-from actors.transports.peer import keep_alive_in_tcp
-from actors.transports.websocket import WebSocketStage
+from actors.node import ReadPause
+from actors.session import Authenticated, Close, Detached, Packets
+from actors.transports import HandshakeError, WebSocketStage, keep_alive_in_tcp
 from protocol.mqtt import (
     ENDINGS,
     FOR_CONNECT_CODES,
@@ -44,12 +42,11 @@ from protocol.mqtt5 import answers
 if TYPE_CHECKING:
     import asyncio
 
-    from actors.authn.credentials import Verdict
-    from actors.authz.rules import TopicAcl
+    from actors.authn import Verdict
+    from actors.authz import TopicAcl
     from actors.connection.listener import Listener
-    from actors.limits.publish_rates import RateLimiter
-    from actors.session.node_context import NodeContext
-    from actors.session.session import Session
+    from actors.limits import RateLimiter
+    from actors.session import NodeContext, Session
 
 _log = structlog.get_logger("foldmq")
 
@@ -285,7 +282,6 @@ class Connection(SocketActor):
         return (
             self._throttle is None
             and self._handshake is None
-            and self.properties is None
             and self.tap is None
             and not self.ignores_input
             and not self._ended

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.node.read_pause import ReadPause
-from actors.session.actor_messages import Close
+from actors.node import ReadPause
+from actors.session import Close
 from protocol.mqtt import Publishes, Subscribe, Unsubscribe
 
 if TYPE_CHECKING:
     from actors.connection.connection import Connection
-    from actors.limits.publish_rates import RateLimiter
+    from actors.limits import RateLimiter
     from protocol.mqtt import Packet
 
 _SLICE_BYTES = 16 * 1024

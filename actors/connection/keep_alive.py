@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.session.actor_messages import Close
-from actors.transports.stage import Stage
+from actors.session import Close
+from actors.transports import Stage
 
 if TYPE_CHECKING:
     import asyncio

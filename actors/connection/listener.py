@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from actors.configuration.limit_options import NO_QUOTA, Quota
+from actors.configuration import NO_QUOTA, Quota
 from actors.connection.connection import Connection
-from actors.transports.stack import StackOptions, stack
+from actors.transports import StackOptions, build_stack
 from protocol.mqtt5 import LevelReader
 
 if TYPE_CHECKING:
     import asyncio
 
     from actors.connection.admission import Admission
-    from actors.session.node_context import NodeContext
-    from actors.transports.certificate import IdentityKind
+    from actors.session import NodeContext
+    from actors.transports import IdentityKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,4 +62,4 @@ class Listener:
         """Return the protocol of a new socket."""
         connection = Connection(self._node, self)
         self._node.kernel.spawn(connection, self._node.root)
-        return stack(connection, self.options.stack)
+        return build_stack(connection, self.options.stack)

@@ -6,19 +6,16 @@ import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 from actors.kernel import LoopActor
-from actors.node.backpressure import SlowReaderBackpressure
-from actors.node.read_pause import ReadPause
-from actors.session.actor_messages import Close, Writable
-from actors.transports.peer import local_peer
+from actors.node import ReadPause, SlowReaderBackpressure
+from actors.session import Close, Writable
+from actors.transports import local_peer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from actors.connection.keep_alive import KeepAlive
     from actors.kernel import Timers
-    from actors.session.interfaces import ClientConnection
-    from actors.session.node_context import NodeContext
-    from actors.session.session import Session
+    from actors.session import ClientConnection, NodeContext, Session
     from eventstore.log import GatedOutput
 
 _LINGER = 5.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from actors.limits.addresses import network_of
+from actors.limits import network_of
 
 _IN_A_ROW = 12.0
 """Takeovers of one identifier, faster than one in ``jail_time``, that may be one client's own."""

@@ -21,25 +21,31 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 import structlog
 
-from actors.node.read_pause import ReadPause
-from actors.routing.shared_groups import is_shared
-from actors.session.actor_messages import Batch, Outgoing, Writable
+from actors.node import ReadPause
+from actors.routing import is_shared
+from actors.session import Batch, Outgoing, Writable
 from actors.session.decisions import PACKET_IDS
-from eventstore.format import TurnAcked, TurnDelivered, TurnPublished, TurnReleased, to_runs
+from eventstore.format import (
+    TurnAcked,
+    TurnDelivered,
+    TurnPublished,
+    TurnReleased,
+    block_columns,
+    expiries,
+    to_runs,
+)
 from eventstore.log import StoredMessages
 from projections.state import QOS_MASK
 from protocol.errors import FoldmqError
 from protocol.mqtt import PID_BYTES, publish_head
+from protocol.mqtt5 import known_blocks, with_length
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from actors.connection.connection import Connection
-    from actors.routing.router import Route, Subscriber
-    from actors.session.interfaces import ClientConnection
-    from actors.session.node_context import NodeContext
-    from actors.session.session import Session
-    from actors.session.subscription import Subscription
+    from actors.routing import Route, Subscriber
+    from actors.session import ClientConnection, NodeContext, Session, Subscription
     from eventstore.format import Position
     from projections.state import SessionState, SubscriptionState
 
@@ -79,7 +85,17 @@ _ACKED: Final[Mapping[int, Literal["Acked", "Received", "Completed"]]] = {
 class _Messages:
     """Messages of one QoS, as columns."""
 
-    __slots__ = ("payloads", "pids", "publishers", "refs", "routes", "sessions", "topics")
+    __slots__ = (
+        "blocks",
+        "expires",
+        "payloads",
+        "pids",
+        "publishers",
+        "refs",
+        "routes",
+        "sessions",
+        "topics",
+    )
 
     def __init__(self) -> None:
         self.publishers: list[Connection] = []
@@ -87,6 +103,10 @@ class _Messages:
         self.topics: list[bytes] = []
         self.payloads: list[bytes] = []
         """At QoS 0 the whole packets."""
+        self.blocks: list[bytes] = []
+        """Properties of each (MQTT 5)."""
+        self.expires: Sequence[int] = ()
+        """When each expires, Unix time in seconds; empty: none does."""
         self.routes: list[Route] = []
         self.pids: list[int] = []
         self.refs: list[Position] = []
@@ -99,12 +119,14 @@ class _Messages:
         payload: bytes,
         route: Route,
         pid: int,
+        block: bytes,
     ) -> None:
         """Add a message."""
         self.publishers.append(publisher)
         self.sessions.append(session)
         self.topics.append(topic)
         self.payloads.append(payload)
+        self.blocks.append(block)
         self.routes.append(route)
         self.pids.append(pid)
 
@@ -251,8 +273,16 @@ class Turn:
     def _read_ack(self, connection: Connection, session: Session, data: bytes, at: int) -> int:
         """Read a PUBACK, PUBREC or PUBCOMP; return where it ends, 0 if it is left."""
         first, pid = data[at], int.from_bytes(data[at + 2 : at + 4], "big")
-        if len(data) - at < 4 or data[at + 1] != 2 or not pid:
+        stop = at + 4
+        if len(data) < stop or not pid:
             return 0
+        if data[at + 1] != 2:
+            # At level 5 a reason code of 0 and no properties may follow.
+            stop = at + 2 + data[at + 1]
+            if connection.properties is None or stop - at > 6 or data[at + 4 : stop].strip(b"\0"):
+                return 0
+            if len(data) < stop or stop - at < 4:
+                return 0
         state = session.state
         sent = (state.releasing if first == _PUBCOMP else state.inflight).get(pid)
         acks = self._acks[first]
@@ -266,7 +296,7 @@ class Turn:
             acks.pids.append(pid)
         elif first == _PUBREC:
             return 0  # it is answered all the same
-        return at + 4
+        return stop
 
     def _read_publish(self, connection: Connection, session: Session, data: bytes, at: int) -> int:
         """Read a PUBLISH; return where it ends, 0 if it is left."""
@@ -293,6 +323,15 @@ class Turn:
             pid = data[name_end] << 8 | data[name_end + 1]
             if not pid:
                 return 0
+        block = b""
+        if connection.properties is not None:
+            # Its properties stand before the payload; what is not known yet is read elsewhere.
+            begin = rest + 1
+            rest = begin + data[rest] if rest < stop else stop + 1
+            known = known_blocks.get(data[begin:rest]) if rest - begin < 128 else None
+            if rest > stop or known is None or known.alias or not raw:
+                return 0
+            block = known.block
         if qos == _QOS0:
             messages = self._passing
             payload = data if not at and stop == len(data) else data[at:stop]
@@ -305,7 +344,7 @@ class Turn:
                 return 0
             self._seen.add(key)
             messages, payload = self._inbound, data[rest:stop]
-        messages.add(connection, session, raw, payload, route, pid)
+        messages.add(connection, session, raw, payload, route, pid, block)
         connection.messages_in += 1
         counters = self._node.counters
         counters.received[qos & 3] += 1
@@ -349,8 +388,12 @@ class Turn:
         if len(session.name) > _NAME or message.topic in node.router.births:
             return 0
         self._seen.add(key)
-        self._released.add(connection, session, message.topic, message.payload, route, pid)
-        self._released.refs.append(ref)
+        released = self._released
+        released.add(connection, session, message.topic, message.payload, route, pid, message.block)
+        released.refs.append(ref)
+        if message.expires or released.expires:
+            missing = len(released.refs) - 1 - len(released.expires)
+            released.expires = [*released.expires, *[0] * missing, message.expires]
         self._size += len(route.targets)
         return at + 4
 
@@ -411,8 +454,18 @@ class Turn:
             0,
             count,
         )
-        first = node.emit(event, payloads, size)
-        node.messages.add(StoredMessages(first, messages.topics, payloads, size))
+        if any(messages.blocks):
+            distinct_blocks, event.blocks, event.block_of = block_columns(messages.blocks)
+            space = size + sum(event.blocks)
+            first = node.emit(event, [*distinct_blocks, *payloads], space)
+            messages.expires = expiries(messages.blocks, node.journal.time_ms)
+            stored = StoredMessages(
+                first, messages.topics, payloads, size, messages.blocks, messages.expires
+            )
+        else:
+            first = node.emit(event, payloads, size)
+            stored = StoredMessages(first, messages.topics, payloads, size)
+        node.messages.add(stored)
         messages.refs = list(range(first, first + count))
         self._answer(messages.publishers, b"\x40\x02" if qos == 1 else b"\x50\x02", messages.pids)
 
@@ -427,18 +480,24 @@ class Turn:
         """Send messages of QoS 0, which nothing records, as they came."""
         node = self._node
         tell, journal, counters = node.kernel.tell, node.journal, node.counters
-        shared: dict[Subscriber, list[int]] = {}
+        shared: dict[tuple[Subscriber, bool], list[int]] = {}
         columns = zip(
-            messages.publishers, messages.routes, messages.topics, messages.payloads, strict=True
+            messages.publishers,
+            messages.routes,
+            messages.topics,
+            messages.payloads,
+            messages.blocks,
+            strict=True,
         )
-        for at, (publisher, route, topic, packet) in enumerate(columns):
+        for at, (publisher, route, topic, packet, block) in enumerate(columns):
             publisher.caused += len(route.targets)
             node.router.deliveries += len(route.targets)
             for target in route.targets:
                 actor: Subscription | None = target.actor  # type: ignore[assignment]
                 if actor is None:
                     if is_shared(target.session):
-                        shared.setdefault(target, []).append(at)
+                        level5 = publisher.properties is not None
+                        shared.setdefault((target, level5), []).append(at)
                     continue
                 session = actor.session
                 connection = session.connection
@@ -446,9 +505,18 @@ class Turn:
                     connection is None
                     or not connection.writable
                     or not actor.free
-                    or connection.properties is not None
+                    or not session.takes_plain(publisher)
                 ):
-                    batch = Batch(0, (topic,), (), (), packets=(packet,), publisher=publisher)
+                    level5 = publisher.properties is not None
+                    batch = Batch(
+                        0,
+                        (topic,),
+                        (),
+                        (),
+                        packets=(packet,),
+                        publisher=publisher,
+                        blocks=(block,) if level5 else None,
+                    )
                     if actor.stopped:
                         tell(node.directory.session(target.session), Outgoing(target, batch, 0))
                     else:
@@ -457,7 +525,7 @@ class Turn:
                 actor.matched += 1
                 journal.send_unlogged(connection, packet)
                 counters.gave(connection, 0, 1, len(packet))
-        for target, some in shared.items():
+        for (target, level5), some in shared.items():
             batch = Batch(
                 0,
                 [messages.topics[at] for at in some],
@@ -465,6 +533,7 @@ class Turn:
                 (),
                 packets=[messages.payloads[at] for at in some],
                 publisher=messages.publishers[some[-1]],
+                blocks=[messages.blocks[at] for at in some] if level5 else None,
             )
             tell(node.directory.session(target.session), Outgoing(target, batch, 0))
 
@@ -527,11 +596,13 @@ class _Sending:
         connection, state = session.connection, session.state
         if (
             connection is None
-            or connection.properties is not None
             or session in self._aside
             or state.waiting
             or not session.may_send(connection)
         ):
+            return False
+        level5 = connection.properties is not None
+        if level5 and not session.takes_plain(connection):
             return False
         qos = actor.granted if actor.granted < self._qos else self._qos
         messages = self._messages
@@ -540,6 +611,8 @@ class _Sending:
                 return False
             # The publication is being recorded: see Delivery._send_qos0.
             payload = messages.payloads[at]
+            if level5:
+                payload = with_length(messages.blocks[at]) + payload
             data = publish_head(0, messages.topics[at], len(payload)) + payload
             self._node.journal.send_when_durable(connection, data)
             self._node.counters.gave(connection, 0, 1, len(data))
@@ -552,6 +625,8 @@ class _Sending:
         more = self._more.get(held, 0)
         if held.outstanding + more >= self._node.delivery_limits.window:
             return False
+        if state.receive_maximum < PACKET_IDS and not self._accepts(state):
+            return False
         if self._node.state.sessions.live.get(session.name) is not state:
             return False
         self._pids[state] = pid
@@ -561,6 +636,11 @@ class _Sending:
         if len(rows) >= _ROWS_OF_EVENT:
             self._flush()
         return True
+
+    def _accepts(self, state: SessionState) -> bool:
+        """Return whether a client that says how many messages it takes at a time takes one more."""
+        sent = sum(row[1].state is state for rows in self._rows.values() for row in rows)
+        return len(state.inflight) + len(state.releasing) + sent < state.receive_maximum
 
     def _flush(self) -> None:
         """Record what is sent, and let it go."""
@@ -588,6 +668,8 @@ class _Sending:
         size = 0
         for target, session, connection, pid, at in rows:
             payload = payloads[at]
+            if connection.properties is not None:
+                payload = with_length(messages.blocks[at]) + payload
             data = publish_head(qos, topics[at], len(payload)) + PID_BYTES[pid] + payload
             after(connection, data)
             size += len(data)
@@ -614,6 +696,8 @@ class _Sending:
             [messages.refs[at] for at in some],
             size=sum(map(len, payloads)),
             publisher=messages.publishers[some[-1]],
+            blocks=[messages.blocks[at] for at in some],
+            expires=[messages.expires[at] for at in some] if messages.expires else (),
         )
         actor = target.actor
         if actor is not None and not actor.stopped:

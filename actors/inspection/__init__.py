@@ -1,1 +1,40 @@
 """The inspector: questions about a running broker, operators' changes, and ``$SYS`` topics."""
+
+from typing import TYPE_CHECKING
+
+from protocol.front_door import front_door
+
+if TYPE_CHECKING:
+    from actors.inspection.broker_inspection import BrokerInspection
+    from actors.inspection.inspector import Handler, Inspector
+    from actors.inspection.requests import Refused, TooLarge, number, optional, shown, text
+    from actors.inspection.status import METRICS
+    from actors.inspection.sys_topics import SysTopicTree
+    from actors.inspection.views import client_of
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "broker_inspection": "BrokerInspection",
+            "inspector": "Handler Inspector",
+            "requests": "Refused TooLarge number optional shown text",
+            "status": "METRICS",
+            "sys_topics": "SysTopicTree",
+            "views": "client_of",
+        },
+    )
+
+__all__ = [
+    "METRICS",
+    "BrokerInspection",
+    "Handler",
+    "Inspector",
+    "Refused",
+    "SysTopicTree",
+    "TooLarge",
+    "client_of",
+    "number",
+    "optional",
+    "shown",
+    "text",
+]

@@ -12,11 +12,11 @@ from actors.inspection.queries import Queries
 from actors.inspection.status import StatusSources, status
 
 if TYPE_CHECKING:
-    from actors.bridge.host import BridgeHost
-    from actors.connection.admission import Admission
+    from actors.bridge import BridgeHost
+    from actors.connection import Admission
     from actors.inspection.inspector import Handler
-    from actors.maintenance.projector import Projector
-    from actors.session.node_context import NodeContext
+    from actors.maintenance import Projector
+    from actors.session import NodeContext
 
 
 class BrokerInspection:

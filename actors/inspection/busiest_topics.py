@@ -6,8 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from actors.session.actor_messages import Publication
-    from actors.session.node_context import NodeContext
+    from actors.session import NodeContext, Publication
 
 _LEASE = 10.0
 """Seconds without a question after which nothing is counted any more."""

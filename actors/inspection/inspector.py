@@ -23,7 +23,7 @@ from actors.kernel import LoopActor
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
-    from actors.session.node_context import NodeContext
+    from actors.session import NodeContext
 
 _log = structlog.get_logger("foldmq")
 

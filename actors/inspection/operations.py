@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from actors.connection.connection import Connection
+from actors.connection import Connection
 from actors.inspection.requests import Refused, number, optional, shown, text
-from actors.session.actor_messages import Close, Kick, Remove
+from actors.session import Close, Kick, OperatorCommand, Remove, Session, Subscription
 from actors.session.decisions import by_text
-from actors.session.operator_commands import OperatorCommand
-from actors.session.session import Session
-from actors.session.subscription import Subscription
 from eventstore.format import INDEX_BITS, NATS_SESSION, LogArchived, RetainedCleared, WebAccessed
 from protocol.errors import FoldmqError
 
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
 
     from actors.inspection.inspector import Work
     from actors.kernel import LoopActor
-    from actors.session.node_context import NodeContext
+    from actors.session import NodeContext
 
 _log = structlog.get_logger("foldmq")
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from actors.inspection.inspector import Answer, Handler, Work
     from actors.inspection.status import StatusSources
     from actors.kernel import LoopActor
-    from actors.session.node_context import NodeContext
+    from actors.session import NodeContext
     from projections.state import SessionState
 
 _MOST_TOP = 500

@@ -12,16 +12,16 @@ from itertools import chain, islice, starmap
 from math import exp
 from typing import TYPE_CHECKING, NamedTuple
 
-from actors.session.actor_messages import Batch
+from actors.session import Batch
 from projections.state import OutstandingTotals
 from protocol.mqtt import TopicTrie
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from actors.authz.rules import TopicAcl
-    from actors.routing.router import Subscriber
-    from actors.session.node_context import NodeContext
+    from actors.authz import TopicAcl
+    from actors.routing import Subscriber
+    from actors.session import NodeContext
 
 ROOT = "$SYS/broker/"
 _MINUTE = 60.0

@@ -9,19 +9,18 @@ import base64
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from actors.connection.connection import Connection
+from actors.connection import Connection
 from actors.inspection.inspector import Inspector
 from actors.inspection.requests import TooLarge
-from actors.node.read_pause import ReadPause
-from actors.session.session import Session
-from actors.session.subscription import Subscription
+from actors.node import ReadPause
+from actors.session import Session, Subscription
 from projections.state import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from actors.kernel import LoopActor
-    from actors.session.node_context import NodeContext
+    from actors.session import NodeContext
     from eventstore.format import Position
     from projections.state import InFlight, RetainedMessage, SessionState, SubscriptionState
 

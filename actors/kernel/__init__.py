@@ -1,18 +1,9 @@
 """pykka's programming model on an event loop: mailboxes, one dispatcher, supervision."""
 
-from actors.kernel.actor import (
-    Failed,
-    LoopActor,
-    LoopFuture,
-    LoopRef,
-    Read,
-    Restarted,
-    describe,
-)
+from actors.kernel.actor import Failed, LoopActor, LoopFuture, LoopRef, Read, Restarted, describe
 from actors.kernel.clock import Clock, SystemClock, Timers
 from actors.kernel.kernel import LATER_SLICE, TURN_SLICE, Kernel
 from actors.kernel.os_priority import lower_thread_priority, set_short_time_slice
-from actors.kernel.tap import Tap
 
 __all__ = [
     "LATER_SLICE",
@@ -26,7 +17,6 @@ __all__ = [
     "Read",
     "Restarted",
     "SystemClock",
-    "Tap",
     "Timers",
     "describe",
     "lower_thread_priority",

@@ -1,4 +1,4 @@
-"""Actors of a kernel, their references, and the answers to what they are asked."""
+"""Actors of a kernel, their references, and the futures of their answers."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ class LoopFuture(pykka.Future[Any]):
 
     @property
     def future(self) -> asyncio.Future[Any]:
-        """The loop's own future of the answer."""
+        """The asyncio future of the answer."""
         return self._future
 
     def get(self, *, timeout: float | None = None) -> Any:
-        """Return the answer if it is there.
+        """Return the answer if it is available.
 
-        Raises the exception that the actor raised, pykka.Timeout when there is no answer yet:
-        on an event loop nothing can be waited for by blocking. Use ``await``.
+        Raises the exception that the actor raised, or pykka.Timeout if there is no answer yet: code
+        on an event loop must not block. Use ``await``.
         """
         if not self._future.done():
             raise pykka.Timeout("not answered yet; await the future instead")
         return self._future.result()
 
     def set(self, value: Any = None) -> None:
-        """Give the answer."""
+        """Set the answer."""
         if not self._future.done():
             self._future.set_result(value)
 
     def set_exception(self, exc_info: Any = None) -> None:
-        """Give an exception as the answer: that of ``exc_info``, or the current one."""
+        """Set an exception as the answer: that of ``exc_info``, or the current one."""
         exception = (exc_info or sys.exc_info())[1]
         if exception is not None and not self._future.done():
             self._future.set_exception(exception)
@@ -63,14 +63,14 @@ class LoopFuture(pykka.Future[Any]):
 
 @dataclass(slots=True)
 class Ask:
-    """A message that wants an answer."""
+    """A message that expects an answer."""
 
     message: Any
     reply_to: LoopFuture
 
 
 class Restarted(Exception):  # noqa: N818 - what happened, not what went wrong
-    """An actor failed because that was asked for."""
+    """An actor failed because a restart was requested."""
 
 
 @dataclass(slots=True)
@@ -80,19 +80,19 @@ class Failed:
     actor: LoopActor
     error: BaseException
     message: Any
-    """What it was handling."""
+    """The message it was handling."""
     unseen: list[Any]
-    """What else was in its mailbox."""
+    """The other messages in its mailbox."""
 
 
 @dataclass(slots=True)
 class Read:
-    """What an actor read from outside; gathered with what others read, see ``Kernel.gather``."""
+    """Bytes that an actor read; gathered with the reads of other actors, see ``Kernel.gather``."""
 
     data: bytes
 
     def __repr__(self) -> str:
-        """Return how much it is."""
+        """Return the size."""
         return f"{len(self.data)} bytes"
 
 
@@ -118,7 +118,7 @@ class LoopRef(pykka.ActorRef[A]):
         return self._actor.actor_urn
 
     def is_alive(self) -> bool:
-        """Return whether the actor takes messages."""
+        """Return whether the actor accepts messages."""
         return not self._actor.stopped
 
     def tell(self, message: Any) -> None:
@@ -150,7 +150,7 @@ class LoopRef(pykka.ActorRef[A]):
     def stop(self, *, block: bool = True, timeout: float | None = None) -> Any:
         """Ask the actor to stop once it has handled what is in its mailbox.
 
-        The answer is True, or False when it had stopped before. ``block`` must be False.
+        The answer is True, or False if the actor had already stopped. ``block`` must be False.
         """
         if block:
             raise RuntimeError("an event loop cannot block: stop(block=False) and await it")
@@ -185,7 +185,7 @@ class LoopActor(pykka.Actor):
     kernel: Kernel
     parent: LoopActor | None
     begins_turns: ClassVar[bool] = False
-    """What it is told is never the end of something that must be decided in one turn."""
+    """Its messages may wait for the next turn: none completes something decided in this one."""
 
     def __init__(self) -> None:
         self._ref: LoopRef[Any] | None = None
@@ -196,24 +196,24 @@ class LoopActor(pykka.Actor):
         self.busy = 0.0
         """Seconds spent on them."""
         self.high_water = 0
-        """The most messages that its mailbox ever held."""
+        """The highest number of messages in its mailbox."""
         self.last_run = 0.0
-        """When it last handled something, in seconds of the kernel's clock; 0: never."""
+        """When it last handled a message, in seconds of the kernel's clock; 0: never."""
         self.epoch = 0
         self.marked_busy = 0.0
         self.marked_handled = 0
         self.stopped = False
         self.tap: Tap | None = None
-        """Sees what this actor does; None nearly always."""
+        """Observes this actor; None unless it is traced."""
 
     @classmethod
     def start(cls, *args: Any, **kwargs: Any) -> LoopRef[Self]:
-        """Refuse: an actor needs a kernel and a parent, see :meth:`Kernel.spawn`."""
+        """Raise TypeError: an actor needs a kernel and a parent, see :meth:`Kernel.spawn`."""
         raise TypeError(f"use Kernel.spawn({cls.__name__}(...))")
 
     @property
     def actor_ref(self) -> LoopRef[Self]:
-        """The reference by which others reach this actor."""
+        """The reference to this actor."""
         ref = self._ref
         if ref is None:
             ref = self._ref = LoopRef(self)
@@ -226,7 +226,7 @@ class LoopActor(pykka.Actor):
 
     @property
     def client(self) -> str | None:
-        """The client identifier for which it works; None when there is none (yet)."""
+        """The client identifier of the actor's client; None if there is none (yet)."""
         return None
 
     @property
@@ -246,16 +246,16 @@ class LoopActor(pykka.Actor):
         self.kernel.tell(self, STOP)
 
     def on_read_deferred(self) -> None:
-        """Hear that something that it read is left for later."""
+        """Handle that one of its reads is deferred."""
 
     def on_read_resumed(self) -> None:
-        """Hear that something that it read and left for later is handled now."""
+        """Handle that one of its deferred reads is handled now."""
 
     def on_part_done(self, seconds: float) -> None:
-        """Hear how long a part of this actor's longer work took, with all that it caused."""
+        """Handle how long a part of this actor's longer work took, including its consequences."""
 
     def on_dead_letters(self, messages: list[Any]) -> None:
-        """Take back the messages that this actor stopped before; they are not lost unnoticed."""
+        """Handle the messages that this actor did not handle before it stopped."""
         _log.debug("messages to a stopped actor", actor=self.actor_urn, count=len(messages))
 
     @staticmethod
@@ -271,7 +271,7 @@ class LoopActor(pykka.Actor):
 
 
 def about(actor: LoopActor) -> dict[str, Any]:
-    """Return what a line of the log says of whom it is about."""
+    """Return the fields of a log line that identify an actor."""
     found = {"actor": actor.actor_urn}
     return found if actor.client is None else {**found, "client": actor.client}
 
@@ -299,7 +299,7 @@ def log_failure(actor: LoopActor, error: Exception, message: Any) -> None:
 
 
 def refuse_asks(actor: LoopActor, messages: list[Any]) -> list[Any]:
-    """Answer those who wait for a stopped actor; return the messages that nobody waits for."""
+    """Fail the requests to a stopped actor; return the messages that expect no answer."""
     told: list[Any] = []
     for message in messages:
         if isinstance(message, Ask):

@@ -25,7 +25,7 @@ class Clock(JournalClock, Protocol):
     """Where time comes from."""
 
     def stopwatch(self) -> float:
-        """Return seconds to measure work in."""
+        """Return seconds for measuring work."""
 
 
 class SystemClock:
@@ -42,7 +42,7 @@ class SystemClock:
         return time.monotonic()
 
     stopwatch = staticmethod(time.perf_counter)
-    """Gives seconds to measure work in; read for each run of each actor, hence no method."""
+    """Returns seconds for measuring work; called for each run of each actor, hence not a method."""
 
 
 class Timers:
@@ -50,8 +50,8 @@ class Timers:
 
     ``arm(delay)`` is called when :meth:`run_due` should next be called, in seconds from now; it
     may be called again with a shorter delay. Neither timers nor such calls are cancelled: a
-    callback looks whether it still has anything to do, and a call that finds another one on its
-    way in time asks for no new one.
+    callback checks whether there is still work, and a call is not requested while an earlier one is
+    due in time.
     """
 
     __slots__ = ("_arm", "_calls", "_heap", "_monotonic", "_serial", "lateness")
@@ -60,15 +60,15 @@ class Timers:
         self._monotonic = monotonic
         self._arm = arm
         self._calls: list[float] = []
-        """Deadlines for which a call is on its way, a heap."""
+        """Deadlines for which a call is scheduled, a heap."""
         self._heap: list[_Timer] = []
-        """Deadline, number, and what to call; or a weak reference, and the method of what it is."""
+        """Deadline, number, and the callback; or a weak reference to an object, and its method."""
         self._serial = itertools.count()
         self.lateness = 0.0
-        """Seconds by which the timers that are being run are late: the process stood still."""
+        """Seconds by which the timers now running are late: the process was stopped."""
 
     def __len__(self) -> int:
-        """Return the number of timers that wait."""
+        """Return the number of pending timers."""
         return len(self._heap)
 
     def after(self, delay: float, callback: Callable[[], None]) -> None:
@@ -78,14 +78,14 @@ class Timers:
         self._arm_for(now)
 
     def remind(self, delay: float, method: Callable[[], None]) -> None:
-        """Call back a method of something that may be gone by then: the timer does not keep it."""
+        """Call a method later. The timer does not keep its object alive."""
         now, bound = self._monotonic(), cast("MethodType", method)
         entry: _Timer = now + delay, next(self._serial), ref(bound.__self__), bound.__func__
         heapq.heappush(self._heap, entry)
         self._arm_for(now)
 
     def run_due(self) -> None:
-        """Call back what is due; a callback that fails does not keep the others from theirs."""
+        """Run the callbacks that are due; a failure of one does not affect the others."""
         if self._calls:
             heapq.heappop(self._calls)
         now = self._monotonic()

@@ -2,29 +2,29 @@
 
 The programming model is pykka's: subclass an actor, ``start`` it, ``tell`` and ``ask`` its ref,
 ``on_receive`` gets one message at a time, ``on_start``, ``on_stop`` and ``on_failure`` frame its
-life. What is different is what runs it:
+life. What runs the actors is different:
 
 - An actor costs no thread. A mailbox is a list that exists while there is something in it.
 - ``tell`` puts an actor with an empty mailbox on the ready list. A *turn* of the dispatcher runs
   ready actors until none is left, then calls ``turn_ended``: everything that one wake-up of the
   event loop causes is decided in one turn, and committed together.
 - A turn that takes longer than ``TURN_SLICE`` is *cut*: the event loop comes in between, and then
-  the turn goes on. What actors are told from outside meanwhile belongs to the turn after it, so
-  a turn decides the same whether it is cut or not.
+  the turn goes on. Messages from outside that arrive meanwhile belong to the next turn, so a turn
+  decides the same whether it is cut or not.
 - ``later`` is for work that an actor does in parts: the next part runs when the actors that are
-  ready are done. While light clients are about (``light``), or strangers wait, each part is a
-  turn of its own, and its actor hears how long it took (``on_part_done``), so that it can make the
-  next one shorter; otherwise the parts that are due share a turn.
+  ready are done. While light clients are active (``shared``), or new clients wait, each part is a
+  turn of its own, and its actor is notified how long it took (``on_part_done``), so that it can
+  make the next one shorter; otherwise the parts that are due share a turn.
 - ``tell_low_priority`` is ``tell`` for work that others must not wait for. Such actors run once
   those that are ready have nothing left to do, for no longer than ``SLICE``, and then not for as
   long as that took if others are busy: they get half of the time at most.
-- Actors form a tree. An actor that fails is stopped and its parent gets a :class:`Failed` with
-  the message that it failed on and those it had not seen yet: nothing that was told is lost
-  silently. Messages that a stopped actor left are handed to its ``on_dead_letters``.
+- Actors form a tree. An actor that fails is stopped and its parent gets a :class:`Failed` with the
+  message that it failed on and those not handled yet: no message is lost silently. Messages left by
+  a stopped actor are passed to its ``on_dead_letters``.
 - Refs are found by urn in a dict: starting and stopping take constant time for any number.
 - Each actor counts what it handled, for how long, and how full its mailbox was; one reading of
   the clock for each run of an actor pays for all of it.
-- An actor may have a ``tap``, which then sees what it does. Others pay nothing for that.
+- An actor may have a ``tap`` that observes it. Other actors pay nothing for that.
 
 Kernel actors belong to one thread, that of the event loop. pykka's own registry is not used; its
 proxies are not supported, since nothing may block the loop.
@@ -67,20 +67,20 @@ _log = structlog.get_logger("foldmq")
 A = TypeVar("A", bound=LoopActor)
 
 TURN_SLICE = 0.006
-"""Seconds after which a turn is cut, so that the event loop comes in between."""
+"""Seconds after which a turn is cut, so that the event loop runs."""
 _LOOK_EVERY = 16
-"""Messages of one mailbox that are handled between two looks at the clock."""
+"""Messages of one mailbox handled between two readings of the clock."""
 LATER_SLICE = 0.001
-"""Seconds that a part of longer work is to take while light clients are about, and after which no
-further part is begun before the event loop comes."""
+"""Target duration in seconds of a part of longer work while light clients are active; no further
+part starts after it before the event loop runs."""
 _TOGETHER = 16
-"""Parts of longer work that share a turn at most."""
+"""Maximum number of parts of longer work that share a turn."""
 _READS_TOGETHER, _SMALL = 64, 2048
-"""Reads that share such a part at most, each of so many bytes at most."""
+"""Maximum number of reads that share such a part, and maximum bytes of each."""
 _ABOUT = 0.5
-"""Seconds for which a light client counts as being about after it has sent something."""
+"""Seconds for which a light client counts as active after it has sent something."""
 _AT_WORK = 0.02
-"""Seconds for which somebody counts as at work after a turn in which there was no need to wait."""
+"""Seconds for which the kernel counts as busy after a turn without low-priority work."""
 
 
 class Kernel(ActorRegistry):
@@ -88,8 +88,8 @@ class Kernel(ActorRegistry):
 
     ``schedule`` arranges for :meth:`run_turn` to be called soon (``loop.call_soon``); a
     simulation calls it itself. ``clock`` gives the seconds in which work is measured. ``delay``
-    calls something back after some seconds (``loop.call_later``); without it work that was put
-    off gets no breaks.
+    runs a callback after some seconds (``loop.call_later``); without it low-priority work has no
+    breaks.
     """
 
     def __init__(
@@ -104,67 +104,66 @@ class Kernel(ActorRegistry):
         self.clock = clock
         self._ready: list[LoopActor] = []
         self._gathered: list[tuple[Any, bytes]] = []
-        """What actors have read."""
+        """Reads of actors that are not handled yet."""
         self.take_gathered: Callable[[Sequence[tuple[Any, bytes]]], int] = self._tell_gathered
-        """Handles what actors have read, all in one pass; returns how much of it. What it does not
-        handle it tells the actors."""
+        """Handles reads of actors, all in one pass; returns how many. It passes what it does not
+        handle to the actors as messages."""
         self._rest: list[LoopActor] = []
-        """What is left of a turn that was cut."""
+        """The rest of a turn that was cut."""
         self._cut = False
-        """The turn goes on when the event loop comes back."""
+        """The turn continues in the next run."""
         self._between = False
-        """The event loop has come in between two parts of a turn."""
+        """The event loop runs between two parts of a turn."""
         self._next: list[LoopActor] = []
         """Actors of the next turn that were ready for one that was cut."""
         self._came: list[tuple[LoopActor, Any, bool | None]] = []
-        """What actors were told then: it belongs to the next turn. If it was put off, whether
-        first; None: it was not."""
+        """Messages told then: they belong to the next turn. For low-priority ones, whether they go
+        first; None: not low-priority."""
         self._began = 0.0
-        """When the event loop came last."""
+        """When the current run began."""
         self._later: deque[tuple[LoopActor, Any]] = deque()
-        """Parts of longer work that are due, with what their actors are told then."""
+        """Parts of longer work that are due: actor and message."""
         self._parts_had = False
-        """Parts have run since what came while a turn was cut was handed over."""
+        """Parts have run since the messages that arrived during a cut turn were delivered."""
         self._low_priority_ran = False
-        """The same of what was put off."""
+        """The same for low-priority actors."""
         self.light_at = -_ABOUT
-        """When a client that sends little was heard last; set by the connection that reads it."""
+        """When a light client last sent something; set by its connection."""
         self._low_priority = LowPriorityQueue()
-        """Actors that were put off."""
+        """Actors with low-priority messages."""
         self._rescheduled: list[tuple[LoopActor, Any]] = []
-        """What actors told themselves in this run."""
+        """Messages that actors rescheduled in this run."""
         self._told = -_AT_WORK
-        """When a turn began with somebody who was not put off."""
+        """When the last turn with other than low-priority work began."""
         self._scheduled = False
         self.turn_ended: Callable[[], None] = _nothing
         """Called when a turn has run out of messages."""
         self.turn_cut: Callable[[], None] = _nothing
-        """Called when a turn was cut: it goes on later."""
+        """Called when a turn was cut and continues later."""
         self.turn_slice = TURN_SLICE
         """Seconds after which a turn is cut."""
         self.longest = 0.0
-        """Seconds of the longest stretch in which actors ran without a break; its reader resets
-        it."""
+        """Longest time in seconds that actors ran without a break; its reader resets it."""
         self.cuts = 0
         """How often a turn was cut."""
         self.parts = 0
         """Parts of longer work that had a turn of their own."""
         self.on_spawn: Callable[[LoopActor], None] | None = None
-        """Called for each actor before it starts, while somebody wants to know."""
+        """Called for each actor before it starts, while there is an observer."""
         self.observer: Tap | None = None
-        """The tap of the actor that runs, which sees what it tells others; None nearly always."""
+        """The tap of the running actor, which observes its messages; None unless it is traced."""
         self.turns = 0
         self.handled = 0
         self.high_water = 0
-        """The most messages that any mailbox ever held."""
+        """The highest number of messages in any mailbox."""
         self.epoch = 0
-        """What :attr:`LoopActor.recent` is counted from; begun anew by :meth:`begin_epoch`."""
+        """Number of the period that :attr:`LoopActor.recent` covers; see :meth:`begin_epoch`."""
         self.epoch_began = self.clock()
         self._read = 0.0
-        """The clock, as it was read last in this turn."""
+        """The last reading of the clock in this turn."""
 
     def begin_epoch(self) -> None:
-        """Count from now on what actors do recently."""
+        """Start a new period for the recent figures of actors."""
         self.epoch += 1
         self.epoch_began = self.clock()
 
@@ -212,9 +211,9 @@ class Kernel(ActorRegistry):
             self._schedule(self.run_turn)
 
     def gather(self, actor: LoopActor, data: bytes) -> None:
-        """Have what an actor read handled together with what others read in this round.
+        """Handle a read of an actor together with other reads of this iteration of the loop.
 
-        Comes before what it is told from now on, and behind what it was told before.
+        It goes before messages told from now on, and behind messages told before.
         """
         if self._between and not actor.stopped:
             self._came.append((actor, Read(data), None))
@@ -226,7 +225,7 @@ class Kernel(ActorRegistry):
         self.wake()
 
     def tell_first(self, actor: LoopActor, message: Any) -> None:
-        """Like :meth:`tell`, for what came before anything that waits in the mailbox."""
+        """Like :meth:`tell`, but put the message before all others in the mailbox."""
         if actor._waiting is None:
             self.tell(actor, message)
         else:
@@ -256,11 +255,10 @@ class Kernel(ActorRegistry):
             self._later.appendleft((actor, Read(data)))
 
     def tell_low_priority(self, actor: LoopActor, message: Any, *, first: bool = False) -> None:
-        """Like :meth:`tell`, but let the actor run only when others have nothing to do.
+        """Like :meth:`tell`, but the actor runs only when others have nothing to do.
 
-        ``first`` lets it run before those that are put off without. An actor that is ready or has
-        been put off already keeps its place; for what an actor puts off for itself see
-        :meth:`reschedule`.
+        With ``first`` it runs before those without. An actor that is ready or queued already keeps
+        its place. For messages of an actor to itself see :meth:`reschedule`.
         """
         if self._between and not actor.stopped:
             self._came.append((actor, message, first))
@@ -274,44 +272,44 @@ class Kernel(ActorRegistry):
             self.wake()
 
     def reschedule(self, actor: LoopActor, message: Any) -> None:
-        """Put off what an actor that is being run tells itself: others come in between."""
+        """Tell the running actor a message from itself at low priority: others run in between."""
         self._rescheduled.append((actor, message))
 
     def later(self, actor: LoopActor, message: Any) -> None:
-        """Tell an actor something in a turn of its own, when others have had theirs."""
+        """Tell an actor a message in a turn of its own, after the others that are ready."""
         self._later.append((actor, message))
         self.wake()
 
     def stop_now(self, actor: LoopActor) -> None:
         """Stop an actor at once, from within its own handler.
 
-        What is behind the current message in its mailbox goes to its ``on_dead_letters``.
+        The messages behind the current one in its mailbox go to its ``on_dead_letters``.
         """
         if not actor.stopped:
             self._stop(actor)
 
     def restart(self, actor: LoopActor) -> LoopFuture:
-        """Let an actor fail on purpose, so that its parent puts another one in its place.
+        """Make an actor fail, so that its parent replaces it.
 
-        Raises pykka.ActorDeadError when it has stopped; so does the answer if it stops first.
+        Raises pykka.ActorDeadError if it has stopped; so does the answer if it stops first.
         """
         answer = LoopFuture()
         self.tell(actor, Ask(RESTART, answer))
         return answer
 
     def wake(self) -> None:
-        """Make sure that a turn comes, also when only ``turn_ended`` has something to do."""
+        """Schedule a turn, even if only ``turn_ended`` has something to do."""
         if not self._scheduled:
             self._scheduled = True
             self._schedule(self.run_turn)
 
     @property
     def busy_recently(self) -> bool:
-        """True while others than those who are put off have something to do now and then."""
+        """True if there was other than low-priority work recently."""
         return self.clock() - self._told < _AT_WORK
 
     def run_turn(self) -> None:
-        """Run what is due: a turn, then parts of longer work and some of what was put off."""
+        """Run what is due: a turn, then parts of longer work, then some low-priority actors."""
         self._began = self._read = self.clock()
         self._between = False
         if self._cut:
@@ -321,8 +319,8 @@ class Kernel(ActorRegistry):
             if self._gathered:
                 self._run_gathered()
             self._run_ready()
-        # Each once before what came meanwhile is handed over, however often they are cut: none of
-        # the three waits for ever.
+        # Each runs once before the messages that arrived meanwhile are delivered, however often
+        # they are cut: none of the three starves.
         if not self._cut and not self._parts_had:
             self._parts_had = True
             if self._later:
@@ -347,7 +345,7 @@ class Kernel(ActorRegistry):
             self.wake()
 
     def _pause_turn(self) -> None:
-        """Let the event loop come in between: the turn was cut."""
+        """Return to the event loop: the turn was cut."""
         self._note_length()
         self.cuts += 1
         self.turn_cut()
@@ -360,18 +358,18 @@ class Kernel(ActorRegistry):
         self.longest = max(self.longest, took)
 
     def _go_on(self) -> None:
-        """Run what was left of a turn that was cut."""
+        """Continue a turn that was cut."""
         self._ready, self._rest = self._rest + self._ready, []
         self._cut = False
         self._run_ready()
 
     @property
     def between(self) -> bool:
-        """True while the event loop comes in between two parts of a turn."""
+        """True while the event loop runs between two parts of a turn."""
         return self._between
 
     def _hand_over(self) -> None:
-        """Hand over what actors were told while a turn was cut: the next turn begins."""
+        """Deliver the messages that arrived while a turn was cut: the next turn begins."""
         came, self._came = self._came, []
         for actor, message, first in came:
             if actor.stopped:
@@ -385,7 +383,7 @@ class Kernel(ActorRegistry):
 
     @property
     def shared(self) -> bool:
-        """True while light clients are about, or strangers wait: parts of longer work are short."""
+        """True while light clients are active, or new ones wait: parts of longer work are short."""
         return self._began - self.light_at < _ABOUT or bool(self._low_priority.others)
 
     def _run_parts(self) -> None:
@@ -411,7 +409,7 @@ class Kernel(ActorRegistry):
                 break
 
     def _run_together(self) -> None:
-        """Run parts that are due as one turn: nobody waits for a shorter one."""
+        """Run the parts that are due as one turn: no client waits for a shorter one."""
         for _ in range(min(len(self._later), _TOGETHER)):
             actor, message = self._later.popleft()
             self.parts += 1
@@ -421,7 +419,7 @@ class Kernel(ActorRegistry):
         self._run_ready()
 
     def _gather_small(self) -> None:
-        """Have small reads handled together."""
+        """Add small deferred reads to those handled together."""
         if self._gathered:
             later = self._later
             for _ in range(_READS_TOGETHER):
@@ -442,7 +440,7 @@ class Kernel(ActorRegistry):
             self.tell(actor, message)
 
     def _run_low_priority(self) -> None:
-        """Run some of what was put off, one actor after the other, unless it waits for a moment."""
+        """Run some low-priority actors, one after the other, unless they have a break."""
         deferred = self._low_priority
         if not deferred or deferred.cooling_down:
             return
@@ -463,7 +461,7 @@ class Kernel(ActorRegistry):
             self.wake()
 
     def _run_ready(self) -> None:
-        """Run ready actors until none is left, or until it is time for the event loop."""
+        """Run ready actors until none is left, or until the turn is cut."""
         until = self._began + self.turn_slice
         while self._ready:
             ready, self._ready = self._ready, []
@@ -473,10 +471,10 @@ class Kernel(ActorRegistry):
                 else:
                     self._run_tapped(actor, actor.tap)
                 if self._read >= until:
-                    # The turn goes on just where it is: nothing overtakes anything by that.
+                    # The turn continues at this place: the order does not change.
                     first = [actor] if actor._waiting else []
                     rest = first + ready[at:] + self._ready
-                    # What has not begun need not be of this turn.
+                    # Actors that begin turns can wait for the next one.
                     self._next += [one for one in rest if one.begins_turns]
                     self._rest = [one for one in rest if not one.begins_turns]
                     self._ready = []
@@ -517,8 +515,8 @@ class Kernel(ActorRegistry):
             self._fail(actor, error, message, waiting[handled:])
             return
         finally:
-            # It was the only one that ran since the clock was read. Not in a function of its own:
-            # this is done for each run of each actor.
+            # Only this actor ran since the last reading of the clock. Inlined: this runs for each
+            # run of each actor.
             now = self.clock()
             if actor.epoch != self.epoch:
                 actor.epoch = self.epoch
@@ -541,7 +539,7 @@ class Kernel(ActorRegistry):
             actor._waiting = rest
 
     def _run_tapped(self, actor: LoopActor, tap: Tap) -> None:
-        """Run an actor while its tap looks on."""
+        """Run an actor while its tap observes it."""
         if actor._waiting is None:
             return
         tap.begin(actor)
@@ -576,7 +574,7 @@ class Kernel(ActorRegistry):
             actor.tap.ended(actor, None)
 
     def _dead_letters(self, actor: LoopActor, messages: list[Any]) -> None:
-        """Hand messages back to the actor that stopped before them."""
+        """Pass unhandled messages to the actor that stopped."""
         told = refuse_asks(actor, messages)
         if told:
             try:

@@ -1,4 +1,4 @@
-"""Actors that were put off: they run when others have nothing left to do."""
+"""Low-priority actors: they run when others have nothing left to do."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ if TYPE_CHECKING:
     from actors.kernel.actor import LoopActor
 
 SLICE = 0.0005
-"""Seconds of a turn after which no more work is begun that was put off."""
+"""Seconds of a turn after which no further low-priority actor runs."""
 _LONGEST_SLICE = 0.004
-"""What such a slice may be extended to when it came late."""
+"""Maximum length of such a slice if it began late."""
 _BREAK, _LONGEST_BREAK = 1.0, 0.05
-"""How much longer than such a slice the break after it is; seconds that it lasts at most."""
+"""Length of the break after a slice, relative to the slice; its maximum in seconds."""
 
 
 class LowPriorityQueue:
-    """Actors that were put off, and the breaks between their slices of time."""
+    """Low-priority actors, and the breaks between their time slices."""
 
     __slots__ = ("_cooldown_due", "_first", "cooling_down", "others")
 
     def __init__(self) -> None:
         self.others: deque[LoopActor] = deque()
         self._first: deque[LoopActor] = deque()
-        """Those that come before the others."""
+        """Actors that run before the others."""
         self.cooling_down = False
-        """What was put off waits for a moment."""
+        """There is a break."""
         self._cooldown_due = 0.0
-        """When that moment was to end; 0 after it was taken into account."""
+        """When the break was to end; 0 once taken into account."""
 
     def __bool__(self) -> bool:
-        """Return whether actors are put off."""
+        """Return whether actors are queued."""
         return bool(self.others) or bool(self._first)
 
     def add(self, actor: LoopActor, *, first: bool) -> None:
@@ -39,12 +39,12 @@ class LowPriorityQueue:
         (self._first if first else self.others).append(actor)
 
     def pop(self) -> LoopActor:
-        """Return the next actor, which is put off no longer."""
+        """Remove and return the next actor."""
         return (self._first or self.others).popleft()
 
     def begin_slice(self, now: float) -> float:
         """Return the seconds of a slice that begins now."""
-        # On a busy host breaks last longer than they should: the share stays the same.
+        # On a busy host breaks last longer than planned: a longer slice keeps the share.
         late = max(0.0, now - self._cooldown_due) if self._cooldown_due else 0.0
         self._cooldown_due = 0.0
         return min(SLICE + late, _LONGEST_SLICE)

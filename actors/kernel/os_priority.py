@@ -1,4 +1,4 @@
-"""Who runs first when processors are scarce: the event loop, then what works beside it."""
+"""Thread priorities when processors are scarce: the event loop first, then worker threads."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import sys
 import threading
 
 _NICENESS = 5
-"""Not more: a thread that never gets its turn may hold the interpreter's lock meanwhile, and on a
-busy host logins would wait for seconds."""
+"""Not higher: a thread that rarely runs may hold the interpreter's lock meanwhile, and on a busy
+host logins would wait for seconds."""
 _SHORTEST = 100_000
-"""Nanoseconds for which a thread runs at a time while others wait: Linux takes no less."""
+"""Time slice in nanoseconds: the minimum of Linux."""
 _USUAL = 0
-"""As long as the system thinks right."""
+"""The default of the system."""
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
-"""Number of the system call, which Python does not have, by machine."""
+"""Number of the system call, which Python does not offer, by machine."""
 _ATTRIBUTES = struct.Struct("=IIQiIQQQ")
 """sched_attr(2): size, policy, flags, niceness, priority; runtime, deadline and period in ns."""
 
 
 def lower_thread_priority() -> None:
-    """Have the calling thread run behind those of normal priority, where the system can do that.
+    """Give the calling thread a lower priority, if the system supports it.
 
-    On Linux each thread has a niceness of its own, and hands it on to the threads it starts.
+    On Linux each thread has its own niceness, which the threads it starts inherit.
     """
     if sys.platform == "linux":
         thread = threading.get_native_id()
@@ -37,18 +37,18 @@ def lower_thread_priority() -> None:
 
 
 def set_short_time_slice() -> None:
-    """Have the calling thread run soon when it wakes, and what it starts from now on.
+    """Give the calling thread, and what it starts from now on, a short time slice.
 
-    Linux (6.12 and later) lets go first who wants to run for a short time. What the event loop and
-    the NATS server have to do between two waits is short, and a message waits for both of them
-    twice. Their part of the processors is what it was.
+    Linux (6.12 and later) runs threads with short time slices first. The event loop and the NATS
+    server run briefly between two waits, and each message waits for both of them twice. Their share
+    of the processors does not change.
     """
     if sys.platform == "linux":
         _run_for(_SHORTEST)
 
 
 def _run_for(nanoseconds: int) -> None:
-    """Set for how long the calling thread runs at a time; an operator's own policy stays."""
+    """Set the time slice of the calling thread; a policy set by the operator stays."""
     number = _SCHED_SETATTR.get(platform.machine())
     if number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return

@@ -1,4 +1,4 @@
-"""The actors of a kernel, found by name and listed by age."""
+"""The actors of a kernel: lookup by name, iteration by age."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from actors.kernel.actor import LoopActor
 
 _SERIAL_DIGITS = 20
-"""Digits of an actor's number at most; Python converts no text of thousands of digits."""
+"""Maximum digits of an actor's number; Python does not convert text of thousands of digits."""
 _BLOCK_BITS = 8
 
 
@@ -20,7 +20,7 @@ class ActorRegistry:
 
     def __init__(self) -> None:
         self._blocks: dict[int, dict[int, LoopActor]] = {}
-        """The actors by number, in blocks: they are listed a block at a time."""
+        """The actors by number, in blocks: iteration copies one block at a time."""
         self._count = 0
         self.population: Counter[type[LoopActor]] = Counter()
         """The number of actors of each class."""
@@ -30,7 +30,7 @@ class ActorRegistry:
         return self._count
 
     def __iter__(self) -> Iterator[LoopActor]:
-        """Yield the actors, oldest first; those that come or go meanwhile may be missed or not."""
+        """Yield the actors, oldest first; those that start or stop meanwhile may be missing."""
         for block in list(self._blocks.values()):
             yield from list(block.values())
 

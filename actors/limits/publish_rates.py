@@ -20,7 +20,7 @@ from actors.limits.token_bucket import Bucket, Buckets
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from actors.configuration.limit_options import Quota
+    from actors.configuration import Quota
 
 _SHORTEST = 0.05
 """Seconds that nothing is read at least, or each packet would be a read of its own."""

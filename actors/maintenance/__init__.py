@@ -1,1 +1,37 @@
 """Recovery, projections, retention, checkpoints, session expiry and attestation."""
+
+from typing import TYPE_CHECKING
+
+from protocol.front_door import front_door
+
+if TYPE_CHECKING:
+    from actors.maintenance.attestation import Attestor, subject_of
+    from actors.maintenance.background_verify import verify_in_background
+    from actors.maintenance.expiry import Expiries
+    from actors.maintenance.projector import Projector
+    from actors.maintenance.recovery import rebuild_session, recover, software
+    from actors.maintenance.retention import Retention
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "attestation": "Attestor subject_of",
+            "background_verify": "verify_in_background",
+            "expiry": "Expiries",
+            "projector": "Projector",
+            "recovery": "rebuild_session recover software",
+            "retention": "Retention",
+        },
+    )
+
+__all__ = [
+    "Attestor",
+    "Expiries",
+    "Projector",
+    "Retention",
+    "rebuild_session",
+    "recover",
+    "software",
+    "subject_of",
+    "verify_in_background",
+]

@@ -14,7 +14,7 @@ import structlog
 from eventstore.format import INDEX_BITS
 
 if TYPE_CHECKING:
-    from actors.session.node_context import NodeContext
+    from actors.session import NodeContext
     from projections.state import Checkpoint
 
 _log = structlog.get_logger("foldmq")

@@ -43,7 +43,7 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from actors.session.node_context import NodeContext
+    from actors.session import NodeContext
     from projections.state import NodeState
 
 _log = structlog.get_logger("foldmq")

@@ -16,7 +16,7 @@ from eventstore.errors import CorruptLog, LogUnavailable
 from eventstore.format import ChainChecker
 
 if TYPE_CHECKING:
-    from actors.session.node_context import NodeContext
+    from actors.session import NodeContext
 
 _log = structlog.get_logger("foldmq")
 

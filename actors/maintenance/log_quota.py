@@ -15,7 +15,7 @@ import structlog
 from eventstore.format import STORED_OVERHEAD
 
 if TYPE_CHECKING:
-    from actors.session.node_context import NodeContext
+    from actors.session import NodeContext
 
 _log = structlog.get_logger("foldmq")
 

@@ -34,7 +34,7 @@ from projections.storage import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.session.node_context import NodeContext
+    from actors.session import NodeContext
     from eventstore.format import Position
     from eventstore.log import KeyedStore
     from projections.storage import LoadedProjections

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.session import decisions
-from actors.session.actor_messages import Detached
+from actors.session import Detached, decisions
 from eventstore.errors import CorruptLog, LogUnavailable
 from eventstore.format import (
     INDEX_BITS,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from actors.maintenance.projector import Projector
-    from actors.session.node_context import NodeContext
+    from actors.session import NodeContext
     from eventstore.format import Position, Record
     from eventstore.log import EventLog, LogTail
     from projections.state import SessionState
@@ -211,8 +210,9 @@ def _retained_at_qos2(record: Record) -> Iterable[tuple[Position, RetainedMessag
         for number in range(len(stored.payloads)):
             ref = stored.first + number
             if ref in waiting:
-                topic, payload, block, expires = stored.message(number)
-                yield ref, RetainedMessage(topic.decode(), payload, 2, ref, block, expires)
+                one = stored.message(number)
+                topic = one.topic.decode()
+                yield ref, RetainedMessage(topic, one.payload, 2, ref, one.block, one.expires)
 
 
 async def _fold(

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from actors.maintenance.checkpoints import StateEvent
     from actors.maintenance.projector import Projector
-    from actors.session.node_context import NodeContext
+    from actors.session import NodeContext
     from eventstore.format import Position
     from eventstore.log import Message
     from projections.state import Checkpoint

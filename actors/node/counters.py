@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from eventstore.log import Histogram
+from eventstore.metrics import by_qos, counted
 from protocol.mqtt import Acks, Packet, Publishes
 
 if TYPE_CHECKING:
@@ -67,57 +69,68 @@ class Counted(Protocol):
     packets_in: int
 
 
+def _none_by_qos() -> list[int]:
+    return [0, 0, 0]
+
+
+@dataclass(slots=True)
 class Counters:
     """What one broker counts; messages are indexed by their QoS."""
 
-    __slots__ = (
-        "accepted",
-        "bytes_in",
-        "bytes_out",
-        "connects",
-        "expired",
-        "lag",
-        "longest_turn",
-        "most_clients",
-        "most_connections",
-        "packets_in",
-        "packets_out",
-        "publish_bytes_in",
-        "publish_bytes_out",
-        "received",
-        "sent",
-        "started_ms",
+    started_ms: int
+    """Unix time in milliseconds."""
+    accepted: int = counted(
+        "foldmq_connections_accepted_total", "Accepted connections.", "connections.accepted"
     )
-
-    def __init__(self, started_ms: int) -> None:
-        self.started_ms = started_ms
-        """Unix time in milliseconds."""
-        self.received = [0, 0, 0]
-        """PUBLISH packets from clients."""
-        self.sent = [0, 0, 0]
-        """PUBLISH packets to clients, those that are sent again included."""
-        self.publish_bytes_in = 0
-        """Bytes of such packets, headers included."""
-        self.publish_bytes_out = 0
-        self.packets_in = 0
-        """Packets of all types."""
-        self.packets_out = 0
-        self.bytes_in = 0
-        """Bytes of the transports."""
-        self.bytes_out = 0
-        self.accepted = 0
-        """Connections accepted."""
-        self.connects = 0
-        """CONNECT packets."""
-        self.most_connections = 0
-        """The most that were open at a time."""
-        self.most_clients = 0
-        """The most sessions that were connected at a time."""
-        self.expired = 0
-        """Sessions that expired."""
-        self.lag = Histogram(_LAG_SECONDS)
-        """Seconds by which the event loop came late to a timer."""
-        self.longest_turn = LongestTurn()
+    expired: int = counted("foldmq_sessions_expired_total", "Expired sessions.", "sessions.expired")
+    received: list[int] = counted(
+        "foldmq_messages_received_total",
+        "PUBLISH packets from clients.",
+        "messages.in",
+        start=_none_by_qos,
+        labels=("qos",),
+        read=by_qos,
+    )
+    sent: list[int] = counted(
+        "foldmq_messages_sent_total",
+        "PUBLISH packets to clients, including redeliveries.",
+        "messages.out",
+        start=_none_by_qos,
+        labels=("qos",),
+        read=by_qos,
+    )
+    publish_bytes_in: int = counted(
+        "foldmq_publish_received_bytes_total",
+        "Bytes of PUBLISH packets from clients.",
+        "publish_bytes.in",
+    )
+    publish_bytes_out: int = counted(
+        "foldmq_publish_sent_bytes_total",
+        "Bytes of PUBLISH packets to clients.",
+        "publish_bytes.out",
+    )
+    packets_in: int = counted(
+        "foldmq_packets_received_total", "Packets of all types from clients.", "packets.in"
+    )
+    packets_out: int = counted(
+        "foldmq_packets_sent_total", "Packets of all types to clients.", "packets.out"
+    )
+    bytes_in: int = counted("foldmq_received_bytes_total", "Bytes from clients.", "bytes.in")
+    bytes_out: int = counted("foldmq_sent_bytes_total", "Bytes to clients.", "bytes.out")
+    lag: Histogram = counted(
+        "foldmq_loop_lag_seconds",
+        "Delay of timers on the event loop.",
+        "lag",
+        kind="histogram",
+        start=lambda: Histogram(_LAG_SECONDS),
+    )
+    connects: int = 0
+    """CONNECT packets."""
+    most_connections: int = 0
+    """The highest number of open connections."""
+    most_clients: int = 0
+    """The highest number of connected sessions."""
+    longest_turn: LongestTurn = field(default_factory=LongestTurn)
 
     def took(self, connection: Counted, packets: Iterable[Packet]) -> None:
         """Count packets that a client sent."""

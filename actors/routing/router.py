@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 from weakref import WeakSet
 
-from actors.configuration.bridge_options import REQUESTS
+from actors.configuration import REQUESTS
 from actors.routing.shared_groups import SharedGroups, is_shared
 from actors.routing.wildcard_patterns import Patterns
 from protocol.mqtt import FilterTrie, certificate_topic, is_reserved_topic
@@ -29,7 +29,7 @@ from protocol.mqtt5 import NO_LOCAL, split_share
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from actors.authz.rules import TopicAcl
+    from actors.authz import TopicAcl
     from actors.kernel import LoopActor
     from projections.state import SessionState
 

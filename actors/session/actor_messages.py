@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from actors.session.level5.delivery_encoder import WIRES5
+from actors.session.level5 import WIRES5
 from protocol.mqtt import MQTT_5, PublishEncoder, cut_payloads
 from protocol.mqtt5 import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.authn.credentials import Verdict
-    from actors.routing.router import Subscriber
+    from actors.authn import Verdict
+    from actors.routing import Subscriber
     from actors.session.interfaces import ClientConnection
     from actors.session.operator_commands import OperatorCommand
     from eventstore.format import Position
@@ -37,6 +37,7 @@ class Batch:
         "_payloads",
         "_prepared",
         "blocks",
+        "expires",
         "gated",
         "packets",
         "positions",
@@ -62,6 +63,7 @@ class Batch:
         gated: bool = False,
         blocks: Sequence[bytes] | None = None,
         published_retain: bool = False,
+        expires: Sequence[int] = (),
     ) -> None:
         self.qos = qos
         """QoS of the publication."""
@@ -78,6 +80,8 @@ class Batch:
         """Sent because of a new subscription, not of a publication [MQTT-3.3.1-8]."""
         self.packets = packets
         """At QoS 0: the whole packets, which receivers at the same level are sent as they came."""
+        self.expires = expires
+        """When each message expires, Unix time in seconds, 0: never; empty: none does."""
         self.published_retain = published_retain
         """The publications had RETAIN 1, which is sent where that was asked for."""
         self.publisher = publisher
@@ -155,6 +159,7 @@ class Batch:
             gated=self.gated,
             blocks=[self.blocks[at] for at in keep] if self.blocks else self.blocks,
             published_retain=self.published_retain,
+            expires=[self.expires[at] for at in keep] if self.expires else (),
         )
 
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.authz.rules import BRIDGE
-from actors.limits.addresses import network_of
-from actors.limits.rejection_log import RejectionLog
+from actors.authz import BRIDGE
+from actors.limits import RejectionLog, network_of
 from actors.session.publisher import select
 from eventstore.display import escaped
 from eventstore.format import MessageDropped
@@ -18,7 +17,7 @@ from protocol.mqtt import ReasonCode, is_reserved_filter
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
-    from actors.authz.rules import Permissions, TopicAcl
+    from actors.authz import Permissions, TopicAcl
     from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
     from projections.state import SessionState

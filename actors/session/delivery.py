@@ -10,11 +10,10 @@ from collections import deque
 from itertools import chain, groupby, islice, takewhile
 from typing import TYPE_CHECKING
 
-from actors.node.backpressure import BACKLOG, Backlog
-from actors.node.read_pause import ReadPause
+from actors.node import BACKLOG, Backlog, ReadPause
 from actors.session import decisions
 from actors.session.actor_messages import AckCheck, Batch, ContinueSending, Outgoing
-from actors.session.level5.delivery_encoder import DeliveryEncoder
+from actors.session.level5 import DeliveryEncoder
 from eventstore.format import (
     INDEX_BITS,
     Delivered,
@@ -27,15 +26,15 @@ from eventstore.format import (
     format_position,
     to_runs,
 )
-from eventstore.log import Message
-from projections.state import QOS_MASK, RETAIN_FLAG
+from eventstore.log import Message, StoredMessages
+from projections.state import QOS_MASK, RAP_FLAG, RETAIN_FLAG
 from protocol.mqtt import PacketType, PublishEncoder, acks
-from protocol.mqtt5 import SHARE
+from protocol.mqtt5 import RETAIN_AS_PUBLISHED, SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from actors.routing.router import Subscriber
+    from actors.routing import Subscriber
     from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
@@ -147,6 +146,8 @@ class Delivery:
             self._node.delivery_limits,
             retain=batch.retain,
             ready=ready,
+            rap=batch.published_retain and bool(subscriber.options & RETAIN_AS_PUBLISHED),
+            expires=batch.expires,
         )
         sent = len(delivery.packet_ids)
         covered = queued = 0
@@ -209,7 +210,16 @@ class Delivery:
         if within and len(held) < _HELD_MESSAGES:
             payloads = batch.payloads[start:stop]
             self._held_bytes += sum(map(len, payloads))
-            messages = map(Message, batch.topics[start:stop], payloads)
+            stored = StoredMessages(
+                0,
+                batch.topics,
+                batch.payloads,
+                batch.size,
+                batch.blocks or (),
+                batch.expires,
+                batch.published_retain,
+            )
+            messages = map(stored.message, range(start, stop))
             held.update(zip(batch.positions[start:stop], messages, strict=True))
 
     def _without_too_large(self, encoder: DeliveryEncoder, message: Outgoing) -> Batch:
@@ -392,6 +402,27 @@ class Delivery:
         self, connection: ClientConnection, run: decisions.WaitingRun, messages: list[Message]
     ) -> int:
         """Send the first messages of a run; return their payload bytes."""
+        held = self._session.state.subscriptions.get(run.held.filter)
+        as_published = held is not None and bool(held.options & RETAIN_AS_PUBLISHED)
+        if not as_published or not any(message.retain for message in messages):
+            return self._send_run(connection, run, messages, rap=False)
+        size = at = 0
+        for retain, group in groupby(messages, lambda message: message.retain):
+            some = [*group]
+            part = run._replace(refs=run.refs[at : at + len(some)])
+            at += len(some)
+            size += self._send_run(connection, part, some, rap=retain and not run.retain)
+        return size
+
+    def _send_run(
+        self,
+        connection: ClientConnection,
+        run: decisions.WaitingRun,
+        messages: list[Message],
+        *,
+        rap: bool,
+    ) -> int:
+        """Send the first messages of a run; ``rap``: with RETAIN, as they were published."""
         count = len(messages)
         refs = run.refs[:count]
         packet_ids = decisions.take_packet_ids(self._session.state, count)
@@ -404,9 +435,10 @@ class Delivery:
             refs=to_runs(refs),
             retain=run.retain,
             queued=size,
+            rap=rap,
         )
         self._session.emit(event)
-        data = self._encode(messages, (run.qos, run.retain), packet_ids)
+        data = self._encode(messages, (run.qos, run.retain or rap), packet_ids)
         self._node.journal.send_when_durable(connection, data)
         self._node.counters.gave(connection, run.qos, count, len(data))
         self.sent_from_queue += count
@@ -421,6 +453,11 @@ class Delivery:
         self._encoder = (
             DeliveryEncoder(self._session.state, properties) if properties is not None else None
         )
+
+    def takes_plain(self, *, level5: bool) -> bool:
+        """Return whether the client is at level 5, or not, and nothing is put into its messages."""
+        encoder = self._encoder
+        return encoder.plain if encoder is not None and level5 else encoder is None and not level5
 
     def subscriptions_changed(self) -> None:
         """Look anew at the subscriptions."""
@@ -468,7 +505,10 @@ class Delivery:
             if steps > _AGAIN_STEPS:
                 self._send_queued_later()
                 return
-            chosen = list(islice(self._redelivery, _AGAIN_AT_ONCE))
+            room = self._room_again()
+            if room <= 0:
+                return
+            chosen = list(islice(self._redelivery, min(_AGAIN_AT_ONCE, room)))
             unacked = [pid for pid in chosen if pid in state.inflight]
             sent = self._republish(unacked, "resumed", self.send_queued)
             if not sent and unacked:
@@ -477,6 +517,12 @@ class Delivery:
             while self._redelivery:
                 if self._redelivery.popleft() == (last if last is not None else chosen[-1]):
                     break
+
+    def _room_again(self) -> int:
+        """Return how many more messages the client accepts before it acknowledges some."""
+        state = self._session.state
+        sent = len(state.inflight) + len(state.releasing) - len(self._redelivery)
+        return state.receive_maximum - max(0, sent)
 
     def _republish(self, unacked: Sequence[int], cause: str, again: Callable[[], None]) -> int:
         """Send PUBLISH packets again, with DUP; return how many, as their bytes are bounded.
@@ -496,7 +542,7 @@ class Delivery:
         for (flags, shared), run in _alike([(pid, state.inflight[pid]) for pid in unacked]):
             messages = [found[sent.ref] for _, sent in run]
             numbers = [pid for pid, _ in run]
-            sent_as = flags & QOS_MASK, bool(flags & RETAIN_FLAG)
+            sent_as = flags & QOS_MASK, bool(flags & (RETAIN_FLAG | RAP_FLAG))
             parts.append(self._encode(messages, sent_as, numbers, dup=True, shared=shared))
             self._node.counters.gave(connection, flags & QOS_MASK, len(run), len(parts[-1]))
         self.release([state.inflight[pid].ref for pid in unacked])

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
-    from actors.authn.credentials import Verdict
-    from actors.authz.rules import TopicAcl
+    from actors.authn import Verdict
+    from actors.authz import TopicAcl
     from actors.kernel import LoopActor
-    from actors.node.read_pause import ReadPause
+    from actors.node import ReadPause
     from actors.session.actor_messages import Batch
     from actors.session.session import Session
     from eventstore.format import Position

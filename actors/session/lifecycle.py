@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import structlog
 
-from actors.routing.shared_groups import is_shared
+from actors.routing import is_shared
 from actors.session.actor_messages import (
     NEXT_TURN,
     Attach,
@@ -204,7 +204,6 @@ class SessionLifecycle:
             session_present=resumed,
             properties=ConnackProperties(
                 session_expiry=expiry if expiry != asked.session_expiry else None,
-                receive_maximum=options.receive_maximum,
                 maximum_qos=1 if options.reject_qos2_publish else 2,
                 maximum_packet_size=connection.max_packet,
                 assigned_client_identifier=connection.given_id if connection.id_assigned else None,
@@ -219,7 +218,7 @@ class SessionLifecycle:
         if will is None:
             return
         size = len(will.payload)
-        event = WillArmed(session.name, will.topic, will.qos, will.retain, size, will.delay)
+        event = WillArmed(session.name, will.topic, will.qos, will.retain, size, 0, will.delay)
         pieces: tuple[bytes, ...] = (will.payload,)
         if will.block:
             event.blocks = [len(will.block)]

@@ -14,8 +14,8 @@ import pykka
 import structlog
 
 from actors.kernel import Timers
-from actors.node.counters import Counters
-from actors.routing.shared_groups import is_shared
+from actors.node import Counters
+from actors.routing import is_shared
 from actors.session.decisions import dropped
 from eventstore.format import LogEvent, Position, entries, format_position
 from eventstore.log import MessageStore
@@ -27,10 +27,10 @@ NEVER_EXPIRES = 0xFFFF_FFFF
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from actors.configuration.broker_options import BrokerOptions
+    from actors.configuration import BrokerOptions
     from actors.kernel import Clock, Kernel, LoopActor
-    from actors.limits.client_limits import ClientLimits
-    from actors.routing.router import Router
+    from actors.limits import ClientLimits
+    from actors.routing import Router
     from actors.session.actor_messages import Publication
     from actors.session.authorization import Authorizer
     from actors.session.decisions import DeliveryLimits

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
-from actors.routing.router import NOWHERE, Route, Subscriber
-from actors.routing.shared_groups import is_shared
+from actors.routing import NOWHERE, Route, Subscriber, is_shared
 from actors.session.actor_messages import Batch, Outgoing, Publication, Withheld
 from actors.session.decisions import dropped
 from eventstore.format import (
@@ -150,9 +149,8 @@ class Publisher:
         first one, how many) for each part. QoS 2 takes effect at once.
         """
         if not packet.qos and not packet.retain:
-            self._route(
-                0, packet.topics, packet.payloads, (), 0, _NOT_LOGGED, retain=False, accepts=accepts
-            )
+            content = StoredMessages(0, packet.topics, packet.payloads, 0, packet.blocks or ())
+            self._route(0, content, (), _NOT_LOGGED, retain=False, accepts=accepts)
             return []
         return [
             (self._publish_now(part, accepts=accepts), len(part)) for part in self._admit(packet)
@@ -166,22 +164,20 @@ class Publisher:
         accepts: Callable[[Subscriber], bool] | None = None,
     ) -> Position:
         """Record messages and route them; return the position of the first one."""
-        first, size = self._record(packet, will=will)
+        content = self._record(packet, will=will)
+        first = content.first
         refs = range(first, first + len(packet))
         if packet.qos == 2 and not will:
             pids = to_runs(packet.packet_ids)
             self._node.emit(Released(self._name, pids, refs=to_runs(refs)))
         self._route(
             packet.qos,
-            packet.topics,
-            packet.payloads,
+            content,
             refs,
-            size,
             (first, refs[-1]),
             retain=packet.retain,
             gated=will,
             accepts=accepts,
-            blocks=packet.blocks,
         )
         return first
 
@@ -218,18 +214,13 @@ class Publisher:
         """
         payloads = [message.payload for message in messages]
         topics = [message.topic for message in messages]
-        blocks = [message.block for message in messages]
-        size = sum(map(len, payloads))
-        self._route(
-            2,
-            topics,
-            payloads,
-            refs,
-            size,
-            took_effect,
-            retain=retain,
-            blocks=blocks if any(blocks) else None,
-        )
+        content = StoredMessages(refs[0], topics, payloads, sum(map(len, payloads)))
+        if any(message.block for message in messages):
+            content = content._replace(
+                blocks=[message.block for message in messages],
+                expires=[message.expires for message in messages],
+            )
+        self._route(2, content, refs, took_effect, retain=retain)
 
     def fitting(self, packet: Publishes) -> int:
         """Return how many messages stand before the first one that no record has room for.
@@ -279,8 +270,8 @@ class Publisher:
         self._node.count_dropped(reason, dropped, client=self._name, position=format_position(at))
         return select(packet, keep)
 
-    def _record(self, packet: Publishes, *, will: bool) -> tuple[Position, int]:
-        """Append a MessagePublished; return the first message's position and the payload bytes."""
+    def _record(self, packet: Publishes, *, will: bool) -> StoredMessages:
+        """Append a MessagePublished; return what it recorded."""
         topics, payloads = packet.topics, packet.payloads
         distinct = dict.fromkeys(topics)
         which: list[int] = []
@@ -306,35 +297,32 @@ class Publisher:
             blocks=block_sizes,
             block_of=block_of,
         )
-        if not blocks:
-            first = self._node.emit(event, payloads, size)
-            self._node.messages.add(StoredMessages(first, topics, payloads, size))
-            return first, size
-        space = size + sum(block_sizes)
-        first = self._node.emit(event, [*distinct_blocks, *payloads], space)
-        expires = expiries(blocks, self._node.journal.time_ms)
-        self._node.messages.add(StoredMessages(first, topics, payloads, size, blocks, expires))
-        return first, size
+        pieces, space = payloads, size
+        expires: Sequence[int] = ()
+        if blocks:
+            pieces, space = [*distinct_blocks, *payloads], size + sum(block_sizes)
+        first = self._node.emit(event, pieces, space)
+        if blocks:
+            expires = expiries(blocks, self._node.journal.time_ms)
+        stored = StoredMessages(first, topics, payloads, size, blocks, expires, packet.retain)
+        self._node.messages.add(stored)
+        return stored
 
     def _route(
         self,
         qos: int,
-        topics: Sequence[bytes],
-        payloads: Sequence[bytes],
+        content: StoredMessages,
         refs: Sequence[Position],
-        size: int,
         took_effect: tuple[Position, Position],
         *,
         retain: bool,
         gated: bool = False,
         accepts: Callable[[Subscriber], bool] | None = None,
-        blocks: Sequence[bytes] | None = None,
     ) -> None:
-        node = self._node
+        node, topics, payloads = self._node, content.topics, content.payloads
         if node.publish_observer is not None:
             node.publish_observer(Publication(self._name, qos, topics, payloads, refs))
         if node.bridge is not None:
-            content = StoredMessages(0, topics, payloads, size, blocks or ())
             node.bridge.published(
                 self._name, qos, content, refs, took_effect, retain=retain, gated=gated
             )
@@ -344,10 +332,11 @@ class Publisher:
             topics,
             payloads,
             refs,
-            size=size,
+            size=content.size,
             gated=gated,
             publisher=self.connection,
-            blocks=blocks,
+            blocks=content.blocks,
+            expires=content.expires,
             published_retain=retain,
         )
         for targets, chosen in plan:

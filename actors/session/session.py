@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 import structlog
 
 from actors.kernel import Failed, LoopActor
-from actors.node.read_pause import ReadPause
-from actors.routing.shared_groups import is_shared
+from actors.node import ReadPause
+from actors.routing import is_shared
 from actors.session import decisions
 from actors.session.actor_messages import (
     NEXT_TURN,
@@ -170,6 +170,13 @@ class Session(LoopActor):
         """Return whether a message may be sent to the client before anything else."""
         return self._delivery.may_send(connection)
 
+    def takes_plain(self, publisher: ClientConnection) -> bool:
+        """Return whether its client is sent messages as clients of a publisher's level get them.
+
+        That is with no subscription identifiers, and whatever their size.
+        """
+        return self._delivery.takes_plain(level5=publisher.properties is not None)
+
     def expect_acks(self) -> None:
         """Look after a while whether what was sent was acknowledged."""
         self._delivery.expect_acks()
@@ -265,6 +272,11 @@ class Session(LoopActor):
         """Append an event and apply it; return its first position."""
         return self._node.emit(event, payloads, size)
 
+    @property
+    def now_ms(self) -> int:
+        """The time, Unix milliseconds."""
+        return self._node.clock.time_ms()
+
     def drop_denied(self, topic_filter: str, refs: Sequence[Position]) -> None:
         """Record that the client does not get messages that it may not have."""
         self._node.drop_denied(self.name, refs, topic_filter)
@@ -330,7 +342,13 @@ class Session(LoopActor):
         payloads = batch.payloads[start:]
         topic_filter = decisions.goes_behind(self.state, subscriber.filter) or subscriber.filter
         for event in decisions.queued(
-            self.name, topic_filter, qos, refs, payloads, retain=batch.retain
+            self.name,
+            topic_filter,
+            qos,
+            refs,
+            payloads,
+            retain=batch.retain,
+            expires=batch.expires[start:],
         ):
             at = self.emit(event)
             self._recorded.append((event, at, self._node.journal.time_ms))

@@ -7,22 +7,19 @@ All of a batch is divided at once: a batch costs one event for each member that 
 
 from __future__ import annotations
 
-from itertools import takewhile
+from itertools import groupby, takewhile
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from actors.node.backpressure import BACKLOG, Backlog
+from actors.node import BACKLOG, Backlog
 from actors.session import decisions
 from actors.session.actor_messages import Batch, Outgoing
 from actors.session.delivery import Delivery
-from actors.session.level5.delivery_encoder import left_of
+from actors.session.level5 import left_of
 from eventstore.format import (
     Assigned,
     Expired,
     MessageDropped,
-    Queued,
-    entries,
-    expires_at,
-    expiry_runs,
     to_runs,
 )
 from protocol.mqtt5 import split_share
@@ -30,8 +27,7 @@ from protocol.mqtt5 import split_share
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.routing.router import Subscriber
-    from actors.routing.shared_groups import SharedGroup
+    from actors.routing import SharedGroup, Subscriber
     from actors.session.interfaces import ClientConnection
     from actors.session.session import Session
     from eventstore.format import Position
@@ -99,9 +95,12 @@ class SharedDelivery(Delivery):
             assignment = decisions.first_ones(assignment)
         for member, piece in zip(members, assignment.pieces, strict=True):
             if len(piece):
-                whole = len(piece) == len(batch)
-                self._give(member, batch if whole else batch.select(piece), queued=queued)
-                group.last_served = member.session.name
+                subscriber, session, _ = member
+                some = batch if len(piece) == len(batch) else batch.select(piece)
+                session.deliver_shared(Outgoing(subscriber, some, _qos(some, subscriber)))
+                group.last_served = session.name
+        if batch.qos:
+            self._record(batch, members, assignment.pieces, queued=queued)
         if batch.qos and assignment.refused:
             self._drop_refused(batch.select(assignment.refused), members, queued=queued)
         return assignment
@@ -140,8 +139,7 @@ class SharedDelivery(Delivery):
             return 0
         if not subscriber.qos:
             return count
-        free = state.receive_maximum - len(state.inflight) - len(state.releasing)
-        return max(0, min(decisions.room(state, held, node.delivery_limits.window), free))
+        return decisions.room(state, held, node.delivery_limits.window)
 
     def _assign(self, batch: Batch, members: Sequence[_Member]) -> decisions.Assignment:
         barred = [self._barred(batch, member) for member in members]
@@ -166,22 +164,37 @@ class SharedDelivery(Delivery):
             found.update(at for at, topic in enumerate(batch.topics) if not may_read[topic])
         return found
 
-    def _give(self, member: _Member, piece: Batch, *, queued: bool) -> None:
-        """Have a member sent its piece of a batch, and record that it was assigned."""
-        subscriber, session, _ = member
-        session.deliver_shared(Outgoing(subscriber, piece, _qos(piece, subscriber)))
-        if not piece.qos:
+    def _record(
+        self,
+        batch: Batch,
+        members: Sequence[_Member],
+        pieces: Sequence[Sequence[int]],
+        *,
+        queued: bool,
+    ) -> None:
+        """Record which messages were assigned to which member."""
+        if not queued:
+            for member, piece in zip(members, pieces, strict=True):
+                self._record_piece(batch, member, piece, queued=False)
             return
-        name = self._session.name
-        size = sum(map(len, piece.payloads)) if queued else -1
-        for some in decisions.in_parts(piece.positions):
-            # Of a part alone it is not known how many bytes they are: the first one has them all.
-            event = Assigned(name, session.name, to_runs(some), size)
-            self._session.emit(event)
-            size = min(size, 0)
-        if queued:
-            self.sent_from_queue += len(piece)
-            self.release(piece.positions)
+        # What leaves the queue is recorded in its order.
+        owners = sorted((number, one) for one, piece in enumerate(pieces) for number in piece)
+        for one, group in groupby(owners, itemgetter(1)):
+            numbers = [number for number, _ in group]
+            self._record_piece(batch, members[one], numbers, queued=True)
+        self.sent_from_queue += len(owners)
+        self.release([batch.positions[number] for number, _ in owners])
+
+    def _record_piece(
+        self, batch: Batch, member: _Member, piece: Sequence[int], *, queued: bool
+    ) -> None:
+        name, refs = self._session.name, [batch.positions[at] for at in piece]
+        size = sum(len(batch.payloads[at]) for at in piece) if queued else -1
+        for some in decisions.in_parts(refs):
+            if some:
+                # Of a part alone it is not known how many bytes they are: the first has them all.
+                self._session.emit(Assigned(name, member.session.name, to_runs(some), size))
+                size = min(size, 0)
 
     def _drop_refused(self, batch: Batch, members: Sequence[_Member], *, queued: bool) -> None:
         """Record that no member may have some messages, or accepts them."""
@@ -213,12 +226,9 @@ class SharedDelivery(Delivery):
             self._node.delivery_limits,
             retain=False,
             ready=False,
+            expires=batch.expires,
         )
-        expires, at_event = self._expiries(batch), 0
         for event in decision.events:
-            if type(event) is Queued and expires:
-                event.expires = expiry_runs(expires[at_event : at_event + entries(event)])
-            at_event += entries(event)
             at = self._session.emit(event)
             if type(event) is MessageDropped:
                 self._count_dropped(event, at)
@@ -228,17 +238,6 @@ class SharedDelivery(Delivery):
             self._hold(batch, 0, len(batch))
             if batch.publisher is not None and self._session.state.queued > BACKLOG:
                 self._slow_publisher(batch.publisher, len(batch))
-
-    def _expiries(self, batch: Batch) -> list[int]:
-        """Return when each message expires, Unix time in seconds; empty if none ever does."""
-        if not batch.blocks:
-            return []
-        time_ms, stored = self._node.journal.time_ms, self._node.messages.get
-        found: list[int] = []
-        for ref, block in zip(batch.positions, batch.blocks, strict=True):
-            message = stored(ref)
-            found.append(expires_at(block, time_ms) if message is None else message.expires)
-        return found if any(found) else []
 
     def _slow_publisher(self, publisher: ClientConnection, count: int) -> None:
         """Hold a publisher until the members have taken some of what waits for them."""
@@ -283,17 +282,21 @@ class SharedDelivery(Delivery):
             return False
         if self._expire(run.held, found):
             return True
-        messages = [found[ref] for ref in takewhile(found.__contains__, run.refs)]
+        _, alike = next(
+            groupby(takewhile(found.__contains__, run.refs), lambda ref: found[ref].retain)
+        )
+        messages = [found[ref] for ref in alike]
         del messages[decisions.within([one.payload for one in messages], limits.batch_bytes) :]
         refs = run.refs[: len(messages)]
         assignment = self._divide(self._batch_of(run.qos, refs, messages), queued=True)
         return not assignment.waiting
 
     def _batch_of(self, qos: int, refs: Sequence[Position], messages: Sequence[Message]) -> Batch:
-        """Return messages that waited as a batch."""
+        """Return messages that waited as a batch; all were published with RETAIN, or none."""
         now_ms = self._node.clock.time_ms()
         blocks = [left_of(message, now_ms) for message in messages]
         payloads = [message.payload for message in messages]
+        expires = [message.expires for message in messages]
         return Batch(
             qos,
             [message.topic for message in messages],
@@ -301,6 +304,8 @@ class SharedDelivery(Delivery):
             refs,
             size=sum(map(len, payloads)),
             blocks=blocks if any(blocks) else None,
+            published_retain=messages[0].retain,
+            expires=expires if any(expires) else (),
         )
 
     def _expire(self, held: SubscriptionState, found: dict[Position, Message]) -> bool:

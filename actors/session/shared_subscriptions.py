@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.routing.shared_groups import is_shared
+from actors.routing import is_shared
 from actors.session import decisions
 from actors.session.actor_messages import ContinueSending
 from actors.session.node_context import NEVER_EXPIRES

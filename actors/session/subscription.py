@@ -12,12 +12,13 @@ import pykka
 
 from actors.kernel import LoopActor
 from actors.session.actor_messages import Batch, ChangeQos, Outgoing, Withheld
+from actors.session.level5 import left_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from actors.kernel import Failed
-    from actors.routing.router import Subscriber
+    from actors.routing import Subscriber
     from actors.session.session import Session
     from projections.state import RetainedMessage
 
@@ -91,7 +92,7 @@ class Subscription(LoopActor):
             elif isinstance(told, Withheld):
                 self._record_withheld(told)
             elif isinstance(told, list):
-                found += map(self.outgoing, _retained_batches(told))
+                found += map(self.outgoing, self._retained_batches(told))
         return found
 
     def _forward(self, batch: Batch) -> None:
@@ -107,20 +108,31 @@ class Subscription(LoopActor):
     def _replay(self, messages: list[RetainedMessage]) -> None:
         self.matched += len(messages)
         self.replayed += len(messages)
-        for batch in _retained_batches(messages):
+        for batch in self._retained_batches(messages):
             self._forward(batch)
 
+    def _retained_batches(self, messages: list[RetainedMessage]) -> Iterator[Batch]:
+        """Yield retained messages in batches, in the order of their publication within each QoS.
 
-def _retained_batches(messages: list[RetainedMessage]) -> Iterator[Batch]:
-    """Yield retained messages in batches, in the order of their publication within each QoS."""
-    for qos in sorted({message.qos for message in messages}):
-        chosen = [message for message in messages if message.qos == qos]
-        payloads = [message.payload for message in chosen]
-        yield Batch(
-            qos,
-            [message.topic.encode() for message in chosen],
-            payloads,
-            [message.ref for message in chosen],
-            size=sum(map(len, payloads)),
-            retain=True,
-        )
+        But for those that have expired.
+        """
+        if any(message.expires for message in messages):
+            now = self.session.now_ms // 1000
+            messages = [one for one in messages if not 0 < one.expires <= now]
+        for qos in sorted({message.qos for message in messages}):
+            chosen = [message for message in messages if message.qos == qos]
+            payloads = [message.payload for message in chosen]
+            batch = Batch(
+                qos,
+                [message.topic.encode() for message in chosen],
+                payloads,
+                [message.ref for message in chosen],
+                size=sum(map(len, payloads)),
+                retain=True,
+            )
+            if any(message.block for message in chosen):
+                now_ms = self.session.now_ms
+                batch.blocks = [left_of(message, now_ms) for message in chosen]
+                if any(message.expires for message in chosen):
+                    batch.expires = [message.expires for message in chosen]
+            yield batch

@@ -7,8 +7,8 @@ from collections import Counter
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from actors.limits.subscription_rates import SubscriptionRate
-from actors.routing.shared_groups import is_shared
+from actors.limits import SubscriptionRate
+from actors.routing import is_shared
 from actors.session import decisions
 from actors.session.actor_messages import NEXT_TURN, SAME_TURN, ChangeQos
 from actors.session.subscription import Subscription
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from actors.kernel import LoopActor
-    from actors.routing.router import Subscriber
+    from actors.routing import Subscriber
     from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
     from actors.session.session import Session

@@ -18,11 +18,9 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from pykka.messages import _ActorStop
 
-from actors.connection.connection import Connection
-from actors.inspection.views import client_of
-from actors.session.actor_messages import Attach, Packets
-from actors.session.session import Session
-from actors.session.subscription import Subscription
+from actors.connection import Connection
+from actors.inspection import client_of
+from actors.session import Attach, Packets, Session, Subscription
 from actors.tracing import trace_lines as tracelines
 from actors.tracing.actor_tap import ActorTap
 from actors.tracing.trace import AT_ONCE, End, Trace, add_lines
@@ -33,9 +31,9 @@ from protocol.mqtt5 import read_answers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from actors.connection.admission import Admission
+    from actors.connection import Admission
     from actors.kernel import LoopActor
-    from actors.session.node_context import NodeContext
+    from actors.session import NodeContext
     from eventstore.format import Event, Position
     from eventstore.log import OutputSink
 

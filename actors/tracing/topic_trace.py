@@ -35,9 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from actors.kernel import LoopActor
-    from actors.routing.router import Route
-    from actors.session.actor_messages import Publication
-    from actors.session.node_context import NodeContext
+    from actors.routing import Route
+    from actors.session import NodeContext, Publication
     from actors.tracing.recorder import TraceRecorder
     from actors.tracing.trace import Trace
     from eventstore.format import Event, Position, Run

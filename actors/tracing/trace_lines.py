@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pykka.messages import _ActorStop
 
 from actors.kernel import Failed
-from actors.session.actor_messages import (
+from actors.session import (
     Attach,
     Authenticated,
     Batch,

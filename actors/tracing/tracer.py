@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from actors.inspection.requests import Refused, number, optional, shown, text
+from actors.inspection import Refused, number, optional, shown, text
 from actors.tracing.recorder import TraceRecorder
 from actors.tracing.topic_trace import TopicTrace
 from actors.tracing.trace import End, Trace
@@ -23,10 +23,9 @@ from protocol.mqtt import MAX_TOPIC_BYTES, TopicError, is_reserved_filter, valid
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from actors.connection.admission import Admission
-    from actors.inspection.inspector import Handler
-    from actors.session.actor_messages import Publication
-    from actors.session.node_context import NodeContext
+    from actors.connection import Admission
+    from actors.inspection import Handler
+    from actors.session import NodeContext, Publication
     from eventstore.format import Event, Position
     from eventstore.log import OutputSink
 

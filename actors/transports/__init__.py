@@ -1,1 +1,50 @@
 """The stages between a socket and a connection: PROXY protocol, TLS and WebSocket."""
+
+from typing import TYPE_CHECKING
+
+from protocol.front_door import front_door
+
+if TYPE_CHECKING:
+    from actors.transports.acceptor import Acceptor, listening_socket
+    from actors.transports.certificate import IdentityKind, identity
+    from actors.transports.handshakes import HandshakeError, Handshakes, TlsStats
+    from actors.transports.peer import keep_alive_in_tcp, local_peer
+    from actors.transports.stack import StackOptions, build_stack
+    from actors.transports.stage import Stage
+    from actors.transports.tls_context import TlsConfigError, TlsOptions, make_context
+    from actors.transports.websocket import WebSocketOptions, WebSocketStage, WebSocketStats
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "acceptor": "Acceptor listening_socket",
+            "certificate": "IdentityKind identity",
+            "handshakes": "HandshakeError Handshakes TlsStats",
+            "peer": "keep_alive_in_tcp local_peer",
+            "stack": "StackOptions build_stack",
+            "stage": "Stage",
+            "tls_context": "TlsConfigError TlsOptions make_context",
+            "websocket": "WebSocketOptions WebSocketStage WebSocketStats",
+        },
+    )
+
+__all__ = [
+    "Acceptor",
+    "HandshakeError",
+    "Handshakes",
+    "IdentityKind",
+    "StackOptions",
+    "Stage",
+    "TlsConfigError",
+    "TlsOptions",
+    "TlsStats",
+    "WebSocketOptions",
+    "WebSocketStage",
+    "WebSocketStats",
+    "build_stack",
+    "identity",
+    "keep_alive_in_tcp",
+    "listening_socket",
+    "local_peer",
+    "make_context",
+]

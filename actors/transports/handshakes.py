@@ -13,10 +13,11 @@ import ssl
 import time
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from actors.kernel import lower_thread_priority
+from eventstore.metrics import by_reason, counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,20 @@ _LATE: Final = 0.002
 """Seconds by which the event loop comes late to a step that is done when it has enough to do."""
 _BREATH: Final = 0.005
 """Seconds for which no new handshake is begun then: over a hundred in a second are all the same."""
+
+FAILURES = (
+    "busy",
+    "certificate",
+    "cipher",
+    "client_refused",
+    "closed",
+    "no_certificate",
+    "other",
+    "plaintext",
+    "timeout",
+    "version",
+)
+"""Why TLS handshakes fail, see :class:`HandshakeError`."""
 
 
 class HandshakeError(ConnectionError):
@@ -50,14 +65,25 @@ class HandshakeError(ConnectionError):
 class TlsStats:
     """What TLS listeners count since the start."""
 
-    handshakes: int = 0
-    """Handshakes that were finished."""
-    resumed: int = 0
-    """Those of them that went on with an earlier session of the client."""
-    failed: Counter[str] = field(default_factory=Counter)
-    """Others, by the kind of HandshakeError."""
-    cpu_seconds: float = 0.0
-    """Processor time of all handshakes."""
+    handshakes: int = counted(
+        "foldmq_tls_handshakes_total", "Completed TLS handshakes.", "tls.handshakes"
+    )
+    resumed: int = counted("foldmq_tls_resumed_total", "Resumed TLS sessions.", "tls.resumed")
+    failed: Counter[str] = counted(
+        "foldmq_tls_failed_total",
+        "Failed TLS handshakes, by reason.",
+        "tls.failed",
+        start=Counter,
+        labels=("reason",),
+        read=by_reason(*FAILURES),
+    )
+    """By the kind of :class:`HandshakeError`."""
+    cpu_seconds: float = counted(
+        "foldmq_tls_handshake_seconds_total",
+        "Processor time of all TLS handshakes.",
+        "tls.cpu_s",
+        start=float,
+    )
 
 
 class Step(NamedTuple):

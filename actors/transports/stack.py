@@ -34,7 +34,7 @@ class StackOptions:
     five fields of 64 KiB."""
 
 
-def stack(upper: asyncio.Protocol, options: StackOptions) -> asyncio.Protocol:
+def build_stack(upper: asyncio.Protocol, options: StackOptions) -> asyncio.Protocol:
     """Give the protocol for a new socket: the stages of a listener, with ``upper`` on top."""
     protocol = upper
     if options.websocket is not None:

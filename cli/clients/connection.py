@@ -1,4 +1,4 @@
-"""What ``foldmq pub`` and ``foldmq sub`` share: where the broker is and what a refusal means."""
+"""What ``foldmq pub`` and ``foldmq sub`` share: connecting to a broker, and its refusals."""
 
 import socket
 import ssl
@@ -15,12 +15,12 @@ from protocol.errors import FoldmqError
 
 CONNACK_TIMEOUT = 10.0  # seconds
 
-# The return codes of MQTT 3.1.1 (table 3.1) by the MQTT 5 reason codes that paho turns them into.
+# Return codes of MQTT 3.1.1 (table 3.1) by the MQTT 5 reason codes that paho maps them to.
 _RETURN_CODES = {132: 1, 133: 2, 136: 3, 134: 4, 135: 5}
 
 
 class ClientError(FoldmqError):
-    """The broker cannot be reached, refuses, or goes away."""
+    """The broker cannot be reached, refuses the connection, or closes it."""
 
     def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)
@@ -28,11 +28,11 @@ class ClientError(FoldmqError):
 
 
 class UnreachableError(ClientError):
-    """No broker listens at the address, or the network does not reach it: it may later."""
+    """The broker cannot be reached now; a later attempt may succeed."""
 
 
 class BadArgumentError(ClientError):
-    """An argument that cannot be used."""
+    """An argument is invalid."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, exit_code=2)
@@ -40,27 +40,27 @@ class BadArgumentError(ClientError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A broker, how to connect to it, and with which credentials."""
+    """A broker: its address, transport and credentials."""
 
     address: Address
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     tls: ssl.SSLContext | None = None
     path: str | None = None
-    """Of WebSocket; None: it is not spoken."""
+    """Path of the WebSocket; None: no WebSocket."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Files for TLS, PEM; with any of them TLS is spoken."""
+    """Files for TLS in PEM; any of them enables TLS."""
 
     ca: Path | None = None
-    """Authorities that vouch for the broker; None: those of the system."""
+    """CA certificates to verify the broker against; None: those of the system."""
     cert: Path | None = None
-    """Certificate to show."""
+    """Client certificate."""
     key: Path | None = None
     insecure: bool = False
-    """Do not look whether the certificate is for the host."""
+    """Do not verify that the certificate matches the host name."""
 
 
 _NO_FILES = TlsFiles()
@@ -78,15 +78,15 @@ def find_target(
 ) -> Target:
     """Return the broker named by ``url`` (``mqtt://user:password@host:port``) or by the rest.
 
-    Raises BadArgumentError saying what is wrong with the URL or the files.
+    Raises BadArgumentError for an invalid URL or file.
     """
     scheme = "mqtts" if files != _NO_FILES else "mqtt"
     path = None
     if url is not None:
-        expected = "--url must look like mqtt://user:password@host:port (or mqtts, ws, wss)"
+        expected = "--url must be mqtt://user:password@host:port, or mqtts://, ws://, wss://"
         try:
             parts = urllib.parse.urlsplit(url)
-        except ValueError:  # it may have a password in it and is not shown
+        except ValueError:  # not shown, because it may contain a password
             raise BadArgumentError(expected) from None
         scheme = parts.scheme
         if scheme not in _PORTS or not parts.hostname:
@@ -94,7 +94,7 @@ def find_target(
         try:
             port = parts.port or _PORTS[scheme]
         except ValueError:
-            raise BadArgumentError("--url: the port is not a number up to 65535") from None
+            raise BadArgumentError("--url: the port must be a number from 1 to 65535") from None
         host = parts.hostname
         if scheme in ("ws", "wss"):
             path = parts.path or "/mqtt"
@@ -103,7 +103,7 @@ def find_target(
         username = urllib.parse.unquote(parts.username) if parts.username else username
         password = urllib.parse.unquote(parts.password) if parts.password else password
     if password is not None and username is None:
-        raise BadArgumentError("a password needs a user name (-u)")
+        raise BadArgumentError("a password (-P or FOLDMQ_PASSWORD) needs a user name (-u)")
     if files != _NO_FILES and scheme not in _ENCRYPTED:
         raise BadArgumentError(
             "--cafile, --cert, --key and --insecure need --url mqtts:// or wss://"
@@ -128,7 +128,11 @@ def _context(files: TlsFiles) -> ssl.SSLContext:
             named = files.cert
             context.load_cert_chain(files.cert, files.key)
     except OSError as error:  # ssl.SSLError is one
-        reason = "is no PEM file, or does not fit" if isinstance(error, ssl.SSLError) else None
+        reason = (
+            "not a PEM file, or certificate and key do not match"
+            if isinstance(error, ssl.SSLError)
+            else None
+        )
         raise BadArgumentError(f"{named}: {reason or error.strerror}") from None
     return context
 
@@ -136,12 +140,12 @@ def _context(files: TlsFiles) -> ssl.SSLContext:
 def new_client(
     target: Target, client_id: str | None, *, persistent: bool, reconnect: bool
 ) -> mqtt.Client:
-    """Return an MQTT 3.1.1 client that is not connected yet and acknowledges only what it is told.
+    """Return an MQTT 3.1.1 client, not connected, that acknowledges messages only when told to.
 
-    Raises BadArgumentError for a persistent session without a client id.
+    Raises BadArgumentError for a persistent session without a client ID.
     """
     if persistent and not client_id:
-        raise BadArgumentError("a session that is kept (-c) needs a client id (-i)")
+        raise BadArgumentError("-c needs a client ID (-i)")
     client = mqtt.Client(
         CallbackAPIVersion.VERSION2,
         client_id or "",
@@ -162,15 +166,19 @@ def new_client(
 def connect(client: mqtt.Client, target: Target) -> None:
     """Open the connection and send CONNECT.
 
-    Raises UnreachableError if a later attempt may succeed, another ClientError if none will.
+    Raises UnreachableError if a later attempt may succeed, another ClientError if not.
     """
     try:
         client.connect(target.address.host, target.address.port)
     except mqtt.WebsocketConnectionError as error:
-        raise ClientError(f"no MQTT over WebSocket at {target.address}: {error}") from None
+        raise ClientError(
+            f"{target.address} does not accept MQTT over WebSocket: {error}"
+        ) from None
     except ssl.SSLCertVerificationError as error:
         reason = error.verify_message
-        raise ClientError(f"{target.address} is not trusted: {reason} (see --cafile)") from None
+        raise ClientError(
+            f"the certificate of {target.address} is not trusted: {reason} (see --cafile)"
+        ) from None
     except OSError as error:
         lasting = isinstance(error, ssl.SSLError) or (
             isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
@@ -178,12 +186,12 @@ def connect(client: mqtt.Client, target: Target) -> None:
         reason = error.strerror or str(error)
         kind = ClientError if lasting else UnreachableError
         raise kind(f"cannot connect to {target.address}: {reason}") from None
-    except ValueError:  # no name of a host has labels like that, or no port is 0
-        raise BadArgumentError(f"{target.address} is no host and port") from None
+    except ValueError:  # a label of the host name is invalid, or the port is 0
+        raise BadArgumentError(f"{target.address} is not a valid host and port") from None
 
 
 def refusal(target: Target, code: ReasonCode) -> ClientError:
-    """Return the error for a CONNACK that refuses; its exit code is the CONNACK return code."""
+    """Return the error for a refusing CONNACK; the exit code is its return code."""
     return ClientError(
         f"{target.address} refused the connection: {str(code).lower()}",
         _RETURN_CODES.get(code.value, 1),

@@ -20,20 +20,20 @@ from cli.clients.connection import (
     refusal,
 )
 
-# Messages handed to the client library and not acknowledged yet.
+# Maximum number of messages passed to the client library and not acknowledged.
 WINDOW = 1000
 
 
 def payloads(
     message: str | None, file: Path | None, *, null: bool, lines: BinaryIO | None
 ) -> Iterable[bytes]:
-    """Return the payloads to publish from the one source that was named.
+    """Return the payloads of the one source that was given.
 
-    Raises BadArgumentError when there is not exactly one, or the file cannot be read.
+    Raises BadArgumentError if there is not exactly one, or if the file cannot be read.
     """
     named = [message is not None, file is not None, null, lines is not None]
     if sum(named) != 1:
-        raise BadArgumentError("say what to publish with exactly one of -m, -f, -n and -l")
+        raise BadArgumentError("give exactly one of -m, -f, -n and -l")
     if message is not None:
         return [message.encode("utf-8", "surrogateescape")]
     if file is not None:
@@ -50,10 +50,10 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 class Publisher:
-    """A connected client; leaving its ``with`` block waits for every acknowledgement."""
+    """A connected client; the end of its ``with`` block waits for all acknowledgements."""
 
     def __init__(self, target: Target, client_id: str | None, *, persistent: bool) -> None:
-        """Do not connect yet; raises BadArgumentError if ``persistent`` without client id."""
+        """Create the client, not connected; raises BadArgumentError without a client ID to keep."""
         self._target = target
         self._changed = threading.Condition()
         self._connected = False
@@ -67,7 +67,7 @@ class Publisher:
         self._client.on_publish = self._on_publish
 
     def __enter__(self) -> Self:
-        """Connect; raises ClientError when there is no broker or it refuses."""
+        """Connect; raises ClientError if the broker cannot be reached or refuses."""
         connect(self._client, self._target)
         self._client.loop_start()
         try:
@@ -83,7 +83,7 @@ class Publisher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Wait for the acknowledgements unless there is an error already, and disconnect."""
+        """Wait for the acknowledgements, unless an exception is raised, and disconnect."""
         try:
             if error is None:
                 self._wait_below(1)
@@ -92,7 +92,10 @@ class Publisher:
             self._client.loop_stop()
 
     def publish(self, topic: str, payload: bytes, qos: int, *, retain: bool) -> None:
-        """Send one message; raises BadArgumentError for what MQTT does not allow, ClientError."""
+        """Send one message.
+
+        Raises ClientError, or BadArgumentError for an invalid topic or payload.
+        """
         self._wait_below(WINDOW)
         with self._changed:
             self._sent += 1
@@ -153,7 +156,7 @@ class Publisher:
                 if not self._sent:
                     lost = f"connection to {self._target.address} lost before it was accepted"
                 self._failure = ClientError(
-                    f"{lost}, messages not acknowledged: {open_}" if open_ else lost
+                    f"{lost}; messages not acknowledged: {open_}" if open_ else lost
                 )
             self._changed.notify_all()
 

@@ -1,4 +1,4 @@
-"""``foldmq sub``: print the messages of subscriptions, acknowledging each once it is printed."""
+"""``foldmq sub``: prints messages, and acknowledges each once it is printed."""
 
 import base64
 import contextlib
@@ -25,17 +25,17 @@ from cli.clients.connection import (
 )
 from cli.common import printable
 
-TIMED_OUT = 27  # the exit code of mosquitto_sub for it
-RETRY = 1.0  # seconds between attempts to connect again
-LINGER = 2.0  # seconds the broker has to close the connection
+TIMED_OUT = 27  # as mosquitto_sub
+RETRY = 1.0  # seconds between attempts to reconnect
+LINGER = 2.0  # seconds to wait for the broker to close the connection
 
 Style = Literal["payload", "verbose", "json"]
 
 
 def render(message: mqtt.MQTTMessage, style: Style, *, terminal: bool) -> bytes:
-    """Return the line for ``message``, without a line end.
+    """Return the line for ``message``, without a newline.
 
-    On a terminal control characters are escaped; otherwise the payload is given as it came.
+    On a terminal control characters are escaped; otherwise the payload is unchanged.
     """
     if style == "json":
         return _as_json(message)
@@ -63,10 +63,10 @@ def _as_json(message: mqtt.MQTTMessage) -> bytes:
 
 
 class Subscriber:
-    """Subscribes and prints messages; waits for the broker, also when the connection is lost.
+    """Subscribes and prints messages; reconnects when the connection is lost.
 
-    Everything happens in the calling thread, so that a reader that stops reading stops the
-    broker from sending more.
+    Everything runs in the calling thread, so that a blocked reader of the output stops the broker
+    from sending more.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Subscriber:
         out: BinaryIO,
         style: Style,
     ) -> None:
-        """Do not connect yet; raises BadArgumentError if ``persistent`` without client id."""
+        """Create the client, not connected; raises BadArgumentError without a client ID to keep."""
         self._target = target
         self._filters = filters
         self._out = out
@@ -95,10 +95,10 @@ class Subscriber:
         self._client.on_message = self._on_message
 
     def run(self, count: int | None, timeout: float | None) -> None:
-        """Print ``count`` messages, for at most ``timeout`` seconds (None: without end).
+        """Print ``count`` messages, for at most ``timeout`` seconds; None: no limit.
 
         With a count of 0, return when the broker has acknowledged the subscriptions. Raises
-        ClientError: no broker answers, it refuses, or the time is over (exit code 27).
+        ClientError if no broker answers, it refuses, or the time is over (exit code 27).
         """
         self._left = count
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -125,7 +125,7 @@ class Subscriber:
         return self._left is not None and self._left <= 0 and self._ready
 
     def _connect(self, deadline: float | None) -> None:
-        """Connect; try until a broker listens, or until the deadline."""
+        """Connect; retry until a broker listens, or until the deadline."""
         told = False
         while True:
             try:
@@ -142,15 +142,15 @@ class Subscriber:
                 return
 
     def _leave(self) -> None:
-        """Disconnect, then read until the broker closes too.
+        """Disconnect, then read until the broker closes the connection.
 
-        To close over messages that were not read would reset the connection, and the reset can
-        overtake the last acknowledgements.
+        Closing with unread messages would reset the connection, and the reset can overtake the last
+        acknowledgements.
         """
         connection = self._client.socket()
         if connection is None:
             return
-        # Of TLS and WebSocket what lies below is read; that it ends is all that matters.
+        # Under TLS and WebSocket this reads the raw socket: only its end matters.
         with socket.socket(fileno=os.dup(connection.fileno())) as rest:
             self._client.disconnect()
             rest.settimeout(LINGER)
@@ -160,7 +160,7 @@ class Subscriber:
                     continue
 
     def _connect_again(self, deadline: float | None) -> float:
-        """Try until there is a connection or the deadline is over; give when it was made."""
+        """Retry until there is a connection or the deadline is over; return when it was made."""
         sys.stderr.write(f"foldmq: connection to {self._target.address} lost, trying again\n")
         self._ready = False
         while deadline is None or time.monotonic() < deadline:
@@ -218,7 +218,7 @@ class Subscriber:
         self, client: mqtt.Client, _userdata: object, message: mqtt.MQTTMessage
     ) -> None:
         if self._left == 0:
-            # Not acknowledged: a session that is kept gets it again next time.
+            # Not acknowledged: a kept session receives it again.
             return
         self._out.write(render(message, self._style, terminal=self._out.isatty()) + b"\n")
         self._out.flush()

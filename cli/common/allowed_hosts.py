@@ -1,8 +1,8 @@
-"""The names by which an HTTP server of foldmq may be asked for: protection from DNS rebinding.
+"""The host names under which foldmq's HTTP servers answer: protection from DNS rebinding.
 
-A foreign web page can make a browser ask us under a name of its own, whose address it
-changes to ours. To the browser the answer then belongs to that page. But it names that host in its
-request, and an address instead of a name cannot be changed in this way.
+A foreign web page can make a browser send requests to this server under a host name of its own,
+whose address it changes to ours. The browser then attributes the response to that page. But the
+request names that host, and an IP address instead of a name cannot be changed in this way.
 """
 
 import ipaddress
@@ -13,19 +13,19 @@ from collections.abc import Iterable
 from cli.common.units import Address
 
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
-"""A Host header: an address of IPv6 in brackets, or another address or name; perhaps a port."""
+"""A Host header: an IPv6 address in brackets, another address or a name; optionally a port."""
 
 
 class Hosts:
-    """Decides by their Host headers which requests are answered."""
+    """Decides by the Host header whether a request is answered."""
 
     def __init__(
         self, places: Iterable[Address], names: Iterable[str] = (), *, literals: bool = False
     ) -> None:
-        """Allow what is listened on, the loopback, and ``names``.
+        """Allow the listening address, the loopback, and ``names``.
 
-        Where all addresses of the machine are listened on, its name is allowed, and any address.
-        With ``literals`` any address is allowed in any case.
+        If the server listens on all addresses, also allow the name of the machine and any IP
+        address. ``literals`` allows any IP address in any case.
         """
         listened = list(places)
         self._literals = literals or any(map(is_wildcard, listened))
@@ -35,7 +35,7 @@ class Hosts:
         self._names = {name.casefold() for name in given}
 
     def allows(self, host: str) -> bool:
-        """Return whether a Host header names us, with whatever port a tunnel has."""
+        """Return whether a Host header is allowed, with any port, as tunnels change it."""
         found = _HOST.fullmatch(host)
         if found is None:
             return False
@@ -50,7 +50,7 @@ class Hosts:
 
 
 def is_wildcard(place: Address) -> bool:
-    """Return whether a place stands for all addresses of the machine."""
+    """Return whether an address stands for all addresses of the machine."""
     try:
         return ipaddress.ip_address(place.host).is_unspecified
     except ValueError:

@@ -1,6 +1,6 @@
 """Keeps passwords that are given as flags out of the process list.
 
-All users of a machine can read the arguments of a process, only its owner the environment.
+All users of a machine can read the arguments of a process, only its owner its environment.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class Secret(NamedTuple):
-    """A flag whose value is, or may hold, a password."""
+    """A flag whose value is, or may contain, a password."""
 
     variable: str
-    """Where its value is read from otherwise."""
+    """The environment variable for the same value."""
     is_url: bool = False
-    """Only a URL with an @ holds one."""
+    """Only a URL with an @ contains a password."""
 
 
 _OF_ALL = {
@@ -37,9 +37,9 @@ _CLIENTS = ("pub", "sub")
 
 
 def hide(argv: Sequence[str]) -> None:
-    """Begin anew with passwords in the environment, if there are any in the arguments.
+    """Replace the process by one with the passwords in the environment instead of the arguments.
 
-    ``argv`` begins with the program. Returns when there is nothing to hide.
+    ``argv`` begins with the program. Returns if there is nothing to hide.
     """
     kept, found = without_secrets(argv)
     if found and _is_command(argv[0]):
@@ -48,13 +48,13 @@ def hide(argv: Sequence[str]) -> None:
 
 
 def _is_command(program: str) -> bool:
-    """Return whether this is the installed command, and not a script that calls it."""
+    """Return whether this process runs the installed command."""
     installed = Path(sys.executable).with_name("foldmq")
     return installed.is_file() and Path(program).is_file() and installed.samefile(program)
 
 
 def without_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the arguments without passwords, and those by variable."""
+    """Return the arguments without passwords, and the passwords by environment variable."""
     secrets = _OF_CLIENTS if argv[1:2] and argv[1] in _CLIENTS else _OF_ALL
     kept: list[str] = []
     found: dict[str, str] = {}
@@ -80,7 +80,7 @@ def without_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def _split(argument: str) -> tuple[str, str | None]:
-    """Return a flag and the value that it is written together with, if it is."""
+    """Return a flag and the value attached to it, if any."""
     if argument.startswith("-P") and len(argument) > 2:
         return "-P", argument[2:]
     flag, sign, value = argument.partition("=")

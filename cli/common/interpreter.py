@@ -1,8 +1,8 @@
-"""How the Python that runs foldmq was built: one without optimizations costs it a quarter more.
+"""Whether this Python was built with optimizations: without them foldmq needs 25 % more CPU.
 
 ``python cli/common/interpreter.py`` prints ``optimised``, ``plain`` or ``unknown``;
-``tools/choose_python.sh`` asks every interpreter so before there is a virtual environment. Hence
-nothing but the standard library is imported here.
+``tools/choose_python.sh`` runs it with every interpreter before there is a virtual environment.
+Hence only the standard library is imported here.
 """
 
 import platform
@@ -11,15 +11,15 @@ import sys
 import sysconfig
 
 NOT_OPTIMISED = (
-    "this Python was built without --enable-optimizations: foldmq needs about a quarter more CPU"
+    "this Python was built without --enable-optimizations: foldmq needs about 25 % more CPU"
 )
 
 
 def optimised(arguments: str | None) -> bool | None:
-    """Return whether CPython configured with these arguments is optimised (PGO).
+    """Return whether CPython configured with these arguments is optimised (PGO); None: unknown.
 
-    Distributions build for ``/usr`` and optimise, Debian without the option. None: unknown, as
-    for an interpreter that does not say how it was configured.
+    Distributions build for ``/usr`` and optimise, Debian without the option. Unknown are
+    interpreters that do not record how they were configured.
     """
     if not arguments:
         return None
@@ -35,7 +35,7 @@ def own() -> bool | None:
 
 
 def described() -> str:
-    """Return name, version and build of the interpreter of this process."""
+    """Return name, version and build of this process's interpreter."""
     build = {True: "optimised build", False: "not optimised", None: "unknown build"}[own()]
     return f"{platform.python_implementation()} {platform.python_version()} ({build})"
 

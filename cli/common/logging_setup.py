@@ -1,8 +1,8 @@
-"""Structured logs on stderr: readable text or one JSON object a line.
+"""Structured logs on stderr: readable text, or one JSON object per line.
 
-The broker logs through ``structlog.get_logger("foldmq")``. Values may hold what a client sent, so
-no control character, line break or direction mark reaches the output unescaped: nobody forges a
-log line or drives the terminal of its reader.
+The broker logs through ``structlog.get_logger("foldmq")``. Values may contain data sent by clients,
+so control characters, line breaks and direction marks are always escaped: a client cannot forge a
+log line or control the reader's terminal.
 """
 
 import json
@@ -30,7 +30,7 @@ _BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
 
 class _Threshold:
-    """The level below which nothing is logged; one object, so that SIGHUP reaches every logger."""
+    """The minimum level; one shared object, so that SIGHUP changes it for every logger."""
 
     __slots__ = ("number",)
 
@@ -42,36 +42,36 @@ _threshold = _Threshold()
 
 
 class FilteringLogger(structlog.BoundLoggerBase):
-    """A logger whose calls below the threshold cost one comparison."""
+    """A logger whose calls below the minimum level cost one comparison."""
 
     def debug(self, event: str, **values: object) -> None:
-        """Log what only a developer of foldmq wants to see."""
+        """Log details for developers of foldmq."""
         if _threshold.number <= logging.DEBUG:
             self._proxy_to_logger("debug", event, **values)
 
     def info(self, event: str, **values: object) -> None:
-        """Log what happens in normal service."""
+        """Log a normal event."""
         if _threshold.number <= logging.INFO:
             self._proxy_to_logger("info", event, **values)
 
     def warning(self, event: str, **values: object) -> None:
-        """Log what an operator should look at."""
+        """Log a condition that an operator should check."""
         if _threshold.number <= logging.WARNING:
             self._proxy_to_logger("warning", event, **values)
 
     def error(self, event: str, **values: object) -> None:
-        """Log what went wrong."""
+        """Log an error."""
         self._proxy_to_logger("error", event, **values)
 
     def exception(self, event: str, **values: object) -> None:
-        """Log what went wrong with the traceback of the exception being handled."""
+        """Log an error with the traceback of the current exception."""
         self._proxy_to_logger("error", event, **{"exc_info": True, **values})
 
     critical = error
 
 
 class _Output:
-    """What structlog hands finished lines to; stderr is looked up late, tests replace it."""
+    """Writes the finished lines of structlog; looks up stderr late, because tests replace it."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
@@ -82,14 +82,14 @@ class _Output:
             stream.write(line + "\n")
             stream.flush()
         except (OSError, ValueError):
-            # The reader of the log has gone (closed pipe); the broker serves on without it.
+            # The reader of the log is gone (closed pipe): the broker continues without a log.
             return
 
     debug = info = warning = error = _write
 
 
 def configure(level: Level, format: Format, stream: TextIO | None = None) -> None:  # noqa: A002 -- the setting's name
-    """Send all logs, those of libraries too, to ``stream`` (stderr) in ``format``."""
+    """Send all logs, also those of libraries, to ``stream`` (stderr) in ``format``."""
     set_level(level)
     output = stream or sys.stderr
     colour = output.isatty() and "NO_COLOR" not in os.environ
@@ -104,12 +104,12 @@ def configure(level: Level, format: Format, stream: TextIO | None = None) -> Non
 
 
 def set_level(level: Level) -> None:
-    """Change the level of every logger, those in use included."""
+    """Change the level of every logger, including those in use."""
     _threshold.number = _NUMBERS[level]
 
 
 LONGEST_VALUE = 1000
-"""Characters of a value that are logged."""
+"""Maximum number of characters logged of a value."""
 
 _STAMP = structlog.processors.TimeStamper(fmt="%Y-%m-%dT%H:%M:%S.%fZ", utc=True)
 
@@ -120,7 +120,7 @@ def _name_level(_logger: WrappedLogger, method: str, event: EventDict) -> EventD
 
 
 def _shorten(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Cut what a client made too long to read: its identifier may have 64 KiB."""
+    """Shorten long values: a client identifier may have 64 KiB."""
     for name, value in event.items():
         if isinstance(value, str) and len(value) > LONGEST_VALUE:
             event[name] = f"{value[:LONGEST_VALUE]}... ({len(value)} characters)"
@@ -139,13 +139,13 @@ def _format_exception(_logger: WrappedLogger, _method: str, event: EventDict) ->
 
 
 def render_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
-    """Return one line of JSON, all of it ASCII: every other character is escaped as JSON does."""
+    """Return one line of JSON in ASCII; all other characters are escaped."""
     first = {key: event.pop(key) for key in ("timestamp", "level", "event")}
     return json.dumps({**first, **event}, default=_readable, ensure_ascii=True)
 
 
 class TextRenderer:
-    """Gives lines like ``2026-01-31T12:00:00.000Z info    client connected  client=a1``."""
+    """Renders lines such as ``2026-01-31T12:00:00.000Z info    client connected  client=a1``."""
 
     def __init__(self, *, colour: bool) -> None:
         self._colour = colour
@@ -166,7 +166,7 @@ class TextRenderer:
         ]
         line = " ".join(parts)
         if exception is not None:
-            # Indented, so that text inside an exception never looks like a line of its own.
+            # Indented, so that the text of an exception cannot look like a log line.
             line += "".join(f"\n    {printable(row)}" for row in str(exception).split("\n"))
         return line
 
@@ -178,12 +178,12 @@ class TextRenderer:
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with everything that is not printable as a JSON escape."""
+    """Return ``text`` with unprintable characters as JSON escapes."""
     return text if text.isprintable() else json.dumps(text)[1:-1]
 
 
 def quoted(value: object) -> str:
-    """Return ``value`` as one word, or in double quotes when it is not one."""
+    """Return ``value`` as one word, or in double quotes if it is not one."""
     if isinstance(value, bool) or value is None:
         return json.dumps(value)
     text = _readable(value)
@@ -199,7 +199,7 @@ def _readable(value: object) -> str:
 
 
 class _FromStdlib(logging.Handler):
-    """Carries what libraries log through ``logging`` (asyncio, nats) into the same output."""
+    """Passes messages logged through ``logging`` (asyncio, nats) to the same output."""
 
     def emit(self, record: logging.LogRecord) -> None:
         level = {name for name, number in _NUMBERS.items() if number == record.levelno}

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def _found() -> Callable[[int], Any] | None:
-    """Return glibc's malloc_trim(3); None elsewhere, where memory is given back unasked."""
+    """Return glibc's malloc_trim(3), or None where memory is returned automatically."""
     try:
         return getattr(ctypes.CDLL(None), "malloc_trim", None)
     except OSError:
@@ -21,9 +21,9 @@ _malloc_trim = _found()
 
 
 def trim() -> None:
-    """Return free memory to the system, also from within the heap; other threads go on.
+    """Return free memory to the system, also from within the heap; other threads continue.
 
-    What thousands of connections took is spread over the heap and stays there otherwise.
+    The memory of thousands of closed connections is spread over the heap and would stay there.
     """
     if _malloc_trim is not None:
         _malloc_trim(0)

@@ -1,9 +1,9 @@
-"""The version of foldmq that is installed."""
+"""The installed version of foldmq."""
 
 import importlib.metadata
 
 try:
     version = importlib.metadata.version("foldmq")
 except importlib.metadata.PackageNotFoundError:
-    # Run from a checkout that is not installed.
+    # Running from a checkout that is not installed.
     version = "from source"

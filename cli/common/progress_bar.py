@@ -1,4 +1,4 @@
-"""A progress bar on stderr while long work is done on a terminal; nothing elsewhere."""
+"""A progress bar on stderr during long work, if stderr is a terminal."""
 
 import contextlib
 import sys
@@ -11,7 +11,7 @@ _UPDATE_EVERY = 0.1
 
 @contextlib.contextmanager
 def progress(what: str, total: int, unit: str = "records") -> Iterator[Callable[[int], None]]:
-    """Return what is called with how many of ``total`` records, or another unit, are done."""
+    """Return a function to call with how many of ``total`` records (or another unit) are done."""
     if not sys.stderr.isatty():
         yield lambda _done: None
         return
@@ -20,7 +20,7 @@ def progress(what: str, total: int, unit: str = "records") -> Iterator[Callable[
 
 
 def _bar(stack: contextlib.ExitStack, what: str, total: int, unit: str) -> Callable[[int], None]:
-    """Show the bar once the work takes longer than a moment."""
+    """Show the bar once the work has taken more than a moment."""
     started = time.monotonic()
     due = started + _SHOW_AFTER
     show: Callable[[int], None] | None = None

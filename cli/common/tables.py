@@ -1,4 +1,4 @@
-"""Lists as tables: cut to the width of a terminal, with whole names elsewhere."""
+"""Tables, cut to the width of a terminal; elsewhere with complete names."""
 
 import shutil
 import sys
@@ -16,32 +16,32 @@ T = TypeVar("T")
 Cell = str | int | None
 
 _BLOCK = 500
-"""Rows that are gathered before their widths are known."""
+"""Number of rows collected to determine the widths."""
 _GAP = "  "
 _LEAST = 12
-"""Cells that a name gets at least."""
+"""Minimum width of a name."""
 _PADDED = 40
-"""A longer name is not padded for where there is no terminal."""
+"""Maximum width that columns are padded to without a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[T]):
-    """What a column shows of a row."""
+    """A column of a table."""
 
     title: str
     cell: Callable[[T], Cell]
-    """None is shown as a dash."""
+    """Returns the value to show; None is shown as a dash."""
     right: bool = False
     name: bool = False
-    """What clients chose: escaped, and cut to what room there is."""
+    """Chosen by clients: escaped, and cut to the available width."""
     wide: bool = False
-    """Left out on a terminal of less than a hundred cells."""
+    """Omitted on a terminal of less than 100 columns."""
     ready: bool = False
-    """Escaped already."""
+    """Already escaped."""
 
 
 class Table(Generic[T]):
-    """Prints rows as they come, in blocks; columns become wider when a later block needs it."""
+    """Prints rows in blocks as they arrive; columns widen when a later block needs it."""
 
     def __init__(self, columns: Sequence[Column[T]], out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
@@ -61,7 +61,7 @@ class Table(Generic[T]):
             self._flush()
 
     def close(self) -> None:
-        """Print what was not printed yet."""
+        """Print the remaining rows."""
         if self._block:
             self._flush()
         self._out.flush()
@@ -96,7 +96,7 @@ class Table(Generic[T]):
         self._block.clear()
 
     def _fitted(self) -> list[int]:
-        """Return the widths, those of names reduced so that a line fits on the terminal."""
+        """Return the widths, with names narrowed so that a line fits on the terminal."""
         widths = list(self._widths)
         if not self.terminal:
             return widths
@@ -128,21 +128,21 @@ class Table(Generic[T]):
 
 
 def cut(shown: str, width: int) -> str:
-    """Cut a text that is on one line to a width in cells."""
+    """Cut a single-line text to a width in cells."""
     if cell_len(shown) <= width:
         return shown
     return set_cell_size(shown, max(0, width - 1)).rstrip() + "…"
 
 
 def span(milliseconds: float) -> str:
-    """Return a short span of time for a table: with a decimal below ten milliseconds or seconds."""
+    """Return a short duration for a table, with a decimal below 10 milliseconds or seconds."""
     if milliseconds < 1000:
         return f"{milliseconds:.1f} ms" if milliseconds < 10 else f"{milliseconds:.0f} ms"
     return f"{milliseconds / 1000:.1f} s" if milliseconds < 10_000 else whole_span(milliseconds)
 
 
 def whole_span(milliseconds: float) -> str:
-    """Return a span of time in its largest unit, seconds at least."""
+    """Return a duration in its largest unit, at least seconds."""
     for unit, length in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
         if milliseconds >= length:
             return f"{milliseconds // length:.0f} {unit}"
@@ -150,7 +150,7 @@ def whole_span(milliseconds: float) -> str:
 
 
 def ago(then_ms: int | None, now_ms: int) -> str | None:
-    """Return how long ago something was, for a table."""
+    """Return how long ago a moment was, for a table."""
     return None if then_ms is None else f"{whole_span(max(0, now_ms - then_ms))} ago"
 
 

@@ -1,4 +1,4 @@
-"""What the commands print: all of ``eventstore.display`` and ``eventstore.format.run_text``."""
+"""Text of command output: all of ``eventstore.display`` and ``eventstore.format.run_text``."""
 
 from eventstore.display import (
     NAME_LIMIT,

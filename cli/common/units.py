@@ -1,4 +1,4 @@
-"""Sizes, times and addresses as people write them in settings."""
+"""Sizes, times and addresses as written in settings."""
 
 import ipaddress
 import re
@@ -31,7 +31,7 @@ class Address(NamedTuple):
 
     @property
     def loopback(self) -> bool:
-        """Return whether only this machine can reach the address."""
+        """Return whether the address can be reached from this machine only."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -39,14 +39,14 @@ class Address(NamedTuple):
 
 
 def address(value: object) -> Address:
-    """Read ``host:port`` or ``[ipv6]:port``; raises ValueError saying what is expected."""
+    """Parse ``host:port`` or ``[ipv6]:port``; raises ValueError with what is expected."""
     if isinstance(value, Address):
         return value
     host, colon, port = str(value).strip().rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise ValueError("must be host:port, an IPv6 address in brackets such as [::1]:1883")
+        raise ValueError("must be host:port, with an IPv6 address in brackets such as [::1]:1883")
     if not colon or not host:
         raise ValueError("must be host:port such as 127.0.0.1:1883")
     if not (port.isascii() and port.isdigit() and int(port) <= 65535):
@@ -55,28 +55,30 @@ def address(value: object) -> Address:
 
 
 def size(value: object) -> object:
-    """Read a size such as ``"16 MiB"`` as bytes; what is no text is left to the type's own check.
+    """Parse a size such as ``"16 MiB"`` as bytes; other types than text are returned unchanged.
 
-    Raises ValueError saying what is expected.
+    Raises ValueError with what is expected.
     """
     if not isinstance(value, str):
         return value
     scaled = _scaled(value, _BYTES)
     if scaled is None or not scaled.is_integer():
-        raise ValueError("must be a size: bytes, or a number with KiB, MiB, GiB, kB, MB or GB")
+        raise ValueError(
+            "must be a size: a number of bytes, or a number with KiB, MiB, GiB, kB, MB or GB"
+        )
     return int(scaled)
 
 
 def seconds(value: object) -> object:
-    """Read a time such as ``"30s"`` as seconds; what is no text is left to the type's own check.
+    """Parse a time such as ``"30s"`` as seconds; other types than text are returned unchanged.
 
-    Raises ValueError saying what is expected.
+    Raises ValueError with what is expected.
     """
     if not isinstance(value, str):
         return value
     scaled = _scaled(value, _SECONDS)
     if scaled is None:
-        raise ValueError("must be a time: seconds, or a number with ms, s, m, h or d")
+        raise ValueError("must be a time: a number of seconds, or a number with ms, s, m, h or d")
     return scaled
 
 

@@ -1,4 +1,4 @@
-"""``foldmq diff``: what differs between the states of two moments."""
+"""``foldmq diff``: the differences between the states at two moments."""
 
 import asyncio
 import sys
@@ -13,7 +13,7 @@ from projections.replay import AsOf, Replay
 
 
 def run(flags: SourceFlags, before: str, after: str, session: str | None, *, as_json: bool) -> None:
-    """Print what differs between two moments, the earlier one first."""
+    """Print the differences between two moments, the earlier one first."""
     asyncio.run(_run(flags, before, after, session, as_json=as_json))
 
 
@@ -28,7 +28,7 @@ async def _run(
         replay = Replay(source, second.sequence, session, progress)
         from_moment = await replay.to(first)
         old = state_facts(replay.state, session, replay.origins)
-        if first.index != MAX_INDEX:  # a state in the middle of a record goes no further
+        if first.index != MAX_INDEX:  # the fold cannot go on from a state in the middle of a record
             replay = Replay(source, second.sequence, session, progress)
         to_moment = await replay.to(second)
         new = state_facts(replay.state, session, replay.origins)
@@ -44,7 +44,7 @@ async def _run(
 
 
 def lines(old: StateFacts, new: StateFacts, before: AsOf, after: AsOf) -> Iterator[str]:
-    """Yield the differences for a person."""
+    """Yield the differences as text."""
     yield f"from {before}"
     yield f"  to {after}: {new.entries - old.entries:,} entries"
     same = True
@@ -64,14 +64,14 @@ def lines(old: StateFacts, new: StateFacts, before: AsOf, after: AsOf) -> Iterat
         same = False
         yield f"{mark} retained {text.name(topic)}, {text.size(size)}"
     if same:
-        yield "nothing differs"
+        yield "no differences"
 
 
 _NOTHING = SessionFacts(False, {}, frozenset(), (0, 0, {}), frozenset(), None)
 
 
 def session_lines(old: SessionFacts, new: SessionFacts) -> Iterator[str]:
-    """Yield what differs in a session."""
+    """Yield the differences of a session."""
     if old.connected != new.connected:
         yield "connected" if new.connected else "no longer connected"
     for topic_filter in sorted(old.subscriptions.keys() | new.subscriptions.keys()):

@@ -32,29 +32,44 @@ def _log(
     session: _Session = None,
     topic: Annotated[
         str | None,
-        typer.Option("--topic", metavar="FILTER", help="What concerns messages on such topics."),
+        typer.Option(
+            "--topic", metavar="FILTER", help="Only events about messages on matching topics."
+        ),
     ] = None,
     types: Annotated[
         list[str] | None,
-        typer.Option("--type", metavar="TYPE", help="Events of this type; several may be given."),
+        typer.Option("--type", metavar="TYPE", help="Only events of this type. May be repeated."),
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="POS|TIME", help="Begin there: 12, 12.3, '10m ago', ..."),
+        typer.Option(
+            "--from", metavar="POS|TIME", help="Start at this moment: 12, 12.3, '10m ago', ..."
+        ),
     ] = None,
-    end: Annotated[str | None, typer.Option("--to", metavar="POS|TIME", help="End there.")] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="POS|TIME", help="End at this moment.")
+    ] = None,
     count: Annotated[
         int | None,
-        typer.Option("-n", metavar="COUNT", min=1, help="The last ones; with --from the first."),
+        typer.Option(
+            "-n",
+            metavar="COUNT",
+            min=1,
+            help="Only the last COUNT events, or with --from the first COUNT.",
+        ),
     ] = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as events come.")] = False,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Follow: print new events as they are written.")
+    ] = False,
     payload: Annotated[bool, typer.Option("--payload", help="Show payloads.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per event.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per event.")
+    ] = False,
 ) -> None:
-    """List the events of the log; 'log verify' checks it.
+    """List the events of the log.
 
-    The broker may run or not; nothing is written. Moments are positions (12, 12.3) or times
-    ('2026-11-20 09:30', 09:30, '10m ago').
+    'log verify' checks its integrity. Works with and without a running broker, and only reads.
+    Moments are positions (12, 12.3) or times ('2026-11-20 09:30', 09:30, '10m ago').
     """
     if context.invoked_subcommand is not None:
         context.obj = source
@@ -68,9 +83,10 @@ def _log(
 @log_app.command("verify")
 @with_source_flags
 def _verify(source: SourceFlags, context: typer.Context, as_json: _Json = False) -> None:
-    """Check that every record of the log is there, in order, intact and readable.
+    """Check the integrity of the log.
 
-    Prints what is wrong where; exit code 1 if anything is.
+    All records must be present, in order, intact and readable. Prints each problem with its record.
+    Exits with 1 if there are any.
     """
     from cli.history import verify_log
 
@@ -84,21 +100,24 @@ def _verify(source: SourceFlags, context: typer.Context, as_json: _Json = False)
 def _replay(
     source: SourceFlags,
     at: Annotated[
-        str | None, typer.Option("--at", metavar="POS|TIME", help="The moment. [default: now]")
+        str | None,
+        typer.Option("--at", metavar="POS|TIME", help="Moment of the state. [default: now]"),
     ] = None,
     session: Annotated[
-        str | None, typer.Option("--session", metavar="ID", help="All of one session.")
+        str | None, typer.Option("--session", metavar="ID", help="Show one session in full.")
     ] = None,
     topic: Annotated[
         str | None,
-        typer.Option("--topic", metavar="FILTER", help="The retained messages on such topics."),
+        typer.Option(
+            "--topic", metavar="FILTER", help="Show the retained messages on matching topics."
+        ),
     ] = None,
     as_json: _Json = False,
 ) -> None:
-    """Show the state as of a moment.
+    """Show the state of the broker at any moment.
 
-    Sums, one session, or retained messages; nothing is written. The state is rebuilt from
-    the log by the code that the broker recovers with.
+    Prints totals, one session, or retained messages. The state is rebuilt from the log by the same
+    code as at a start of the broker; the log is only read.
     """
     from cli.history import replay
 
@@ -108,12 +127,12 @@ def _replay(
 @with_source_flags
 def _diff(
     source: SourceFlags,
-    before: Annotated[str, typer.Argument(metavar="A", help="The earlier moment.")],
-    after: Annotated[str, typer.Argument(metavar="B", help="The later moment.")],
+    before: Annotated[str, typer.Argument(metavar="A", help="Earlier moment.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="Later moment.")],
     session: _Session = None,
     as_json: _Json = False,
 ) -> None:
-    """Show what differs between two moments; nothing is written."""
+    """Show the differences between the states at two moments."""
     from cli.history import diff
 
     diff.run(source, before, after, session, as_json=as_json)
@@ -124,14 +143,18 @@ def _attest(
     source: SourceFlags,
     session: _Session = None,
     stored: Annotated[
-        bool, typer.Option("--stored", help="Only what is stored; the broker may run or not.")
+        bool,
+        typer.Option(
+            "--stored", help="Check only the stored projections; needs no running broker."
+        ),
     ] = False,
     as_json: _Json = False,
 ) -> None:
-    """Compare what the broker has in memory, and its projections, with the log.
+    """Compare the running broker with its log.
 
-    The state is rebuilt from the log; nothing is written. Exit code 1 if anything differs, with
-    the first position where it parts; 'log verify' checks the log itself.
+    Rebuilds the state from the log, which is only read, and compares it with the broker's memory
+    and with the stored projections. Exits with 1 if anything differs, and prints the first position
+    where the states diverge. 'log verify' checks the log itself.
     """
     from cli.history import verify_state
 
@@ -143,13 +166,17 @@ def _attest(
 def _why(
     source: SourceFlags,
     client: Annotated[
-        str | None, typer.Option("--client", metavar="ID", help="The receiver in question.")
+        str | None, typer.Option("--client", metavar="ID", help="Client ID of the receiver.")
     ] = None,
     topic: Annotated[
-        str | None, typer.Option("--topic", metavar="FILTER", help="The latest messages on it.")
+        str | None,
+        typer.Option(
+            "--topic", metavar="FILTER", help="Explain the latest message on matching topics."
+        ),
     ] = None,
     where: Annotated[
-        str | None, typer.Option("--position", metavar="POS", help="The message at a position.")
+        str | None,
+        typer.Option("--position", metavar="POS", help="Explain the message at this position."),
     ] = None,
     last: Annotated[
         int,
@@ -157,17 +184,18 @@ def _why(
             "--last",
             metavar="N",
             min=1,
-            help="How many of --topic. [default: 1]",
+            help="With --topic: explain the latest N messages. [default: 1]",
             show_default=False,
         ),
     ] = 1,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON object per message.")
+        bool, typer.Option("--json", help="Print one JSON object per message.")
     ] = False,
 ) -> None:
-    """Tell what became of a message.
+    """Explain what happened to a message.
 
-    Who published it, whom it matched, and what happened on its way; nothing is written.
+    Shows its publisher, the subscriptions it matched, and each step of its delivery. The log is
+    only read.
     """
     from cli.history import why
 

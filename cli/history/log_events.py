@@ -38,13 +38,12 @@ _FOLLOW_SHOWS = 10
 _POLL_SECONDS = 0.2
 _SESSION_LIMIT = 40
 _LOOK_BACK = 64
-"""Records that are read first when the last events are wanted; each further look takes 8 times
-as many."""
+"""Records to read first for the last events; each further attempt reads 8 times as many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which events are wanted; None and empty: all."""
+    """The events to print; None and empty select all."""
 
     session: str | None = None
     topic: str | None = None
@@ -57,7 +56,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How events are printed."""
+    """The output format of events."""
 
     as_json: bool = False
     payload: bool = False
@@ -72,10 +71,10 @@ def selection(
     *,
     follow: bool,
 ) -> Selection:
-    """Read what is wanted; raises UsageError."""
+    """Read the selection from the flags; raises UsageError."""
     start, end = (parse_moment(one) if one is not None else None for one in bounds)
     if follow and end is not None:
-        raise UsageError("-f and --to exclude each other: give one")
+        raise UsageError("-f and --to cannot be combined")
     if follow and count is None and start is None:
         count = _FOLLOW_SHOWS
     if topic is not None:
@@ -91,12 +90,14 @@ def _event_type(given: str) -> type:
         names = [EVENT_TYPES[one].__name__ for one in close] or [
             kind.__name__ for kind in EVENT_TYPES.values()
         ]
-        raise UsageError(f'no event type "{text.escaped(given)}": is it {", ".join(names)}?')
+        raise UsageError(
+            f'unknown event type "{text.escaped(given)}": must be one of {", ".join(names)}'
+        )
     return found
 
 
 def run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
-    """Print the events that are wanted."""
+    """Print the selected events."""
     asyncio.run(_run(flags, wanted, look))
 
 
@@ -104,10 +105,7 @@ async def _run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
     selected = EventFilter(wanted.types, wanted.session, wanted.topic)
     async with open_source(flags) as source:
         if wanted.follow and not source.live:
-            raise UsageError(
-                f"there is nothing to follow: no broker runs on {source.where}, "
-                "its log stays as it is"
-            )
+            raise UsageError(f"cannot follow the log: no broker is running on {source.where}")
         await _check_bounds(source, wanted)
         reader = EventReader(source, selected, progress)
         printer = _EventPrinter(reader.topics, look)
@@ -126,9 +124,9 @@ async def _run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
 
 
 async def _check_bounds(source: LogSource, wanted: Selection) -> None:
-    """Print what was cut off of the wanted part; raise CutOff if all of it was."""
+    """Print how much of the selection was deleted; raise CutOff if all of it was."""
     if await cut_off(source, wanted.end):
-        raise CutOff(f"nothing is left of that: {source.beginning()}")
+        raise CutOff(f"these records were deleted: {source.beginning()}")
     if await cut_off(source, wanted.start):
         say(source.beginning())
 
@@ -141,7 +139,7 @@ async def _print_from(
     turns: TurnAssembler,
     wanted: Selection,
 ) -> bool:
-    """Print events; return whether more are wanted."""
+    """Print events; return whether to continue."""
     left = wanted.count
     async with contextlib.aclosing(
         reader.entries(start, end, turns, ended=not wanted.follow)
@@ -158,7 +156,7 @@ async def _print_from(
 async def _latest(
     reader: EventReader, count: int, end: LogPoint, *, ended: bool
 ) -> tuple[list[EventEntry], TurnAssembler]:
-    """Return the last events that are wanted, looking back as far as it takes."""
+    """Return the last selected events, reading back as far as necessary."""
     first = reader.source.begin
     back = _LOOK_BACK
     while True:
@@ -177,8 +175,8 @@ async def _follow(reader: EventReader, printer: "_EventPrinter", turns: TurnAsse
     while True:
         sys.stdout.flush()
         first, last = await reader.source.bounds()
-        if first > done + 1:  # the broker was faster
-            say(f"some records before record {first} were cut off before they could be shown")
+        if first > done + 1:  # the broker deleted records meanwhile
+            say(f"some records before record {first} were deleted before they could be shown")
             done, turns = first - 1, TurnAssembler(anywhere=True)
         if last > done:
             try:
@@ -201,7 +199,7 @@ class _EventPrinter:
         self._look = look
 
     async def print(self, entry: EventEntry) -> None:
-        """Print one event; may read the log for the topics that it concerns."""
+        """Print one event; may read the log for the topics of its messages."""
         await self._topics.load(refs_of(entry.event))
         line = self._object(entry) if self._look.as_json else self._line(entry)
         sys.stdout.write(line + "\n")
@@ -218,5 +216,5 @@ class _EventPrinter:
         if self._look.payload:
             said += payload_words(entry.event, entry.area)
         if entry.void:
-            said = f"void, its turn was never complete: {said}"
+            said = f"void (its turn was not completed): {said}"
         return f"{text.stamp(entry.at, entry.time_ms)}  {who:<10} {said}"

@@ -1,4 +1,4 @@
-"""``foldmq replay``: the state as of a moment, of everything, one session or some topics."""
+"""``foldmq replay``: the state as of a moment: totals, one session or retained messages."""
 
 import asyncio
 import sys
@@ -38,12 +38,12 @@ _SUMMED = (
 def run(
     flags: SourceFlags, at: str | None, session: str | None, topic: str | None, *, as_json: bool
 ) -> None:
-    """Print the state as of a moment; raises UsageError for a session that there was not."""
+    """Print the state as of a moment; raises UsageError if the session did not exist."""
     moment = parse_moment(at) if at is not None else None
     if topic is not None:
         check_filter(topic)
         if session is not None:
-            raise UsageError("--session and --topic exclude each other: give one")
+            raise UsageError("--session and --topic cannot be combined")
     asyncio.run(_run(flags, moment, session, topic, as_json=as_json))
 
 
@@ -82,14 +82,14 @@ async def _run(
 
 
 def _until(as_of: AsOf, moment: Moment | None) -> int:
-    """Return the time that ages are counted up to, Unix time in milliseconds."""
+    """Return the time that ages are relative to, in Unix milliseconds."""
     if moment is None:
         return round(time.time() * 1000)
     return as_of.record_ms if moment.time_ms is None else moment.time_ms
 
 
 def _refs(state: SessionState) -> list[Position]:
-    """Return the messages whose topics are shown for a session."""
+    """Return the messages of a session whose topics are shown."""
     sent = [one.ref for one in chain(state.inflight.values(), state.releasing.values())]
     heads = [ref for held in state.subscriptions.values() for ref in islice(_queued(held), _OLDEST)]
     return [*sent, *heads, *state.inbound.values()]
@@ -99,11 +99,11 @@ def _queued(held: SubscriptionState) -> Iterator[Position]:
     return (waiting >> FLAG_BITS for waiting in held.queue or ())
 
 
-# ----------------------------------------------------------------------------- everything
+# ----------------------------------------------------------------------------- totals
 
 
 def totals(state: NodeState) -> dict[str, int]:
-    """Return the numbers that sum a state up."""
+    """Return the totals of a state."""
     sums = dict.fromkeys(_SUMMED, 0)
     for one in state.sessions.values():
         sums["connected"] += one.connected
@@ -118,7 +118,7 @@ def totals(state: NodeState) -> dict[str, int]:
 
 
 def summary_lines(state: NodeState, as_of: AsOf) -> Iterator[str]:
-    """Yield the state of a node for a person, the sessions that hold most first."""
+    """Yield the state of a node as text, largest sessions first."""
     all_of = totals(state)
     yield f"state as of {as_of} ({state.entries:,} entries folded)"
     away = all_of["sessions"] - all_of["connected"]
@@ -154,7 +154,7 @@ def _weight(state: SessionState) -> tuple[int, int, bool, str]:
 
 
 def _everything(state: NodeState, as_of: AsOf) -> Iterator[str]:
-    """Yield JSON objects: the sums, every session, and every retained message."""
+    """Yield JSON objects: the totals, every session, and every retained message."""
     head = {"kind": "state", **as_of.fields(), "entries": state.entries, **totals(state)}
     yield text.json_line(head)
     for one in state.sessions.values():
@@ -169,7 +169,7 @@ def _everything(state: NodeState, as_of: AsOf) -> Iterator[str]:
 def session_lines(
     state: SessionState, as_of: AsOf, topics: TopicBook, now_ms: int
 ) -> Iterator[str]:
-    """Yield all of a session for a person."""
+    """Yield a session in full, as text."""
     yield f"session {text.name(state.session)} as of {as_of}"
     if state.connected:
         yield f"  connected (connection {state.generation})"
@@ -179,10 +179,12 @@ def session_lines(
     user = f", user {text.name(state.user)}" if state.user is not None else ""
     yield f"  {'clean' if state.clean else 'persistent'} session{user}"
     yield from _subscription_lines(state, topics)
-    yield from _in_flight_lines("in flight, no answer yet", state.inflight, topics, now_ms)
-    yield from _in_flight_lines("PUBREC came, PUBCOMP has not", state.releasing, topics, now_ms)
+    yield from _in_flight_lines("in flight, not acknowledged", state.inflight, topics, now_ms)
+    yield from _in_flight_lines(
+        "PUBREC received, waiting for PUBCOMP", state.releasing, topics, now_ms
+    )
     if state.inbound:
-        yield f"  received at QoS 2, PUBREL has not come: {len(state.inbound):,}"
+        yield f"  received at QoS 2, waiting for PUBREL: {len(state.inbound):,}"
         for pid, ref in state.inbound.items():
             yield f"    packet {pid:<6} {_message(ref, topics)}"
     if state.will is not None:
@@ -199,7 +201,7 @@ def _subscription_lines(state: SessionState, topics: TopicBook) -> Iterator[str]
         return
     yield f"  subscriptions: {len(state.active()):,}"
     for held in state.subscriptions.values():
-        granted = f"QoS {held.qos}" if held.active else "unsubscribed, but not all is done"
+        granted = f"QoS {held.qos}" if held.active else "unsubscribed, deliveries pending"
         yield f"    {text.name(held.filter)}  {granted}"
         if held.queue:
             count = text.counted(len(held.queue), "message")

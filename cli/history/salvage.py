@@ -1,4 +1,4 @@
-"""``foldmq salvage``: saves what is intact of a damaged log."""
+"""``foldmq salvage``: copies the intact part of a damaged log."""
 
 import asyncio
 import sys
@@ -17,7 +17,7 @@ _UPDATE_SECONDS = 0.2
 
 
 def run(source: Path, target: Path) -> None:
-    """Save the log in ``source`` into ``target`` and print what was kept."""
+    """Copy the log in ``source`` to ``target`` and print what was kept."""
     progress = ProgressLine(sys.stderr)
     try:
         saved = asyncio.run(salvage(source, target, progress, SalvageNeeds))
@@ -27,7 +27,7 @@ def run(source: Path, target: Path) -> None:
 
 
 def report(saved: SalvageResult, source: Path, target: Path) -> str:
-    """Return what was kept, what was wrong and what to do next."""
+    """Return what was kept, the damage, and the next step."""
     until = datetime.fromtimestamp(saved.until_ms / 1000, UTC)
     time_text = until.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", " UTC")
     kept = f"kept {saved.records:,} of {saved.known:,} records ({saved.entries:,} entries)"
@@ -45,7 +45,7 @@ def report(saved: SalvageResult, source: Path, target: Path) -> str:
 
 
 class ProgressLine:
-    """One line on a terminal, updated in place; nothing elsewhere."""
+    """A progress line, updated in place, if the stream is a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         """Write to ``stream``."""
@@ -55,7 +55,7 @@ class ProgressLine:
         self._shown = False
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Show that ``done`` of ``total`` bytes or records are done."""
+        """Show how many of ``total`` bytes or records are done."""
         now = time.monotonic()
         if not self._terminal or now < self._next:
             return

@@ -1,4 +1,4 @@
-"""``foldmq log verify``: whether every record is there, in order, intact and readable."""
+"""``foldmq log verify``: checks that records are complete, in order, intact and readable."""
 
 import asyncio
 import sys
@@ -22,11 +22,11 @@ class _Problems:
         if self.count <= _MOST_PROBLEMS:
             sys.stdout.write(f"record {sequence} {what}\n")
         elif self.count == _MOST_PROBLEMS + 1:
-            sys.stdout.write("and more, which are only counted\n")
+            sys.stdout.write("further problems are only counted\n")
 
 
 def run(flags: SourceFlags, *, as_json: bool = False) -> bool:
-    """Check the log, print what is wrong and a summary; return whether all is well."""
+    """Check the log, print problems and a summary; return whether it is intact."""
     return asyncio.run(_run(flags, as_json=as_json))
 
 
@@ -63,7 +63,7 @@ async def _run(flags: SourceFlags, *, as_json: bool) -> bool:
 
 
 def summary(verifier: LogVerifier, problems: int, where: str) -> str:
-    """Return the last line: how much was read and whether it is right."""
+    """Return the summary line: what was read and whether it is intact."""
     read = (
         f"{text.counted(verifier.records, 'record')}, {verifier.entries:,} "
         f"{'entry' if verifier.entries == 1 else 'entries'}"
@@ -71,7 +71,7 @@ def summary(verifier: LogVerifier, problems: int, where: str) -> str:
     if verifier.first_ms is not None and verifier.last_ms is not None:
         read += f", from {text.clock(verifier.first_ms)} to {text.clock(verifier.last_ms)}"
     if verifier.void:
-        read += f"; {text.counted(verifier.void, 'part')} of turns that were never complete"
+        read += f"; {text.counted(verifier.void, 'part')} of turns that were not completed"
     if problems:
         return f"damaged: {text.counted(problems, 'problem')} in the log of {where}; read {read}"
     return f"intact: {read}"

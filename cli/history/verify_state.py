@@ -21,19 +21,19 @@ from projections.comparison import (
 )
 
 _TRIES = 2
-"""How often to begin anew because the broker cut the log, before saying so."""
+"""Number of attempts if the broker deletes records meanwhile."""
 _LISTED = 20
 _LOOKED_AT = 1000
-"""Damaged messages that JSON output lists."""
+"""Maximum number of damaged messages in JSON output."""
 _SHOWN = 5
-"""Elements of a field that a line shows."""
+"""Maximum number of elements of a field on a line."""
 _MOST_ELEMENTS = 100
 
 
 def run(flags: SourceFlags, session: str | None, *, stored: bool, as_json: bool) -> bool:
-    """Compare, print what differs; return whether all is equal.
+    """Compare and print differences; return whether there are none.
 
-    Raises NoBroker when the broker is to be asked and does not answer.
+    Raises NoBroker if the broker is to be compared and does not answer.
     """
     for _ in range(_TRIES):
         with contextlib.suppress(CutMeanwhile):
@@ -48,7 +48,7 @@ async def _run(flags: SourceFlags, session: str | None, *, stored: bool, as_json
         broker: StateClient | None = None
         if not stored:
             if not source.live:
-                raise NoBroker(node, f"none runs on {source.where}")
+                raise NoBroker(node, f"no broker is running on {source.where}")
             broker = StateClient(source, node)
         outcome = await StateVerification(source, node, broker, session, progress).outcome()
     if as_json:
@@ -59,11 +59,11 @@ async def _run(flags: SourceFlags, session: str | None, *, stored: bool, as_json
     return outcome.equal
 
 
-# ----------------------------------------------------------------------------- for a person
+# ----------------------------------------------------------------------------- text
 
 
 def lines(outcome: VerificationOutcome) -> Iterator[str]:
-    """Yield what was found for a person."""
+    """Yield the result as text."""
     for one in outcome.divergences[:_LISTED]:
         yield from _divergence_lines(one)
     for sequence in outcome.damaged[:_LISTED]:
@@ -80,7 +80,7 @@ def lines(outcome: VerificationOutcome) -> Iterator[str]:
         of_mark = f", as of record {found.mark.sequence}" if found.mark is not None else ""
         yield f"equal: {counts} in the projections{of_mark}"
     if found is not None and found.useless is not None:
-        yield f"the projections would not be used at a start, but all of the log: {found.useless}"
+        yield f"a start would ignore the projections and read the whole log: {found.useless}"
     if not outcome.equal:
         yield _verdict(outcome)
 
@@ -94,7 +94,7 @@ def _counts(outcome: VerificationOutcome, sessions: int, retained: int) -> str:
 def _verdict(outcome: VerificationOutcome) -> str:
     count = len(outcome.divergences) + len(outcome.damaged) + outcome.more
     first = outcome.first
-    said = f"parted: {text.counted(count, 'difference')}"
+    said = f"different: {text.counted(count, 'difference')}"
     return said if first is None else f"{said}, the first at {format_position(first)}"
 
 
@@ -109,25 +109,25 @@ def _divergence_lines(divergence: Divergence) -> Iterator[str]:
     one, trail = divergence.difference, divergence.trail
     side, as_of = f"the {one.where}", format_position(one.bound)
     if one.kind == MARK and one.log is None:
-        yield f"the projections reflect more than the log holds, which ends before {as_of}"
+        yield f"the projections are newer than the log, which ends before {as_of}"
         return
     if one.kind == MARK:
-        yield f"the projections are those of another log: record {as_of} is not the one they name"
+        yield f"the projections belong to another log: record {as_of} does not match"
         return
     subject = _subject(one)
     if one.other is None:
         yield f"{subject}: missing in {side}, as of {as_of}"
     elif one.log is None:
-        yield f"{subject}: in {side}, but not by the log, as of {as_of}"
+        yield f"{subject}: in {side} but not in the log, as of {as_of}"
     else:
-        yield f"{subject}: other in {side} than by the log, as of {as_of}"
+        yield f"{subject}: differs between {side} and the log, as of {as_of}"
     if trail.parts_at is None:
-        yield "  at no position that the log tells of was it so"
+        yield "  no position of the log matches this state"
     elif trail.equal_at is None:
-        yield f"  they part at {format_position(trail.parts_at)}"
+        yield f"  they diverge at {format_position(trail.parts_at)}"
     else:
         yield (
-            f"  equal up to {format_position(trail.equal_at)}, they part at "
+            f"  equal up to {format_position(trail.equal_at)}, they diverge at "
             f"{format_position(trail.parts_at)}"
         )
     for known in divergence.fields:
@@ -137,18 +137,18 @@ def _divergence_lines(divergence: Divergence) -> Iterator[str]:
 def _field_lines(known: FieldDifference, where: str) -> Iterator[str]:
     at = known.trail.parts_at
     since = f", from {format_position(at)} on" if at is not None else ""
-    yield f"  {known.name}{since}:" + ("" if known.log or known.other else " in another order")
+    yield f"  {known.name}{since}:" + ("" if known.log or known.other else " in a different order")
     for side, some in (("log", known.log), (where, known.other)):
         if some:
             more = f" and {len(some) - _SHOWN:,} more" if len(some) > _SHOWN else ""
             yield f"    only in the {side}: " + "; ".join(some[:_SHOWN]) + more
 
 
-# ----------------------------------------------------------------------------- for machines
+# ----------------------------------------------------------------------------- JSON
 
 
 def as_object(outcome: VerificationOutcome) -> dict[str, object]:
-    """Return what was found as a JSON object."""
+    """Return the result as a JSON object."""
     said, found = outcome.said, outcome.found
     broker = None
     if said is not None:

@@ -1,4 +1,4 @@
-"""``foldmq why``: what became of a message."""
+"""``foldmq why``: explains what happened to a message."""
 
 import asyncio
 import sys
@@ -14,8 +14,8 @@ from projections.replay import find_stories, message_at, topic_matcher
 _LISTED = 10
 _FATES = {
     "queued": "still queued",
-    "in_flight": "in flight: sent, no answer yet",
-    "releasing": "in flight: received (PUBREC), PUBCOMP has not come",
+    "in_flight": "in flight: sent, not acknowledged",
+    "releasing": "in flight: received (PUBREC), waiting for PUBCOMP",
     "acknowledged": "acknowledged",
     "dropped": "dropped",
     "gone": "not delivered: the session ended first",
@@ -23,10 +23,10 @@ _FATES = {
 
 _FOUND = {
     "queued": "queued",
-    "in_flight": "sent, no answer yet",
-    "releasing": "received (PUBREC), PUBCOMP has not come",
+    "in_flight": "sent, not acknowledged",
+    "releasing": "received (PUBREC), waiting for PUBCOMP",
 }
-"""How a checkpoint found what was published before the log begins."""
+"""The state in which a checkpoint found a message published before the log begins."""
 
 
 def run(
@@ -38,11 +38,11 @@ def run(
     *,
     as_json: bool,
 ) -> None:
-    """Print the story of messages; raises UsageError when there are none."""
+    """Print the history of messages; raises UsageError if there are none."""
     if (topic is None) == (where is None):
-        raise UsageError("give --topic (with --client), or --position: one of both")
+        raise UsageError("give either --position, or --topic with --client")
     if topic is not None and client is None:
-        raise UsageError("--topic needs --client: whose messages?")
+        raise UsageError("--topic also needs --client, the receiver")
     asyncio.run(_run(flags, client, topic, where, last, as_json=as_json))
 
 
@@ -67,14 +67,12 @@ async def _run(
         )
     if not stories and ref is not None:
         raise CutOff(
-            f"nothing is left of position {format_position(ref)}, and nothing refers to it: "
+            f"position {format_position(ref)} was deleted, and no record refers to it: "
             f"{source.beginning()}"
         )
     if not stories:
         cut = f"; {source.beginning()}" if source.cut is not None else ""
-        raise UsageError(
-            f"nothing was published to {text.name(topic or '')} that the log records{cut}"
-        )
+        raise UsageError(f"the log records no message on {text.name(topic or '')}{cut}")
     for number, story in enumerate(stories):
         if as_json:
             sys.stdout.write(text.json_line(story_object(story, client)) + "\n")
@@ -95,7 +93,7 @@ def _position(where: str) -> Position:
 
 
 def story_lines(story: MessageStory, client: str | None) -> Iterator[str]:
-    """Yield the story of a message for a person; copies of other sessions in short."""
+    """Yield the history of a message as text, with other sessions in short."""
     yield _message(story)
     by = _publisher(story)
     if story.before:
@@ -107,7 +105,7 @@ def story_lines(story: MessageStory, client: str | None) -> Iterator[str]:
     if story.effective:
         yield _matched(story)
     elif not any(step.what == "discarded" for step in story.steps):
-        yield "  waits for the PUBREL of its publisher: it is delivered after that"
+        yield "  waiting for PUBREL from its publisher before it is delivered"
     mine = [copy for copy in story.copies if client is None or copy.session == client]
     if client is not None and story.effective and not any(not copy.retain for copy in mine):
         yield f"  {text.name(client)} {_reason(story)}"
@@ -137,17 +135,17 @@ def _own_step(step: StoryStep) -> str:
     if step.what == "released":
         return f"released (PUBREL of packet {step.pid}): it takes effect"
     if step.what == "carried":
-        return "repeated before the log was cut: a session still needs it"
+        return "copied before the log was cut: a session still needs it"
     if step.what == "repeated":
-        return f"repeated in a checkpoint: retained as {format_position(step.at)} from here on"
+        return f"copied by a checkpoint: retained as {format_position(step.at)} from here on"
     return "discarded: the session of its publisher ended before the PUBREL"
 
 
 def _matched(story: MessageStory) -> str:
     if not story.copies and story.before:
-        return "  no delivery is recorded since the log begins"
+        return "  the log records no delivery since it begins"
     if not story.copies:
-        return "  recorded for no session (deliveries at QoS 0 are not recorded)"
+        return "  recorded for no session (QoS 0 deliveries are not recorded)"
     shown = (f"{text.name(copy.session, 40)} ({_short(copy)})" for copy in story.copies[:_LISTED])
     more = len(story.copies) - _LISTED
     rest = f" and {more:,} more" if more > 0 else ""
@@ -159,25 +157,25 @@ def _short(copy: DeliveryCopy) -> str:
 
 
 def _reason(story: MessageStory) -> str:
-    """Return why nothing is recorded of a message for the session in question."""
+    """Return why nothing is recorded of a message for the session."""
     standing = story.standing
     if standing is None:
-        return "has nothing on record from when it was published: that was cut off"
+        return "has no record from the time of publication: it was deleted"
     if not standing.known:
         return "had no session at that moment"
     if not standing.filters:
-        there = "was connected but" if standing.connected else "was away and"
-        return f"{there} had no subscription that matches"
+        there = "was connected but" if standing.connected else "was offline and"
+        return f"{there} had no matching subscription"
     granted = ", ".join(f"{text.name(one)} QoS {qos}" for one, qos in standing.filters)
     if story.qos and any(qos for _, qos in standing.filters):
         return f"was subscribed ({granted}), but nothing is recorded for it"
     if not standing.connected:
-        return f"was subscribed ({granted}) but away: messages at QoS 0 do not wait"
+        return f"was subscribed ({granted}) but offline: QoS 0 messages are not queued"
     return f"was subscribed ({granted}) and connected: sent at QoS 0, which is not recorded"
 
 
 def copy_lines(copy: DeliveryCopy) -> Iterator[str]:
-    """Yield what happened to one copy of a message."""
+    """Yield the delivery of a message to one session."""
     origin = "as a retained message, " if copy.retain else ""
     granted = f" at QoS {copy.qos}" if copy.qos else ""
     held = f", subscription {text.name(copy.filter)}" if copy.filter else ""
@@ -212,7 +210,7 @@ def _copy_step(step: StoryStep) -> str:
 
 
 def story_object(story: MessageStory, client: str | None) -> dict[str, object]:
-    """Return the story of a message as a JSON object, with the copies of all sessions."""
+    """Return the history of a message as a JSON object, with all sessions."""
     standing = story.standing
     return {
         "position": format_position(story.ref),

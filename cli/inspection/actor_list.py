@@ -25,7 +25,7 @@ _BY_NUMBER = {
 }
 _BY_NAME = ("id", "name", "state", "type")
 ORDERS = (*_BY_NUMBER, *_BY_NAME)
-"""What a list of actors can be sorted by."""
+"""Sort keys of a list of actors."""
 TYPES = ("broker", "inspector", "session", "connection", "subscription")
 """The types of actors."""
 STATES = (
@@ -35,7 +35,7 @@ STATES = (
 )
 """The states of sessions, of connections and of the others."""
 _MOST_AT_TOP = 500
-"""How many the broker sorts out."""
+"""Maximum number of rows that the broker sorts."""
 
 
 def run(
@@ -46,7 +46,7 @@ def run(
     *,
     as_json: bool,
 ) -> None:
-    """Print the actors that are wanted; raises UsageError for an unknown type, state or order."""
+    """Print the selected actors; raises UsageError for an unknown type, state or sort key."""
     check_order(sort, ORDERS)
     check_word("type", wanted.get("type"), TYPES)
     check_word("state", wanted.get("state"), STATES)
@@ -55,15 +55,19 @@ def run(
 
 
 def check_word(what: str, given: str | None, known: Sequence[str]) -> None:
-    """Raise UsageError unless a word is one of those that there are."""
+    """Raise UsageError unless a word is known."""
     if given is not None and given not in known:
-        raise UsageError(f'no {what} "{text.escaped(given)}": one of {", ".join(known)}')
+        raise UsageError(
+            f'unknown {what} "{text.escaped(given)}": must be one of {", ".join(known)}'
+        )
 
 
 def check_order(sort: str | None, known: Sequence[str]) -> None:
-    """Raise UsageError unless a list can be sorted so."""
+    """Raise UsageError for an unknown sort key."""
     if sort is not None and sort not in known:
-        raise UsageError(f'cannot sort by "{text.escaped(sort)}": one of {", ".join(known)}')
+        raise UsageError(
+            f'cannot sort by "{text.escaped(sort)}": must be one of {", ".join(known)}'
+        )
 
 
 async def _run(
@@ -88,7 +92,7 @@ async def fetch(
     by_broker: Collection[str],
     limit: int | None,
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return rows to be sorted by ``sort``, which the broker does if it is in ``by_broker``."""
+    """Return rows to be sorted by ``sort``; the broker sorts by the keys in ``by_broker``."""
     async with open_broker(flags) as broker:
         if flags.verbose:
             say_where(broker)
@@ -99,16 +103,16 @@ async def fetch(
 
 
 def say_where(broker: LiveBroker) -> None:
-    """Print to stderr which broker is asked."""
-    sys.stderr.write(f"foldmq: asking the broker of node {broker.node} on {broker.where}\n")
+    """Print to stderr which broker is queried."""
+    sys.stderr.write(f"foldmq: connected to the broker of node {broker.node} on {broker.where}\n")
 
 
 async def gather(
     broker: LiveBroker, endpoint: str, limit: int | None, /, **request: Any
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return the rows of a list, at least ``limit`` if there are more, and how many there are.
+    """Return the rows of a list, at least ``limit`` if there are as many, and their total number.
 
-    The number counts also those that were not asked for.
+    The number includes rows that were not requested.
     """
     rows: list[dict[str, Any]] = []
     pages = broker.pages(endpoint, **request)
@@ -126,7 +130,7 @@ async def gather(
 async def gather_top(
     broker: LiveBroker, endpoint: str, by: str | None, limit: int | None, /, **request: Any
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return the rows of a list, or the first ones by a figure if the broker can choose them."""
+    """Return the rows of a list, or only the first by a sort key if the broker can select them."""
     if by is not None and limit is not None and limit <= _MOST_AT_TOP:
         with contextlib.suppress(TooLarge):
             return await gather(broker, endpoint, None, top={"by": by, "count": limit}, **request)
@@ -151,7 +155,7 @@ def _key(sort: str) -> Callable[[Row], Any]:
 
 
 def id_order(row: Row) -> tuple[str, int]:
-    """Return what puts actors in order: their type, then their number."""
+    """Return the sort key of an actor: its type, then its number."""
     kind, _, number = str(row["id"]).partition(":")
     return kind, int(number) if number.isdecimal() else 0
 
@@ -164,7 +168,7 @@ def show(
     *,
     as_json: bool,
 ) -> None:
-    """Print rows, and on a terminal how many others there are."""
+    """Print rows, and on a terminal how many more there are."""
     if as_json:
         for row in rows:
             sys.stdout.write(text.json_line(json_object(row)) + "\n")
@@ -179,7 +183,7 @@ def show(
 
 
 def columns() -> list[Column[Row]]:
-    """Return what is shown of an actor."""
+    """Return the columns of a list of actors."""
     now_ms = round(time.time() * 1000)
     return [
         Column("TYPE:ID", lambda row: row["id"]),

@@ -1,4 +1,4 @@
-"""``foldmq actors show`` and ``foldmq sessions show``: all of an actor or session."""
+"""``foldmq actors show`` and ``foldmq sessions show``: an actor or session in full."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ ACTOR_ID = re.compile(r"[a-z]+:[0-9]+")
 
 _RATE_SECONDS = 0.5
 _SHOWN = 20
-"""Items of a list that are shown to a person."""
+"""Maximum number of list items shown as text."""
 _IN_JSON = 100
 _AT_ONCE = 1000
 _LISTS = {"subscriptions": "filter", "inflight": "pid", "releasing": "pid", "inbound": "pid"}
@@ -33,17 +33,17 @@ _COUNTERS = ("messages_in", "messages_out", "bytes_in", "bytes_out")
 
 
 def run(flags: SourceFlags, which: str, *, full: bool, as_json: bool) -> None:
-    """Print all of an actor, or of the session of a client; raises Refused for neither."""
+    """Print an actor, or the session of a client, in full; raises Refused if there is neither."""
     asyncio.run(_ActorPageText(flags, full=full, as_json=as_json).actor(which))
 
 
 def run_session(flags: SourceFlags, client: str, *, full: bool, as_json: bool) -> None:
-    """Print all of a session; raises Refused when there is none."""
+    """Print a session in full; raises Refused if there is none."""
     asyncio.run(_ActorPageText(flags, full=full, as_json=as_json).session(client))
 
 
 async def find_actor(broker: LiveBroker, which: str) -> dict[str, Any] | None:
-    """Return the actor of that id; None when it is no actor's id: it may be a client's."""
+    """Return the actor with this ID, or None: it may be a client ID."""
     if not ACTOR_ID.fullmatch(which):
         return None
     with contextlib.suppress(Refused):
@@ -52,9 +52,9 @@ async def find_actor(broker: LiveBroker, which: str) -> dict[str, Any] | None:
 
 
 async def ask_session(broker: LiveBroker, which: str, **part: Any) -> dict[str, Any]:
-    """Return the session of a client; raises Refused when there is none.
+    """Return the session of a client; raises Refused if there is none.
 
-    ``which`` is what somebody gave that is no actor's id, but may look like one.
+    ``which`` may look like an actor ID but is none.
     """
     try:
         return await broker.ask("session", client=which, **part)
@@ -67,9 +67,9 @@ async def ask_session(broker: LiveBroker, which: str, **part: Any) -> dict[str, 
 
 
 async def read_session(broker: LiveBroker, client: str, count: int | None) -> dict[str, Any]:
-    """Return a session with so many items of each of its lists; None: with all of them.
+    """Return a session with ``most`` items of each of its lists; None: with all.
 
-    It is asked for in parts; what is not in a list is as of the first one.
+    The broker sends it in parts; everything but the lists is as of the first part.
     """
     most = _AT_ONCE if count is None else min(count, _AT_ONCE)
     offset = 0
@@ -90,7 +90,7 @@ async def read_session(broker: LiveBroker, client: str, count: int | None) -> di
 
 
 def _joined(found: dict[str, Any], page: dict[str, Any]) -> dict[str, Any]:
-    """Add the lists of another part; they may have changed between the two."""
+    """Append the lists of another part; they may have changed between the two."""
     joined = dict(found)
     for name, key in _LISTS.items():
         rows = {row[key]: row for part in (found, page) for row in part[name]["rows"]}
@@ -100,7 +100,7 @@ def _joined(found: dict[str, Any], page: dict[str, Any]) -> dict[str, Any]:
 
 
 class _ActorPageText:
-    """Asks for what is to be shown, and shows it."""
+    """Queries an actor or session and prints it."""
 
     def __init__(self, flags: SourceFlags, *, full: bool, as_json: bool) -> None:
         self._flags = flags
@@ -161,31 +161,31 @@ class _ActorPageText:
             sys.stdout.write(line + "\n")
 
     async def _whole(self, broker: LiveBroker, client: str) -> dict[str, Any]:
-        """Return a session; all of its lists if all are wanted."""
+        """Return a session, with its complete lists if requested."""
         if self._full:
             return await read_session(broker, client, None)
         return await read_session(broker, client, _IN_JSON if self._as_json else _SHOWN)
 
 
 def connection_of(found: dict[str, Any]) -> dict[str, Any] | None:
-    """Return what an answer to ``actor`` says of a connection; None if it is of another actor."""
+    """Return the connection in a reply to ``actor``; None if it is another actor."""
     return found["detail"] if found["actor"]["type"] == "connection" else None
 
 
 def connection_rates(
     before: dict[str, Any] | None, after: dict[str, Any] | None, passed: float
 ) -> dict[str, float] | None:
-    """Return what a connection did in a second; None if it is no longer the same one."""
+    """Return the rates of a connection; None if it was replaced."""
     if before is None or after is None or before["id"] != after["id"]:
         return None
     return {f"{name}_per_s": round((after[name] - before[name]) / passed, 1) for name in _COUNTERS}
 
 
 def actor_lines(found: dict[str, Any], rates: dict[str, float] | None) -> Iterator[str]:
-    """Yield all of an actor that is no session, as the broker answers it."""
+    """Yield an actor that is not a session in full, as text."""
     row, detail, now_ms = found["actor"], found["detail"], _now_ms()
     yield f"{text.escaped(row['type'])} {text.name(row['name'])}"
-    parent = text.escaped(row["parent"]) if row["parent"] is not None else "nobody"
+    parent = text.escaped(row["parent"]) if row["parent"] is not None else "no actor"
     yield f"  {actor_words(row, now_ms)}"
     yield f"  supervised by {parent}"
     if row["type"] == "connection":

@@ -1,4 +1,4 @@
-"""``foldmq actors tree``: the tree of supervision."""
+"""``foldmq actors tree``: the supervision tree."""
 
 import asyncio
 import sys
@@ -17,7 +17,7 @@ _PLAIN = ("|- ", "`- ", "|  ")
 
 
 def run(flags: SourceFlags, children: int, *, as_json: bool) -> None:
-    """Print the tree, of each actor's children at most so many."""
+    """Print the tree, with a limited number of children of each actor."""
     rows = asyncio.run(_rows(flags))
     tree = Tree(rows, plain=not _can_draw(sys.stdout.encoding or "ascii"))
     if as_json:
@@ -44,7 +44,7 @@ def _can_draw(encoding: str) -> bool:
 
 
 class Tree:
-    """Actors by who started them. They were not all asked for at once: parents may be missing."""
+    """Actors by parent. Parents may be missing, because the pages were read one after the other."""
 
     def __init__(self, rows: list[dict[str, Any]], *, plain: bool = False) -> None:
         self._more, self._last, self._along = _PLAIN if plain else _DRAWN
@@ -58,11 +58,11 @@ class Tree:
                 self.roots.append(row)
 
     def object(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return an actor with all below it as a JSON object."""
+        """Return an actor with its descendants as a JSON object."""
         return {**row, "children": [self.object(one) for one in self._children.get(row["id"], ())]}
 
     def lines(self, most: int) -> Iterator[str]:
-        """Yield the tree for a person."""
+        """Yield the tree as text."""
         for root in self.roots:
             yield _words(root)
             yield from self._below(root, "", most)
@@ -80,7 +80,7 @@ class Tree:
 
 
 def _some_of_each(children: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """Choose children so that every type is seen; types with few of them are seen whole."""
+    """Select children so that every type is shown; types with few actors are complete."""
     if len(children) <= most:
         return children
     types: dict[str, list[dict[str, Any]]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""What the log knows of the messages that a session of a running broker holds."""
+"""Publication times and topics of a session's messages, read from the log."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,21 +12,21 @@ from projections.replay import TopicBook
 from protocol.errors import FoldmqError
 
 _READ = 1000
-"""Messages that are read from the log at most."""
+"""Maximum number of messages read from the log."""
 
 
 async def add_published(broker: LiveBroker, found: dict[str, Any], *, thorough: bool) -> None:
     """Add to the messages of a session when they were published: ``published_ms``, or None.
 
-    Topics that the broker no longer has in memory are added as well. ``thorough`` looks
-    for these also in what was repeated before the log was cut.
+    Also adds topics that the broker no longer has in memory. ``thorough`` searches for these also
+    in copies made when the log was cut.
     """
     for row in _messages(found):
         row["published_ms"] = None
     rows = list(islice(_messages(found), _READ))
     if not rows:
         return
-    # Without it the page is nearly as good: the broker may cut the log meanwhile.
+    # Optional: the broker may cut the log meanwhile.
     with contextlib.suppress(FoldmqError):
         source = await open_log(broker.client, f"FOLDMQ_LOG_{broker.node}", broker.where)
         book = TopicBook(source)
@@ -34,7 +34,7 @@ async def add_published(broker: LiveBroker, found: dict[str, Any], *, thorough: 
         _take(book, rows)
         unknown = [row for row in rows if row["topic"] is None]
         if thorough and unknown:
-            # Most often there are none, and the whole log need not be read.
+            # Mostly there are none, which avoids reading the whole log.
             book = TopicBook(source, thorough=True, progress=progress)
             await book.load(row["ref"] for row in unknown)
             _take(book, unknown)

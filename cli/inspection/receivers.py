@@ -1,4 +1,4 @@
-"""``foldmq subscriptions``: the receivers of a message on a topic, and why."""
+"""``foldmq subscriptions``: the receivers of a message on a topic."""
 
 import asyncio
 import sys
@@ -16,11 +16,11 @@ OUTCOMES = {
     "offline_qos0": "no: offline, QoS 0",
     "overlapped": "no: another filter",
 }
-"""What becomes of a message for a subscription that matches."""
+"""Outcome of a message for a matching subscription."""
 
 
 def run(flags: SourceFlags, topic: str, *, as_json: bool) -> None:
-    """Print a line for each subscription that matches; raises UsageError for a bad topic."""
+    """Print a line for each matching subscription; raises UsageError for an invalid topic."""
     check_topic(topic)
     asyncio.run(_run(flags, topic, as_json=as_json))
 
@@ -49,7 +49,7 @@ async def _run(flags: SourceFlags, topic: str, *, as_json: bool) -> None:
 def _table(rows: list[Row]) -> None:
     table: Table[Row] = Table(
         [
-            Column("GETS IT", lambda row: OUTCOMES.get(row["why"], row["why"])),
+            Column("OUTCOME", lambda row: OUTCOMES.get(row["why"], row["why"])),
             Column("QOS", lambda row: row["qos"], right=True),
             Column("FILTER", lambda row: row["filter"], name=True),
             Column("CLIENT", lambda row: row["client"], name=True),
@@ -61,15 +61,15 @@ def _table(rows: list[Row]) -> None:
 
 
 def outcome_lines(topic: str, rows: list[Row], retained: Row | None) -> list[str]:
-    """Return in sentences what would become of a message on a topic."""
+    """Return the outcome of a message on a topic as text."""
     sent = sum(row["why"] == "sent" for row in rows)
     queued = sum(row["why"] == "queued" for row in rows)
     lines = [f"{text.name(topic)}: sent to {text.counted(sent, 'client')}, queued for {queued:,}"]
     if retained is None:
-        lines.append("nothing is retained on it")
+        lines.append("no retained message")
     else:
         lines.append(
             f"retained: message {format_position(retained['ref'])}, QoS {retained['qos']}, "
-            f"{text.size(retained['size'])}; new subscribers get it first"
+            f"{text.size(retained['size'])}; sent first to new subscribers"
         )
     return lines

@@ -16,7 +16,7 @@ from eventstore.reading import open_log
 
 
 def run_list(flags: SourceFlags, topic_filter: str, limit: int | None, *, as_json: bool) -> None:
-    """Print the retained messages that a filter matches; raises UsageError for a bad filter."""
+    """Print the matching retained messages; raises UsageError for an invalid filter."""
     check_filter(topic_filter)
     asyncio.run(_list(flags, topic_filter, limit, as_json=as_json))
 
@@ -24,7 +24,7 @@ def run_list(flags: SourceFlags, topic_filter: str, limit: int | None, *, as_jso
 def run_get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) -> None:
     """Write the payload of a retained message.
 
-    Raises Refused when there is none, UsageError for what is no topic.
+    Raises Refused if there is none, UsageError for an invalid topic.
     """
     check_topic(topic)
     asyncio.run(_get(flags, topic, newline=newline, as_json=as_json))
@@ -65,7 +65,7 @@ async def _get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) 
 
 
 async def _payload(broker: LiveBroker, found: dict[str, Any]) -> bytes:
-    """Return the payload, from the log if it is too large for an answer."""
+    """Return the payload, from the log if it is too large for a reply."""
     encoded = found["payload_base64"]
     if encoded is not None:
         return base64.b64decode(encoded)
@@ -75,4 +75,4 @@ async def _payload(broker: LiveBroker, found: dict[str, Any]) -> bytes:
         for stored in messages_of(record):
             if 0 <= ref - stored.first < len(stored.payloads):
                 return stored.payloads[ref - stored.first]
-    raise NoLog(f"message {format_position(ref)} is no longer in the log: ask again")
+    raise NoLog(f"message {format_position(ref)} is no longer in the log: try again")

@@ -23,16 +23,16 @@ def run(
     *,
     as_json: bool,
 ) -> None:
-    """Print the sessions that are wanted; raises UsageError."""
+    """Print the selected sessions; raises UsageError."""
     check_order(sort, _ORDERS)
     if connected and older_than is not None:
-        raise UsageError("--connected and --older-than exclude each other: give one")
+        raise UsageError("--connected and --older-than cannot be combined")
     wanted = selection(match, connected, older_than)
     asyncio.run(_run(flags, wanted, sort, limit, as_json=as_json))
 
 
 def selection(match: str | None, connected: bool | None, older_than: str | None) -> dict[str, Any]:
-    """Return how the broker is asked for such sessions; raises UsageError."""
+    """Return the query parameters for these sessions; raises UsageError."""
     wanted: dict[str, Any] = {}
     if match is not None:
         wanted["match"] = match
@@ -44,13 +44,13 @@ def selection(match: str | None, connected: bool | None, older_than: str | None)
 
 
 def age(given: str) -> float:
-    """Read a span of time in seconds; raises UsageError saying what is expected."""
+    """Parse a duration in seconds; raises UsageError with what is expected."""
     try:
         found = seconds(given)
     except ValueError as error:
         raise UsageError(f'--older-than "{text.escaped(given)}" {error}') from None
     if not isinstance(found, float):
-        raise UsageError(f'--older-than "{text.escaped(given)}" is no time')
+        raise UsageError(f'--older-than "{text.escaped(given)}" must be a positive time')
     return found
 
 
@@ -73,7 +73,7 @@ async def _run(
 
 
 def columns() -> list[Column[Row]]:
-    """Return what is shown of a session."""
+    """Return the columns of a list of sessions."""
     now_ms = round(time.time() * 1000)
     return [
         Column("STATE", lambda row: "connected" if row["connected"] else "offline"),

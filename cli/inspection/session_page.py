@@ -1,4 +1,4 @@
-"""A session, a connection or a subscription of a running broker, for a person."""
+"""A session, connection or subscription of a running broker as text."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -11,11 +11,11 @@ Found = Mapping[str, Any]
 _PROTOCOLS = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5"}
 _FULL = "--full shows all"
 _LOAD = 1000.0
-"""Microseconds of work in a second that are worth a word."""
+"""Minimum work in microseconds per second that is shown."""
 
 
 def session_lines(found: Found, rates: Found | None, now_ms: int) -> Iterator[str]:
-    """Yield all of a session, as the broker answers it."""
+    """Yield a session in full, as text."""
     actor = f" ({text.escaped(found['actor'])})" if found["actor"] is not None else ""
     yield f"session {text.name(found['client'])}{actor}, as of {format_position(found['position'])}"
     connection = found["connection"]
@@ -27,11 +27,11 @@ def session_lines(found: Found, rates: Found | None, now_ms: int) -> Iterator[st
         yield f"  offline since {_since(found['closed_ms'], now_ms)}"
     yield f"  {_kind(found, now_ms)}"
     yield from _subscriptions(found["subscriptions"])
-    yield from _sent("in flight, no answer yet", found["inflight"], now_ms)
-    yield from _sent("PUBREC came, PUBCOMP has not", found["releasing"], now_ms)
+    yield from _sent("in flight, not acknowledged", found["inflight"], now_ms)
+    yield from _sent("PUBREC received, waiting for PUBCOMP", found["releasing"], now_ms)
     inbound = found["inbound"]
     if inbound["total"]:
-        yield f"  received at QoS 2, PUBREL has not come: {inbound['total']:,}"
+        yield f"  received at QoS 2, waiting for PUBREL: {inbound['total']:,}"
         for row in inbound["rows"]:
             yield f"    packet {row['pid']:<6} {_message(row)}{_waits(row, now_ms)}"
         yield from _more(inbound)
@@ -57,7 +57,7 @@ def session_lines(found: Found, rates: Found | None, now_ms: int) -> Iterator[st
 
 
 def connection_lines(found: Found, rates: Found | None, now_ms: int) -> Iterator[str]:
-    """Yield what there is to know of a connection, without a heading."""
+    """Yield a connection as text, without a heading."""
     protocol = _PROTOCOLS.get(found["level"] or 0, f"level {found['level']}")
     address, actor = text.escaped(found["address"]), text.escaped(found["id"])
     if found["connected_ms"] is None:
@@ -91,7 +91,7 @@ def _traffic(found: Found, rates: Found | None, way: str) -> str:
 
 
 def subscription_lines(found: Found, _now_ms: int) -> Iterator[str]:
-    """Yield what there is to know of the subscription of a connected session."""
+    """Yield the subscription of a connected session as text."""
     yield f"  of {text.name(found['client'])}, filter {text.name(found['filter'])}"
     if "qos" in found:
         parts = [f"QoS {found['qos']}"]
@@ -141,7 +141,7 @@ def _subscriptions(found: Found) -> Iterator[str]:
         return
     yield f"  subscriptions: {found['total']:,}"
     for row in found["rows"]:
-        granted = f"QoS {row['qos']}" if row["active"] else "unsubscribed, but not all is done"
+        granted = f"QoS {row['qos']}" if row["active"] else "unsubscribed, deliveries pending"
         parts = [granted]
         if row["qos"] or row["outstanding"]:
             parts.append(f"{_window(row)} in flight")
@@ -196,7 +196,7 @@ def _more(found: Found) -> Iterator[str]:
 
 
 def json_object(found: object, key: str = "") -> object:
-    """Return an answer with positions as people and the other tools write them: ``12.3``."""
+    """Return a reply with positions in their text form, such as ``12.3``."""
     if isinstance(found, Mapping):
         return {name: json_object(value, name) for name, value in found.items()}
     if isinstance(found, Iterable) and not isinstance(found, str):

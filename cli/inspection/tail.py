@@ -1,4 +1,4 @@
-"""``foldmq actors tail``: what an actor, a client or messages are about, as it happens."""
+"""``foldmq actors tail``: a live trace of an actor, a client or a topic."""
 
 import asyncio
 import sys
@@ -15,13 +15,13 @@ from eventstore.errors import UsageError
 
 
 def target(which: str | None, client: str | None, topic: str | None) -> dict[str, str]:
-    """Return what is to be traced; raises UsageError unless it is one thing that there can be."""
+    """Return what to trace; raises UsageError unless exactly one valid target is given."""
     given = {"actor": which, "client": client, "topic": topic}
     wanted = {key: value for key, value in given.items() if value is not None}
     if len(wanted) != 1:
-        raise UsageError("give one of ID, --client and --topic")
+        raise UsageError("give exactly one of ID, --client and --topic")
     if which is not None and not ACTOR_ID.fullmatch(which):
-        raise UsageError(f"not the id of an actor: {text.name(which)}; for a client give --client")
+        raise UsageError(f"not an actor ID: {text.name(which)}; use --client for a client")
     if topic is not None:
         check_filter(topic)
     return wanted
@@ -37,7 +37,7 @@ def run(
 ) -> None:
     """Print a trace until it ends, or until ``count`` lines were printed.
 
-    Raises Refused when there cannot be such a trace, NoLiveBroker when the broker ends.
+    Raises Refused if there can be no such trace, NoLiveBroker if the broker ends.
     """
     asyncio.run(
         _run(flags, wanted, rate, _TracePrinter(count, who="topic" in wanted, as_json=as_json))
@@ -67,7 +67,7 @@ async def _run(
 
 
 def _begun(wanted: Mapping[str, str], trace: LiveTrace) -> str:
-    """Print what is traced."""
+    """Print the target of the trace."""
     ((kind, value),) = wanted.items()
     if kind != "client":
         return f"tracing {kind} {text.name(value)}"
@@ -84,7 +84,7 @@ def _say(what: str) -> None:
 
 
 class _TracePrinter:
-    """Prints lines, up to a number of them."""
+    """Prints a limited number of lines."""
 
     def __init__(self, count: int | None, *, who: bool, as_json: bool) -> None:
         self._left = count
@@ -92,9 +92,9 @@ class _TracePrinter:
         self._as_json = as_json
 
     def full(self, portion: Portion) -> bool:
-        """Print what came; tell whether that is all that is wanted."""
+        """Print the lines of a portion; return whether the limit is reached."""
         if portion.lost:
-            self._tell("lost", "some lines were lost on their way")
+            self._tell("lost", "some lines were lost in transit")
         for line in portion.lines:
             sys.stdout.write(self._shown(line) + "\n")
             if self._left is not None:
@@ -105,7 +105,7 @@ class _TracePrinter:
         if portion.skipped:
             self._tell(
                 "skipped",
-                f"skipped {text.counted(portion.skipped, 'line')}: there was more than is shown",
+                f"skipped {text.counted(portion.skipped, 'line')} above the rate limit",
                 count=portion.skipped,
             )
         sys.stdout.flush()
@@ -119,6 +119,6 @@ class _TracePrinter:
         return text.json_line({**stamp, **{key: json_object(line[key], key) for key in line}})
 
     def _tell(self, kind: str, said: str, **about: int) -> None:
-        """Print that something is missing, where it is missing."""
+        """Print a note where lines are missing."""
         line = text.json_line({"kind": kind, **about}) if self._as_json else f"... {said}"
         sys.stdout.write(line + "\n")

@@ -1,8 +1,8 @@
-"""The running broker, asked over NATS: how the operator's tools find it and talk to it.
+"""A client of the running broker's inspector, over NATS.
 
-A broker answers as the micro service ``foldmq``, on ``foldmq.inspect.<node>.<endpoint>``. One
-that keeps its log in the data directory is found there, with the credentials of its NATS server.
-On a foreign NATS the node is given, or the only one that answers.
+A broker answers as the NATS micro service ``foldmq``, on ``foldmq.inspect.<node>.<endpoint>``. A
+broker with an embedded NATS server is found through its data directory, with the credentials in it.
+On an external NATS server, the node is given, or is the only one that answers.
 """
 
 import contextlib
@@ -28,38 +28,38 @@ from eventstore.nats import LOG_STREAM_PREFIX, ConnectionOptions, connect, disco
 from protocol.errors import FoldmqError
 
 SERVICE = "foldmq"
-"""Name of the micro service that every broker is an instance of."""
+"""Name of the micro service; every broker is an instance of it."""
 SUBJECTS = "foldmq.inspect"
 ASK_SECONDS = 10.0
-"""How long an answer may take."""
+"""Seconds to wait for a reply."""
 
 _NODE = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _FOUND_SECONDS = 2.0
-"""How long the first broker may take to make itself known on a foreign NATS."""
+"""Seconds to wait for the first broker to answer on an external NATS server."""
 _QUIET_SECONDS = 0.3
-"""All have answered when nothing came for so long."""
+"""Seconds without a further reply after which all brokers have answered."""
 _LISTED = 10
 _SENTENCE = 1000
 
 
 class NoLiveBroker(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
-    """No broker runs there, or it does not answer."""
+    """No broker is running there, or it does not answer."""
 
     exit_code = 69
 
 
 class NoAnswer(NoLiveBroker):
-    """It may have got what was asked, but does not answer."""
+    """The broker may have received the request, but does not answer."""
 
 
 class Refused(FoldmqError):  # noqa: N818
-    """The broker answered that it does not; the text is its sentence."""
+    """The broker refused the request; the text is its message."""
 
     exit_code = 1
 
 
 class TooLarge(Refused):
-    """The answer does not fit into a message of NATS: less can be asked for at once."""
+    """The reply does not fit into a NATS message: the caller can request less at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,30 +68,31 @@ class LiveBroker:
 
     node: str
     where: str
-    """The place, for a person."""
+    """The location, as text."""
     client: Client
 
     @property
     def connected(self) -> bool:
-        """The connection to NATS is there now."""
+        """Whether the connection to NATS is up."""
         return self.client.is_connected
 
     async def ask(self, endpoint: str, /, **request: Any) -> dict[str, Any]:
-        """Return the broker's answer.
+        """Return the broker's reply.
 
-        Raises Refused with its sentence when it refuses, TooLarge when the answer would be too
-        large, NoLiveBroker when it is not there, NoAnswer when it may be and does not answer.
+        Raises Refused with its message, TooLarge if the reply would be too large, NoLiveBroker if
+        the broker is not there, NoAnswer if it may be there but does not answer.
         """
         subject = f"{SUBJECTS}.{self.node}.{endpoint}"
         try:
             data = orjson.dumps(request)
         except orjson.JSONEncodeError:
-            raise UsageError("a name that was given is not UTF-8 text: nothing has it") from None
+            raise UsageError("a name is not UTF-8 text") from None
         try:
             reply = await self.client.request(subject, data, timeout=ASK_SECONDS)
         except nats.errors.NoRespondersError:
             raise NoLiveBroker(
-                f"no broker of node {name(self.node)} answers on {self.where}: does it run?"
+                f"no broker of node {name(self.node)} answers on {self.where}: check that it is "
+                "running"
             ) from None
         except (TimeoutError, nats.errors.Error, OSError) as error:
             why = "time-out" if isinstance(error, TimeoutError) else escaped(str(error))
@@ -101,8 +102,8 @@ class LiveBroker:
         answer = _as_object(reply.data)
         if answer is None:
             raise NoAnswer(
-                f"the broker of node {name(self.node)} on {self.where} answers what this foldmq "
-                "does not understand: is it of another version?"
+                f"the broker of node {name(self.node)} on {self.where} sent a reply that this "
+                "foldmq does not understand: check that both have the same version"
             )
         if "error" in answer:
             refusal = TooLarge if answer.get("too_large") else Refused
@@ -110,7 +111,7 @@ class LiveBroker:
         return answer
 
     async def pages(self, endpoint: str, /, **request: Any) -> AsyncIterator[dict[str, Any]]:
-        """Yield the pages of a list: the answers, of which each has some of the ``rows``."""
+        """Yield the pages of a list: replies with ``rows``."""
         page = await self.ask(endpoint, **request)
         yield page
         while page.get("more"):
@@ -118,7 +119,7 @@ class LiveBroker:
             yield page
 
     async def rows(self, endpoint: str, /, **request: Any) -> AsyncIterator[dict[str, Any]]:
-        """Yield the rows of a list, of all its pages."""
+        """Yield the rows of all pages of a list."""
         async for page in self.pages(endpoint, **request):
             for row in page["rows"]:
                 yield row
@@ -133,15 +134,15 @@ def _as_object(data: bytes) -> dict[str, Any] | None:
 
 
 def _sentence(said: str) -> str:
-    """Return the broker's own words harmless; it escapes the names in them as the tools do."""
+    """Return the broker's message with control characters escaped; it escapes names itself."""
     return said[:_SENTENCE] if said.isprintable() else escaped(said, _SENTENCE)
 
 
 @contextlib.asynccontextmanager
 async def open_broker(flags: SourceFlags) -> AsyncIterator[LiveBroker]:
-    """Find the running broker that the flags name and give what asks it.
+    """Yield a client of the running broker that the flags name.
 
-    Raises NoLiveBroker, which says what to do, NatsUnavailable, ConfigError or UsageError.
+    Raises NoLiveBroker with the remedy, NatsUnavailable, ConfigError or UsageError.
     """
     settings = load(flags.settings, os.environ, flags.config)
     node = _named(flags)
@@ -161,7 +162,8 @@ async def _in_directory(
         port = _embedded_port(datadir)
     except PermissionError:
         raise NoLiveBroker(
-            f"data directory {datadir.path} cannot be read: only the user of the broker may ask it"
+            f"data directory {datadir.path} cannot be read: run this command as the user of the "
+            "broker"
         ) from None
     if port is None or not (_accepts(port) and _in_use(datadir)):
         raise NoLiveBroker(_not_there(datadir, port))
@@ -174,27 +176,24 @@ async def _in_directory(
 
 
 def _not_there(datadir: DataDir, port: int | None) -> str:
-    """Return why no broker can be asked by a data directory."""
+    """Return why no broker can be reached through a data directory."""
     if not (_holder_lives(datadir) and _in_use(datadir)):
         return (
-            f"no broker runs on {datadir.path}: start it (foldmq serve), or say with --data-dir "
-            "or --nats-url where it is"
+            f"no broker is running on {datadir.path}: start it with foldmq serve, or give "
+            "--data-dir or --nats-url"
         )
     if port is None:
-        return (
-            f"the broker on {datadir.path} keeps its log in a NATS server of its own: give "
-            "--nats-url"
-        )
+        return f"the broker on {datadir.path} uses an external NATS server: give --nats-url"
     return (
-        f"the broker on {datadir.path} has no embedded NATS server that answers: it is starting "
-        "or ending, or keeps its log in a NATS server of its own: then give --nats-url"
+        f"the broker on {datadir.path} has no embedded NATS server that answers: wait if it is "
+        "starting or stopping, or give --nats-url if it uses an external NATS server"
     )
 
 
 def _holder_lives(datadir: DataDir) -> bool:
-    """Return whether the process that had the directory last is there.
+    """Return whether the last process that used the directory exists.
 
-    Only then its lock is looked at: a broker that starts at that moment must not find it taken.
+    Only then its lock is tested, so that a starting broker does not find it taken.
     """
     try:
         os.kill(int((datadir.path / "foldmq.lock").read_text("ascii")), 0)
@@ -206,9 +205,9 @@ def _holder_lives(datadir: DataDir) -> bool:
 
 
 def _embedded_port(datadir: DataDir) -> int | None:
-    """Return the port that the NATS server of a data directory was last started with.
+    """Return the last port of the NATS server of a data directory.
 
-    Raises PermissionError when that is not for us to know.
+    Raises PermissionError if this user may not read it.
     """
     if not datadir.nats_credentials.is_file() or not (datadir.path / "node").is_file():
         return None
@@ -227,7 +226,7 @@ def _accepts(port: int) -> bool:
 
 
 def _in_use(datadir: DataDir) -> bool:
-    """Return whether a process uses the directory; other listeners get no password."""
+    """Return whether a process uses the directory; the password is not sent to other listeners."""
     try:
         held = os.open(datadir.path / "foldmq.lock", os.O_RDONLY)
     except OSError:
@@ -257,7 +256,7 @@ async def _on_foreign(
 
 
 async def find_nodes(client: Client) -> list[str]:
-    """Return the nodes whose brokers answer on a NATS server."""
+    """Return the nodes of the brokers that answer on a NATS server."""
     inbox = client.new_inbox()
     answers = await client.subscribe(inbox)
     found: set[str] = set()
@@ -282,23 +281,28 @@ async def find_nodes(client: Client) -> list[str]:
 
 def _only(nodes: list[str], where: str) -> str:
     if not nodes:
-        raise NoLiveBroker(f"no broker answers on {where}: does one run, and may we ask it?")
+        raise NoLiveBroker(
+            f"no broker answers on {where}: check that one is running and that this "
+            "NATS user may send requests to it"
+        )
     if len(nodes) > 1:
         listed = ", ".join(nodes[:_LISTED]) + (", ..." if len(nodes) > _LISTED else "")
-        raise UsageError(f"{where} has {len(nodes)} brokers: give --node, one of {listed}")
+        raise UsageError(f"there are {len(nodes)} brokers on {where}: give --node, one of {listed}")
     return nodes[0]
 
 
 def _named(flags: SourceFlags) -> str | None:
     if flags.stream is not None and flags.node is not None:
-        raise UsageError("--node and --stream exclude each other: give one")
+        raise UsageError("--node and --stream cannot be combined")
     node = flags.node
     if flags.stream is not None:
         node = flags.stream.removeprefix(LOG_STREAM_PREFIX)
         if node == flags.stream:
-            raise UsageError(f"no broker is known by its stream {name(flags.stream)}: give --node")
+            raise UsageError(
+                f"a broker cannot be found by its stream {name(flags.stream)}: give --node"
+            )
     if node is not None and not _NODE.fullmatch(node):
-        raise UsageError(f"not the name of a node: {name(node)}")
+        raise UsageError(f"not a valid node name: {name(node)}")
     return node
 
 

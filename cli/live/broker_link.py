@@ -1,4 +1,4 @@
-"""A lasting connection to a running broker: opened when it is needed, again when it was lost."""
+"""A connection to a running broker that is opened on demand and reopened when lost."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
 
 
 class NotUnderstood(NoLiveBroker):
-    """The broker answers, but not what is expected."""
+    """The broker sent an unexpected reply."""
 
 
 @contextlib.contextmanager
 def understood() -> Iterator[None]:
-    """Raise NotUnderstood when an answer lacks what it should have."""
+    """Raise NotUnderstood if a reply lacks an expected field."""
     try:
         yield
     except (KeyError, TypeError, ValueError) as error:
         raise NotUnderstood(
-            "the broker answers what this foldmq does not understand: is it of another version? "
-            f"({type(error).__name__}: {escaped(str(error))})"
+            "the broker sent a reply that this foldmq does not understand: check that both have "
+            f"the same version ({type(error).__name__}: {escaped(str(error))})"
         ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class OpenBroker:
-    """A broker that was found, until its stack is closed."""
+    """A client of a broker, valid until its stack is closed."""
 
     stack: contextlib.AsyncExitStack
     broker: LiveBroker
 
 
 class BrokerLink:
-    """Asks a broker that may go away and come back, on another port as well."""
+    """Sends requests to a broker that may restart, even on another port."""
 
     def __init__(
         self,
@@ -53,16 +53,16 @@ class BrokerLink:
         answer_seconds: float | None = None,
         retry_seconds: float = 0.0,
     ) -> None:
-        """``find`` looks for the broker, as ``open_broker`` does.
+        """``find`` searches for the broker, as ``open_broker`` does.
 
-        The connection is closed when an answer takes longer than ``answer_seconds``, finding the
-        broker included. A broker that was away is not looked for within ``retry_seconds``.
+        The connection is closed if a reply takes longer than ``answer_seconds``, including the
+        search. After a failure there is no new search for ``retry_seconds``.
         """
         self.epoch = 0
-        """How often the connection was opened."""
+        """Number of times the connection was opened."""
         self.node = ""
         self.where = ""
-        """The place of the broker, for messages; empty before it was found."""
+        """The location of the broker as text; empty before it was found."""
         self._find = find
         self._answer_seconds = answer_seconds
         self._retry_seconds = retry_seconds
@@ -71,10 +71,10 @@ class BrokerLink:
         self._failed: tuple[float, str] | None = None
 
     async def ask(self, endpoint: str, /, **request: Any) -> dict[str, Any]:
-        """Return the broker's answer.
+        """Return the broker's reply.
 
-        Raises Refused with the broker's message when it refuses, NoLiveBroker when it is not found
-        or does not answer; the next question then looks for it again.
+        Raises Refused with the broker's message, NoLiveBroker if it is not found or does not
+        answer; the next request then searches for it again.
         """
         held: OpenBroker | None = None
         try:
@@ -84,20 +84,20 @@ class BrokerLink:
         except Refused:
             raise
         except TimeoutError:
-            why = "no answer in time"
+            why = "no reply in time"
         except NoLiveBroker as error:
             why = str(error)
         await self._drop(held, why)
         raise NoLiveBroker(why)
 
     async def open(self) -> LiveBroker:
-        """Return the broker, finding it if need be; raises NoLiveBroker."""
+        """Return the broker, after a search if needed; raises NoLiveBroker."""
         return (await self._connected()).broker
 
     async def _connected(self) -> OpenBroker:
         async with self._opening:
             if self._opened is not None and not self._opened.broker.connected:
-                # nats-py would go on dialing a port that a restarted broker may have left.
+                # nats-py would retry a port that a restarted broker may no longer use.
                 await self._drop(self._opened, "the connection to NATS was lost")
             if self._opened is None:
                 if self._failed is not None and time.monotonic() < self._failed[0]:
@@ -121,10 +121,10 @@ class BrokerLink:
                 self._fails(str(error))
                 raise NoLiveBroker(str(error)) from None
             return OpenBroker(stack.pop_all(), broker)
-        raise AssertionError  # the stack passes every exception on
+        raise AssertionError  # the stack re-raises every exception
 
     async def _drop(self, held: OpenBroker | None, why: str) -> None:
-        """Close a connection unless it was replaced already."""
+        """Close a connection unless it was already replaced."""
         if held is not None and self._opened is held:
             self._opened = None
             self._fails(why)

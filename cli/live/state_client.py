@@ -1,4 +1,4 @@
-"""The state of a running broker, asked over NATS; ``maintenance.attestation`` answers."""
+"""The state of a running broker, requested over NATS from ``maintenance.attestation``."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ from typing import Any
 import nats.errors
 import orjson
 
-from actors.maintenance.attestation import subject_of
+from actors.maintenance import subject_of
 from cli.common import progress, text
 from eventstore.format import Position, sequence_of
 from eventstore.reading import LogSource, Polling
@@ -21,7 +21,7 @@ _TRIES = 5
 _AGAIN = 1.0
 _POLL = 0.05
 _PATIENCE = 30.0
-"""Seconds in which the log must hold what the broker answered."""
+"""Seconds to wait until the log contains the state that the broker reported."""
 
 
 class NoBroker(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
@@ -31,8 +31,8 @@ class NoBroker(FoldmqError):  # noqa: N818 - named for the condition, as in even
 
     def __init__(self, node: str, why: str) -> None:
         super().__init__(
-            f"no broker answers for node {text.name(node)} ({why}): start it, or give --stored to "
-            "check what is stored"
+            f"no broker answers for node {text.name(node)} ({why}): start it, or give --stored "
+            "to check the stored projections"
         )
         self.node = node
         self.why = why
@@ -45,7 +45,7 @@ class Unanswered(FoldmqError):  # noqa: N818
 
 
 class StateClient:
-    """Asks the broker of a node for its state."""
+    """Requests the state of a node's broker."""
 
     def __init__(self, source: LogSource, node: str) -> None:
         self._source = source
@@ -53,13 +53,13 @@ class StateClient:
         self._broker: str | None = None
 
     async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return an answer. Raises NoBroker if there is none, Unanswered if it is an error."""
+        """Return a reply; raises NoBroker if there is none, Unanswered if it is an error."""
         answer = await self._ask(request)
         if not isinstance(answer, dict):
             raise TypeError("an answer is a JSON object")
         who = answer.get("broker")
         if self._broker not in (None, who):
-            raise Unanswered("the broker was restarted meanwhile: ask again")
+            raise Unanswered("the broker was restarted meanwhile: try again")
         self._broker = who
         if "error" in answer:
             said = text.escaped(str(answer["error"]))
@@ -75,8 +75,8 @@ class StateClient:
                 )
             except nats.errors.NoRespondersError:
                 if self._broker is None:
-                    raise NoBroker(self._node, "none is there") from None
-                await asyncio.sleep(_AGAIN)  # it may be about to connect to NATS again
+                    raise NoBroker(self._node, "no broker is running") from None
+                await asyncio.sleep(_AGAIN)  # it may be reconnecting to NATS
                 continue
             except (TimeoutError, nats.errors.Error, OSError):
                 continue
@@ -91,7 +91,7 @@ class StateClient:
             said = LiveState(page["node"], page["position"])
             key = page["id"]
             number = done = 0
-            with progress("asking the broker", sum(page["total"]), "states") as update:
+            with progress("querying the broker", sum(page["total"]), "states") as update:
                 while page["more"]:
                     number += 1
                     page = await self.ask({"id": key, "page": number})
@@ -104,7 +104,7 @@ class StateClient:
             return said
 
     async def session(self, name: str) -> LiveSession:
-        """Return a session as it is now."""
+        """Return the current state of a session."""
         with self._understood():
             page = await self.ask({"session": name})
             key, number, bound = page["id"], 0, page["position"]
@@ -122,10 +122,10 @@ class StateClient:
                 return LiveSession(bound, None, short, pending)
 
     async def until_stored(self, bound: Position) -> int:
-        """Wait until everything before a position is in the log; return up to where to read it.
+        """Wait until the log contains everything before a position; return where to stop reading.
 
-        That is the record with which the turn ends. Raises Unanswered if it does not get
-        there, or if the broker is no longer the one that was asked.
+        That is the record in which the turn ends. Raises Unanswered on timeout, or if the broker
+        was replaced meanwhile.
         """
         needed = sequence_of(bound - 1)
         polling = Polling(_POLL, _PATIENCE)
@@ -136,30 +136,30 @@ class StateClient:
                 needed += 1  # a turn counts as a whole
             elif polling.expired:
                 raise Unanswered(
-                    "the log does not hold what the broker has in memory: it cannot be written, "
-                    "see the broker's log"
+                    "the log lacks state that the broker has in memory, because it cannot be "
+                    "written: see the broker's log"
                 )
             else:
                 await polling.wait()
-        # What another broker answered may never have reached the log.
+        # The state reported by another broker may never have reached the log.
         await self.ask({"retained": ""})
         return needed
 
     async def retained(self, topic: str) -> tuple[Position, dict[str, Any] | None]:
-        """Return a retained message as it is now: QoS, position, size and digest."""
+        """Return a current retained message: QoS, position, size and digest."""
         with self._understood():
             answer = await self.ask({"retained": topic})
             return answer["position"], answer["message"]
 
     @contextlib.contextmanager
     def _understood(self) -> Iterator[None]:
-        """Raise Unanswered when an answer lacks what it should have."""
+        """Raise Unanswered if a reply lacks an expected field."""
         try:
             yield
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise Unanswered(
-                f"the broker of node {text.name(self._node)} answers what this foldmq does not "
-                f"understand ({type(error).__name__}): is it of another version?"
+                f"the broker of node {text.name(self._node)} sent a reply that this foldmq does "
+                f"not understand ({type(error).__name__}): check that both have the same version"
             ) from None
 
 

@@ -1,4 +1,4 @@
-"""A live trace of a running broker, as its tools follow it."""
+"""A client of live traces of a running broker."""
 
 import asyncio
 import contextlib
@@ -16,32 +16,32 @@ from protocol.errors import FoldmqError
 
 _SUBJECTS = "foldmq.trace"
 _KEEP_SECONDS = 4.0
-"""How often the broker is asked to go on; it forgets a trace after 15 s."""
+"""Seconds between renewals of a trace; the broker ends it after 15 s without one."""
 _WAIT_SECONDS = 0.25
 _AWAY_SECONDS = 3.0
-"""How long the NATS server may be away, and an answer may take."""
+"""Seconds without the NATS server, or without a reply, before the trace fails."""
 _STOP_SECONDS = 2.0
 _TOKEN_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Some lines of a trace, and what else is to be told."""
+    """Lines of a trace with notes about missing lines and the end."""
 
     lines: list[dict[str, Any]]
     """As ``docs/inspector.md`` describes them."""
     skipped: int = 0
-    """What the broker did not show: there was more than the trace may give."""
+    """Number of lines that the broker skipped above the rate limit."""
     lost: bool = False
-    """Lines before these were lost on their way."""
+    """Lines before these were lost in transit."""
     ended: str | None = None
-    """Why nothing more comes, in words."""
+    """Why the trace ended, as text."""
     cause: str | None = None
     """The same as a code: actor, broker, lease or stopped."""
 
 
 class LiveTrace:
-    """A trace that goes on until it is closed; see :func:`open_trace`."""
+    """A trace, running until it is closed; see :func:`open_trace`."""
 
     def __init__(self, broker: LiveBroker, token: str) -> None:
         self._broker = broker
@@ -51,12 +51,12 @@ class LiveTrace:
         self._kept = time.monotonic()
         self._heard = time.monotonic()
         self.about: dict[str, Any] = {}
-        """What the broker answered: the actors that are covered, and the like."""
+        """The broker's reply, with the traced actors."""
 
     async def portions(self) -> AsyncIterator[Portion]:
-        """Yield what comes, as it comes; the last one says why it is the last.
+        """Yield portions as they arrive; the last one has the reason for the end.
 
-        Raises NoLiveBroker when the broker is gone, Refused when it does not know the trace.
+        Raises NoLiveBroker if the broker is gone, Refused if it does not know the trace.
         """
         while True:
             data = await self._next()
@@ -71,7 +71,7 @@ class LiveTrace:
     async def _next(self) -> bytes | None:
         due = self._kept + _KEEP_SECONDS - time.monotonic()
         if due <= 0:
-            # Lines that come without a pause must not keep us from asking for more.
+            # A steady flow of lines must not prevent renewals.
             return None
         try:
             async with asyncio.timeout(min(due, _WAIT_SECONDS)):
@@ -96,7 +96,7 @@ class LiveTrace:
         except TimeoutError:
             raise self._gone() from None
         except Refused:
-            # It has ended; what it says of that may still be on its way.
+            # It has ended; the final portion may still be in transit.
             if self._queue.empty():
                 await asyncio.sleep(_WAIT_SECONDS)
             if self._queue.empty():
@@ -110,14 +110,14 @@ class LiveTrace:
             skipped = int(found["skipped"])
         except (ValueError, KeyError, TypeError):
             raise NoLiveBroker(
-                "the broker sends lines that this foldmq does not understand: is it of another "
-                "version?"
+                "the broker sent lines that this foldmq does not understand: check that both "
+                "have the same version"
             ) from None
         lost, self._number = number != self._number + 1, number
         return Portion(lines, skipped, lost, found.get("ended"), found.get("cause"))
 
     async def open(self, **wanted: Any) -> None:
-        """Begin; raises Refused or NoLiveBroker."""
+        """Start the trace; raises Refused or NoLiveBroker."""
         client = self._broker.client
 
         async def take(message: Any) -> None:
@@ -130,7 +130,7 @@ class LiveTrace:
         self._kept = self._heard = time.monotonic()
 
     async def stop(self) -> None:
-        """Ask the broker to end it; give up soon."""
+        """Ask the broker to end the trace, with a short timeout."""
         with contextlib.suppress(FoldmqError, TimeoutError):
             async with asyncio.timeout(_STOP_SECONDS):
                 await self._broker.ask("trace.stop", token=self._token)
@@ -138,9 +138,9 @@ class LiveTrace:
 
 @contextlib.asynccontextmanager
 async def open_trace(broker: LiveBroker, **wanted: Any) -> AsyncIterator[LiveTrace]:
-    """Begin a trace of ``actor``, ``client`` or ``topic``, ``rate`` lines a second; end it at last.
+    """Run a trace of ``actor``, ``client`` or ``topic`` with at most ``rate`` lines per second.
 
-    Raises Refused when there cannot be such a trace, NoLiveBroker.
+    Raises Refused if there can be no such trace, NoLiveBroker.
     """
     trace = LiveTrace(broker, secrets.token_hex(_TOKEN_BYTES))
     await trace.open(**wanted)

@@ -1,4 +1,4 @@
-"""Lines of a live trace in words; what clients choose is shown harmless."""
+"""Lines of a live trace as text, with everything that clients choose escaped."""
 
 import base64
 import binascii
@@ -23,15 +23,15 @@ _CODES = (
     "client identifier rejected",
     "server unavailable",
     "bad user name or password",
-    "not authorised",
+    "not authorized",
 )
 _LEVELS = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5"}
 
 
 class TraceWords:
-    """Turns lines into text, and remembers the topics of messages they name by position.
+    """Converts lines to text, and remembers the topics of messages by position.
 
-    ``who`` also names the client of each line: for traces that are about several.
+    ``who`` also prints the client of each line, for traces of several clients.
     """
 
     def __init__(self, *, who: bool = False) -> None:
@@ -39,15 +39,15 @@ class TraceWords:
         self._known: OrderedDict[Position, Published] = OrderedDict()
 
     def get(self, ref: Position) -> Published | None:
-        """Return what is known of a message."""
+        """Return the known fields of a message."""
         return self._known.get(ref)
 
     def text(self, line: Line) -> str:
-        """Return a line: time, actor, what."""
+        """Return a line with time, actor and event."""
         try:
             return self._text(line)
         except (KeyError, TypeError, ValueError, AttributeError):
-            # A later foldmq may say it otherwise.
+            # A later version may use other fields.
             return text.escaped(text.json_line(line), text.PAYLOAD_LIMIT)
 
     def _text(self, line: Line) -> str:
@@ -61,7 +61,7 @@ class TraceWords:
         return f"{moment} {actor:<{_WIDTH_WHO if self._who else _WIDTH}} {self.said(line)}"
 
     def said(self, line: Line) -> str:
-        """Return what a line says, without time and actor."""
+        """Return the text of a line without time and actor."""
         make = _KINDS.get(str(line.get("kind")))
         if make is None:
             return f"{text.escaped(str(line.get('kind')))} {text.escaped(str(line.get('what')))}"
@@ -80,11 +80,11 @@ class TraceWords:
             self._known.popitem(last=False)
 
     def event(self, line: Line) -> str:
-        """Return an event in the words of ``foldmq log``."""
+        """Return an event in the format of ``foldmq log``."""
         raw = dict(line["event"])
         cut = line.get("cut", {})
         if "size" in line:
-            # The sizes of some messages may have been left out: their sum was not.
+            # The sizes of some messages may be omitted; their sum is not.
             raw |= {"sizes": [line["size"]]}
         try:
             said = words(parse_event(raw), self)
@@ -285,14 +285,14 @@ def _published(_of: TraceWords, line: Line) -> str:
         said = f"will {said}"
     if "position" in line:
         said += f" at {format_position(line['position'])}"
-    return f"{said}, waits for its PUBREL" if line.get("waits") else said
+    return f"{said}, waiting for PUBREL" if line.get("waits") else said
 
 
 def _routed(_of: TraceWords, line: Line) -> str:
     many = f"{line['count']:,} messages " if line["count"] > 1 else ""
     topic = text.name(line["topic"], _NAME)
     if not line["total"]:
-        return f"{many}{topic} goes to nobody" if not many else f"{many}go to nobody"
+        return f"{many}{topic} has no receiver" if not many else f"{many}have no receiver"
     verb = "go to" if many else f"{topic} goes to"
     return f"{many}{verb} {text.several(map(_target, line['targets']), line['total'])}"
 
@@ -301,7 +301,7 @@ def _target(target: Mapping[str, Any]) -> str:
     said = f"{text.name(target['client'], _NAME)} ({text.name(target['filter'], _NAME)})"
     if target["connected"]:
         return f"{said} QoS {target['qos']}"
-    return f"{said} QoS {target['qos']} later" if target["qos"] else f"{said} not, it is away"
+    return f"{said} QoS {target['qos']} later" if target["qos"] else f"{said} not sent, offline"
 
 
 _KINDS: dict[str, Callable[[TraceWords, Line], str]] = {

@@ -1,4 +1,4 @@
-"""Which log a command reads: its flags, moments, topics, and the store of ``foldmq serve``."""
+"""The log that a command reads: flags, moments, topics; and the log store of ``foldmq serve``."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Where the event log is kept: the embedded NATS server or a foreign one, checked before use."""
+"""The log store: the embedded NATS server or an external one, checked before use."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from actors.transports.tls_context import TlsConfigError, TlsOptions, make_context
+from actors.transports import TlsConfigError, TlsOptions, make_context
 from cli.common import Address
 from cli.settings import ConfigError, Settings, probe
 from eventstore.datadir import DataDir
@@ -59,51 +59,51 @@ _BRIDGE = "foldmq bridge"
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The log and what to say about it in the banner."""
+    """The log, and its description for the banner."""
 
     log: EventLog
     where: str
     promise: str
     durable: bool
-    """Whether an acknowledged message is known to be on disk."""
+    """Whether every acknowledged message is on disk."""
     largest: int
-    """The largest record that the log takes, bytes."""
+    """Maximum size of a record in bytes."""
     client: DirectClient
-    """The connection that keeps the log."""
+    """The connection to the log's NATS server."""
     bridge: ConnectionOptions | None
-    """How the bridge connects; None: it is off, or there is no NATS for clients."""
+    """How the bridge connects; None: it is off, or there is no NATS server for clients."""
     clients: ConnectionOptions | None
-    """How to connect to where NATS clients are; None: nowhere."""
+    """How to connect to the NATS server of NATS clients; None: there is none."""
     nats_clients: Address | None
-    """Where NATS clients connect to the embedded NATS; None: nowhere."""
+    """The address at which NATS clients connect to the embedded NATS server, or None."""
     renew_nats_tls: Callable[[], Awaitable[None]]
-    """Has the embedded NATS take over certificates that were renewed in their files."""
+    """Makes the embedded NATS server reload renewed certificate files."""
     nats_users: int
-    """How many users may connect there; 0: all clients may."""
+    """Number of users that may connect there; 0: any client may."""
 
 
 def fit(settings: Settings, largest: int, *, lower: bool = False) -> Settings:
     """Return settings whose packets fit into records of ``largest`` bytes.
 
-    The default of max_packet_size is lowered if it must be; raises ConfigError when a larger one
-    was asked for, of all listeners or of one, unless such ones are to be lowered as well.
+    Lowers the default of max_packet_size if necessary. Raises ConfigError if an explicit value, of
+    all listeners or of one, is too large, unless those are to be lowered as well.
     """
     fitting = largest_packet(largest)
     if not lower:
         for where, size in _asked(settings):
             if size > fitting:
                 raise ConfigError(
-                    f"{where}max_packet_size = {size} is more than the log can hold: lower it to "
-                    f"{fitting} at most{_or_raise(settings, largest)}"
+                    f"{where}max_packet_size = {size} exceeds what the log can store: set at "
+                    f"most {fitting}{_or_raise(settings, largest)}"
                 )
     if settings.max_packet_size <= fitting:
         return settings
-    log.warning("max_packet_size lowered to what the log can hold", max_packet_size=fitting)
+    log.warning("max_packet_size lowered to what the log can store", max_packet_size=fitting)
     return settings.model_copy(update={"max_packet_size": fitting})
 
 
 def _asked(settings: Settings) -> Iterator[tuple[str, int]]:
-    """Yield each max_packet_size that was asked for, and where."""
+    """Yield each explicit max_packet_size and its location."""
     if "max_packet_size" in settings.model_fields_set:
         yield "", settings.max_packet_size
     for own in settings.listeners():
@@ -113,29 +113,29 @@ def _asked(settings: Settings) -> Iterator[tuple[str, int]]:
 
 
 def _or_raise(settings: Settings, largest: int) -> str:
-    """Return what else helps: nothing, if the bound is that of JetStream's file store."""
+    """Return another remedy; none if the limit is that of JetStream's file store."""
     if settings.nats_url is None or largest >= STORED_MOST - RECORD_OVERHEAD:
         return ""
     return (
-        f", or raise max_payload of the NATS server, or max_msg_size of the stream: messages of "
-        f"{largest} bytes are the largest that it takes"
+        ", or raise max_payload of the NATS server or max_msg_size of the stream above "
+        f"{largest} bytes"
     )
 
 
 async def open_store(
     stack: contextlib.AsyncExitStack, settings: Settings, datadir: DataDir, refused: int = 0
 ) -> Store:
-    """Start or find NATS, connect, and check what it promises; ``stack`` undoes all of it.
+    """Start or find the NATS server, connect, and check its guarantees; ``stack`` undoes all.
 
-    ``refused`` are the bytes of a record that it would not take, 0: none is known.
+    ``refused`` is the size in bytes of a record that the server refused, or 0.
 
-    Raises the EventStoreError that says why the log cannot be kept there.
+    Raises the EventStoreError that says why the log cannot be stored there.
     """
     server: EmbeddedServer | None = None
     users = nats_users(settings)
     who = settings.auth_nats_user
     if who is not None and who not in [user.identity for user in users]:
-        raise ConfigError(f"auth_nats_user = {who}: {settings.nats_users} has no such user")
+        raise ConfigError(f"auth_nats_user = {who}: not a user of {settings.nats_users}")
     tls = nats_tls(settings)
     if settings.nats_url is None:
         server = await _start_embedded(stack, settings, datadir)
@@ -152,8 +152,8 @@ async def open_store(
     max_payload = check_server(client)
     if max_payload < LEAST_RECORD:
         raise BadNatsOptions(
-            f"max_payload of the NATS server at {access.where} is {max_payload} bytes, the log "
-            f"needs {LEAST_RECORD}, its default: raise it there"
+            f"max_payload of the NATS server at {access.where} is {max_payload} bytes: raise it "
+            f"to at least {LEAST_RECORD} (the default)"
         )
     await check_jetstream(client)
     node = datadir.node()
@@ -215,16 +215,16 @@ async def _nothing() -> None:
 async def answer_requests(
     client: Client, subject: str, answer: Callable[[bytes], tuple[bytes, float]]
 ) -> None:
-    """Answer requests on a subject, one after the other, from now on.
+    """Answer requests on a subject one at a time.
 
-    ``answer`` gives the reply, and for how many seconds the next request is to wait.
+    ``answer`` returns the reply, and how many seconds to wait before the next request.
     """
 
     async def on_request(message: Msg) -> None:
         if not message.reply:
             return
         said, pause = answer(message.data)
-        # The caller asks again when the connection is back.
+        # The caller retries when the connection is back.
         with contextlib.suppress(nats.errors.Error, OSError):
             await message.respond(said)
         await asyncio.sleep(pause)
@@ -235,18 +235,18 @@ async def answer_requests(
 async def _connect(
     stack: contextlib.AsyncExitStack, access: ConnectionOptions, on_lost: Callable[[], object]
 ) -> DirectClient:
-    # nats-py also tells of connections that never were, and of our own end.
+    # nats-py also reports failed first connections and our own disconnect.
     in_service = False
 
     def lost() -> None:
         if in_service:
             on_lost()
-            log.warning("connection to NATS lost: nothing is acknowledged until it is back")
+            log.warning("connection to NATS lost: nothing is acknowledged until it is restored")
 
     client = await connect(
         access,
         on_disconnect=lost,
-        on_reconnect=lambda: log.info("connected to NATS again"),
+        on_reconnect=lambda: log.info("reconnected to NATS"),
         on_error=lambda line: log.warning(line),
     )
 
@@ -303,23 +303,24 @@ async def _start_for_clients(
 
 
 def nats_users(settings: Settings) -> tuple[NatsUser, ...]:
-    """Return the users of the embedded NATS's clients; raises NatsUsersError for a bad file."""
+    """Return the users of the embedded NATS server's clients; raises NatsUsersError."""
     path = settings.nats_users
     if path is None:
         return ()
     users = read_users(path)
     if readable_by_others(path, users):
         log.warning(
-            "all users of this machine can read the passwords in nats_users: chmod o-r",
+            "nats_users contains passwords that all users of this machine can read: run chmod "
+            "o-r on it",
             file=str(path),
         )
     return users
 
 
 def nats_tls(settings: Settings) -> TlsFiles | None:
-    """Return how clients of the embedded NATS speak TLS; None: they do not.
+    """Return the TLS options of the embedded NATS server for clients, or None.
 
-    Raises ConfigError for a file with which that cannot be.
+    Raises ConfigError for an invalid file.
     """
     certificate, key, authorities = (
         settings.nats_tls_cert,
@@ -338,9 +339,9 @@ def nats_tls(settings: Settings) -> TlsFiles | None:
 
 
 def check_files(settings: Settings) -> None:
-    """Look at the files of the connections to NATS, before anything is started.
+    """Check the files of the NATS connections before anything is started.
 
-    Raises ConfigError for one that is of no use.
+    Raises ConfigError for an invalid file.
     """
     if settings.nats_url is not None:
         _check_files(settings, "nats", foreign_access(settings))
@@ -369,17 +370,17 @@ def _check_files(
 
 
 def bridge_access(settings: Settings, server: ClientServer | None) -> ConnectionOptions | None:
-    """Return how the bridge connects to NATS; None if it is off or there is no NATS for clients.
+    """Return how the bridge connects; None if it is off or there is no NATS server for clients.
 
-    ``server`` is the embedded one for NATS clients. Raises ConfigError when the file with the
-    password cannot be read.
+    ``server`` is the embedded one for NATS clients. Raises ConfigError if the password file cannot
+    be read.
     """
     access = clients_access(settings, server) if settings.bridge else None
     return dataclasses.replace(access, name=_BRIDGE) if access is not None else None
 
 
 def clients_access(settings: Settings, server: ClientServer | None) -> ConnectionOptions | None:
-    """Return how to connect to where NATS clients are; None if there is no such place.
+    """Return how to connect to the NATS server of NATS clients; None if there is none.
 
     ``server`` is the embedded one for them. Raises ConfigError as :func:`bridge_access`.
     """
@@ -400,9 +401,9 @@ def clients_access(settings: Settings, server: ClientServer | None) -> Connectio
 
 
 def foreign_access(settings: Settings) -> ConnectionOptions:
-    """Return what it takes to connect to the NATS server that the settings name.
+    """Return how to connect to the NATS server of the settings.
 
-    Raises ConfigError when the file with the password cannot be read.
+    Raises ConfigError if the password file cannot be read.
     """
     return ConnectionOptions(
         urls=_urls(settings.nats_url or ""),
@@ -421,7 +422,7 @@ def _urls(text: str) -> tuple[str, ...]:
 
 
 def _password(settings: Settings, whose: Literal["nats", "bridge"]) -> str | None:
-    """Return the password of the setting of that name, or of the file that holds it."""
+    """Return the password from the setting with that name or from its file."""
     name = f"{whose}_password_file"
     path: Path | None = getattr(settings, name)
     if path is None:

@@ -1,4 +1,4 @@
-"""Moments in a log as people write them: a position (``12``, ``12.3``) or a time."""
+"""Moments in a log as typed by operators: a position (``12``, ``12.3``) or a time."""
 
 import contextlib
 import re
@@ -20,9 +20,9 @@ _EXPECTED = (
 
 
 def parse_moment(text: str) -> Moment:
-    """Read a moment; raises UsageError saying what is expected.
+    """Parse a moment; raises UsageError with what is expected.
 
-    A record's number alone stands for all of the record. A time without a zone is local.
+    The number of a record stands for the whole record. A time without a zone is local.
     """
     stripped = text.strip()
     now_ms = time.time() * 1000
@@ -43,9 +43,9 @@ def parse_moment(text: str) -> Moment:
 
 
 async def point_at(source: LogSource, moment: Moment | None) -> LogPoint:
-    """Return up to where the log tells of what was at a moment; None is its end.
+    """Return the position up to which the log describes a moment; None: its end.
 
-    A time counts the records up to and with it. Raises UsageError for a position beyond the end.
+    A time includes all records up to it. Raises UsageError for a position beyond the end.
     """
     if moment is None:
         return LogPoint(source.last)
@@ -56,7 +56,7 @@ async def point_at(source: LogSource, moment: Moment | None) -> LogPoint:
 
 
 async def start_at(source: LogSource, moment: Moment | None) -> LogPoint:
-    """Return from where the log tells of what was since a moment; None is its beginning."""
+    """Return the position after which the log describes a moment; None: its beginning."""
     if moment is None:
         return LogPoint(source.begin, 0)
     if moment.position is not None:
@@ -69,7 +69,7 @@ async def start_at(source: LogSource, moment: Moment | None) -> LogPoint:
 
 
 async def cut_off(source: LogSource, moment: Moment | None) -> bool:
-    """Return whether a moment lies before the beginning of a log that was cut."""
+    """Return whether a moment is before the beginning of a cut log."""
     if moment is None or source.first <= 1:
         return False
     if moment.position is not None:
@@ -80,6 +80,5 @@ async def cut_off(source: LogSource, moment: Moment | None) -> bool:
 def _check_within(source: LogSource, moment: Moment) -> None:
     if moment.position is not None and sequence_of(moment.position) > source.last:
         raise UsageError(
-            f"position {moment.text} is beyond the end of the log, whose last record is "
-            f"{source.last}"
+            f"position {moment.text} is beyond the end of the log: the last record is {source.last}"
         )

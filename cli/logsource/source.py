@@ -1,4 +1,4 @@
-"""The log that a command reads: found by its flags and settings."""
+"""The log that a command reads, found by flags and settings."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ _LISTED = 10
 
 @contextlib.asynccontextmanager
 async def open_source(flags: SourceFlags) -> AsyncIterator[LogSource]:
-    """Find the log that the flags name, and open it.
+    """Find and open the log that the flags name.
 
     Raises ConfigError, UsageError, NoLog, DataDirError, LostLog or NatsUnavailable.
     """
@@ -40,7 +40,7 @@ def say(line: str) -> None:
 async def find_location(
     stack: contextlib.AsyncExitStack, settings: Settings, flags: SourceFlags
 ) -> LogLocation:
-    """Return the NATS server that has the log; ``stack`` ends one that is started for that.
+    """Return the NATS server with the log; ``stack`` stops a server that was started for it.
 
     Raises UsageError, ConfigError, DataDirError or NatsUnavailable.
     """
@@ -61,12 +61,12 @@ def _ignore(_line: str) -> None:
 
 
 def named_stream(flags: SourceFlags) -> str | None:
-    """Return the stream that the flags name, None: none. Raises UsageError."""
+    """Return the stream that the flags name, or None; raises UsageError."""
     if flags.stream is not None and flags.node is not None:
-        raise UsageError("--node and --stream exclude each other: give one")
+        raise UsageError("--node and --stream cannot be combined")
     stream = flags.stream if flags.node is None else LOG_STREAM_PREFIX + flags.node
     if stream is not None and (not stream.isprintable() or any(bad in stream for bad in " .*>/\\")):
-        raise UsageError(f"not the name of a node or stream: {stream!r}")
+        raise UsageError(f"not a valid node or stream name: {stream!r}")
     return stream
 
 
@@ -74,5 +74,7 @@ def _only(streams: list[str], where: str) -> str:
     if len(streams) > 1:
         nodes = ", ".join(stream.removeprefix(LOG_STREAM_PREFIX) for stream in streams[:_LISTED])
         more = ", ..." if len(streams) > _LISTED else ""
-        raise UsageError(f"{where} has {len(streams)} logs: give --node, one of {nodes}{more}")
+        raise UsageError(
+            f"there are {len(streams)} logs on {where}: give --node, one of {nodes}{more}"
+        )
     return streams[0]

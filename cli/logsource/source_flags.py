@@ -1,4 +1,4 @@
-"""The flags that name the log which a tool reads: those of ``foldmq serve``, and a few more."""
+"""The flags that select a log: some of ``foldmq serve``, and a few more."""
 
 import functools
 import inspect
@@ -25,26 +25,26 @@ _FROM_SETTINGS = {
 }
 _HELP = {
     "data_dir": "Data directory of the broker, running or not. [default: foldmq-data]",
-    "nats_url": "NATS server that has the log. Default: the embedded one of --data-dir.",
+    "nats_url": "NATS server with the log. Default: the embedded server of --data-dir.",
 }
 _OTHERS = (
-    ("config", Path | None, ("--config",), "FILE", "TOML file with the settings of the broker."),
-    ("node", str | None, ("--node",), "ID", "Node whose log it is, if there are several."),
-    ("stream", str | None, ("--stream",), "NAME", "Stream that is the log, whatever its name."),
+    ("config", Path | None, ("--config",), "FILE", "TOML file with the broker's settings."),
+    ("node", str | None, ("--node",), "ID", "Node of the log, if there are several."),
+    ("stream", str | None, ("--stream",), "NAME", "Stream of the log, if it has a different name."),
 )
-_VERBOSE = "Say where the log is read."
+_VERBOSE = "Print where the log is read."
 _LIVE = {
     "data_dir": "Data directory of the broker. [default: foldmq-data]",
-    "nats_url": "NATS server of the broker. Default: the embedded one of --data-dir.",
+    "nats_url": "NATS server of the broker. Default: the embedded server of --data-dir.",
     "node": "Node of the broker, if there are several.",
-    "verbose": "Say which broker is asked.",
+    "verbose": "Print which broker is queried.",
 }
-"""Help texts that differ where a running broker is asked."""
+"""Help texts that differ for commands that query a running broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFlags:
-    """Which log is to be read, as it was asked for."""
+    """The log to read, as selected by flags."""
 
     settings: dict[str, object] = field(default_factory=dict)
     config: Path | None = None
@@ -53,7 +53,7 @@ class SourceFlags:
     verbose: bool = False
 
     def over(self, other: "SourceFlags") -> "SourceFlags":
-        """Return these flags, and of another set those that are not given here."""
+        """Return these flags, with missing ones taken from another set."""
         return SourceFlags(
             {**other.settings, **self.settings},
             self.config or other.config,
@@ -66,15 +66,15 @@ class SourceFlags:
 def with_source_flags(
     command: Callable[..., None], *, verbose: str = _VERBOSE
 ) -> Callable[..., None]:
-    """Return ``command``, whose first parameter is a SourceFlags, the flags that make one.
+    """Add the flags to ``command``, whose first parameter is a SourceFlags.
 
-    ``verbose`` is the help of the flag of that name.
+    ``verbose`` is the help text of that flag.
     """
     return _with_flags(command, _HELP, _OTHERS, verbose)
 
 
 def with_broker_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the flags to a command that asks a running broker: a stream would not name it."""
+    """Add the flags to a command that queries a running broker: without --stream."""
     others = [
         (key, kind, decls, metavar, _LIVE.get(key, text))
         for key, kind, decls, metavar, text in _OTHERS
@@ -108,7 +108,7 @@ def _with_flags(
     parameters += [_parameter(*other) for other in others]
     verbose = _parameter("verbose", bool, ("-v", "--verbose"), None, verbose_help)
     parameters.append(verbose.replace(default=False))
-    # typer reads the signature and the annotations to build its command.
+    # typer builds its command from the signature and the annotations.
     made: Any = functools.wraps(command)(run)
     made.__signature__ = inspect.Signature(parameters)
     made.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

@@ -1,4 +1,4 @@
-"""Topics and filters that an operator gives."""
+"""Topics and topic filters given as flags."""
 
 from cli.common import escaped
 from eventstore.errors import UsageError
@@ -6,7 +6,7 @@ from protocol.mqtt import TopicError, validate_topic_filter, validate_topic_name
 
 
 def check_filter(topic_filter: str) -> None:
-    """Raise UsageError unless that is a topic filter."""
+    """Raise UsageError unless the text is a topic filter."""
     try:
         validate_topic_filter(topic_filter)
     except TopicError as error:
@@ -14,7 +14,7 @@ def check_filter(topic_filter: str) -> None:
 
 
 def check_topic(topic: str) -> None:
-    """Raise UsageError unless messages can be published on that topic."""
+    """Raise UsageError unless the text is a topic to publish to."""
     try:
         validate_topic_name(topic)
     except TopicError as error:

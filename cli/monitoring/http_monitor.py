@@ -1,12 +1,12 @@
-"""Answers over HTTP how the broker is: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz``.
+"""The HTTP server for ``/metrics`` (Prometheus), ``/healthz`` and ``/readyz``.
 
-It runs in the broker's process, on its event loop: that it answers says that the loop turns. It
-answers from before recovery until the broker has ended. Nothing that it does holds up the loop:
-metrics are written in slices. A client gets one answer, within some seconds.
+It runs on the broker's event loop, so a response shows that the loop runs. It answers from before
+recovery until the broker has stopped. It never blocks the loop: metrics are written in slices. Each
+connection gets one response within a few seconds.
 
-A browser that was led here under another name (see ``cli.common.allowed_hosts``) gets no metrics
-and no reasons. Whether the broker lives and is ready it is told: that is worth nothing to its page,
-and a health check that fails because of a name would have a healthy broker restarted.
+A request under another host name (see ``cli.common.allowed_hosts``) gets neither metrics nor
+reasons, but still health and readiness: they reveal nothing to a foreign web page, and a health
+check that failed because of a host name would restart a healthy broker.
 """
 
 from __future__ import annotations
@@ -28,44 +28,44 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     import contextlib
 
-    from actors.inspection.broker_inspection import BrokerInspection
+    from actors.inspection import BrokerInspection
     from cli.settings import Settings
 
 _log = structlog.get_logger("foldmq")
 
 MOST_CONNECTIONS = 128
 LONGEST = 10.0
-"""Seconds that a connection may last."""
+"""Maximum duration of a connection in seconds."""
 _LONGEST_LINE = 4096
-"""Bytes of the request line, and of each header."""
+"""Maximum length of the request line and of each header."""
 _SLICE = 0.0005
-"""Seconds of writing metrics in one go."""
+"""Seconds of writing metrics before other tasks run."""
 _PATIENCE = 5.0
-"""Seconds that the broker's own account of itself may take."""
+"""Seconds to wait for the broker's status."""
 _REFUSAL_EVERY = 60.0
-"""Seconds between log lines about a name that is not allowed."""
+"""Seconds between log lines about a host name that is not allowed."""
 _INDEX = "foldmq: /metrics for Prometheus, /healthz, /readyz\n"
 
-# Bad HTTP of a client is not for the broker's log.
+# Malformed HTTP requests do not belong into the broker's log.
 _quiet = logging.getLogger("foldmq.http")
 _quiet.setLevel(logging.CRITICAL + 1)
 
 
 class HttpMonitor:
-    """The HTTP server; tell it the broker once there is one, and when that listens."""
+    """The HTTP server; the service tells it when the broker exists and when it listens."""
 
     def __init__(self) -> None:
-        """Begin as a broker that is starting."""
+        """Start in the state of a starting broker."""
         self.inspection: BrokerInspection | None = None
         self.listening = False
-        """Clients can connect."""
+        """Whether clients can connect."""
         self._hosts = Hosts([])
         self._refusal_told = -_REFUSAL_EVERY
 
     async def serve(self, stack: contextlib.AsyncExitStack, settings: Settings) -> Address | None:
-        """Answer until ``stack`` ends, where the settings say; return the address, if any.
+        """Serve until ``stack`` closes; return the address, or None.
 
-        Raises ListenError when an address was asked for and cannot be had.
+        Raises ListenError if an explicitly set address is not available.
         """
         if settings.metrics is None:
             return None
@@ -104,7 +104,7 @@ class HttpMonitor:
         return Address(name[0], name[1])
 
     def trouble(self) -> list[str]:
-        """Return why the broker is not ready; empty: it is."""
+        """Return why the broker is not ready; empty if it is ready."""
         if self.inspection is None:
             return ["starting"]
         return self.inspection.node.not_ready_reasons() or (
@@ -118,7 +118,7 @@ class HttpMonitor:
             _log.error("monitoring request failed", error=f"{type(error).__name__}: {error}")
             response = web.Response(status=500, text="failed, see the log of the broker\n")
         response.headers["Server"] = "foldmq"
-        # One answer for each connection: none lies idle, and none is in the way of an end.
+        # One response per connection: no idle connection delays the end.
         response.force_close()
         return response
 
@@ -126,7 +126,7 @@ class HttpMonitor:
         if request.method not in ("GET", "HEAD"):
             return web.Response(status=405, headers={"Allow": "GET, HEAD"})
         path = request.rel_url.raw_path
-        # What sends no Host at all is no browser.
+        # A client that sends no Host is not a browser.
         foreign = [
             host for host in request.headers.getall("Host", []) if not self._hosts.allows(host)
         ]
@@ -147,16 +147,16 @@ class HttpMonitor:
         if now - self._refusal_told >= _REFUSAL_EVERY:
             self._refusal_told = now
             _log.warning(
-                "metrics refused: this name is not in metrics_hosts", host=escaped(host, 80)
+                "metrics refused: the host name is not in metrics_hosts", host=escaped(host, 80)
             )
         text = (
-            "foldmq: metrics are not served under the name in this request; ask by address, or add "
-            "the name to metrics_hosts\n"
+            "foldmq: metrics are not served under this host name; use the IP address, or add "
+            "the name to metrics_hosts"
         )
         return web.Response(status=421, text=text)
 
     async def _metrics(self) -> bytes:
-        """Write the metrics, a few at a time."""
+        """Write the metrics in slices."""
         found = await self._status()
         clock = time.perf_counter
         parts: list[bytes] = []
@@ -170,7 +170,7 @@ class HttpMonitor:
         return b"".join(parts)
 
     async def _status(self) -> dict[str, Any]:
-        """Return what the broker says of itself, with what sessions hold if it can be had."""
+        """Return the broker's status, with the contents of sessions if available."""
         inspection = self.inspection
         ready = not self.trouble()
         if inspection is None:
@@ -179,20 +179,20 @@ class HttpMonitor:
             asking = inspection.inspector.ask_for("status")
             found = await asyncio.wait_for(asking, _PATIENCE)
         except (FoldmqError, TimeoutError) as error:
-            _log.warning("metrics are not complete", reason=str(error) or "no answer in time")
+            _log.warning("metrics are incomplete", reason=str(error) or "no reply in time")
             found = inspection.status()
         return {**found, "ready": ready}
 
 
 class _Refusal(asyncio.Protocol):
-    """One connection too many."""
+    """A connection above the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Close it."""
+        """Close the connection."""
         transport.close()
 
 
 def _cut(handler: web.RequestHandler) -> None:
-    """End a connection, whether or not its answer was read."""
+    """End a connection, whether or not its response was read."""
     if handler.transport is not None:
         handler.transport.abort()

@@ -1,7 +1,7 @@
-"""The inspector on NATS: a micro service, found and asked with any NATS tool.
+"""The inspector as a NATS micro service, usable with any NATS tool.
 
-It serves the users of the NATS account of the log, and no others. Each endpoint
-has the subject ``foldmq.inspect.<node>.<endpoint>``; requests and answers are JSON objects.
+It serves only users of the NATS account of the log. Each endpoint has the subject
+``foldmq.inspect.<node>.<endpoint>``; requests and replies are JSON objects.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import nats.micro
 import orjson
 import structlog
 
-from actors.inspection.requests import Refused, TooLarge
-from actors.tracing.tracer import Tracer
+from actors.inspection import Refused, TooLarge
+from actors.tracing import Tracer
 from cli.live import SERVICE, SUBJECTS
 
 if TYPE_CHECKING:
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from nats.micro.request import Request
     from nats.micro.service import Service
 
-    from actors.inspection.broker_inspection import BrokerInspection
+    from actors.inspection import BrokerInspection
 
 _LARGEST_REQUEST = 512 * 1024
 _HEADER_BYTES = 4096
 _STOP_SECONDS = 2.0
 _MOST_ASKING = 256
-"""Questions that are answered at the same time."""
+"""Maximum number of concurrent requests."""
 _MOST_PUBLISHING = 64
 _MOST_PENDING = 1024 * 1024
-"""Bytes that may wait for NATS to take them."""
+"""Maximum number of bytes buffered for NATS."""
 _SEMANTIC = re.compile(r"\d+\.\d+\.\d+([-+].*)?")
 
 _log = structlog.get_logger("foldmq")
@@ -45,19 +45,19 @@ _log = structlog.get_logger("foldmq")
 async def serve_inspector(
     stack: contextlib.AsyncExitStack, client: Client, inspection: BrokerInspection
 ) -> None:
-    """Answer questions about a broker from now on, until ``stack`` ends."""
+    """Serve the inspector of a broker until ``stack`` closes."""
     node, software = inspection.node.options.node, inspection.node.software
     version = software if _SEMANTIC.fullmatch(software) else "0.0.0"
     service: Service = await nats.micro.add_service(
         client,
         name=SERVICE,
         version=version,
-        description="An MQTT broker: its actors, sessions, messages, and what can be done to them",
+        description="An MQTT broker: inspect and manage its actors, sessions and retained messages",
         metadata={"node": node},
     )
 
     async def stop() -> None:
-        # When NATS is gone already, so is the service.
+        # Without the connection to NATS the service is gone already.
         with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
             await asyncio.wait_for(service.stop(), _STOP_SECONDS)
 
@@ -75,14 +75,14 @@ async def serve_inspector(
 
 
 class TracePublisher:
-    """Publishes lines of traces in order; what NATS does not take in time is lost."""
+    """Publishes lines of traces in order; lines that NATS does not accept in time are lost."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._tasks: set[asyncio.Task[None]] = set()
 
     def publish(self, subject: str, data: bytes) -> None:
-        """Publish soon, unless too much waits already: the log goes over the same connection."""
+        """Publish, unless too much is buffered: the log uses the same connection."""
         if len(self._tasks) >= _MOST_PUBLISHING or self._client.pending_data_size > _MOST_PENDING:
             return
         task = asyncio.get_running_loop().create_task(self._publish(subject, data))
@@ -95,7 +95,7 @@ class TracePublisher:
 
 
 class _Desk:
-    """Answers the questions that come over NATS, a bounded number of them at the same time."""
+    """Serves requests over NATS, a limited number of them at the same time."""
 
     def __init__(self, inspection: BrokerInspection, client: Client) -> None:
         self._inspection = inspection
@@ -103,11 +103,11 @@ class _Desk:
         self._open: set[asyncio.Task[None]] = set()
 
     def handler(self, endpoint: str) -> Callable[[Request], Coroutine[Any, Any, None]]:
-        """Return what takes the requests of an endpoint: none waits for the one before."""
+        """Return the handler of an endpoint; requests run concurrently."""
 
         async def handle(request: Request) -> None:
             if len(self._open) >= _MOST_ASKING:
-                await self._respond(request, *_refusal("busy: ask again in a moment", 503))
+                await self._respond(request, *_refusal("busy: try again in a moment", 503))
                 return
             task = asyncio.get_running_loop().create_task(self._attend(endpoint, request))
             self._open.add(task)
@@ -123,17 +123,17 @@ class _Desk:
         except Refused as refused:
             found = _refusal(str(refused), 400)
         except Exception as error:  # noqa: BLE001 - the caller and the log get it
-            _log.error("question cannot be answered", endpoint=endpoint, exc_info=error)
-            found = _refusal(f"cannot be answered: {type(error).__name__}", 500)
+            _log.error("request failed", endpoint=endpoint, exc_info=error)
+            found = _refusal(f"request failed: {type(error).__name__}", 500)
         else:
             found = orjson.dumps(answer), None
             if len(found[0]) > self._client.max_payload - _HEADER_BYTES:
-                why = f"the answer takes {len(found[0])} bytes, more than NATS does"
-                found = _refusal(f"{why}: ask for less at once", 413, too_large=True)
+                why = f"the reply has {len(found[0])} bytes, more than NATS allows"
+                found = _refusal(f"{why}: request less at once", 413, too_large=True)
         await self._respond(request, *found)
 
     async def _respond(self, request: Request, data: bytes, headers: dict[str, str] | None) -> None:
-        # The caller asks again when the connection is back, or wants no answer.
+        # The caller retries when the connection is back, or expects no reply.
         with contextlib.suppress(nats.errors.Error, OSError, ValueError):
             await request.respond(data, headers)
 
@@ -148,11 +148,11 @@ def _refusal(why: str, code: int, **more: bool) -> tuple[bytes, dict[str, str] |
 
 def _read(data: bytes) -> dict[str, Any]:
     if len(data) > _LARGEST_REQUEST:
-        raise Refused(f"a request has at most {_LARGEST_REQUEST} bytes")
+        raise Refused(f"a request may have at most {_LARGEST_REQUEST} bytes")
     try:
         request = orjson.loads(data or b"{}")
     except ValueError:
-        raise Refused("a request is a JSON object") from None
+        raise Refused("a request must be a JSON object") from None
     if not isinstance(request, dict):
-        raise Refused("a request is a JSON object")
+        raise Refused("a request must be a JSON object")
     return request

@@ -1,4 +1,4 @@
-"""The broker's status in the text format that Prometheus reads."""
+"""The broker's status in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from cli.monitoring.metrics import METRICS, Meter, Status
+from actors.inspection import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+    from eventstore import metrics
+    from eventstore.metrics import Status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def families(status: Status) -> Iterator[Metric]:
-    """Yield the metrics of a status, one by one; what is not known yet is left out."""
-    for meter in METRICS:
-        reading = meter.read(status)
+    """Yield the metrics of a status one by one, without those that are unknown yet."""
+    for metric in METRICS:
+        reading = metric.reading(status)
         if reading is not None:
-            yield _family(meter, reading)
+            yield _family(metric, reading)
 
 
 def process_families() -> list[Metric]:
-    """Return the usual metrics of a process: memory, processor time, open files.
+    """Return the standard metrics of a process: memory, processor time, open files.
 
-    Reads files, and lists all open ones: not for the event loop.
+    Reads files and lists all open ones: not for the event loop.
     """
     return list(ProcessCollector(registry=None).collect())
 
@@ -44,7 +47,7 @@ def text(family: Metric) -> bytes:
 
 
 class _Alone(Collector):
-    """What prometheus_client takes for a registry: one metric."""
+    """A registry for prometheus_client with one metric."""
 
     def __init__(self, family: Metric) -> None:
         self._family = family
@@ -54,21 +57,21 @@ class _Alone(Collector):
         return (self._family,)
 
 
-def _family(meter: Meter, reading: Any) -> Metric:
-    if meter.kind == "histogram":
+def _family(metric: metrics.Metric, reading: Any) -> Metric:
+    if metric.kind == "histogram":
         return HistogramMetricFamily(
-            meter.name, meter.help, buckets=_buckets(reading), sum_value=reading["sum"]
+            metric.name, metric.help, buckets=_buckets(reading), sum_value=reading["sum"]
         )
-    make = CounterMetricFamily if meter.kind == "counter" else GaugeMetricFamily
-    if not meter.labels:
-        return make(meter.name, meter.help, value=reading)
-    family = make(meter.name, meter.help, labels=meter.labels)
+    make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    if not metric.labels:
+        return make(metric.name, metric.help, value=reading)
+    family = make(metric.name, metric.help, labels=metric.labels)
     for values, number in reading.items():
         family.add_metric(values, number)
     return family
 
 
 def _buckets(histogram: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """Return upper bounds and how many values were not above them."""
+    """Return upper bounds with the number of values up to each."""
     bounds = [*(repr(float(bound)) for bound in histogram["bounds"]), "+Inf"]
     return list(zip(bounds, accumulate(histogram["counts"]), strict=True))

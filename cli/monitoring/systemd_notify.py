@@ -1,7 +1,7 @@
-"""What ``foldmq serve`` tells the service manager: systemd's notification protocol.
+"""The notification protocol of systemd, for ``foldmq serve``.
 
-A service that systemd starts with ``Type=notify`` finds a datagram socket in ``NOTIFY_SOCKET`` and
-writes lines of ``NAME=value`` to it. Without such a socket nothing is done.
+A service with ``Type=notify`` finds a datagram socket in ``NOTIFY_SOCKET`` and writes lines of
+``NAME=value`` to it. Without such a socket nothing is done.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 _SOCKET, _WATCHDOG, _WATCHED = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
 _PINGS = 3
-"""Signs of life in the time after which systemd believes a service to be dead."""
+"""Number of watchdog messages within systemd's timeout."""
 _STATUS_EVERY = 5.0
-"""Seconds between looks whether the status has changed, where no watchdog asks for fewer."""
+"""Seconds between checks of the status, unless the watchdog needs shorter ones."""
 _LONGEST_START = 60
-"""Seconds that a start may take, counted from each word of progress."""
+"""Seconds that a start may take after each report of progress."""
 _LONGEST_STATUS = 500
 
 
 class Notifier:
-    """Tells the service manager how the broker is; does nothing when there is none.
+    """Reports the state of the broker to the service manager, if there is one.
 
-    Takes what it needs out of the environment: processes that the broker starts are not to speak
-    in its name. All is said within :meth:`telling`.
+    Removes its variables from the environment: child processes must not report in its name. All
+    reports are sent within :meth:`telling`.
     """
 
     def __init__(self, environment: MutableMapping[str, str] | None = None) -> None:
-        """Read ``environment``, by default that of the process."""
+        """Read ``environment``; by default, that of the process."""
         variables = os.environ if environment is None else environment
         self._address = variables.pop(_SOCKET, "")
         watched = variables.pop(_WATCHED, "")
@@ -47,22 +47,22 @@ class Notifier:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
             self._socket.setblocking(False)
         if self._address.startswith("@"):
-            # An abstract address: it has a name and no file.
+            # An abstract address: a name without a file.
             self._address = "\0" + self._address[1:]
         mine = not watched or watched == str(os.getpid())
         self.watchdog = int(limit) / 1e6 if limit.isdecimal() and mine else 0.0
-        """Seconds without a sign of life after which the service manager steps in; 0: never."""
+        """Seconds without a watchdog message before the service manager acts; 0: never."""
         self._status = ""
         self._describe: Callable[[], str] | None = None
-        """What tells the status; None until the broker serves."""
+        """Returns the status; None until the broker serves."""
         self._timer: asyncio.TimerHandle | None = None
 
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:
-        """Send signs of life from the running event loop.
+        """Send watchdog messages from the event loop.
 
-        A loop that does not turn gives none: that is what the watchdog is for. The error that
-        ends the context is told as the reason of the end.
+        A blocked event loop sends none, which triggers the watchdog. An error that ends the context
+        is reported as the reason.
         """
         if self._socket is None:
             yield
@@ -81,16 +81,16 @@ class Notifier:
             self._socket = None
 
     def starting(self, what: str) -> None:
-        """Report the progress of the start, and that it may take another minute."""
+        """Report the progress of the start and extend its timeout by a minute."""
         self._tell(f"EXTEND_TIMEOUT_USEC={_LONGEST_START * 1_000_000}", _status(what))
 
     def ready(self, describe: Callable[[], str]) -> None:
-        """Report that clients are served, and from now on what ``describe`` returns."""
+        """Report that clients are served, and from now on the status from ``describe``."""
         self._describe = describe
         self._tell("READY=1", *self._news())
 
     def reloading(self) -> None:
-        """Report that the settings are being reloaded; :meth:`reloaded` must follow."""
+        """Report that the settings are being reloaded; call :meth:`reloaded` afterwards."""
         microseconds = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._tell("RELOADING=1", f"MONOTONIC_USEC={microseconds}")
 
@@ -115,7 +115,7 @@ class Notifier:
         return min(self.watchdog / _PINGS, _STATUS_EVERY) if self.watchdog else _STATUS_EVERY
 
     def _news(self) -> list[str]:
-        """Return the line of the status if it is another one than the last."""
+        """Return the status line if it has changed."""
         status = _status(self._describe()) if self._describe is not None else ""
         if not status or status == self._status:
             return []
@@ -128,7 +128,7 @@ class Notifier:
         try:
             self._socket.sendto("\n".join(lines).encode(), self._address)
         except OSError:
-            # A manager that does not listen, or not now, must not disturb the service.
+            # A service manager that does not listen must not disturb the service.
             return
 
 

@@ -1,4 +1,4 @@
-"""Changes of a running broker: confirmed first, done in portions, reported at the end."""
+"""Changes to a running broker: confirmed first, requested in portions, reported at the end."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from eventstore.errors import UsageError
 from eventstore.format import format_position
 
 PORTION = 500
-"""Names in one request."""
+"""Maximum number of names in one request."""
 _PORTION_BYTES = 256 * 1024
 _LISTED = 20
 _REASON = 400
@@ -25,26 +25,26 @@ _REASON = 400
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How a change is to be made."""
+    """How to make a change."""
 
     yes: bool
-    """Do not ask."""
+    """Do not ask for confirmation."""
     dry_run: bool
-    """Show only what would be done."""
+    """Only show what would be done."""
 
 
 @dataclass(slots=True)
 class Done:
-    """What became of a change."""
+    """The result of a change."""
 
     done: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    """What was not, and why."""
+    """What failed, and why."""
     position: int | None = None
-    """Where the last of it stands in the log."""
+    """Position of the last change in the log."""
 
     def take(self, answer: dict[str, Any]) -> None:
-        """Add what the broker says of a portion."""
+        """Add the broker's reply to a portion."""
         self.done += answer["done"]
         self.refused += [
             f"{text.name(name)}: {text.escaped(why, _REASON)}" for name, why in answer["refused"]
@@ -54,7 +54,7 @@ class Done:
 
 
 def by() -> str:
-    """Return who asks, for the event in the log: the user of this process at this machine."""
+    """Return the operator for the event in the log: the user of this process at this machine."""
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -63,10 +63,10 @@ def by() -> str:
 
 
 async def confirmed(lines: Sequence[str], what: str, manner: Manner) -> bool:
-    """Show what would be done, and ask unless it is to be done anyway.
+    """Show what would be done, and ask for confirmation if required.
 
-    ``lines`` name all that is concerned; a dry run prints them all and ``what`` would be done, and
-    is not confirmed. Raises UsageError when nobody can be asked, typer.Exit when the answer is no.
+    ``lines`` name everything affected; a dry run prints them all and what ``what`` would do,
+    without confirmation. Raises UsageError without a terminal, typer.Exit if the answer is no.
     """
     if manner.dry_run:
         for line in lines:
@@ -77,7 +77,7 @@ async def confirmed(lines: Sequence[str], what: str, manner: Manner) -> bool:
     if manner.yes:
         return True
     if not sys.stdin.isatty():
-        raise UsageError(f"there is no terminal to ask on: give --yes to {what}")
+        raise UsageError(f"no terminal to ask for confirmation: give --yes to {what}")
     for line in lines[:_LISTED]:
         sys.stderr.write(line + "\n")
     if len(lines) > _LISTED:
@@ -91,7 +91,7 @@ async def confirmed(lines: Sequence[str], what: str, manner: Manner) -> bool:
 
 
 async def _line_typed() -> str:
-    """Return what is typed on the terminal; the connection to the broker is looked after."""
+    """Return a line typed on the terminal, while the connection to the broker is served."""
     loop = asyncio.get_running_loop()
     typed = asyncio.Event()
     loop.add_reader(sys.stdin, typed.set)
@@ -103,19 +103,19 @@ async def _line_typed() -> str:
 
 
 async def change(broker: LiveBroker, what: str, done: Done, /, **request: Any) -> None:
-    """Ask the broker to change something; ``done`` is called with its answers.
+    """Request a change; ``done`` is called with the replies.
 
-    Raises Refused, NoLiveBroker, and NoAnswer when nobody can tell whether it is done.
+    Raises Refused, NoLiveBroker, and NoAnswer if the result is unknown.
     """
     try:
         answer = await broker.ask("change", do=what, by=by(), **request)
     except NoAnswer as error:
-        raise NoAnswer(f"{error}; what was asked for may still be done") from None
+        raise NoAnswer(f"{error}; the change may still be made") from None
     done.take(answer)
 
 
 def portions(names: Iterable[str]) -> Iterable[list[str]]:
-    """Yield names in lists that fit into a request."""
+    """Yield lists of names that fit into a request."""
     portion: list[str] = []
     size = 0
     for name in names:
@@ -130,7 +130,7 @@ def portions(names: Iterable[str]) -> Iterable[list[str]]:
 
 
 def tell(done: Done, verb: str, noun: str, manner: Manner) -> None:
-    """Print what was done and what was refused; raise typer.Exit if anything was refused."""
+    """Print the result; raise typer.Exit if anything was refused."""
     if not manner.dry_run and (done.done or not done.refused):
         recorded = ""
         if done.position is not None and done.done:

@@ -12,17 +12,17 @@ from cli.operator.bulk_change import Done, Manner, change, confirmed, tell
 
 
 def kick(flags: SourceFlags, clients: list[str], manner: Manner) -> None:
-    """Close the connections of clients; raises typer.Exit when some were not connected."""
+    """Close the connections of clients; raises typer.Exit if some were not connected."""
     asyncio.run(_kick(flags, clients, manner))
 
 
 def kick_actor(flags: SourceFlags, which: str, manner: Manner) -> None:
-    """Close the connection that is an actor, or whose session is one, or that of a client."""
+    """Close the connection with an actor ID, of a session's actor ID, or of a client."""
     asyncio.run(_kick_actor(flags, which, manner))
 
 
 def restart(flags: SourceFlags, which: str, manner: Manner) -> None:
-    """Replace an actor, or the session of a client; raises Refused when it cannot be."""
+    """Replace an actor, or the session of a client; raises Refused if that is impossible."""
     asyncio.run(_restart(flags, which, manner))
 
 
@@ -62,7 +62,7 @@ async def _kick_actor(flags: SourceFlags, which: str, manner: Manner) -> None:
             tell(done, "kicked", "client", manner)
             return
         if found is not None and found["actor"]["type"] != "session":
-            raise Refused(f"{which} is no session and no connection: there is nothing to kick")
+            raise Refused(f"{which} is neither a session nor a connection")
     await _kick(flags, [client], manner)
 
 
@@ -82,14 +82,13 @@ async def _restart(flags: SourceFlags, which: str, manner: Manner) -> None:
 
 
 async def _actor(broker: LiveBroker, which: str) -> dict[str, Any]:
-    """Return the actor of that id, or the session of that client; raises Refused."""
+    """Return the actor with this ID, or the session of this client; raises Refused."""
     found = await find_actor(broker, which)
     if found is None:
         session = await ask_session(broker, which, most=0)
         if session["actor"] is None:
             raise Refused(
-                f"the session of {text.name(which)} is offline and has no actor: there is nothing "
-                "to restart"
+                f"the session of {text.name(which)} is offline and has no actor to restart"
             )
         found = await broker.ask("actor", id=session["actor"], most=1)
     row: dict[str, Any] = found["actor"]
@@ -97,7 +96,7 @@ async def _actor(broker: LiveBroker, which: str) -> dict[str, Any]:
 
 
 async def _try(broker: LiveBroker, done: Done, what: str, /, **request: Any) -> None:
-    """Request one change; a refusal is reported with the others."""
+    """Request one change and record a refusal in the result."""
     try:
         await change(broker, what, done, **request)
     except Refused as error:
@@ -105,7 +104,7 @@ async def _try(broker: LiveBroker, done: Done, what: str, /, **request: Any) -> 
 
 
 def _connected(found: dict[str, Any]) -> str:
-    """Return the address a client is connected from; raise Refused if it is not connected."""
+    """Return the address of a client; raises Refused if it is not connected."""
     connection = found["connection"]
     if connection is None:
         raise Refused(f"{text.name(found['client'])} is not connected")

@@ -1,4 +1,4 @@
-"""The commands that look into a running broker: actors, sessions, retained, subscriptions."""
+"""The commands for a running broker: actors, sessions, retained, subscriptions, top."""
 
 from typing import Annotated
 
@@ -8,24 +8,31 @@ from cli.logsource import SourceFlags, with_broker_flags
 
 _Match = Annotated[
     str | None,
-    typer.Option("--match", metavar="GLOB", help="Names like this: 'pump-*', '?', '[ab]'."),
+    typer.Option(
+        "--match", metavar="GLOB", help="Only names that match a pattern: 'pump-*', '?', '[ab]'."
+    ),
 ]
 _Sort = Annotated[
-    str | None, typer.Option("--sort", metavar="KEY", help="Order; numbers from the highest on.")
+    str | None,
+    typer.Option("--sort", metavar="KEY", help="Sort key; numbers sort from highest to lowest."),
 ]
-_Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Print at most N.")]
+_Limit = Annotated[
+    int | None, typer.Option("--limit", metavar="N", min=1, help="Print at most N rows.")
+]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_JsonLines = Annotated[bool, typer.Option("--json", help="Print a JSON object for each.")]
+_JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per row.")]
 _Full = Annotated[
-    bool, typer.Option("--full", help="All of the lists, however long. [default: their beginning]")
+    bool, typer.Option("--full", help="Print complete lists. [default: the first items]")
 ]
-_Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask first.")]
+_Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 _DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be done; nothing is changed.")
+    bool, typer.Option("--dry-run", help="Show what would be done without changing anything.")
 ]
 _Age = Annotated[
     str | None,
-    typer.Option("--older-than", metavar="TIME", help="Offline for longer: 90s, 12h, 30d."),
+    typer.Option(
+        "--older-than", metavar="TIME", help="Only sessions offline for longer: 90s, 12h, 30d."
+    ),
 ]
 
 actors_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
@@ -35,14 +42,14 @@ retained_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_comp
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
-    app.add_typer(actors_app, name="actors", help="Look into the actors of a running broker.")
-    app.add_typer(sessions_app, name="sessions", help="List, show, end and remove sessions.")
-    app.add_typer(retained_app, name="retained", help="List, get and remove retained messages.")
+    app.add_typer(actors_app, name="actors", help="Inspect the actors of a running broker.")
+    app.add_typer(sessions_app, name="sessions", help="List, show, disconnect and remove sessions.")
+    app.add_typer(retained_app, name="retained", help="List, print and remove retained messages.")
     app.command("subscriptions")(_subscriptions)
     app.command("top")(_top)
 
 
-# The packages that ask the broker are not loaded for the other commands.
+# Other commands do not load the packages that query the broker.
 
 
 @actors_app.command("ls")
@@ -52,7 +59,9 @@ def _actors_ls(
     kind: Annotated[
         str | None,
         typer.Option(
-            "--type", metavar="TYPE", help="broker, inspector, session, connection or subscription."
+            "--type",
+            metavar="TYPE",
+            help="Only this type: broker, inspector, session, connection or subscription.",
         ),
     ] = None,
     match: _Match = None,
@@ -61,12 +70,12 @@ def _actors_ls(
         typer.Option(
             "--state",
             metavar="STATE",
-            help="Sessions: connected, offline, loading, rebuilding; connections: connecting, "
-            "open, paused, closing; others: running.",
+            help="Only this state. Sessions: connected, offline, loading, rebuilding; "
+            "connections: connecting, open, paused, closing; others: running.",
         ),
     ] = None,
     client: Annotated[
-        str | None, typer.Option("--client", metavar="ID", help="What works for this client.")
+        str | None, typer.Option("--client", metavar="ID", help="Only actors of this client.")
     ] = None,
     sort: _Sort = None,
     limit: _Limit = None,
@@ -74,7 +83,7 @@ def _actors_ls(
 ) -> None:
     """List the actors.
 
-    Sorted by busy, recent, handled, mailbox, high_water, last_active, id, name, state or type.
+    Sort keys: busy, recent, handled, mailbox, high_water, last_active, id, name, state, type.
     """
     from cli.inspection import actor_list
 
@@ -88,11 +97,13 @@ def _actors_tree(
     source: SourceFlags,
     children: Annotated[
         int,
-        typer.Option("--children", metavar="N", min=1, help="How many are shown below each."),
+        typer.Option(
+            "--children", metavar="N", min=1, help="Maximum number of children shown of each actor."
+        ),
     ] = 20,
     as_json: _Json = False,
 ) -> None:
-    """Show the tree of supervision."""
+    """Show the supervision tree."""
     from cli.inspection import actor_tree
 
     actor_tree.run(source, children, as_json=as_json)
@@ -103,14 +114,17 @@ def _actors_tree(
 def _actors_show(
     source: SourceFlags,
     which: Annotated[
-        str, typer.Argument(metavar="ID", help="Actor, as session:17, or client: its session.")
+        str,
+        typer.Argument(
+            metavar="ID", help="Actor ID, such as session:17, or client ID of a session."
+        ),
     ],
     full: _Full = False,
     as_json: _Json = False,
 ) -> None:
-    """Show all of an actor.
+    """Show an actor in full.
 
-    State, subscriptions, what is in flight and queued, will, connection and its traffic.
+    Its state, subscriptions, deliveries in flight and queued, will, connection and traffic.
     """
     from cli.inspection import actor_page
 
@@ -122,31 +136,37 @@ def _actors_show(
 def _actors_tail(
     source: SourceFlags,
     which: Annotated[
-        str | None, typer.Argument(metavar="ID", help="Actor, such as session:17.")
+        str | None, typer.Argument(metavar="ID", help="Actor ID, such as session:17.")
     ] = None,
     client: Annotated[
         str | None,
-        typer.Option("--client", metavar="ID", help="All that works for a client, also later."),
+        typer.Option("--client", metavar="ID", help="All actors of a client, also future ones."),
     ] = None,
     topic: Annotated[
         str | None,
-        typer.Option("--topic", metavar="FILTER", help="Messages on such topics, and their way."),
+        typer.Option(
+            "--topic", metavar="FILTER", help="Messages on matching topics and their deliveries."
+        ),
     ] = None,
     rate: Annotated[
         int | None,
         typer.Option(
-            "--rate", metavar="N", min=1, max=5000, help="Lines a second at most. [default: 500]"
+            "--rate",
+            metavar="N",
+            min=1,
+            max=5000,
+            help="Maximum number of lines per second. [default: 500]",
         ),
     ] = None,
     count: Annotated[
-        int | None, typer.Option("-n", metavar="COUNT", min=1, help="End after COUNT lines.")
+        int | None, typer.Option("-n", metavar="COUNT", min=1, help="Exit after COUNT lines.")
     ] = None,
     as_json: _JsonLines = False,
 ) -> None:
-    """Watch what happens: messages, packets and events, live.
+    """Show a live trace of messages, packets and events.
 
-    What an actor gets, sends and appends to the log; all of a client's actors, whether it is
-    connected or not yet; or what becomes of the messages on some topics.
+    Traces what an actor receives, sends and writes to the log; all actors of a client, even if it
+    is not connected yet; or the deliveries of messages on matching topics.
     """
     from cli.inspection import tail
 
@@ -158,14 +178,15 @@ def _actors_tail(
 def _actors_kick(
     source: SourceFlags,
     which: Annotated[
-        str, typer.Argument(metavar="ID", help="Client, or its session or connection.")
+        str,
+        typer.Argument(metavar="ID", help="Client ID, or actor ID of its session or connection."),
     ],
     yes: _Yes = False,
     dry_run: _DryRun = False,
 ) -> None:
     """Disconnect a client.
 
-    Its session stays if it is persistent; its will is published.
+    A persistent session is kept. The will is published.
     """
     from cli.operator import bulk_change, kick
 
@@ -177,12 +198,15 @@ def _actors_kick(
 def _actors_restart(
     source: SourceFlags,
     which: Annotated[
-        str, typer.Argument(metavar="ID", help="Actor, as session:17, or client: its session.")
+        str,
+        typer.Argument(
+            metavar="ID", help="Actor ID, such as session:17, or client ID of a session."
+        ),
     ],
     yes: _Yes = False,
     dry_run: _DryRun = False,
 ) -> None:
-    """Replace an actor as if it had failed.
+    """Restart an actor as after a failure.
 
     The state of a session is rebuilt from the log; its client is disconnected.
     """
@@ -197,7 +221,12 @@ def _sessions_ls(
     source: SourceFlags,
     match: _Match = None,
     connected: Annotated[
-        bool | None, typer.Option("--connected/--offline", help="Only these.", show_default=False)
+        bool | None,
+        typer.Option(
+            "--connected/--offline",
+            help="Only connected or only offline sessions.",
+            show_default=False,
+        ),
     ] = None,
     older_than: _Age = None,
     sort: _Sort = None,
@@ -206,7 +235,7 @@ def _sessions_ls(
 ) -> None:
     """List the sessions.
 
-    Sorted by queued, queued_bytes, inflight, subscriptions, offline or client.
+    Sort keys: queued, queued_bytes, inflight, subscriptions, offline, client.
     """
     from cli.inspection import session_list
 
@@ -217,13 +246,13 @@ def _sessions_ls(
 @with_broker_flags
 def _sessions_show(
     source: SourceFlags,
-    client: Annotated[str, typer.Argument(metavar="ID", help="Client id.")],
+    client: Annotated[str, typer.Argument(metavar="ID", help="Client ID.")],
     full: _Full = False,
     as_json: _Json = False,
 ) -> None:
-    """Show all of a session.
+    """Show a session in full.
 
-    Subscriptions, what is in flight and queued, will, connection and its traffic.
+    Its subscriptions, deliveries in flight and queued, will, connection and traffic.
     """
     from cli.inspection import actor_page
 
@@ -234,13 +263,13 @@ def _sessions_show(
 @with_broker_flags
 def _sessions_kick(
     source: SourceFlags,
-    clients: Annotated[list[str], typer.Argument(metavar="ID...", help="Client ids.")],
+    clients: Annotated[list[str], typer.Argument(metavar="ID...", help="Client IDs.")],
     yes: _Yes = False,
     dry_run: _DryRun = False,
 ) -> None:
     """Disconnect clients.
 
-    Their sessions stay if they are persistent; their wills are published.
+    Persistent sessions are kept. Wills are published.
     """
     from cli.operator import bulk_change, kick
 
@@ -251,13 +280,13 @@ def _sessions_kick(
 @with_broker_flags
 def _sessions_rm(
     source: SourceFlags,
-    clients: Annotated[list[str], typer.Argument(metavar="ID...", help="Client ids.")],
+    clients: Annotated[list[str], typer.Argument(metavar="ID...", help="Client IDs.")],
     yes: _Yes = False,
     dry_run: _DryRun = False,
 ) -> None:
-    """Remove sessions with all they hold.
+    """Remove sessions with their subscriptions and queues.
 
-    Clients that are connected are disconnected.
+    Connected clients are disconnected.
     """
     from cli.operator import bulk_change, remove
 
@@ -273,9 +302,10 @@ def _sessions_purge(
     yes: _Yes = False,
     dry_run: _DryRun = False,
 ) -> None:
-    """Remove sessions that are offline.
+    """Remove offline sessions.
 
-    By age, by name or by both: one must be given. Sessions that come back meanwhile stay.
+    Select them by --older-than, by --match, or by both. Sessions whose clients connect meanwhile
+    are kept.
     """
     from cli.operator import bulk_change, remove
 
@@ -287,7 +317,7 @@ def _sessions_purge(
 def _retained_ls(
     source: SourceFlags,
     topic_filter: Annotated[
-        str, typer.Argument(metavar="FILTER", help="Topic filter.", show_default=True)
+        str, typer.Argument(metavar="FILTER", help="Only matching topics.", show_default=True)
     ] = "#",
     limit: _Limit = None,
     as_json: _JsonLines = False,
@@ -304,13 +334,13 @@ def _retained_get(
     source: SourceFlags,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic.")],
     no_newline: Annotated[
-        bool, typer.Option("-N", "--no-newline", help="Nothing behind the payload.")
+        bool, typer.Option("-N", "--no-newline", help="Do not print a newline after the payload.")
     ] = False,
     as_json: _Json = False,
 ) -> None:
-    """Write the payload of a retained message to stdout.
+    """Print the payload of a retained message.
 
-    As it is, and a newline; on a terminal control characters are escaped.
+    Unchanged, with a newline; on a terminal control characters are escaped.
     """
     from cli.inspection import retained
 
@@ -321,7 +351,7 @@ def _retained_get(
 @with_broker_flags
 def _retained_rm(
     source: SourceFlags,
-    topic_filter: Annotated[str, typer.Argument(metavar="FILTER", help="Topic or filter.")],
+    topic_filter: Annotated[str, typer.Argument(metavar="FILTER", help="Topic or topic filter.")],
     yes: _Yes = False,
     dry_run: _DryRun = False,
 ) -> None:
@@ -334,10 +364,15 @@ def _retained_rm(
 @with_broker_flags
 def _subscriptions(
     source: SourceFlags,
-    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="A topic, no filter.")],
+    topic: Annotated[
+        str, typer.Option("--topic", metavar="TOPIC", help="Topic, without wildcards.")
+    ],
     as_json: _Json = False,
 ) -> None:
-    """Show which clients would get a message on a topic, and why."""
+    """Show the receivers of a message on a topic.
+
+    Prints each matching subscription and what would happen to a message.
+    """
     from cli.inspection import receivers
 
     receivers.run(source, topic, as_json=as_json)
@@ -348,24 +383,27 @@ def _top(
     source: SourceFlags,
     interval: Annotated[
         float,
-        typer.Option("--interval", metavar="SECONDS", min=0.5, max=3600, help="Between two polls."),
+        typer.Option(
+            "--interval", metavar="SECONDS", min=0.5, max=3600, help="Interval between polls."
+        ),
     ] = 2.0,
     sort: Annotated[
         str,
         typer.Option(
             "--sort",
             metavar="KEY",
-            help="Actors by recent, busy, handled, mailbox, high_water or last_active.",
+            help="Sort key of actors: recent, busy, handled, mailbox, high_water or last_active.",
         ),
     ] = "recent",
     once: Annotated[
-        bool, typer.Option("--once", help="Print one frame, made of two polls, and end.")
+        bool, typer.Option("--once", help="Print one frame, from two polls, and exit.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --once: print JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON (with --once).")] = False,
 ) -> None:
-    """Watch a running broker: rates, latencies, busiest actors and topics, what waits.
+    """Monitor a running broker.
 
-    Keys are shown at the bottom; '?' explains them and the figures.
+    Shows rates, latencies, queues, and the busiest actors and topics. The bottom line shows the
+    keys; '?' explains keys and figures.
     """
     from cli.top import top_command
 

@@ -14,19 +14,19 @@ from eventstore.errors import UsageError
 
 
 def remove(flags: SourceFlags, clients: list[str], manner: Manner) -> None:
-    """Remove the sessions of clients; raises typer.Exit when there are none of some."""
+    """Remove the sessions of clients; raises typer.Exit if some do not exist."""
     asyncio.run(_remove(flags, clients, manner))
 
 
 def purge(flags: SourceFlags, older_than: str | None, match: str | None, manner: Manner) -> None:
-    """Remove sessions that are offline; raises UsageError when all of them would be chosen."""
+    """Remove offline sessions; raises UsageError without a selection."""
     if older_than is None and match is None:
-        raise UsageError("give --older-than or --match: which sessions?")
+        raise UsageError("give --older-than or --match to select sessions")
     asyncio.run(_purge(flags, selection(match, False, older_than), manner))
 
 
 def clear(flags: SourceFlags, topic_filter: str, manner: Manner) -> None:
-    """Remove the retained messages that a filter matches; raises UsageError for a bad filter."""
+    """Remove the matching retained messages; raises UsageError for an invalid filter."""
     check_filter(topic_filter)
     asyncio.run(_clear(flags, topic_filter, manner))
 
@@ -57,10 +57,10 @@ async def _purge(flags: SourceFlags, wanted: dict[str, Any], manner: Manner) -> 
         if flags.verbose:
             say_where(broker)
         rows, _ = await gather(broker, "sessions", None, **wanted)
-        # In this order, so that no session of a portion was seen offline long before the others.
+        # In this order, the sessions of a portion were seen offline at about the same time.
         rows.sort(key=lambda row: row["closed_ms"])
         if not rows:
-            sys.stdout.write("no offline session matches\n")
+            sys.stdout.write("no matching offline session\n")
             return
         done = Done()
         by_name = sorted(rows, key=lambda row: str(row["client"]))
@@ -70,7 +70,7 @@ async def _purge(flags: SourceFlags, wanted: dict[str, Any], manner: Manner) -> 
 
 
 async def remove_offline(broker: LiveBroker, rows: list[dict[str, Any]], done: Done) -> None:
-    """Remove sessions unless they came back since they were listed, also if they left again."""
+    """Remove sessions unless their clients have connected since they were listed."""
     closed = {row["client"]: row["closed_ms"] for row in rows}
     for portion in portions(closed):
         before = max(closed[client] for client in portion)

@@ -1,4 +1,4 @@
-"""``foldmq serve``: builds the broker from its settings and runs it."""
+"""``foldmq serve``: builds the broker from the settings and runs it."""
 
 from typing import TYPE_CHECKING
 

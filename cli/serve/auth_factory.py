@@ -1,4 +1,4 @@
-"""Authentication and authorization, built from the settings."""
+"""Builds authentication and authorization from the settings."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
-from actors.authn.backends import backends
-from actors.authn.callout import Callout, CalloutOptions
-from actors.authn.chain import AuthenticatorChain
-from actors.authn.jwt_keys import load_keys
-from actors.authn.jwt_tokens import TokenOptions, Tokens
-from actors.authn.login_backoff import BackoffOptions, LoginBackoff
-from actors.authn.passwords import PasswordFile
-from actors.authz import rules_file
-from actors.authz.rules import Permissions
-from actors.connection.pseudonyms import KEY_SIZE, pseudonym
+from actors.authn import (
+    AuthenticatorChain,
+    BackoffOptions,
+    Callout,
+    CalloutOptions,
+    LoginBackoff,
+    PasswordFile,
+    TokenOptions,
+    Tokens,
+    load_keys,
+    make_backends,
+)
+from actors.authz import Permissions, rules_file
+from actors.connection import KEY_SIZE, pseudonym
 from actors.kernel import SystemClock
 from cli.settings import ConfigError
 from eventstore.datadir import DataDir
@@ -29,16 +33,16 @@ if TYPE_CHECKING:
 
 
 PSEUDONYM_KEY = "pseudonym.key"
-"""File of the data directory."""
+"""File in the data directory."""
 _CACHE_DENIED = 5.0
-"""Seconds for which a refusal from outside is cached: a client that is added soon gets in."""
+"""Seconds to cache a refusal of the auth callout, so that a newly added client can soon log in."""
 
 
 class Access:
-    """Makes what the settings ask for, again at each reload; the jail outlives them all."""
+    """Builds both from the settings, at the start and at each reload; login back-off is kept."""
 
     def __init__(self, settings: Settings, node: str, nats: ConnectionOptions | None) -> None:
-        """``nats`` says how to connect to where logins are asked about."""
+        """``nats`` is the NATS server of the auth callout."""
         self._node = node
         self._nats = nats
         self._backoff = LoginBackoff(backoff_options(settings), time.monotonic)
@@ -47,9 +51,9 @@ class Access:
     def authenticator(self, settings: Settings) -> AuthenticatorChain:
         """Return the authentication chain.
 
-        Raises PasswordFileError and TokenKeyError for files that are not right.
+        Raises PasswordFileError and TokenKeyError for invalid files.
         """
-        found = backends(
+        found = make_backends(
             passwords=PasswordFile.load(settings.password_file) if settings.password_file else None,
             tokens=_tokens(settings),
             callout=self._callout(settings),
@@ -65,7 +69,7 @@ class Access:
         return made
 
     def reloaded(self, settings: Settings) -> None:
-        """Apply new settings to the login lockout."""
+        """Apply new settings to the login back-off."""
         self._backoff.options = backoff_options(settings)
 
     def _callout(self, settings: Settings) -> Callout | None:
@@ -77,7 +81,7 @@ class Access:
             cache_denied=min(settings.auth_cache, _CACHE_DENIED),
             node=self._node,
         )
-        # A client that sees a reply subject could answer first: foldmq has an inbox of its own.
+        # A client that sees the reply subject could answer first: use a private inbox.
         named = dataclasses.replace(
             self._nats, name=f"foldmq-auth-{self._node}", inbox=f"{PRIVATE_PREFIX}inbox"
         )
@@ -85,13 +89,13 @@ class Access:
 
 
 def _claimed(settings: Settings) -> bool:
-    """Return whether clients claim their identity: no permission or bridge depends on it."""
+    """Return whether identities are unverified: no permission or bridge depends on them."""
     certified = any(own.tls_identity != "none" for own in settings.listeners())
     return settings.permissions is None and not settings.bridge_user_map and not certified
 
 
 def backoff_options(settings: Settings) -> BackoffOptions:
-    """Return what gets failed logins jailed."""
+    """Return the options of the login back-off."""
     return BackoffOptions(
         failures=settings.login_failures,
         address_failures=settings.login_failures_per_address,
@@ -114,23 +118,25 @@ def _tokens(settings: Settings) -> Tokens | None:
 
 
 def make_permissions(settings: Settings) -> Permissions:
-    """Return what the permission file allows; raises PermissionFileError for a bad one."""
+    """Return the rules of the permission file; raises PermissionFileError."""
     if settings.permissions is None:
         return Permissions()
     return rules_file.load(settings.permissions)
 
 
 def pseudonym_key(settings: Settings, datadir: DataDir) -> bytes:
-    """Return the key of pseudonyms, made at the first call; empty without pseudonyms."""
+    """Return the key of pseudonyms, created at the first call; empty without pseudonyms."""
     return datadir.secret(PSEUDONYM_KEY, KEY_SIZE) if settings.pseudonyms else b""
 
 
 def pseudonym_of(client_id: str, path: Path) -> str:
-    """Return what stands for a client id in the log of a data directory.
+    """Return the pseudonym of a client ID in the log of a data directory.
 
-    Raises ConfigError when there are no pseudonyms there, DataDirError for a damaged key.
+    Raises ConfigError if there are no pseudonyms, DataDirError for a damaged key.
     """
     datadir = DataDir(path)
     if not (datadir.path / PSEUDONYM_KEY).exists():
-        raise ConfigError(f"{datadir.path} has no {PSEUDONYM_KEY}: there are no pseudonyms there")
+        raise ConfigError(
+            f"{datadir.path} has no {PSEUDONYM_KEY}: its broker does not use pseudonyms"
+        )
     return pseudonym(client_id, datadir.secret(PSEUDONYM_KEY, KEY_SIZE))

@@ -1,4 +1,4 @@
-"""What ``foldmq serve`` says about itself: progress while it starts, the banner when it is up."""
+"""The start output of ``foldmq serve``: progress of the replay, then the banner."""
 
 import os
 import sys
@@ -16,21 +16,21 @@ from cli.web.auth import TOKEN_FILE
 
 log = structlog.get_logger("foldmq")
 
-PATIENCE = 1.0  # seconds without a word
+PATIENCE = 1.0  # seconds before the first output
 _LINE_EVERY = 0.2  # seconds between updates on a terminal
 _LOG_EVERY = 5.0  # seconds between log lines elsewhere
 
 
 class Progress:
-    """Tells how far the log is replayed when that takes longer than a second.
+    """Shows the progress of a replay that takes longer than a second.
 
-    On a terminal one line is updated in place; elsewhere a log line is written now and then.
+    On a terminal one line is updated in place; elsewhere log lines are written periodically.
     """
 
     def __init__(
         self, stream: TextIO | None = None, tell: Callable[[str], None] | None = None
     ) -> None:
-        """Write to ``stream``, by default stderr; ``tell`` is called with the same in words."""
+        """Write to ``stream``, by default stderr; ``tell`` gets the same as text."""
         self._stream = stream or sys.stderr
         self._tell = tell
         self._terminal = self._stream.isatty()
@@ -38,7 +38,7 @@ class Progress:
         self._shown = False
 
     def __call__(self, done: int, total: int) -> None:
-        """Show that ``done`` of ``total`` records are replayed."""
+        """Show how many of ``total`` records are replayed."""
         now = time.monotonic()
         if now < self._next:
             return
@@ -62,14 +62,14 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the banner tells besides the settings."""
+    """Facts for the banner besides the settings."""
 
     listening: Sequence[Endpoint]
     metrics: Address | None
     web: str | None
-    """Where the web page is; None: there is none."""
+    """URL of the web page, or None."""
     web_token: str
-    """What its address ends with to be let in; not for files."""
+    """Suffix of the URL with the token; not for files."""
     users: int
     data: str
     node: str
@@ -77,16 +77,16 @@ class Facts:
     promise: str
     durable: bool
     nats_clients: Address | None = None
-    """Where NATS clients connect to the embedded NATS; None: nowhere."""
+    """The address at which NATS clients connect to the embedded NATS server, or None."""
     nats_users: int = 0
     bridge: str | None = None
-    """The NATS that the bridge leads to; None: it is off or leads nowhere."""
+    """The NATS server of the bridge; None: no bridge."""
 
 
 def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> None:
-    """Print where the broker listens, which clients it admits, and what it promises.
+    """Print the listeners, the admitted clients and the durability guarantee.
 
-    Plain lines in the text format, one log line in the JSON format.
+    As plain lines in the text format, as one log line in the JSON format.
     """
     who = admitted(settings, facts.users)
     addresses = [str(place) for place in facts.listening]
@@ -127,23 +127,23 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
     if interpreter.own() is False:
         log.info(interpreter.NOT_OPTIMISED, python=sys.executable)
     if any(own.anonymous and own.reachable and not own.certified for own in settings.listeners()):
-        log.warning("all clients that can reach this machine may connect (allow_anonymous = true)")
+        log.warning("any client that can reach this machine may connect (allow_anonymous = true)")
     if settings.nats_anonymous and settings.nats_tls_client_ca is None:
         log.warning(
-            "every NATS client that reaches this address may read and write all topics "
+            "any NATS client that can reach this address may read and write all topics "
             "(nats_anonymous = true)",
             nats_listen=str(settings.nats_listen),
         )
 
 
 def _bridge_rows(settings: Settings, facts: Facts) -> list[tuple[str, str]]:
-    """Return where NATS clients connect and what the bridge leads to; empty without both."""
+    """Return the addresses of NATS clients and of the bridge; empty without both."""
     rows = []
     if facts.nats_clients is not None:
         tls = " (TLS)" if settings.nats_tls_cert is not None else ""
         rows.append(("NATS", f"{facts.nats_clients}{tls}, for {_nats_clients(settings, facts)}"))
     if facts.bridge is not None:
-        rows.append(("bridge", f"messages are exchanged with NATS at {facts.bridge}"))
+        rows.append(("bridge", f"exchanges messages with NATS at {facts.bridge}"))
     elif facts.nats_clients is not None:
         rows.append(("bridge", "off"))
     return rows
@@ -158,7 +158,7 @@ def _nats_clients(settings: Settings, facts: Facts) -> str:
 
 
 def _web_page(facts: Facts, *, terminal: bool) -> str:
-    """Return where the web page is: on a terminal with the token that it asks for."""
+    """Return the URL of the web page, on a terminal with its token."""
     if facts.web is None:
         return "off"
     if terminal:
@@ -172,7 +172,7 @@ def admitted(settings: Settings, users: int) -> str:
     known = [
         _named(users, settings.password_file),
         f"tokens signed with {settings.jwt_keys}" if settings.jwt_keys else "",
-        f"whom {settings.auth_subject} lets in" if settings.auth_subject else "",
+        f"clients accepted by {settings.auth_subject}" if settings.auth_subject else "",
         "client certificates" if any(own.tls_identity != "none" for own in listeners) else "",
         "clients with a certificate" if any(map(_by_certificate, listeners)) else "",
     ]
@@ -191,7 +191,7 @@ def _by_certificate(own: Settings) -> bool:
 
 
 def _named(users: int, file: Path | None) -> str:
-    """Return how many users a file names; empty if there is no file."""
+    """Return the number of users in a file as text; empty without a file."""
     if file is None:
         return ""
     return f"the one user of {file}" if users == 1 else f"the {users} users of {file}"

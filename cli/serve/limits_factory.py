@@ -1,30 +1,30 @@
-"""The limits of a node, from the settings."""
+"""Builds the limits of a node from the settings."""
 
 from __future__ import annotations
 
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final
 
-from actors.configuration.limit_options import LimitOptions, Quota
+from actors.configuration import LimitOptions, Quota
 
 if TYPE_CHECKING:
     from cli.settings import Settings
 
 _FEW = 8
-"""Connections that may always be open before they are authenticated."""
+"""Minimum for the limit on unauthenticated connections."""
 _SETTINGS: Final = {
     "address_faults": "max_faults_per_address",
     "flapping_window": "flapping_jail",
     "packet_rate": "min_packet_rate",
     "publish_patience": "rate_patience",
 }
-"""Limits whose settings are named otherwise."""
+"""Limits whose settings have different names."""
 _NOT_SET: Final = {"address", "burst", "client", "overload_after", "user"}
-"""Quotas, and limits without a setting."""
+"""Quotas and limits without a setting."""
 
 
 def limit_options(settings: Settings, max_connections: int) -> LimitOptions:
-    """Return the limits of a node that has room for ``max_connections``."""
+    """Return the limits of a node with at most ``max_connections``."""
     options = LimitOptions(
         **{
             one.name: getattr(settings, _SETTINGS.get(one.name, one.name))
@@ -42,7 +42,7 @@ def limit_options(settings: Settings, max_connections: int) -> LimitOptions:
 
 
 def _quota(settings: Settings, whose: str) -> Quota:
-    """Return the quota of an address, a user or a client; a client has no rate of connections."""
+    """Return the quota of an address, user or client; a client has no connection rate."""
     names = {
         "connections": f"max_connections_per_{whose}",
         "connection_rate": f"connection_rate_per_{whose}",

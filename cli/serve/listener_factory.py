@@ -1,4 +1,4 @@
-"""From the settings to listeners: their sockets, and what is spoken there."""
+"""Builds the listeners from the settings: sockets and transports."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.configuration.limit_options import Quota
-from actors.connection.listener import ListenerOptions
-from actors.transports.acceptor import listening_socket
-from actors.transports.handshakes import Handshakes
-from actors.transports.stack import StackOptions
-from actors.transports.tls_context import TlsOptions, make_context
-from actors.transports.websocket import WebSocketOptions, WebSocketStats
+from actors.configuration import Quota
+from actors.connection import ListenerOptions
+from actors.transports import (
+    Handshakes,
+    StackOptions,
+    TlsOptions,
+    WebSocketOptions,
+    WebSocketStats,
+    listening_socket,
+    make_context,
+)
 from cli.settings import ListenError, bind, probe
 
 if TYPE_CHECKING:
@@ -30,30 +34,30 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _BACKLOG = 4096
-"""Connections that may wait to be accepted: a short queue costs clients a second each."""
+"""Length of the accept queue: with a short one, waiting clients lose a second."""
 
 _ANYWHERE = (ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0"))
 
 
 class Listeners:
-    """The listeners of a broker; what they count goes on through reloads."""
+    """The listeners of a broker; their counters survive reloads."""
 
     def __init__(self, settings: Settings) -> None:
-        """Make the contexts of TLS; raises TlsConfigError for files that are not right."""
+        """Create the TLS contexts; raises TlsConfigError for invalid files."""
         self.handshakes = Handshakes()
         self.websocket_stats = WebSocketStats()
         self._files: list[Path] = []
         self.options(settings, settings.max_packet_size)
 
     def options(self, settings: Settings, max_packet_size: int) -> list[ListenerOptions]:
-        """Return what holds for each listener; raises TlsConfigError.
+        """Return the options of each listener; raises TlsConfigError.
 
-        ``max_packet_size`` is what NATS leaves room for.
+        ``max_packet_size`` is the maximum that the log allows.
         """
         found = []
         for own in settings.listeners():
             (place,) = own.listen
-            # What a listener does not have for itself bounds all of them together elsewhere.
+            # Settings not set for a single listener limit all listeners together elsewhere.
             single = dict(place.own)
             largest = min(own.max_packet_size, max_packet_size)
             found.append(
@@ -85,9 +89,9 @@ class Listeners:
         )
 
     def probe(self, settings: Settings) -> None:
-        """Raise ListenError when an address cannot be had: better now than after a long replay."""
+        """Raise ListenError if an address cannot be bound, before a long replay begins."""
         with contextlib.ExitStack() as held:
-            # All of them together: one may be in the way of another, as 0.0.0.0 is.
+            # All at once, because one may conflict with another, as 0.0.0.0 does.
             for one in settings.listen:
                 place = one.endpoint.place
                 if place is None:
@@ -98,13 +102,13 @@ class Listeners:
                 except ListenError:
                     held.close()
                     probe(place)
-                    own = OSError(errno.EEXIST, "another listener of this broker is in the way")
+                    own = OSError(errno.EEXIST, "it conflicts with another listener of this broker")
                     raise ListenError(one, own) from None
                 for listener in bound:
                     held.callback(listener.close)
 
     def reloaded(self, settings: Settings) -> None:
-        """Return the files of Unix sockets the mode that they have in new settings."""
+        """Set the file modes of Unix sockets from new settings."""
         for own in settings.listeners():
             where = own.listen[0].endpoint
             if where.place is not None:
@@ -112,10 +116,10 @@ class Listeners:
             try:
                 Path(where.path).chmod(int(own.unix_mode, 8))
             except OSError as error:
-                _log.warning("mode not set", listener=str(where), reason=error.strerror)
+                _log.warning("file mode not changed", listener=str(where), reason=error.strerror)
 
     def bind(self, own: Settings) -> tuple[Endpoint, list[socket.socket]]:
-        """Listen at one listener's address; return it as it is, any free port filled in.
+        """Bind one listener; return its address with the actual port.
 
         Raises ListenError.
         """
@@ -130,7 +134,7 @@ class Listeners:
 
     def _bind_unix(self, where: Endpoint, mode: int) -> socket.socket:
         _remove_stale(where)
-        # No client may connect before the mode is right.
+        # No client may connect before the mode is set.
         before = os.umask(0o777 & ~mode | 0o111)
         try:
             bound = listening_socket(socket.AF_UNIX, where.path, _BACKLOG)
@@ -143,7 +147,7 @@ class Listeners:
         return bound
 
     def close(self) -> None:
-        """End the threads of TLS, remove the files of Unix sockets."""
+        """Stop the TLS threads and remove the files of Unix sockets."""
         self.handshakes.close()
         for file in self._files:
             with contextlib.suppress(OSError):
@@ -169,9 +173,9 @@ def _context(own: Settings) -> ssl.SSLContext:
 def _can_be_made(where: Endpoint) -> None:
     directory = Path(where.path).parent
     if not directory.is_dir():
-        raise ListenError(where, OSError(errno.ENOENT, f"there is no directory {directory}"))
+        raise ListenError(where, OSError(errno.ENOENT, f"the directory {directory} does not exist"))
     if not os.access(directory, os.W_OK | os.X_OK):
-        raise ListenError(where, OSError(errno.EPERM, f"not permitted to write to {directory}"))
+        raise ListenError(where, OSError(errno.EPERM, f"permission denied in {directory}"))
 
 
 def _remove_stale(where: Endpoint) -> None:
@@ -179,7 +183,9 @@ def _remove_stale(where: Endpoint) -> None:
     path = Path(where.path)
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise ListenError(where, OSError(errno.EEXIST, "there is a file that is no socket"))
+            raise ListenError(
+                where, OSError(errno.EEXIST, "a file that is not a socket exists there")
+            )
     except FileNotFoundError:
         _can_be_made(where)
         return

@@ -1,4 +1,4 @@
-"""``foldmq serve``: puts the broker together, runs it, and takes it down."""
+"""``foldmq serve``: builds the broker, runs it, and shuts it down."""
 
 import asyncio
 import contextlib
@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import structlog
 
 from actors.broker import Broker
-from actors.configuration.bridge_options import BridgeOptions
-from actors.configuration.broker_options import BrokerOptions
+from actors.configuration import BridgeOptions, BrokerOptions
 from actors.kernel import SystemClock, set_short_time_slice
-from actors.maintenance.attestation import Attestor, subject_of
-from actors.node.counters import watch_loop
+from actors.maintenance import Attestor, subject_of
+from actors.node import watch_loop
 from cli.common import logging_setup, trim
 from cli.logsource import Store, answer_requests, check_files, fit, nats_tls, open_store
 from cli.monitoring import HttpMonitor, Notifier, serve_inspector
@@ -37,47 +36,47 @@ from protocol.errors import FoldmqError
 from protocol.nats import Mapping, parse_users
 
 if TYPE_CHECKING:
-    from actors.authn.chain import AuthenticatorChain
+    from actors.authn import AuthenticatorChain
     from cli.common import Address
 
 log = structlog.get_logger("foldmq")
 
 T = TypeVar("T")
-# Descriptors for all that is no client: listeners, NATS, files, those of the interpreter.
+# File descriptors not used by clients: listeners, NATS, files, the interpreter.
 SPARE_DESCRIPTORS = 64
-# Wake-ups of the broker in a second below which it has time for the garbage collector.
+# Wake-ups per second below which the broker counts as idle for the garbage collector.
 QUIET_TURNS = 20
-# Connections that have ended since memory was given back, and seconds between looks at them.
+# Connections ended since memory was last returned, and seconds between checks.
 CROWD = 500
 TRIM_EVERY = 10
-# Looks after which memory is given back even if connections come and go all the time.
+# Checks after which memory is returned even if connections keep coming and going.
 MOST_PUT_OFF = 30
-# What a process that begins anew is told by the one that it was.
+# Passes the size of the refused record to the restarted process.
 _REFUSED_VARIABLE = "_FOLDMQ_REFUSED_RECORD"
-_NOT_RELOADED = "settings not reloaded, the old ones stay"
+_NOT_RELOADED = "settings not reloaded, previous settings stay in effect"
 
 
 class DrainError(FoldmqError):
-    """The broker had to end without writing all of its log."""
+    """The broker stopped without writing all of its log."""
 
     exit_code = 74  # EX_IOERR
 
     def __init__(self, seconds: float) -> None:
         super().__init__(
-            f"ended although the log could not be written for {seconds:g} s; "
-            "nothing that was acknowledged is lost"
+            "stopped with unwritten events, because the log could not be written for "
+            f"{seconds:g} s; no acknowledged message is lost"
         )
 
 
 def run(flags: dict[str, object], config: Path | None) -> None:
-    """Serve until SIGTERM or SIGINT; raises the FoldmqError that ends the broker otherwise."""
+    """Serve until SIGTERM or SIGINT; raises the FoldmqError that stops the broker earlier."""
     settings = load(flags, os.environ, config)
     logging_setup.configure(settings.log_level, settings.log_format)
 
     def reread() -> Settings:
         return load(flags, os.environ, config)
 
-    set_short_time_slice()  # before the NATS server is started, which is to come as soon
+    set_short_time_slice()  # before the NATS server is started
     with asyncio.Runner(loop_factory=loop_factory(settings.event_loop)) as runner:
         try:
             runner.run(Service(settings, reread, _refused_before()).run())
@@ -91,25 +90,25 @@ def run(flags: dict[str, object], config: Path | None) -> None:
 
 
 def _refused_before() -> int:
-    """Return the size of the record because of which this process began anew, 0 if it did not."""
+    """Return the size of the refused record that caused a restart of this process, or 0."""
     return int(os.environ.pop(_REFUSED_VARIABLE, "0"))
 
 
 def _start_again(refused: RecordTooLarge) -> NoReturn:
-    """Begin anew, as after a kill, with what is known now of the records that the log takes.
+    """Restart the process, as after a kill, with the known maximum size of a record.
 
-    What was not stored nobody was told of. The message that was too large is refused to its
-    publisher when it comes again.
+    Nothing unwritten was acknowledged. The publisher of the message that was too large is refused
+    when it sends it again.
     """
-    log.error("starting again from the log: clients are closed", reason=str(refused))
+    log.error("restarting from the log: clients are disconnected", reason=str(refused))
     os.environ[_REFUSED_VARIABLE] = str(refused.size)
     os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this very program
 
 
 def loop_factory(choice: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return what makes the event loop, None for asyncio's own.
+    """Return the event loop factory, None for asyncio's own.
 
-    Raises ConfigError when uvloop is asked for and not installed.
+    Raises ConfigError if uvloop is requested but not installed.
     """
     if choice == "asyncio":
         return None
@@ -117,16 +116,16 @@ def loop_factory(choice: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
         import uvloop
     except ImportError:
         if choice == "uvloop":
-            raise ConfigError("event_loop = uvloop: it is not installed") from None
+            raise ConfigError("event_loop = uvloop: uvloop is not installed") from None
         return None
     return uvloop.new_event_loop
 
 
 def make_options(settings: Settings, node: str, largest: int, key: bytes = b"") -> BrokerOptions:
-    """Return the broker's part of the settings for a log that takes records of ``largest`` bytes.
+    """Return the broker's options for a log with records of at most ``largest`` bytes.
 
-    ``key`` is that of the pseudonyms of clients; empty: there are none. The settings are those
-    that :func:`cli.logsource.log_store.fit` gave.
+    ``key`` is the key of pseudonyms, empty without. The settings are those returned by
+    :func:`cli.logsource.log_store.fit`.
     """
     values: dict[str, Any] = {
         field.name: getattr(settings, field.name)
@@ -147,7 +146,7 @@ def make_options(settings: Settings, node: str, largest: int, key: bytes = b"") 
 
 
 def make_bridge(settings: Settings, most_held: int) -> BridgeOptions:
-    """Return what crosses between MQTT and NATS."""
+    """Return the options of the bridge."""
     prefixes = parse_users(settings.bridge_user_map)
     rules = Mapping.parse(settings.bridge_map, settings.bridge_filters, prefixes.values())
     always = settings.bridge_always
@@ -155,14 +154,14 @@ def make_bridge(settings: Settings, most_held: int) -> BridgeOptions:
 
 
 class Service:
-    """One life of the broker: start, serve, reload on SIGHUP, drain on SIGTERM and SIGINT."""
+    """One run of the broker: start, serve, reload on SIGHUP, drain on SIGTERM and SIGINT."""
 
     def __init__(
         self, settings: Settings, reread: Callable[[], Settings], refused: int = 0
     ) -> None:
-        """Use these settings, and what reloads them.
+        """Use these settings, and their sources for reloads.
 
-        ``refused`` are the bytes of a record that the log would not take, 0: none is known.
+        ``refused`` is the size in bytes of a record that the log refused, or 0.
         """
         self._refused = refused
         self._settings = settings
@@ -182,7 +181,7 @@ class Service:
         self._renew_nats_tls: Callable[[], Awaitable[None]]
 
     async def run(self) -> None:
-        """Serve; raises the FoldmqError because of which the broker must stop."""
+        """Serve; raises the FoldmqError that stops the broker."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop_signal, number)
@@ -220,7 +219,7 @@ class Service:
         permissions = make_permissions(settings)
         self._metrics = await self._monitor.serve(stack, settings)
         await stack.enter_async_context(self._web)
-        # What is wrong with its files is told before anything is started.
+        # Report invalid files before anything is started.
         Access(settings, "", None).authenticator(settings).close()
         check_files(settings)
         datadir = stack.enter_context(DataDir(settings.data_dir))
@@ -254,7 +253,7 @@ class Service:
         return broker
 
     def _listen(self, broker: Broker) -> list[Endpoint]:
-        """Accept clients at all listeners; give where. Raises ListenError."""
+        """Accept clients at all listeners; return their addresses. Raises ListenError."""
         found = []
         holding = self._listeners.options(self._settings, largest_packet(self._largest))
         for own, options in zip(self._settings.listeners(), holding, strict=True):
@@ -264,7 +263,7 @@ class Service:
         return found
 
     def _describe(self) -> str:
-        """Return a line on how the broker is, once it serves."""
+        """Return a status line of the serving broker."""
         inspection = self._monitor.inspection
         trouble = self._monitor.trouble()
         if trouble or inspection is None:
@@ -290,7 +289,7 @@ class Service:
         announce(self._settings, facts)
 
     async def _unless_stopped(self, starting: Coroutine[Any, Any, T]) -> T | None:
-        """Return the result, or None when a signal came first; what was begun is undone."""
+        """Return the result, or None and undo everything if a signal came first."""
         task = asyncio.create_task(starting)
         stopped = asyncio.create_task(self._stop.wait())
         await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -311,8 +310,8 @@ class Service:
             raise broker.node.failed.result()
 
     async def _drain(self, broker: Broker) -> None:
-        """End in good order; raises DrainError when the log could not be written to the end."""
-        log.info("draining: no new connections, what is in flight is committed")
+        """Drain and stop; raises DrainError if the log could not be written completely."""
+        log.info("draining: new connections are refused, pending events are written")
         limit = self._settings.commit_timeout
         try:
             await asyncio.wait_for(broker.drain(), limit)
@@ -321,8 +320,8 @@ class Service:
 
     def _on_stop_signal(self, number: signal.Signals) -> None:
         if self._stop.is_set():
-            # Nothing acknowledged depends on an orderly end; the next start replays the log.
-            log.warning("stopping at once", signal=number.name)
+            # No acknowledged message depends on draining: the next start replays the log.
+            log.warning("stopping immediately", signal=number.name)
             os._exit(128 + number)
         self._stop.set()
 
@@ -336,16 +335,16 @@ class Service:
             except (FoldmqError, OSError, ValueError) as error:
                 log.error(_NOT_RELOADED, reason=str(error))  # noqa: TRY400 -- its sentence says it all
             except Exception:
-                # Whatever it is, the next SIGHUP must still be handled.
-                log.exception(_NOT_RELOADED, reason="this should not happen, please report it")
+                # The next SIGHUP must be handled after any error.
+                log.exception(_NOT_RELOADED, reason="internal error, please report it")
             finally:
                 self._notifier.reloaded()
 
     async def _reload(self, broker: Broker) -> None:
-        """Apply reloadable settings; raise FoldmqError and change nothing if any is invalid."""
+        """Apply reloadable settings; raises FoldmqError and changes nothing if any is invalid."""
         new = await asyncio.to_thread(self._reread)
         merged = self._settings.reloaded(new)
-        # The new users together with the addresses that stay.
+        # The new users with the previous addresses.
         check(merged)
         merged = fit(merged, self._largest, lower=self._refused > 0)
         options = make_options(merged, self._node, self._largest, self._key)
@@ -365,17 +364,16 @@ class Service:
             if name not in RELOADABLE and getattr(new, name) != getattr(merged, name)
         ]
         if later:
-            log.warning("these settings change at the next start", settings=", ".join(later))
+            log.warning("changed settings that need a restart", settings=", ".join(later))
         log.info("settings reloaded")
         logging_setup.set_level(merged.log_level)
 
 
 def tune_collector() -> None:
-    """Look for garbage cycles rarely, and never among what recovery made.
+    """Collect garbage cycles rarely, and never among the objects created by recovery.
 
-    The broker breaks its own cycles; what it makes by the hundred thousand are messages, which
-    end without the collector's help. A walk through all of them stops the world for a tenth of a
-    second: it is left to ``_collect_when_quiet``.
+    The broker breaks its own cycles, and messages are freed by their reference counts. A full
+    collection stops the broker for a tenth of a second: ``_collect_when_quiet`` does it.
     """
     gc.collect()
     gc.freeze()
@@ -394,9 +392,9 @@ async def _collect_when_quiet(broker: Broker) -> None:
 
 
 async def _trim_after_crowds(broker: Broker) -> None:
-    """Return memory to the system once many connections have ended and no more do.
+    """Return memory to the system once many connections have ended and no more are ending.
 
-    A thread that allocates meanwhile waits for it, some tens of milliseconds.
+    A thread that allocates meanwhile waits for some tens of milliseconds.
     """
     trimmed = before = put_off = 0
     while True:
@@ -428,9 +426,9 @@ async def _recover(broker: Broker, notifier: Notifier) -> None:
 
 
 def affordable_connections(settings: Settings) -> int:
-    """Raise the limit on open files as far as the system lets us; give what it leaves room for.
+    """Raise the limit on open files as far as possible; return the number of connections it allows.
 
-    That is ``max_connections``, or less: one connection more would fail unnoticed.
+    That is ``max_connections``, or less: further connections would fail unnoticed.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = settings.max_connections + SPARE_DESCRIPTORS
@@ -438,7 +436,7 @@ def affordable_connections(settings: Settings) -> int:
         wanted = max(hard, SPARE_DESCRIPTORS + 1)
         tell = log.warning if "max_connections" in settings.model_fields_set else log.info
         tell(
-            "max_connections lowered to what the limit on open files allows (ulimit -Hn)",
+            "max_connections lowered because of the limit on open files (ulimit -Hn)",
             max_connections=wanted - SPARE_DESCRIPTORS,
         )
     if soft != resource.RLIM_INFINITY and soft < wanted:

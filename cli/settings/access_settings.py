@@ -19,91 +19,99 @@ Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(several)]
 
 
 class AccessFields(BaseModel):
-    """Users, tokens, the external check, permissions."""
+    """Settings of users, tokens, the auth callout and permissions."""
 
     password_file: ExpandedPath | None = Field(
-        default=None, description="Users who may connect, as written by 'foldmq passwd'."
+        default=None,
+        description="Password file with the users that may connect, written by 'foldmq passwd'.",
     )
     jwt_keys: ExpandedPath | None = Field(
         default=None,
-        description="Keys that JSON Web Tokens, given as passwords, are signed with: a JWKS file, "
-        "or public keys (PEM).",
+        description="Keys that verify JSON Web Tokens given as passwords: a JWKS file, or public "
+        "keys in PEM.",
     )
-    jwt_issuer: str | None = Field(default=None, description="Issuer that the tokens must have.")
+    jwt_issuer: str | None = Field(default=None, description="Required issuer of the tokens.")
     jwt_audience: Names = Field(
-        default=(), description="Audience that the tokens must have; may be given several times."
+        default=(), description="Accepted audience of the tokens. May be repeated."
     )
     jwt_user_claim: str = Field(
-        default="sub", min_length=1, description="Claim of a token that is the user."
+        default="sub", min_length=1, description="Token claim that holds the user name."
     )
     jwt_groups_claim: str = Field(
-        default="groups", min_length=1, description="Claim of a token with the user's groups."
+        default="groups", min_length=1, description="Token claim that holds the user's groups."
     )
     auth_subject: str | None = Field(
         default=None,
-        description="NATS subject on which somebody answers who may connect, asked at "
-        "--nats-listen, --bridge-url or --nats-url.",
+        description="NATS subject of the auth callout, a service that decides which clients may "
+        "connect; requested at --nats-listen, --bridge-url or --nats-url.",
     )
     auth_nats_user: str | None = Field(
         default=None,
-        description="User of --nats-users (name or public nkey) who answers there; no other one "
-        "gets or answers these questions.",
+        description="User of --nats-users (name or public nkey) that runs the auth callout; no "
+        "other user can receive or answer its requests.",
     )
     auth_timeout: Seconds = Field(
-        default=2.0, gt=0, le=60, description="Time in which they must answer; then it is no."
+        default=2.0,
+        gt=0,
+        le=60,
+        description="How long to wait for the auth callout before refusing the login.",
     )
     auth_cache: Seconds = Field(
-        default=60.0, ge=0, description="Time for which an answer holds that does not say; 0: none."
+        default=60.0,
+        ge=0,
+        description="How long to cache an answer of the auth callout that "
+        "names no lifetime. 0 disables caching.",
     )
     permissions: ExpandedPath | None = Field(
         default=None,
-        description="TOML file with the topics that clients may publish and subscribe to. Default: "
-        "all clients to everything.",
+        description="TOML file with the topics that clients may publish and subscribe to. "
+        "Default: every client may use every topic.",
     )
     denied_publish: Literal["drop", "close"] = Field(
         default="drop",
-        description="What a publication without permission gets: it is acknowledged and dropped, "
-        "or the connection is closed.",
+        description="What to do with a publication that is not permitted: acknowledge and drop "
+        "it, or close the connection.",
     )
     pseudonyms: bool = Field(
         default=False,
-        description="Keep a keyed hash of each client identifier instead of itself, in the log and "
-        "wherever else it would be seen.",
+        description="Store a keyed hash instead of each client identifier, in the log and "
+        "everywhere else.",
     )
 
     @property
     def vouched(self) -> bool:
-        """Return whether anything but certificates authenticates clients."""
+        """Return whether anything besides certificates authenticates clients."""
         return any((self.password_file, self.jwt_keys, self.auth_subject))
 
 
 def contradictions(settings: "Settings") -> Iterator[str]:
-    """Yield what cannot be together among these settings, and what to do."""
+    """Yield one message for each contradiction among these settings, with the remedy."""
     for name in ("jwt_issuer", "jwt_audience"):
         if getattr(settings, name) and settings.jwt_keys is None:
-            yield f"{name} needs jwt_keys as well"
+            yield f"{name} also needs jwt_keys"
     if settings.auth_subject is not None and not any(
         (settings.nats_listen, settings.bridge_url, settings.nats_url)
     ):
         yield (
-            "auth_subject needs nats_listen, bridge_url or nats_url: whoever answers must be able "
-            "to connect there"
+            "auth_subject also needs nats_listen, bridge_url or nats_url, where the auth "
+            "callout connects"
         )
     if settings.auth_subject is not None and settings.nats_listen is not None:
         if settings.nats_users is None or settings.auth_nats_user is None:
             yield (
-                "auth_subject with nats_listen needs nats_users and auth_nats_user, the one who "
-                "answers: any other NATS client could let itself in"
+                "auth_subject with nats_listen also needs nats_users and auth_nats_user, the "
+                "user of the auth callout: otherwise any NATS client could authorize itself"
             )
     elif settings.auth_nats_user is not None:
-        yield "auth_nats_user needs auth_subject and nats_listen as well"
+        yield "auth_nats_user also needs auth_subject and nats_listen"
     if settings.auth_subject is not None and not _SUBJECT.fullmatch(settings.auth_subject):
         yield (
-            "auth_subject must begin with foldmq. and be made of names and dots, as foldmq.auth: "
-            "the bridge would show other subjects, with the passwords on them, to MQTT clients"
+            'auth_subject must begin with "foldmq." and consist of names separated by dots, '
+            "such as foldmq.auth: the bridge would forward any other subject, with the "
+            "passwords on it, to MQTT clients"
         )
     if settings.bridge_user_map and not settings.vouched and settings.tls_identity == "none":
         yield (
-            "bridge_user_map needs password_file, jwt_keys or auth_subject: without them every "
-            "client can say that it is that user"
+            "bridge_user_map also needs password_file, jwt_keys or auth_subject: without them a "
+            "client can claim to be any user"
         )

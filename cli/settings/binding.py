@@ -1,4 +1,4 @@
-"""Addresses to listen on: whether they can be had, and what to do when not."""
+"""Binding addresses to listen on, and the errors when that fails."""
 
 import errno
 import socket
@@ -13,19 +13,19 @@ log = structlog.get_logger("foldmq")
 
 
 class ListenError(FoldmqError):
-    """An address that cannot be listened on; ``name`` is the setting that asks for it."""
+    """Listening on an address failed; ``name`` is the setting with the address."""
 
     exit_code = 69  # EX_UNAVAILABLE
 
     def __init__(self, place: object, error: OSError | UnicodeError, name: str = "listen") -> None:
         other = f"stop it or choose another {flag(name)}"
         reasons = {
-            errno.EADDRINUSE: f"another program listens there; {other}",
-            errno.EACCES: "not permitted; ports below 1024 need privileges",
-            errno.EADDRNOTAVAIL: "this machine does not have that address",
+            errno.EADDRINUSE: f"another program is listening there; {other}",
+            errno.EACCES: "permission denied; ports below 1024 need privileges",
+            errno.EADDRNOTAVAIL: "this machine has no such address",
         }
         if isinstance(error, socket.gaierror | UnicodeError):
-            reason = "this name has no address"
+            reason = "the host name cannot be resolved"
         else:
             reason = reasons.get(error.errno or 0) or error.strerror or str(error)
         where = f"{place}" if name == "listen" else f"{place} ({flag(name)})"
@@ -33,7 +33,7 @@ class ListenError(FoldmqError):
 
 
 def probe(place: Address, name: str = "listen") -> None:
-    """Raise ListenError when ``place`` is taken: better now than after a long replay."""
+    """Raise ListenError if ``place`` cannot be bound, before a long replay begins."""
     try:
         found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
         for family, kind, number, _, where in found:
@@ -48,19 +48,19 @@ def probe(place: Address, name: str = "listen") -> None:
 
 
 def excuse(settings: Settings, name: str, error: ListenError) -> None:
-    """Go on without what a setting only has by default; raise the error if it was asked for.
+    """Log that a default address is taken; raise the error if the operator set the address.
 
-    Several brokers on one machine do not all get the default address.
+    Several brokers on one machine share the default addresses.
     """
     if name in settings.model_fields_set:
         raise error
-    log.warning("the default address is taken, going on without", setting=name, reason=str(error))
+    log.warning("default address in use, continuing without it", setting=name, reason=str(error))
 
 
 def bind(place: Address, name: str, backlog: int = 128) -> list[socket.socket]:
-    """Listen on an address, on all that a host name stands for; raises ListenError.
+    """Listen on all addresses of a host; raises ListenError.
 
-    ``backlog`` connections may wait to be accepted.
+    ``backlog`` is the number of connections that may wait to be accepted.
     """
     bound: list[socket.socket] = []
     try:
@@ -71,7 +71,7 @@ def bind(place: Address, name: str, backlog: int = 128) -> list[socket.socket]:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            # Any free port is the same one for all addresses.
+            # With port 0, all addresses get the same free port.
             port = bound[0].getsockname()[1] if place.port == 0 else place.port
             listener.bind((where[0], port, *where[2:]))
             listener.listen(backlog)

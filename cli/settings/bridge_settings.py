@@ -1,4 +1,4 @@
-"""The settings about NATS clients and the bridge to them: their types, and what contradicts."""
+"""The settings of NATS clients and of the bridge: their types and contradictions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _user_rules(rules: Texts) -> Texts:
     return rules
 
 
-# protocol.nats.mapping says what is wrong, in an error that is a ValueError as well.
+# The errors of protocol.nats.mapping are ValueErrors too.
 TopicFilters = Annotated[
     Texts, NoDecode, BeforeValidator(several), Field(min_length=1), AfterValidator(_filters)
 ]
@@ -43,9 +43,9 @@ MoreFilters = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidato
 SubjectRules = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidator(_rules)]
 UserRules = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidator(_user_rules)]
 
-# What authenticates MQTT clients.
+# Settings that authenticate MQTT clients.
 _VOUCHING = ("password_file", "jwt_keys", "auth_subject")
-# What is about nats_listen alone.
+# Settings of nats_listen only.
 _FOR_CLIENTS = ("nats_users", "nats_tls_cert", "nats_tls_key", "nats_tls_client_ca")
 
 # The credentials of the bridge at the server of bridge_url.
@@ -53,48 +53,50 @@ _IDENTITY = ("bridge_user", "bridge_password", "bridge_password_file", "bridge_c
 
 
 def contradictions(settings: Settings) -> Iterator[str]:
-    """Yield what cannot be together among the settings for NATS clients, and what to do."""
+    """Yield one message for each contradiction among these settings, with the remedy."""
     for name in (*_IDENTITY, "bridge_nkey"):
         if settings.bridge_url is None and getattr(settings, name) is not None:
-            yield f"{name} needs bridge_url as well"
+            yield f"{name} also needs bridge_url"
     if settings.bridge_password is not None and settings.bridge_password_file is not None:
-        yield "bridge_password and bridge_password_file exclude each other: set one"
+        yield "bridge_password and bridge_password_file cannot be combined: set one of them"
     yield from _bad_addresses(settings)
     if settings.nats_listen is None:
         for name in _FOR_CLIENTS:
             if getattr(settings, name) is not None:
-                yield f"{name} needs nats_listen as well"
+                yield f"{name} also needs nats_listen"
         if settings.nats_anonymous:
-            yield "nats_anonymous needs nats_listen as well"
+            yield "nats_anonymous also needs nats_listen"
         return
     if settings.nats_url is not None:
         yield (
-            "nats_listen is for the embedded NATS: clients of the one of nats_url connect to it "
-            "directly"
+            "nats_listen is for the embedded NATS server: with nats_url, NATS clients connect "
+            "to that server"
         )
     if settings.bridge_url is not None:
-        yield "nats_listen and bridge_url exclude each other: the bridge leads to one NATS"
+        yield (
+            "nats_listen and bridge_url cannot be combined: the bridge connects to one NATS server"
+        )
     yield from _bad_tls(settings)
     if settings.nats_users is not None:
         if settings.nats_anonymous:
-            yield "nats_users and nats_anonymous exclude each other: set one"
+            yield "nats_users and nats_anonymous cannot be combined: set one of them"
     elif not settings.nats_anonymous:
         yield from _open_to_all(settings)
 
 
 def _bad_tls(settings: Settings) -> Iterator[str]:
-    """Yield what is incomplete about TLS at nats_listen."""
+    """Yield what is missing for TLS at nats_listen."""
     pair = "nats_tls_cert", "nats_tls_key"
     for name, other in (pair, pair[::-1], ("nats_tls_client_ca", "nats_tls_cert")):
         if getattr(settings, name) is not None and getattr(settings, other) is None:
-            yield f"{name} needs {other} as well"
+            yield f"{name} also needs {other}"
 
 
 def _open_to_all(settings: Settings) -> Iterator[str]:
-    """Yield why NATS clients without a user must not get in, unless that is said."""
+    """Yield why anonymous NATS clients must be allowed explicitly."""
     remedy = (
-        "set nats_users (a file with lines NAME:PASSWORD), or nats_anonymous = true to let "
-        "everybody in"
+        "set nats_users (a file with lines NAME:PASSWORD), or nats_anonymous = true to allow "
+        "every client"
     )
     place = settings.nats_listen
     if place is not None and not place.loopback:
@@ -102,13 +104,13 @@ def _open_to_all(settings: Settings) -> Iterator[str]:
     vouching = _vouching(settings)
     if vouching is not None:
         yield (
-            f"nats_listen = {place} lets everybody read and write all topics, although {vouching} "
-            f"says who may connect by MQTT: {remedy}"
+            f"nats_listen = {place} lets any client read and write all topics, although "
+            f"{vouching} restricts who may connect by MQTT: {remedy}"
         )
 
 
 def _vouching(settings: Settings) -> str | None:
-    """Return the setting that authenticates MQTT clients; None: there is none."""
+    """Return the setting that authenticates MQTT clients, or None."""
     for name in _VOUCHING:
         if getattr(settings, name) is not None:
             return name
@@ -122,30 +124,30 @@ def _vouching(settings: Settings) -> str | None:
 
 
 def _bad_addresses(settings: Settings) -> Iterator[str]:
-    """Yield what is wrong with the address that the bridge would connect to."""
+    """Yield what is wrong with the URL that the bridge connects to."""
     name, advice = "bridge_url", ""
     if settings.bridge_url is None:
-        name, advice = "nats_url", ", for the bridge; --no-bridge turns that off"
+        name, advice = "nats_url", ", for the bridge; --no-bridge disables it"
     urls: str | None = getattr(settings, name)
     if not settings.bridge or urls is None:
         return
     for url in filter(None, map(str.strip, urls.split(","))):
         wrong = _wrong(url)
         if wrong:
-            # Any part may be of a password, which may have a comma in it.
+            # A password may contain a comma, so any part may belong to one.
             shown = f" = {escaped(url)}" if "@" not in urls else ""
             yield f"{name}{shown}: {wrong}: must be nats://HOST:PORT or tls://HOST:PORT{advice}"
 
 
 def _wrong(url: str) -> str:
-    """Return what is wrong with an address of NATS; nothing, mostly."""
+    """Return what is wrong with the URL of a NATS server; empty if nothing is."""
     try:
         parts = urlsplit(url if "://" in url else f"nats://{url}")
         port = parts.port
     except ValueError:
-        return "it cannot be read"
+        return "not a valid URL"
     if parts.scheme in ("ws", "wss"):
-        return "WebSocket is not for the bridge"
+        return "the bridge does not support WebSocket"
     if parts.scheme not in ("nats", "tls"):
-        return "it is no address of NATS"
-    return "" if parts.hostname and port != 0 else "it names no host or port"
+        return "not the URL of a NATS server"
+    return "" if parts.hostname and port != 0 else "host or port is missing"

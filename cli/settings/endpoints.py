@@ -1,4 +1,4 @@
-"""Where MQTT clients are accepted, as people write it: an address with the transport before it."""
+"""Endpoints of listeners as written in settings: a transport and an address."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ _SCHEMES: dict[str, Kind] = {
     "wss": "wss",
 }
 _MOST_PATH = 107
-"""Bytes of the path of a Unix socket (unix(7))."""
+"""Maximum length of the path of a Unix socket in bytes (unix(7))."""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 EXPECTED = "must be host:port, tls://host:port, ws://host:port, wss://host:port or unix:/path"
 
 
 class Endpoint(NamedTuple):
-    """A transport and the address that it is offered at."""
+    """A transport and the address of its listener."""
 
     kind: Kind
     place: Address | None
     """None for a Unix socket."""
     path: str = ""
-    """Of the Unix socket."""
+    """Path of the Unix socket."""
 
     def __str__(self) -> str:
-        """Return it as one would write it in the settings; TCP goes without saying."""
+        """Return the endpoint as written in settings; TCP has no prefix."""
         if self.place is None:
             return f"unix:{self.path}"
         return str(self.place) if self.kind == "tcp" else f"{self.kind}://{self.place}"
 
     @property
     def loopback(self) -> bool:
-        """Return whether only this machine can reach it."""
+        """Return whether it can be reached from this machine only."""
         return self.place is None or self.place.loopback
 
     @property
     def encrypted(self) -> bool:
-        """Return whether it speaks TLS."""
+        """Return whether it uses TLS."""
         return self.kind in ("tls", "wss")
 
     @property
     def framed(self) -> bool:
-        """Return whether it speaks WebSocket."""
+        """Return whether it uses WebSocket."""
         return self.kind in ("ws", "wss")
 
 
 def endpoint(value: object) -> Endpoint:
-    """Read an endpoint; raises ValueError saying what is expected."""
+    """Parse an endpoint; raises ValueError with what is expected."""
     if isinstance(value, Endpoint):
         return value
     if isinstance(value, Address):
@@ -72,7 +72,7 @@ def endpoint(value: object) -> Endpoint:
         raise ValueError(EXPECTED)
     rest = scheme[2].rstrip("/")
     if "/" in rest:
-        raise ValueError("must end with the port: the path of WebSocket is the setting ws_path")
+        raise ValueError("must end with the port; set the WebSocket path with ws_path")
     return Endpoint(kind, address(rest))
 
 
@@ -81,7 +81,7 @@ def _path(text: str) -> str:
     if path.startswith("//"):
         path = path.removeprefix("//")
     if not path or not path.isprintable() or path.endswith("/"):
-        raise ValueError("must be unix:/path, a file that is made")
+        raise ValueError("must be unix:/path, a file that the broker creates")
     if len(path.encode()) > _MOST_PATH:
         raise ValueError(f"must have a path of at most {_MOST_PATH} bytes")
     return path

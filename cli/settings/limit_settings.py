@@ -1,14 +1,15 @@
-"""The settings that bound what clients may take."""
+"""The settings that limit clients."""
 
 from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from actors.configuration.limit_options import LimitOptions
+from actors.configuration import BrokerOptions
 from cli.settings.setting_types import Seconds, Size
 
-_DEFAULTS = LimitOptions()
-"""The limits of ``actors``: their defaults are stated there."""
+_OPTIONS = BrokerOptions(node="")
+_DEFAULTS = _OPTIONS.bounds
+"""The defaults of the broker's limits are defined in ``actors.configuration``."""
 _MIB = 2**20
 _GIB = 2**30
 
@@ -16,207 +17,236 @@ Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class LimitFields(BaseModel):
-    """How much, how many and how often."""
+    """Limits on connections, rates, memory, sessions and topics."""
 
     max_connections: int = Field(
-        default=65536, ge=1, description="Connected clients, of the broker or of one listener."
+        default=_OPTIONS.max_connections,
+        ge=1,
+        description="Maximum number of connected clients, of the broker or of one listener.",
     )
     max_connections_per_address: int = Field(
         default=_DEFAULTS.address.connections,
         ge=0,
-        description="Connections from one address (IPv6: /64); 0: no bound.",
+        description="Maximum number of connections from one address (IPv6: /64 network). 0: "
+        "unlimited.",
     )
     max_connections_per_user: int = Field(
         default=_DEFAULTS.user.connections,
         ge=0,
-        description="Connections of one user; 0: no bound.",
+        description="Maximum number of connections of one user. 0: unlimited.",
     )
     connection_rate: Rate = Field(
-        default=0, description="New connections a second of each listener; 0: no bound."
+        default=0,
+        description="Maximum number of new connections per second on each listener. 0: unlimited.",
     )
     connection_rate_per_address: Rate = Field(
         default=int(_DEFAULTS.address.connection_rate),
-        description="New connections a second from one address; 0: no bound.",
+        description="Maximum number of new connections per second from one address. 0: unlimited.",
     )
     connection_rate_per_user: Rate = Field(
         default=int(_DEFAULTS.user.connection_rate),
-        description="New connections a second of one user; 0: no bound.",
+        description="Maximum number of new connections per second of one user. 0: unlimited.",
     )
     publish_rate: Rate = Field(
         default=0,
-        description="Messages a second that each listener takes; topic filters of SUBSCRIBE and "
-        "UNSUBSCRIBE count as well. 0: no bound.",
+        description="Maximum number of messages per second on each listener; topic filters in "
+        "SUBSCRIBE and UNSUBSCRIBE count as messages. 0: unlimited.",
     )
     publish_rate_per_address: Rate = Field(
         default=int(_DEFAULTS.address.publish_rate),
-        description="As publish_rate, from one address; 0: no bound.",
+        description="Like publish_rate, for one address. 0: unlimited.",
     )
     publish_rate_per_user: Rate = Field(
         default=int(_DEFAULTS.user.publish_rate),
-        description="As publish_rate, of one user; 0: no bound.",
+        description="Like publish_rate, for one user. 0: unlimited.",
     )
     publish_rate_per_client: Rate = Field(
         default=int(_DEFAULTS.client.publish_rate),
-        description="As publish_rate, of one client; 0: no bound.",
+        description="Like publish_rate, for one client. 0: unlimited.",
     )
     publish_bytes: Size = Field(
         default=0,
         ge=0,
-        description="Bytes a second that each listener takes, whatever they are; 0: no bound.",
+        description="Maximum number of bytes per second that each listener reads, of all packets. "
+        "0: unlimited.",
     )
     publish_bytes_per_address: Size = Field(
         default=int(_DEFAULTS.address.publish_bytes),
         ge=0,
-        description="As publish_bytes, from one address; 0: no bound.",
+        description="Like publish_bytes, for one address. 0: unlimited.",
     )
     publish_bytes_per_user: Size = Field(
         default=int(_DEFAULTS.user.publish_bytes),
         ge=0,
-        description="As publish_bytes, of one user; 0: no bound.",
+        description="Like publish_bytes, for one user. 0: unlimited.",
     )
     publish_bytes_per_client: Size = Field(
         default=int(_DEFAULTS.client.publish_bytes),
         ge=0,
-        description="As publish_bytes, of one client; 0: no bound.",
+        description="Like publish_bytes, for one client. 0: unlimited.",
     )
     rate_patience: Seconds = Field(
         default=_DEFAULTS.publish_patience,
         ge=0,
-        description="A client that is slowed down to its own publish rate (..._per_client) for so "
-        "long without a break is closed; 0: never.",
+        description="Close a client that is slowed down to its own publish rate (..._per_client) "
+        "without a break for this long. 0: never.",
     )
-    max_sessions: int = Field(default=1_000_000, ge=1, description="Sessions, connected or not.")
+    max_sessions: int = Field(
+        default=_OPTIONS.max_sessions,
+        ge=1,
+        description="Maximum number of sessions, connected or not.",
+    )
     max_subscriptions: int = Field(
         default=_DEFAULTS.max_subscriptions,
         ge=1,
-        description="Subscriptions of one session; more get 0x80.",
+        description="Maximum number of subscriptions of one session. Further ones are refused "
+        "with 0x80.",
     )
     subscribe_rate: Rate = Field(
         default=int(_DEFAULTS.subscribe_rate),
-        description="Topic filters that one client may subscribe to and unsubscribe from in a "
-        "second, in the mean, beyond the first max_subscriptions; it waits for more. 0: no bound.",
+        description="Topic filters per second that one client may subscribe to and unsubscribe "
+        "from, on average, beyond the first max_subscriptions; the client is slowed down to "
+        "this rate. 0: unlimited.",
     )
     max_topic_levels: int = Field(
         default=_DEFAULTS.max_topic_levels,
         ge=0,
-        description="Levels of a topic or topic filter; 0: no bound.",
+        description="Maximum number of levels of a topic or topic filter. 0: unlimited.",
     )
     max_wildcards: int = Field(
         default=_DEFAULTS.max_wildcards,
         ge=0,
-        description="Levels of a topic filter that are wildcards; a connection may subscribe to "
-        "one filter with more. 0: no bound.",
+        description="Maximum number of wildcards in a topic filter; each connection may subscribe "
+        "to one filter with more. 0: unlimited.",
     )
     max_wildcard_patterns: int = Field(
         default=_DEFAULTS.max_wildcard_patterns,
         ge=0,
-        description="Wildcard patterns of one session: the different sets of levels that are + in "
-        "its topic filters. A filter with one more gets 0x80. 0: no bound.",
+        description="Maximum number of wildcard patterns of one session. Topic filters that have "
+        "+ at the same levels share a pattern. Further patterns are refused with 0x80. 0: "
+        "unlimited.",
     )
     max_wildcard_patterns_total: int = Field(
         default=_DEFAULTS.max_wildcard_patterns_total,
         ge=0,
-        description="The same of all sessions together; it bounds the time that matching a topic "
-        "takes. A user, or an address without users, may bring half of those that are left. 0: no "
-        "bound.",
+        description="Maximum number of wildcard patterns of all sessions together, which bounds "
+        "the time to match a topic. One user, or one address of clients without a user, may "
+        "use half of those that are left. 0: unlimited.",
     )
     max_packet_size: Size = Field(
-        default=16 * _MIB,
+        default=_OPTIONS.max_packet_size,
         ge=1024,
         le=268_435_460,
-        description="Largest packet taken from a client; what the log cannot hold is refused.",
+        description="Maximum size of a packet from a client. The log may impose a lower limit.",
     )
     min_packet_rate: Size = Field(
         default=int(_DEFAULTS.packet_rate),
         ge=0,
-        description="Bytes a second at which a packet that is not complete must arrive: of a "
-        "client that sends less only whole packets count for its keep alive. 0: any byte counts.",
+        description="Minimum rate, in bytes per second, at which an incomplete packet must "
+        "arrive. Below it, only complete packets count for the client's keep alive. 0: "
+        "every byte counts.",
     )
     max_outbound_bytes: Size = Field(
-        default=16 * _MIB, ge=65536, description="Bytes that may wait for one slow client."
+        default=_OPTIONS.max_outbound_bytes,
+        ge=65536,
+        description="Maximum number of bytes buffered for one client that reads slowly.",
     )
     max_unread_bytes: Size = Field(
         default=_DEFAULTS.max_unread_bytes,
         ge=_MIB,
-        description="Bytes that may wait for all clients that are too slow; then those for whom "
-        "most waits are closed.",
+        description="Maximum number of bytes buffered for all slow clients together. Beyond it, "
+        "the clients with the most buffered bytes are closed.",
     )
     slow_reader_time: Seconds = Field(
         default=_DEFAULTS.slow_reader_time,
         ge=0,
-        description="Close a client that takes nothing of what waits for it for so long; 0: never.",
+        description="Close a client that has read none of its buffered bytes for this long. 0: "
+        "never.",
     )
     connect_timeout: Seconds = Field(
-        default=10.0,
+        default=_OPTIONS.connect_timeout,
         gt=0,
-        description="Time a new connection has to send CONNECT, TLS and WebSocket included.",
+        description="How long a new connection may take to send CONNECT, including the TLS and "
+        "WebSocket handshakes.",
     )
     max_unauthenticated: int = Field(
         default=_DEFAULTS.max_unauthenticated,
         ge=1,
-        description="Connections whose CONNECT was not accepted yet; at most half of those that "
-        "there is room for.",
+        description="Maximum number of connections whose CONNECT is not accepted yet; at most "
+        "half of max_connections.",
     )
     max_unauthenticated_bytes: Size = Field(
         default=_DEFAULTS.max_unauthenticated_bytes,
         ge=_MIB,
-        description="Bytes kept of all connections whose CONNECT was not accepted yet.",
+        description="Maximum number of bytes buffered for all connections whose CONNECT is not "
+        "accepted yet.",
     )
     login_failures: int = Field(
         default=10,
         ge=0,
-        description="Failed logins of a user from an address, within --login-jail, after which no "
-        "password of theirs is looked at for that time; 0: no bound.",
+        description="Failed logins per user and address within --login-jail before further "
+        "attempts are refused for that time. 0: unlimited.",
     )
     login_failures_per_address: int = Field(
-        default=200, ge=0, description="The same of an address, whatever the users; 0: no bound."
+        default=200,
+        ge=0,
+        description="Failed logins per address, of all users together, within "
+        "--login-jail before further attempts are refused for that time. 0: unlimited.",
     )
-    login_jail: Seconds = Field(
-        default=60.0, gt=0, description="Time for which failed logins count."
-    )
+    login_jail: Seconds = Field(default=60.0, gt=0, description="How long failed logins count.")
     max_faults_per_address: int = Field(
         default=_DEFAULTS.address_faults,
         ge=0,
-        description="Connections from one address, within --fault-jail, that break the standard, "
-        "fail in TLS, send no CONNECT in time or are closed for too much, after which it is turned "
-        "away for that time; 0: no bound.",
+        description="Connections from one address within --fault-jail that violate MQTT, fail the "
+        "TLS handshake, send no CONNECT in time or exceed a limit, before the address is "
+        "refused for that time. 0: unlimited.",
     )
     fault_jail: Seconds = Field(
         default=_DEFAULTS.fault_jail,
         gt=0,
-        description="Time for which such faults are held against an address.",
+        description="How long such faults of an address count.",
     )
     flapping_connects: int = Field(
         default=_DEFAULTS.flapping_connects,
         ge=0,
-        description="Connects of one client identifier, within --flapping-jail, after which it is "
-        "turned away for that time; 0: no bound.",
+        description="Connects of one client identifier within --flapping-jail before it is "
+        "refused for that time. 0: unlimited.",
     )
     flapping_jail: Seconds = Field(
         default=_DEFAULTS.flapping_jail,
         gt=0,
-        description="Time for which connecting too often is held against it.",
+        description="How long connects of a client identifier count.",
     )
     overload_lag: Seconds = Field(
         default=_DEFAULTS.overload_lag,
         ge=0,
-        description="Turn new clients away while the event loop is late by more, again and again; "
-        "0: never.",
+        description="Refuse new clients while the event loop is repeatedly late by more than "
+        "this. 0: never.",
     )
     overload_commit: Seconds = Field(
         default=_DEFAULTS.overload_commit,
         ge=0,
-        description="Turn new clients away while writing to the log takes longer; 0: never.",
+        description="Refuse new clients while writing to the log takes longer than this. 0: never.",
     )
     max_ack_pending: int = Field(
-        default=1024, ge=1, le=65535, description="Unacknowledged deliveries per subscription."
+        default=_OPTIONS.max_ack_pending,
+        ge=1,
+        le=65535,
+        description="Maximum number of unacknowledged deliveries per subscription.",
     )
     max_queued_messages: int = Field(
-        default=1_000_000, ge=1, description="Messages queued for one offline session."
+        default=_OPTIONS.max_queued_messages,
+        ge=1,
+        description="Maximum number of messages queued for one offline session.",
     )
     max_queued_bytes: Size = Field(
-        default=_GIB, ge=1, description="Payload bytes queued for one offline session."
+        default=_OPTIONS.max_queued_bytes,
+        ge=1,
+        description="Maximum number of payload bytes queued for one offline session.",
     )
     jail_time: Seconds = Field(
-        default=1.0, ge=0, description="Wait before clients that fight over one client id."
+        default=_OPTIONS.jail_time,
+        ge=0,
+        description="How long to delay a client when several clients keep "
+        "taking over the same client ID.",
     )

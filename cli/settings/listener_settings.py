@@ -1,4 +1,4 @@
-"""The settings of listeners: what they speak, and how one of several gets settings of its own."""
+"""The settings of listeners: transports, TLS, and settings of a single listener."""
 
 import ipaddress
 import os
@@ -23,11 +23,11 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Listen(NamedTuple):
-    """One listener as it is set: where, and what is different there."""
+    """One listener as configured: its endpoint and its own settings."""
 
     endpoint: Endpoint
     own: tuple[tuple[str, object], ...] = ()
-    """Settings that hold for this listener only, as they were written."""
+    """Settings of this listener only, as written by the operator."""
 
     def __str__(self) -> str:
         """Return the endpoint."""
@@ -48,10 +48,12 @@ def listen(value: object) -> Listen:
     table = dict(value)
     where = table.pop("address", None)
     if where is None:
-        raise ValueError('a listener that is a table needs address = "tls://host:port" or another')
+        raise ValueError(
+            'a listener given as a table needs an address, such as address = "tls://0.0.0.0:8883"'
+        )
     for name in table:
         if name not in PER_LISTENER:
-            raise ValueError(f'"{escaped(name)}" cannot be set for one listener')
+            raise ValueError(f'"{escaped(name)}" cannot be set for a single listener')
     return Listen(endpoint(where), tuple((name, _frozen(own)) for name, own in table.items()))
 
 
@@ -70,7 +72,7 @@ def _network(value: object) -> Network:
 
 def _mode(value: str) -> str:
     if not _MODE.fullmatch(value):
-        raise ValueError('must be a mode of files in octal such as "660"')
+        raise ValueError('must be an octal file mode such as "660"')
     return value
 
 
@@ -99,80 +101,82 @@ Origins = Annotated[
 
 
 class ListenerFields(BaseModel):
-    """Where clients come in, and what is spoken there."""
+    """Settings of the listeners."""
 
     listen: Listens = Field(
         default=(Listen(Endpoint("tcp", Address("127.0.0.1", 1883))),),
         min_length=1,
-        description="Where to accept MQTT clients: host:port, tls://host:port, ws://host:port, "
-        "wss://host:port or unix:/path; may be given several times.",
+        description="Address on which to accept MQTT clients: host:port, tls://host:port, "
+        "ws://host:port, wss://host:port or unix:/path. May be repeated.",
     )
     allow_anonymous: bool | None = Field(
         default=None,
-        description="Let clients connect without a user name. Default: while nothing says who may "
-        "connect, on listeners that nothing but this machine reaches (no proxy either) or that "
-        "require a certificate.",
+        description="Allow clients to connect without a user name. Default: only if no "
+        "authentication is configured, on listeners that cannot be reached from other "
+        "machines or that require a client certificate.",
     )
     tls_cert: ExpandedPath | None = Field(
-        default=None, description="Certificate of TLS listeners, with the chain that it needs."
+        default=None, description="Certificate of TLS listeners, with its chain, in PEM."
     )
     tls_key: ExpandedPath | None = Field(default=None, description="Private key of --tls-cert.")
     tls_key_password_file: ExpandedPath | None = Field(
-        default=None, description="File whose first line --tls-key is encrypted with."
+        default=None, description="File whose first line is the password of --tls-key."
     )
     tls_min_version: Literal["1.2", "1.3"] = Field(
-        default="1.2", description="Oldest version of TLS spoken."
+        default="1.2", description="Lowest TLS version to accept."
     )
     tls_ciphers: str | None = Field(
         default=None,
-        description="Cipher suites of TLS 1.2, as OpenSSL names them. Default: Python's choice.",
+        description="Cipher suites of TLS 1.2, in OpenSSL's notation. Default: Python's selection.",
     )
     tls_client_ca: ExpandedPath | None = Field(
-        default=None, description="Certificates of the authorities that vouch for clients."
+        default=None,
+        description="CA certificates that client certificates are verified against, in PEM.",
     )
     tls_client_certs: Literal["none", "optional", "required"] = Field(
         default="none",
-        description="Whether clients show a certificate that --tls-client-ca signed.",
+        description="Whether clients must present a certificate signed by --tls-client-ca.",
     )
     tls_crl: ExpandedPath | None = Field(
-        default=None, description="Certificates that were revoked (CRLs, PEM)."
+        default=None, description="Certificate revocation lists, in PEM."
     )
     tls_identity: Literal["none", "cn", "dns", "email", "uri", "dn"] = Field(
         default="none",
-        description="What of a client's certificate is its user, who then needs no password: the "
-        "common name, a subject alternative name of that type, or the whole name.",
+        description="Part of the client certificate to use as the user name, with no password "
+        "needed: the common name (cn), a subject alternative name of that type, or the "
+        "distinguished name (dn).",
     )
     ws_path: Annotated[str, AfterValidator(_path)] = Field(
-        default="/mqtt", description="Path of WebSocket listeners."
+        default="/mqtt", description="URL path of WebSocket listeners."
     )
     ws_origins: Origins = Field(
         default=(),
-        description="Origins of web pages that may connect by WebSocket. Default: all. May be "
-        "given several times.",
+        description="Origin of web pages that may connect by WebSocket. May be repeated. Default: "
+        "all.",
     )
     unix_mode: Annotated[str, AfterValidator(_mode)] = Field(
-        default="660", description="Mode of the file of Unix sockets, octal."
+        default="660", description="File mode of Unix sockets, in octal."
     )
     proxy_protocol: bool = Field(
         default=False,
-        description="Every connection begins with a header of the PROXY protocol (v1 or v2), as "
-        "load balancers send it, that says where the client is.",
+        description="Require a PROXY protocol header (v1 or v2), as sent by load balancers, at "
+        "the start of each connection, and take the client's address from it.",
     )
     proxy_from: Networks = Field(
         default=(),
-        description="Networks from which --proxy-protocol is taken; others are turned away. "
-        "Default: all. May be given several times.",
+        description="Network that may send PROXY protocol headers; connections from elsewhere are "
+        "refused. May be repeated. Default: all.",
     )
 
     @property
     def certified(self) -> bool:
-        """Return whether all clients, of all the listeners, have shown a good certificate."""
+        """Return whether every client of every listener must present a valid certificate."""
         required = self.tls_client_certs == "required"
         return required and all(one.endpoint.encrypted for one in self.listen)
 
     @property
     def reachable(self) -> bool:
-        """Return whether clients may be on other machines; those of a proxy are."""
+        """Return whether clients on other machines, or behind a proxy, can connect."""
         return self.proxy_protocol or not all(one.loopback for one in self.listen)
 
 
@@ -187,11 +191,11 @@ PER_LISTENER = frozenset(
         "publish_rate",
     }
 ) - {"listen"}
-"""Settings that a listener can have for itself."""
+"""Settings that can be set for a single listener."""
 
 
 def listed_twice(listeners: Iterable[Listen]) -> Listen | None:
-    """Return the first listener whose address or file one before it has; None: there is none."""
+    """Return the first listener whose address or file an earlier one already has, or None."""
     seen = set()
     for one in listeners:
         place = one.endpoint.place
@@ -208,7 +212,7 @@ def listed_twice(listeners: Iterable[Listen]) -> Listen | None:
 
 
 def problem(own: "Settings") -> str | None:
-    """Return what is wrong with the settings of one listener, and what to do; None: nothing."""
+    """Return what is wrong with the settings of one listener and the remedy, or None."""
     place = own.listen[0]
     if place.endpoint.encrypted:
         wrong = _tls_problem(own, place)
@@ -218,11 +222,11 @@ def problem(own: "Settings") -> str | None:
             return None
     if own.vouched or own.anonymous:
         return None
-    users = "password_file (make one with: foldmq passwd FILE USER)"
+    users = "password_file (create one with: foldmq passwd FILE USER)"
     if own.allow_anonymous is False:
         certificates = ", or tls_identity" if own.certified else ""
         return (
-            f"listen = {place}: allow_anonymous = false lets no client connect: set {users}, "
+            f"listen = {place}: no client can connect with allow_anonymous = false: set {users}, "
             f"jwt_keys or auth_subject{certificates}"
         )
     if own.reachable:
@@ -231,24 +235,26 @@ def problem(own: "Settings") -> str | None:
             "allow_anonymous = true to admit all clients"
         )
     return (
-        f"listen = {place} lets no client connect, for there are no certificates without TLS: set "
-        f"{users}, or allow_anonymous = true there"
+        f"listen = {place}: no client can connect, because a listener without TLS gets no client "
+        f"certificates: set {users}, or allow_anonymous = true for this listener"
     )
 
 
 def _tls_problem(own: "Settings", place: Listen) -> str | None:
-    """Return what a listener with TLS lacks, or what is set in vain; None: nothing."""
+    """Return what is wrong with the TLS settings of a listener and the remedy, or None."""
     if own.tls_cert is None or own.tls_key is None:
-        return f"listen = {place}: set tls_cert and tls_key, the certificate and its private key"
+        return (
+            f"listen = {place}: TLS needs tls_cert and tls_key, the certificate and its private key"
+        )
     if own.tls_client_certs != "none" and own.tls_client_ca is None:
         return (
-            f"tls_client_certs = {own.tls_client_certs}: set tls_client_ca, whose "
-            "certificates are taken"
+            f"tls_client_certs = {own.tls_client_certs} also needs tls_client_ca, the CA "
+            "certificates to verify clients against"
         )
     if own.tls_client_certs == "none":
         for name in ("tls_client_ca", "tls_crl"):
             if getattr(own, name) is not None:
-                return f'{name} needs tls_client_certs = "required" or "optional" as well'
+                return f'{name} also needs tls_client_certs = "required" or "optional"'
         if own.tls_identity != "none":
-            return 'tls_identity needs tls_client_certs = "required" or "optional" as well'
+            return 'tls_identity also needs tls_client_certs = "required" or "optional"'
     return None

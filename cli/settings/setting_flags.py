@@ -1,10 +1,10 @@
-"""The flags of ``foldmq serve``, made from the settings, so that no setting lacks its flag."""
+"""The flags of ``foldmq serve``, generated from the settings."""
 
 import functools
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
@@ -16,17 +16,24 @@ Serve = Callable[[Path | None, dict[str, object]], None]
 
 
 def with_settings_flags(serve: Serve) -> Callable[..., None]:
-    """Return ``serve`` a flag per setting; it is called with the config file and the flags given.
+    """Return a command with one flag per setting that calls ``serve`` with config file and flags.
 
-    Values stay text here: ``cli.settings.settings`` reads them the same way wherever they come
-    from.
+    Values stay text here: ``cli.settings.settings`` parses the values of all sources alike.
     """
 
     def run(**values: Any) -> None:
         config = values.pop("config")
         serve(config, {name: value for name, value in values.items() if _given(value)})
 
-    parameters = [_parameter("config", Path | None, "--config", "FILE", "TOML file with settings.")]
+    parameters = [
+        _parameter(
+            "config",
+            Path | None,
+            "--config",
+            "FILE",
+            "TOML file with settings. [env var: FOLDMQ_CONFIG]",
+        )
+    ]
     for name, field in Settings.model_fields.items():
         kind: object = str | None
         decl = flag(name)
@@ -36,7 +43,7 @@ def with_settings_flags(serve: Serve) -> Callable[..., None]:
             kind = bool | None
             decl = f"{decl}/--no-{decl[2:]}"
         parameters.append(_parameter(name, kind, decl, _metavar(name, field), _help(field)))
-    # typer reads the signature and the annotations to build its command.
+    # typer builds its command from the signature and the annotations.
     command: Any = functools.wraps(serve)(run)
     command.__signature__ = inspect.Signature(parameters)
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -59,6 +66,11 @@ def _parameter(
 
 _METAVARS: dict[str, str] = {
     "listen": "HOST:PORT",
+    "unix_mode": "MODE",
+    "ws_path": "PATH",
+    "ws_origins": "ORIGIN",
+    "proxy_from": "NETWORK",
+    "jwt_audience": "TEXT",
     "data_dir": "DIR",
     "nats_url": "URL",
     "nats_listen": "HOST:PORT|off",
@@ -67,15 +79,13 @@ _METAVARS: dict[str, str] = {
     "bridge_map": "TOPIC=SUBJECT",
     "bridge_user_map": "USER=SUBJECT",
     "bridge_url": "URL",
-    "log_level": "LEVEL",
-    "log_format": "text|json",
-    "event_loop": "auto|uvloop|asyncio",
     "sync": "always|TIME",
     "metrics": "HOST:PORT|off",
     "metrics_hosts": "NAME",
     "web": "HOST:PORT|off",
 }
 _METAVARS_BY_TYPE: dict[object, str] = {
+    str: "TEXT",
     str | None: "TEXT",
     int: "NUMBER",
     float: "NUMBER",
@@ -93,7 +103,11 @@ def _metavar(name: str, field: FieldInfo) -> str | None:
         return "TIME"
     if field.annotation in (bool, bool | None):
         return None
-    return _METAVARS.get(name) or _METAVARS_BY_TYPE.get(field.annotation, "FILE")
+    if name in _METAVARS:
+        return _METAVARS[name]
+    if get_origin(field.annotation) is Literal:
+        return "|".join(get_args(field.annotation))
+    return _METAVARS_BY_TYPE.get(field.annotation, "FILE")
 
 
 def _help(field: FieldInfo) -> str:
@@ -115,17 +129,17 @@ _TIMES = {"d": 86_400, "h": 3600, "m": 60, "s": 1, "ms": 0.001}
 
 
 def size_shown(count: int) -> str:
-    """Return a default size as one would write it in the settings; 0 stands for no bound."""
+    """Return a default size as written in settings; 0 is shown as none."""
     return _in_units(count, _SIZES) if count else "none"
 
 
 def time_shown(seconds: float) -> str:
-    """Return a default time as one would write it in the settings; 0 stands for never."""
+    """Return a default time as written in settings; 0 is shown as never."""
     return _in_units(seconds, _TIMES) if seconds else "never"
 
 
 def _in_units(value: float, units: Mapping[str, float]) -> str:
-    """Return a value in the largest unit that it is a whole number of; else in the smallest."""
+    """Return a value in the largest unit that divides it, or else in the smallest unit."""
     whole = (unit for unit, factor in units.items() if value % factor == 0)
     unit = next(whole, [*units][-1])
     return f"{value / units[unit]:.15g}{unit}"

@@ -1,4 +1,4 @@
-"""The types of settings: each reads what people write and says what is allowed."""
+"""The types of settings: each parses a text and states what is allowed."""
 
 import re
 from pathlib import Path
@@ -10,13 +10,13 @@ from pydantic_settings import NoDecode
 from cli.common import Address, address, seconds, size
 from eventstore.paths import NoHome, expand_home
 
-# What switches a listener off.
+# Disables a listener.
 OFF = "off"
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
 def several(value: object) -> object:
-    """Read a text with commas as a list."""
+    """Split a text at its commas."""
     return value.split(",") if isinstance(value, str) else value
 
 
@@ -39,7 +39,7 @@ def _expanded(path: Path) -> Path:
     try:
         return expand_home(path)
     except NoHome:
-        raise ValueError("no such home directory is known here") from None
+        raise ValueError("this home directory does not exist") from None
 
 
 Size = Annotated[int, BeforeValidator(size)]

@@ -1,7 +1,7 @@
-"""The settings of ``foldmq serve``: flags before environment before TOML file before defaults.
+"""The settings of ``foldmq serve``: flags override environment, TOML file and defaults.
 
 A setting has the same name everywhere: ``max_ack_pending`` in the file, ``FOLDMQ_MAX_ACK_PENDING``
-in the environment, ``--max-ack-pending`` as a flag. Anything unknown is refused.
+in the environment, ``--max-ack-pending`` as a flag. Unknown settings are rejected.
 """
 
 import difflib
@@ -24,11 +24,11 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
-    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
 
+from actors.configuration.broker_options import BrokerOptions
 from cli.common import Address
 from cli.settings import access_settings, bridge_settings
 from cli.settings.access_settings import AccessFields
@@ -49,21 +49,22 @@ from protocol.errors import FoldmqError
 
 PREFIX = "FOLDMQ_"
 CONFIG_VARIABLE = "FOLDMQ_CONFIG"
-# Variables that are no settings: the TOML file, the program of eventstore.server.binary, and those
-# of foldmq pub and sub.
+# Variables that are not settings: of the TOML file, of eventstore.server.binary, and of foldmq pub
+# and sub.
 OTHER_VARIABLES = (CONFIG_VARIABLE, "FOLDMQ_NATS_SERVER", "FOLDMQ_PASSWORD", "FOLDMQ_URL")
-# Settings that no message shows.
+# Settings whose values no message shows.
 _SECRETS = ("nats_password", "bridge_password")
-# Kubernetes sets these in every pod of a namespace that has a service called "foldmq".
+# Kubernetes sets these in every pod of a namespace with a service named "foldmq".
 _SERVICE_LINK = re.compile(r"FOLDMQ_(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP).*)?)")
 
 _MIB = 2**20
 _LEAST_KEPT = 16 * _MIB
+_OPTIONS = BrokerOptions(node="")
 _GIB = 2**30
 
 
 class ConfigError(FoldmqError):
-    """A setting that is unknown, has a bad value, or contradicts another one."""
+    """A setting is unknown, has an invalid value, or contradicts another setting."""
 
     exit_code = 78  # EX_CONFIG of sysexits.h, as in eventstore.errors
 
@@ -71,7 +72,7 @@ class ConfigError(FoldmqError):
 class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
     """All settings of ``foldmq serve``. Sizes are in bytes and times in seconds.
 
-    Both may also be written with a unit: ``"16 MiB"``, ``"30s"``.
+    Both may be written with a unit: ``"16 MiB"``, ``"30s"``.
     """
 
     model_config = SettingsConfigDict(
@@ -80,114 +81,125 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
 
     data_dir: ExpandedPath = Field(
         default=Path("foldmq-data"),
-        description="Where the event log is kept; one broker at a time.",
+        description="Directory of the event log; only one broker may use it at a time.",
     )
 
     nats_url: str | None = Field(
-        default=None, description="NATS server to keep the log in. Default: an embedded one."
+        default=None, description="NATS server that stores the log. Default: an embedded server."
     )
     nats_user: str | None = Field(default=None, description="User name for --nats-url.")
     nats_password: str | None = Field(
         default=None,
         repr=False,
-        description="Password for --nats-url; a file is better.",
+        description="Password for --nats-url; --nats-password-file is safer.",
     )
     nats_password_file: ExpandedPath | None = Field(
         default=None, description="File whose first line is the password for --nats-url."
     )
     nats_creds: ExpandedPath | None = Field(
-        default=None, description="Credentials file (JWT and seed)."
+        default=None, description="Credentials file (JWT and seed) for --nats-url."
     )
-    nats_nkey: ExpandedPath | None = Field(default=None, description="File with an nkey seed.")
+    nats_nkey: ExpandedPath | None = Field(
+        default=None, description="File with an nkey seed for --nats-url."
+    )
     nats_ca: ExpandedPath | None = Field(
-        default=None, description="Certificates of the authorities that vouch for the NATS server."
+        default=None,
+        description="CA certificates that the NATS server's certificate is verified against.",
     )
-    nats_cert: ExpandedPath | None = Field(default=None, description="Certificate shown to NATS.")
+    nats_cert: ExpandedPath | None = Field(
+        default=None, description="Client certificate for the NATS server."
+    )
     nats_key: ExpandedPath | None = Field(default=None, description="Private key of --nats-cert.")
     nats_replicas: int = Field(
-        default=1, ge=1, le=5, description="Copies of the log in the cluster of --nats-url."
+        default=1,
+        ge=1,
+        le=5,
+        description="Number of replicas of the log in the cluster of --nats-url.",
     )
     sync: Annotated[Literal["always"] | Seconds, SyncOrSeconds] = Field(
         default="always",
-        description='When the embedded NATS syncs to disk: "always" before it acknowledges, or '
-        "every so many seconds: faster, and a power loss may undo acknowledged messages.",
+        description='When the embedded NATS server syncs to disk: "always" before it '
+        "acknowledges, or at this interval. An interval is faster, but a power loss can "
+        "lose acknowledged messages.",
     )
 
     nats_listen: OptionalAddress = Field(
         default=None,
-        description="Where to accept NATS clients (an embedded NATS server of their own), "
-        'host:port, or "off". Default: nowhere.',
+        description="Address on which a second embedded NATS server accepts NATS clients, "
+        'host:port, or "off". Default: off.',
     )
     nats_users: ExpandedPath | None = Field(
         default=None,
-        description="Users who may connect to --nats-listen: lines NAME:PASSWORD, "
-        "NAME:BCRYPT-HASH or a public nkey; or users with permissions, as nats-server has them. "
-        "Default: everybody, on loopback only and while nothing says who may connect by MQTT.",
+        description="File with the users that may connect to --nats-listen: lines NAME:PASSWORD, "
+        "NAME:BCRYPT-HASH or a public nkey, or a users block of the nats-server "
+        "configuration with permissions. Default: every client, if --nats-listen is on "
+        "loopback and MQTT clients need no authentication.",
     )
     nats_anonymous: bool = Field(
         default=False,
-        description="Let every client that reaches --nats-listen in, to read and write "
-        "everything, also from other machines and whoever may connect by MQTT.",
+        description="Allow every client that reaches --nats-listen to read and write all topics, "
+        "even from other machines and if MQTT clients need authentication.",
     )
     nats_tls_cert: ExpandedPath | None = Field(
         default=None,
-        description="Certificate of --nats-listen, with the chain that it needs: clients then "
-        "speak TLS.",
+        description="Certificate of --nats-listen, with its chain, in PEM; NATS clients must then "
+        "use TLS.",
     )
     nats_tls_key: ExpandedPath | None = Field(
-        default=None, description="Private key of --nats-tls-cert, not encrypted."
+        default=None, description="Private key of --nats-tls-cert, unencrypted."
     )
     nats_tls_client_ca: ExpandedPath | None = Field(
         default=None,
-        description="Certificates of the authorities that vouch for clients of --nats-listen, who "
-        "must then show a certificate.",
+        description="CA certificates that clients of --nats-listen are verified against; clients "
+        "must then present a certificate.",
     )
     nats_store: Size = Field(
         default=_GIB,
         ge=0,
-        description="Bytes that JetStream streams of the clients of --nats-listen may take on "
-        "the disk; 0: they have no JetStream.",
+        description="Maximum disk space of JetStream streams created by clients of --nats-listen. "
+        "0 disables JetStream for them.",
     )
     bridge: bool = Field(
         default=True,
-        description="Exchange messages with NATS clients: those of --nats-listen, --bridge-url or "
-        "--nats-url, whichever is given.",
+        description="Exchange messages with the NATS clients of --nats-listen, --bridge-url or "
+        "--nats-url.",
     )
     bridge_filters: TopicFilters = Field(
         default=("#",),
-        description="Topic filters; only messages that match one are exchanged with NATS, both "
-        "ways. May be given several times.",
+        description="Topic filter of the messages exchanged with NATS, in both directions. May be "
+        "repeated.",
     )
     bridge_always: MoreFilters = Field(
         default=(),
-        description="Topic filters whose messages are taken from NATS although no MQTT client "
-        "subscribed: for retained messages. May be given several times.",
+        description="Topic filter of messages to receive from NATS even if no MQTT client "
+        "subscribes to them, for retained messages. May be repeated.",
     )
     bridge_map: SubjectRules = Field(
         default=(),
-        description="Rules TOPIC=SUBJECT: topics at or below TOPIC (nothing: all others) have "
-        "subjects that begin with SUBJECT instead of it. May be given several times.",
+        description="Rule TOPIC=SUBJECT: in the subject of every topic at or below TOPIC, SUBJECT "
+        "replaces TOPIC. An empty TOPIC stands for all other topics. May be repeated.",
     )
     bridge_user_map: UserRules = Field(
         default=(),
-        description="Rules USER=SUBJECT: subjects of that user's clients begin with SUBJECT, and "
-        "the clients get nothing else from NATS. May be given several times.",
+        description="Rule USER=SUBJECT: messages of this user's MQTT clients are exchanged only "
+        "on subjects that begin with SUBJECT. May be repeated.",
     )
     bridge_qos: int = Field(
         default=0,
         ge=0,
         le=2,
-        description="QoS of messages from NATS that name none; 0: they are not logged.",
+        description="QoS of messages from NATS without a QoS header. Messages at QoS 0 are not "
+        "logged.",
     )
     bridge_url: str | None = Field(
         default=None,
-        description="NATS server to exchange messages with. Default: the one of --nats-url.",
+        description="NATS server to exchange messages with. Default: --nats-url.",
     )
     bridge_user: str | None = Field(default=None, description="User name for --bridge-url.")
     bridge_password: str | None = Field(
         default=None,
         repr=False,
-        description="Password for --bridge-url; a file is better.",
+        description="Password for --bridge-url; --bridge-password-file is safer.",
     )
     bridge_password_file: ExpandedPath | None = Field(
         default=None, description="File whose first line is the password for --bridge-url."
@@ -200,18 +212,22 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
     )
 
     ack_wait: Seconds = Field(
-        default=30.0,
+        default=_OPTIONS.ack_wait,
         ge=0,
-        description="Redeliver what is unacknowledged for so long; 0: never.",
+        description="Redeliver a message that has not been acknowledged for this long. 0: never.",
     )
     session_expiry: Seconds = Field(
-        default=0.0, ge=0, description="Forget sessions offline for so long; 0: never."
+        default=_OPTIONS.session_expiry,
+        ge=0,
+        description="Remove a session that has been offline for this long. 0: never.",
     )
     reject_qos2_publish: bool = Field(
-        default=False, description="Close the connection of a client that publishes at QoS 2."
+        default=_OPTIONS.reject_qos2_publish,
+        description="Close the connection of a client that publishes at QoS 2.",
     )
     downgrade_qos2_subscribe: bool = Field(
-        default=False, description="Grant QoS 1 to subscriptions that ask for QoS 2."
+        default=_OPTIONS.downgrade_qos2_subscribe,
+        description="Grant QoS 1 to subscriptions that request QoS 2.",
     )
     shared_strategy: Literal["balanced", "topic"] = Field(
         default="balanced",
@@ -224,58 +240,70 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
         description="Let clients below MQTT 5 share subscriptions ($share/NAME/FILTER), too.",
     )
     keep: Seconds = Field(
-        default=7 * 86_400.0,
+        default=_OPTIONS.keep,
         ge=0,
-        description="Time for which the event log goes back at least, for replay and audits; what "
-        "is older and not needed any more is cut off. 0: for ever.",
+        description="How long to keep the event log for replay and audits. Older records are "
+        "deleted once they are no longer needed. 0: forever.",
     )
     keep_bytes: Size = Field(
-        default=0,
+        default=_OPTIONS.keep_bytes,
         ge=0,
-        description="Bytes that the event log may take, whatever keep says (at least 16 MiB): at "
-        "it clients wait until the log is cut. 0: no bound.",
+        description="Maximum size of the event log, even if that is less than --keep (at least 16 "
+        "MiB). At this size, clients wait until records are deleted. 0: unlimited.",
     )
     keep_until_archived: bool = Field(
-        default=False,
-        description="Cut off only what 'foldmq spark archive' has put into an archive, also if the "
-        "log becomes older than keep and larger than keep_bytes.",
+        default=_OPTIONS.keep_until_archived,
+        description="Delete only records that 'foldmq spark archive' has archived, even if the "
+        "log exceeds --keep or --keep-bytes.",
     )
     commit_timeout: Seconds = Field(
-        default=30.0,
+        default=_OPTIONS.commit_timeout,
         gt=0,
-        description="Close clients when the log cannot be written for so long.",
+        description="Close the clients when the log could not be written for this long.",
     )
 
     metrics: OptionalAddress = Field(
         default=Address("127.0.0.1", 18831),
-        description='Where to answer /metrics (Prometheus), /healthz and /readyz, or "off". They '
-        "hold numbers, no names, and need no password.",
+        description="Address of the HTTP server for /metrics (Prometheus), /healthz and /readyz, "
+        'or "off". They contain no names of clients or topics and need no password.',
     )
     metrics_hosts: HostNames = Field(
         default=(),
-        description="Further names under which /metrics may be asked for, besides addresses, "
-        "localhost and the name in --metrics. May be given several times.",
+        description="Further host name under which /metrics is served, besides IP addresses, "
+        "localhost and the host of --metrics. May be repeated.",
     )
     web: OptionalAddress = Field(
         default=Address("127.0.0.1", 18830),
-        description='Where to serve the web page, or "off". It asks for a token: the one '
-        "in the data directory, or one that 'foldmq web-token' made.",
+        description='Address of the web page, or "off". It asks for a token: the one in the '
+        "data directory, or one created with 'foldmq web-token'.",
     )
     sys_interval: Seconds = Field(
-        default=10.0,
+        default=_OPTIONS.sys_interval,
         ge=0,
-        description="Time between updates of the topics $SYS/broker/...; 0: there are none.",
+        description="Interval between updates of the topics $SYS/broker/... 0 disables them.",
     )
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Least serious log line shown."
+        default="info", description="Minimum level of log messages."
     )
     log_format: Literal["text", "json"] = Field(
-        default="text", description="Shape of the log on stderr."
+        default="text", description="Format of the log on stderr."
     )
     event_loop: Literal["auto", "uvloop", "asyncio"] = Field(
-        default="auto", description="auto: uvloop where it is installed."
+        default="auto", description="Event loop; auto uses uvloop if it is installed."
     )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        *_: object,
+        **__: object,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Use the arguments only: ``load`` merges the sources, to know them in messages."""
+        del settings_cls
+        return (init_settings,)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -284,7 +312,7 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
 
     @property
     def anonymous(self) -> bool:
-        """Return whether clients without a user name may connect, to all of the listeners."""
+        """Return whether clients without a user name may connect to all listeners."""
         if self.allow_anonymous is not None:
             return self.allow_anonymous
         if self.vouched or self.tls_identity != "none":
@@ -294,19 +322,19 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
         return not self.reachable
 
     def listeners(self) -> list["Settings"]:
-        """Return the settings of each listener, which is the only one in its ``listen``.
+        """Return the settings of each listener; each has only that listener in its ``listen``.
 
-        Raises ConfigError for the first value that a listener has for itself and cannot have.
+        Raises ConfigError for the first invalid setting of a listener.
         """
         return [_for_listener(self, one) for one in self.listen]
 
     def reloaded(self, new: "Settings") -> "Settings":
-        """Return these settings with what a running broker takes over of ``new`` ones."""
+        """Return these settings with the reloadable ones replaced by those of ``new``."""
         names = set(RELOADABLE)
         if [one.endpoint for one in new.listen] == [one.endpoint for one in self.listen]:
-            names.add("listen")  # with what single ones have for themselves
+            names.add("listen")  # with the settings of single listeners
         merged = self.model_copy(update={name: getattr(new, name) for name in names})
-        # What was copied counts as set only if it was set.
+        # A copied setting counts as set only if it was set.
         asked = (self.model_fields_set - names) | (new.model_fields_set & names)
         merged.model_fields_set.intersection_update(asked)
         return merged
@@ -317,8 +345,8 @@ def _plain(name: str, value: object) -> object:
     if isinstance(value, bool) and annotation not in (bool, bool | None):
         raise ValueError("must not be true or false")
     if _holds_nul(value):
-        # No file has such a name, and libraries of C would see less of a text than was written.
-        raise ValueError("must not hold a NUL character")
+        # No file has such a name, and C libraries would cut the text there.
+        raise ValueError("must not contain a NUL character")
     return value
 
 
@@ -344,7 +372,7 @@ def _for_listener(settings: Settings, one: Listen) -> Settings:
     return settings.model_copy(update={**changed, "listen": (one,)})
 
 
-# What a running broker takes over on SIGHUP; all else needs a restart.
+# Settings that SIGHUP applies to a running broker; all others need a restart.
 RELOADABLE = frozenset(
     {
         *LimitFields.model_fields,
@@ -381,7 +409,7 @@ RELOADABLE = frozenset(
 
 
 class _Layer(NamedTuple):
-    """One source of settings: what it holds and how its names look to the user."""
+    """One source of settings: its values, and the names that the operator knows them by."""
 
     values: Mapping[str, object]
     kind: Literal["flag", "environment", "file"]
@@ -401,9 +429,9 @@ def flag(name: str) -> str:
 def load(
     flags: Mapping[str, object], environment: Mapping[str, str], config: Path | None = None
 ) -> Settings:
-    """Put the settings together; ``config`` or ``FOLDMQ_CONFIG`` names the TOML file.
+    """Load the settings; ``config`` or ``FOLDMQ_CONFIG`` names the TOML file.
 
-    Raises ConfigError (one line: source, name, value, what is allowed) for the first thing wrong.
+    Raises ConfigError for the first problem: one line with source, name, value and what is allowed.
     """
     if config is None and environment.get(CONFIG_VARIABLE):
         config = Path(environment[CONFIG_VARIABLE])
@@ -413,17 +441,11 @@ def load(
         *([_Layer(_from_file(config), "file", str(config))] if config else []),
     ]
 
-    class Layered(Settings):
-        @classmethod
-        def settings_customise_sources(
-            cls, settings_cls: type[BaseSettings], *_: object, **__: object
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return tuple(
-                InitSettingsSource(settings_cls, dict(layer.values), None) for layer in layers
-            )
-
+    merged: dict[str, Any] = {}
+    for layer in reversed(layers):
+        merged.update(layer.values)
     try:
-        settings = Layered()
+        settings = Settings(**merged)
     except ValidationError as error:
         raise ConfigError(_sentence(error.errors()[0], layers)) from None
     check(settings)
@@ -461,7 +483,7 @@ def _from_file(path: Path) -> dict[str, object]:
         raise ConfigError(f"{path}: not TOML: {escaped(str(error))}") from None
     except RecursionError:
         raise ConfigError(f"{path}: not TOML: nested too deeply") from None
-    except ValueError:  # of a number that Python does not read
+    except ValueError:  # a number too long for Python
         raise ConfigError(f"{path}: not TOML: a number is too long") from None
     for name in values:
         if name not in Settings.model_fields:
@@ -487,7 +509,7 @@ def _sentence(error: ErrorDetails, layers: Iterable[_Layer]) -> str:
     return f"{layer.shown(name)}{value}: {_allowed(name, error)}"
 
 
-# What the settings that are lists hold.
+# Elements of the settings that are lists.
 _LISTED = {
     "listen": "host:port",
     "metrics_hosts": "host name",
@@ -501,7 +523,7 @@ _LISTED = {
 
 
 def _allowed(name: str, error: ErrorDetails) -> str:
-    """Return what is allowed instead, from pydantic's error."""
+    """Return what is allowed, from pydantic's error."""
     limits: dict[str, Any] = error.get("ctx", {})
     match error["type"]:
         case "int_parsing" | "int_from_float" | "int_type":
@@ -530,33 +552,40 @@ def _allowed(name: str, error: ErrorDetails) -> str:
 
 
 def check(settings: Settings) -> None:
-    """Refuse settings that contradict each other; raises ConfigError saying what to change."""
+    """Raise ConfigError with the remedy if settings contradict each other."""
     _check_listeners(settings)
     if 0 < settings.keep_bytes < _LEAST_KEPT:
         raise ConfigError(
-            f"keep_bytes = {settings.keep_bytes}: must be at least {_LEAST_KEPT // _MIB} MiB, or 0 "
-            "for no bound"
+            f"keep_bytes = {settings.keep_bytes}: must be at least {_LEAST_KEPT // _MIB} MiB, or "
+            "0 for unlimited"
         )
     if settings.keep_until_archived and not (settings.keep or settings.keep_bytes):
         raise ConfigError(
-            "keep_until_archived needs keep or keep_bytes: without them nothing is ever cut off, "
-            "archived or not"
+            "keep_until_archived also needs keep or keep_bytes: without them no record is ever "
+            "deleted"
         )
     if settings.nats_url is None:
         for name in ("nats_user", "nats_password", "nats_password_file", "nats_creds"):
             _needs(settings, name, "nats_url")
         _needs(settings, "nats_nkey", "nats_url")
         if settings.nats_replicas != 1:
-            raise ConfigError("nats_replicas needs nats_url: the embedded NATS is a single server")
+            raise ConfigError(
+                "nats_replicas needs nats_url: the embedded NATS server is a single server"
+            )
         if settings.bridge_url is None:
             for name in ("nats_ca", "nats_cert", "nats_key"):
                 _needs(settings, name, "nats_url")
     elif settings.sync != "always":
-        raise ConfigError("sync is for the embedded NATS: set sync_interval in the one of nats_url")
+        raise ConfigError(
+            "sync is for the embedded NATS server: set sync_interval in the "
+            "configuration of the server at nats_url"
+        )
     _needs(settings, "nats_key", "nats_cert")
     _needs(settings, "nats_cert", "nats_key")
     if settings.nats_password is not None and settings.nats_password_file is not None:
-        raise ConfigError("nats_password and nats_password_file exclude each other: set one")
+        raise ConfigError(
+            "nats_password and nats_password_file cannot be combined: set one of them"
+        )
     for module in (access_settings, bridge_settings):
         for contradiction in module.contradictions(settings):
             raise ConfigError(contradiction)
@@ -565,7 +594,7 @@ def check(settings: Settings) -> None:
 def _check_listeners(settings: Settings) -> None:
     twice = listed_twice(settings.listen)
     if twice is not None:
-        raise ConfigError(f"listen = {twice}: another listener has that address already")
+        raise ConfigError(f"listen = {twice}: another listener already has this address")
     for own in settings.listeners():
         wrong = problem(own)
         if wrong is not None:
@@ -574,4 +603,4 @@ def _check_listeners(settings: Settings) -> None:
 
 def _needs(settings: Settings, name: str, other: str) -> None:
     if getattr(settings, name) is not None and getattr(settings, other) is None:
-        raise ConfigError(f"{name} needs {other} as well")
+        raise ConfigError(f"{name} also needs {other}")

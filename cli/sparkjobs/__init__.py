@@ -1,4 +1,4 @@
-"""``foldmq spark``: Spark jobs on a log, from flags to exit codes."""
+"""``foldmq spark``: Spark jobs on a log."""
 
 from typing import TYPE_CHECKING
 

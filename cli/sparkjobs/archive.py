@@ -1,4 +1,4 @@
-"""``foldmq spark archive``: what is new of a log goes into an archive, and the broker is told."""
+"""``foldmq spark archive``: archives new records of a log and notifies the broker."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from spark.storage import ArchiveExtent, NatsAccess
 
 
 class Brokers:
-    """The brokers whose logs are archived, told how far that goes."""
+    """The brokers of the archived logs, notified of the archived position."""
 
     def __init__(self, options: Mapping[str, str], where: str, *, live: bool) -> None:
         self._access = NatsAccess(options)
@@ -27,17 +27,17 @@ class Brokers:
         self._live = live
 
     def tell(self, archived: ArchiveExtent) -> None:
-        """Tell the broker of a log what of it is archived.
+        """Notify the broker of the archived part of its log.
 
-        Raises NoLiveBroker when there is none, NoAnswer, or Refused with its sentence.
+        Raises NoLiveBroker, NoAnswer, or Refused with its message.
         """
         node = archived.stream.removeprefix(LOG_STREAM_PREFIX)
         if not self._live or node == archived.stream:
-            raise NoLiveBroker(f"no broker runs on {self._where}")
+            raise NoLiveBroker(f"no broker is running on {self._where}")
         asyncio.run(self._tell(node, archived))
 
     def try_to_tell(self, archived: ArchiveExtent) -> None:
-        """Tell the broker now if that is possible; it is told again in the end."""
+        """Notify the broker now if possible; it is notified again at the end."""
         with contextlib.suppress(FoldmqError):
             self.tell(archived)
 
@@ -58,17 +58,17 @@ class Brokers:
 
 @dataclasses.dataclass(slots=True)
 class Report:
-    """What became of each log."""
+    """The result for each log."""
 
     archived: list[ArchiveExtent] = dataclasses.field(default_factory=list)
     problems: list[FoldmqError] = dataclasses.field(default_factory=list)
 
 
 def run_archive(flags: SparkFlags, directory: str, *, as_json: bool) -> None:
-    """Archive what is new, tell the brokers how far that goes, and print it.
+    """Archive new records, notify the brokers, and print the result.
 
-    Logs that cannot be archived do not keep the others from it. Raises the first error; that a
-    broker does not run is none: it is told the next time.
+    An error in one log does not stop the others; the first error is raised at the end. A broker
+    that is not running is no error: it is notified at the next run.
     """
     place = absolute(directory)
     found_at: list[Found] = []
@@ -86,7 +86,7 @@ def run_archive(flags: SparkFlags, directory: str, *, as_json: bool) -> None:
         return report
 
     def nothing(logs: list[PendingArchive]) -> Report | None:
-        """Return the outcome where nothing is new, for which no Spark is needed."""
+        """Return the result if there are no new records, without starting Spark."""
         if any(one.problem is None and one.records for one in logs):
             return None
         report = Report()
@@ -121,7 +121,7 @@ def _brokers(found: Found) -> Brokers:
 
 
 def _told(brokers: Brokers, archived: ArchiveExtent) -> bool:
-    """Tell the broker of a log; return whether it was told. Raises NoAnswer or Refused."""
+    """Notify the broker of a log; return whether it was reached. Raises NoAnswer or Refused."""
     if not archived.through:
         return False
     try:
@@ -129,7 +129,7 @@ def _told(brokers: Brokers, archived: ArchiveExtent) -> bool:
     except NoAnswer:
         raise
     except NoLiveBroker as error:
-        say(f"the broker is told the next time: {error}")
+        say(f"the broker will be notified at the next run: {error}")
         return False
     return True
 
@@ -137,7 +137,7 @@ def _told(brokers: Brokers, archived: ArchiveExtent) -> bool:
 def _words(archived: ArchiveExtent) -> str:
     stream = text.name(archived.stream)
     if not archived.through:
-        return f"{stream} has no record yet"
+        return f"{stream} has no records yet"
     reach = f"up to record {archived.through} of {text.clock(archived.ends_ms)}"
     if not archived.records:
         return f"{stream}: nothing new, archived {reach}"

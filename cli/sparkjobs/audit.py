@@ -1,4 +1,4 @@
-"""``foldmq spark audit``: whether the broker kept its promises, and has the state of the log."""
+"""``foldmq spark audit``: checks the guarantees over a log, and the broker's state against it."""
 
 import dataclasses
 import errno
@@ -20,30 +20,32 @@ from spark.runtime import NotWritable
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is audited and reported."""
+    """The options of an audit."""
 
     at: str | None
-    """As of which moment; brokers are not asked then, as they only know the present."""
+    """Audit as of this moment; brokers are not queried then, because they know only the present."""
     html: Path | None
-    """File for the report as a page."""
+    """File for the report as HTML."""
     as_json: bool
     stored: bool
-    """Compare with the stored projections, not with the broker."""
+    """Compare with the stored projections instead of the broker."""
     alone: bool
-    """Compare with no broker."""
+    """Do not compare with the broker."""
     cluster: bool
-    """The nodes are one cluster."""
+    """Whether the nodes form one cluster."""
 
 
 def run_audit(flags: SparkFlags, wanted: Wanted) -> bool:
-    """Audit, print what was found; return whether all promises were kept.
+    """Audit, print the report; return whether there is no violation.
 
-    Raises NoLiveBroker when the broker is to be asked and does not answer.
+    Raises NoLiveBroker if the broker is to be compared and does not answer.
     """
     if wanted.stored and wanted.alone:
-        raise UsageError("--stored and --no-broker exclude each other: give one")
+        raise UsageError("--stored and --no-broker cannot be combined")
     if wanted.stored and wanted.at is not None:
-        raise UsageError("--stored and --at exclude each other: what is stored is of now")
+        raise UsageError(
+            "--stored and --at cannot be combined: the projections are stored only for the present"
+        )
     if wanted.html is not None:
         require_matplotlib()
         _check_file(wanted.html)
@@ -67,10 +69,10 @@ def run_audit(flags: SparkFlags, wanted: Wanted) -> bool:
 
 
 def _check_file(file: Path) -> None:
-    """Raise NotWritable now for a file that cannot be written in the end."""
+    """Raise NotWritable before the job if the file cannot be written."""
     directory = file.parent
     if file.is_dir():
-        raise NotWritable(f"{text.escaped(str(file))} is a directory: give a file for --html")
+        raise NotWritable(f"--html {text.escaped(str(file))}: is a directory, give a file")
     if not directory.is_dir():
         raise _unwritable(file, os.strerror(errno.ENOENT))
     if not os.access(file if file.exists() else directory, os.W_OK):

@@ -1,4 +1,4 @@
-"""What a running broker, or its stored projections, say the state is: for an audit to compare."""
+"""The state according to running brokers or stored projections, for an audit to compare."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,20 +20,20 @@ _DIGITS = 16
 
 @dataclass(slots=True)
 class Claims:
-    """What is said of the state."""
+    """The claimed states."""
 
     rows: list[Claim] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What cannot be compared, for a person."""
+    """Parts that cannot be compared, as text."""
 
 
 async def of_nobody(_found: Found) -> Claims:
-    """Return nothing."""
+    """Return no claims."""
     return Claims()
 
 
 async def of_brokers(found: Found) -> Claims:
-    """Return what the brokers of all logs say, when the logs hold all that they tell of.
+    """Return the state of the brokers of all logs once the logs contain it.
 
     Raises NoLiveBroker, or Unanswered.
     """
@@ -41,13 +41,13 @@ async def of_brokers(found: Found) -> Claims:
     for log in found.logs:
         node = await log.node()
         if not log.live:
-            raise _nobody(node, f"none runs on {log.where}")
+            raise _nobody(node, f"no broker is running on {log.where}")
         claims.rows += await _of_broker(log, node)
     return claims
 
 
 async def of_projections(found: Found) -> Claims:
-    """Return what is stored beside all logs. Raises Unsettled, or LogUnavailable."""
+    """Return the stored projections of all logs; raises Unsettled, or LogUnavailable."""
     claims = Claims()
     for log in found.logs:
         node = await log.node()
@@ -71,7 +71,7 @@ async def _of_broker(log: LogSource, node: str) -> list[Claim]:
 def _nobody(node: str, why: str) -> NoLiveBroker:
     return NoLiveBroker(
         f"no broker answers for node {text.name(node)} ({why}): start it, or give --no-broker to "
-        "look at the log alone"
+        "audit only the log"
     )
 
 
@@ -84,14 +84,14 @@ def _told(node: str, said: LiveState) -> Iterator[Claim]:
 
 
 def _stored(node: str, stored: StoredProjections, end: Position) -> Iterator[Claim]:
-    """Yield what is stored as of its mark; what is newer, as of its own version."""
+    """Yield stored entries as of their mark, newer ones as of their own version."""
     mark = position(stored.mark.sequence + 1, 0) if stored.mark is not None else 0
     if mark and not stored.torn and not stored.damaged:
         yield Claim(PROJECTIONS, node, ALL, "", min(mark, end), None)
     for name, held in stored.sessions.items():
         yield Claim(PROJECTIONS, node, SESSION, name, _bound(mark, held, end), _hex(held.digest))
     for name, held in stored.retained.items():
-        # It tells where it was published, not when it took effect.
+        # The position of publication, not of the effect.
         bound = min(mark or held.version + 1, end)
         yield Claim(PROJECTIONS, node, RETAINED, name, bound, _hex(held.digest))
 
@@ -103,7 +103,7 @@ def _bound(mark: Position, held: StoredItem, end: Position) -> Position:
 def _unusable(node: str, stored: StoredProjections) -> Iterator[str]:
     of = f"the projections of node {text.name(node)}"
     if stored.useless is not None:
-        yield f"{of} would not be used at a start, but all of the log: {stored.useless}"
+        yield f"a start would ignore {of} and read the whole log: {stored.useless}"
     if stored.damaged:
         some = text.several(map(str, stored.damaged), len(stored.damaged))
         yield f"{of}: messages {some} cannot be read"

@@ -1,4 +1,4 @@
-"""A job from flags to its end: the log found, Spark started, progress shown, all of it ended."""
+"""Runs a Spark job: finds the log, starts Spark, shows progress, and ends everything."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ _Result = TypeVar("_Result")
 
 
 class Job:
-    """What a job works with."""
+    """The context of a job."""
 
     def __init__(self, spark: SparkSession, log: Log, found: Found) -> None:
         self.spark = spark
@@ -33,13 +33,13 @@ class Job:
 
     @contextlib.contextmanager
     def busy(self, doing: str) -> Iterator[Callable[[str], None]]:
-        """Show how far Spark is; gives what is called with what it does next."""
+        """Show Spark's progress; yields a function that sets the name of the current step."""
         with busy(doing, self._tasks) as tell:
             yield tell
 
 
 async def nothing(_found: Found) -> None:
-    """Gather nothing before the job."""
+    """Collect nothing before the job."""
 
 
 def run(
@@ -49,16 +49,18 @@ def run(
     work: Callable[[Job, _Gathered], _Result],
     idle: Callable[[_Gathered], _Result | None] = lambda _gathered: None,
 ) -> _Result:
-    """Find the log, gather what is needed while it is open, let Spark work; return what it gave.
+    """Find the log, collect data while it is open, run the job; return its result.
 
-    ``at`` is up to where the log is read. What can be wrong is looked at before Spark starts. If
-    ``idle`` has a result, Spark has nothing to do and is not started. All that was started has
-    ended when this returns or raises, after Ctrl-C as well.
+    ``at`` is the position up to which the log is read. Errors are found before Spark starts, if
+    possible. If ``idle`` has a result, Spark is not started. Everything that was started has ended
+    when this returns or raises, even after Ctrl-C.
     """
     if is_submitted() and flags.of_session:
-        raise UsageError("spark-submit starts Spark: give --master, memory and --conf to it")
+        raise UsageError(
+            "spark-submit starts Spark: give master, memory and --conf to spark-submit"
+        )
     with (
-        # SIGINT too: asyncio would cancel what is awaited, which may swallow that.
+        # SIGINT too: asyncio would cancel the current task, which may suppress that.
         _ended_by(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
         asyncio.Runner() as runner,
         contextlib.ExitStack() as after,
@@ -98,10 +100,10 @@ def write(line: str) -> None:
 
 @contextlib.contextmanager
 def _ended_by(*numbers: signal.Signals) -> Iterator[None]:
-    """Let signals end the job, and leave nothing behind.
+    """End the job on signals and clean up.
 
-    Who waits for Spark would go on waiting while the jobs are taken back one by one: the JVM is
-    killed first, and what is raised because of that is not what is told.
+    The JVM is killed first, so that nothing waits until Spark has cancelled its jobs one by one;
+    errors caused by that are not reported.
     """
     came: list[int] = []
 

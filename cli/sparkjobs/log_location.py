@@ -1,4 +1,4 @@
-"""The log that a job reads: found and looked at before Spark starts, and said in its options."""
+"""The log that a job reads: found and checked before Spark starts, and passed as options."""
 
 import contextlib
 import os
@@ -24,32 +24,32 @@ from spark.storage import StoredLog, directory_text
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Where the records are that a job reads."""
+    """The location of the records."""
 
     options: Mapping[str, str] = field(repr=False)
-    """For the source of Spark; they hold a password where there is one."""
+    """Options of the data source, including passwords."""
     logs: list[LogSource] = field(default_factory=list)
-    """The logs on a NATS server, open as long as they are looked at; none: an archive alone."""
+    """The logs on a NATS server, open while they are checked; none: only an archive."""
     where: str = ""
-    """The place, for a person."""
+    """The location, as text."""
     streams: tuple[str, ...] = ()
-    """The names of the logs."""
+    """Names of the logs."""
     archived: list[StoredLog] = field(default_factory=list)
-    """The logs of an archive alone."""
+    """Logs of an archive without a NATS server."""
 
     @property
     def live(self) -> bool:
-        """A broker may be writing."""
+        """Whether a broker may be writing."""
         return any(log.live for log in self.logs)
 
 
 async def find(
     stack: contextlib.AsyncExitStack, client: contextlib.AsyncExitStack, flags: SparkFlags
 ) -> Found:
-    """Find the log; ``stack`` ends a server that is started to read it, ``client`` what we use.
+    """Find the log; ``stack`` stops a server started to read it, ``client`` our connection.
 
     Raises ConfigError, UsageError, NoLog, DataDirError, LostLog, CorruptLog or NatsUnavailable, and
-    what looking into an archive raises.
+    the errors of reading an archive.
     """
     settings = load(flags.source.settings, os.environ, flags.source.config)
     archive = {} if flags.archive is None else {"archive": absolute(flags.archive)}
@@ -79,25 +79,25 @@ def _archive_alone(archive: dict[str, str], flags: SparkFlags) -> Found:
 
 
 def absolute(path: str) -> str:
-    """Return a directory as Spark's workers find it; a URI is left as it is.
+    """Return an absolute directory for Spark's workers; a URI is unchanged.
 
-    Raises NoHome, or UsageError for a name that Spark cannot be told.
+    Raises NoHome, or UsageError for a name that cannot be passed to Spark.
     """
     place = path if "://" in path else str(expand_home(path).absolute())
     try:
         place.encode()
     except UnicodeEncodeError:
         raise UsageError(
-            f"{directory_text(place)} is not a name in UTF-8: Spark has no other ones"
+            f"{directory_text(place)}: the name is not UTF-8, which Spark requires"
         ) from None
     return place
 
 
 async def until(found: Found, at: Moment | None) -> dict[str, str]:
-    """Return the option for up to where the log is read.
+    """Return the option for the end of the log to read.
 
-    Raises UsageError for a moment that the log has not reached, CutOff for one cut off; for an
-    archive alone BadOption or CutOff of the source.
+    Raises UsageError for a moment after the end of the log, CutOff for a deleted one; without a
+    NATS server, BadOption or CutOff of the data source.
     """
     if at is None:
         return {}
@@ -110,12 +110,12 @@ async def until(found: Found, at: Moment | None) -> dict[str, str]:
 
 
 def since(found: Found, begin: Moment | None) -> dict[str, str]:
-    """Return the option for from where the log is read; raises as :func:`until`."""
+    """Return the option for the start of the log to read; raises as :func:`until`."""
     return {} if begin is None else _known(found, {"from": _said(found, begin)})
 
 
 def _known(found: Found, option: dict[str, str]) -> dict[str, str]:
-    """Return an option; raise BadOption or CutOff if an archive alone does not reach so far."""
+    """Return an option; raises BadOption or CutOff if an archive does not reach that far."""
     options = SourceOptions.read({**found.options, **option})
     plan_ranges(found.archived, options, options.pushed)
     return option
@@ -126,15 +126,15 @@ def _said(found: Found, moment: Moment) -> str:
         return text.iso(moment.time_ms)
     if len(found.streams) > 1:
         raise UsageError(
-            f"a position is one of a single log, and {found.where} has {len(found.streams)}: "
-            "give --node, or a time"
+            f"a position belongs to one log, but there are {len(found.streams)} on "
+            f"{found.where}: give --node, or a time"
         )
     return moment.text
 
 
 async def _check_kept(found: Found, log: LogSource, at: Moment) -> None:
     if "archive" not in found.options and await cut_off(log, at):
-        raise CutOff(f"nothing is known of {at.text}: {log.beginning()}")
+        raise CutOff(f"no records of {at.text}: {log.beginning()}")
 
 
 async def _logs(location: LogLocation, client: Client) -> list[LogSource]:
@@ -146,12 +146,12 @@ async def _logs(location: LogLocation, client: Client) -> list[LogSource]:
 
 
 def _require_reachable(settings: Settings, flags: SparkFlags) -> None:
-    """Raise UsageError when executors on other machines could not reach the log."""
+    """Raise UsageError if executors on other machines cannot reach the log."""
     elsewhere = is_submitted() or not is_local(flags.master or MASTER)
     if elsewhere and settings.nats_url is None:
         raise UsageError(
-            "executors on other machines cannot read a data directory of this one: give "
-            "--nats-url with a NATS server that they reach, or --archive"
+            "executors on other machines cannot read a local data directory: give --nats-url "
+            "with a NATS server that they can reach, or --archive"
         )
 
 

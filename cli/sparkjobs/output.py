@@ -1,4 +1,4 @@
-"""What a job found, written: a table or JSON lines on stdout, or a directory of files."""
+"""Output of a job: a table or JSON lines on stdout, or a directory of files."""
 
 import contextlib
 import json
@@ -41,13 +41,13 @@ from spark.storage import directory_text
 Format: TypeAlias = Literal["table", "json", "parquet"]
 
 _POSITIONS = frozenset({"at", "first", "newest", "oldest", "position", "ref", "step"})
-"""Columns of numbers that are positions."""
+"""Columns that contain positions."""
 _ISO = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
 
 
 @dataclass(frozen=True, slots=True)
 class OutputTarget:
-    """Where to write, and how."""
+    """Destination and format."""
 
     format: Format
     directory: str | None = None
@@ -56,24 +56,26 @@ class OutputTarget:
 
 
 def target(output: str | None, format_: str | None, limit: int | None) -> OutputTarget:
-    """Return where to write; raises UsageError for what does not go together, NotWritable."""
+    """Return the destination; raises UsageError for a contradiction, or NotWritable."""
     chosen = format_ or ("table" if output is None else "parquet")
     if chosen not in get_args(Format):
-        raise UsageError(f"no format {chosen!r}; expected one of {', '.join(get_args(Format))}")
+        raise UsageError(f"unknown format {chosen!r}: must be one of {', '.join(get_args(Format))}")
     if output is None:
         if chosen == "parquet":
-            raise UsageError("parquet goes into a directory: give --output DIR")
+            raise UsageError("--format parquet also needs --output DIR")
         return OutputTarget("json" if chosen == "json" else "table", None, limit)
     if chosen == "table":
-        raise UsageError("a table goes to stdout: leave out --output, or --format")
+        raise UsageError("--format table and --output cannot be combined")
     directory = absolute(output)
     if "://" not in directory and Path(directory).exists():
-        raise NotWritable(f"{directory_text(output)} is there already: give another --output")
+        raise NotWritable(
+            f"--output {directory_text(output)}: already exists, give another directory"
+        )
     return OutputTarget("json" if chosen == "json" else "parquet", directory, limit)
 
 
 def as_of(log: Log) -> str:
-    """Return as text up to where a pinned log is read."""
+    """Return the end of a pinned log as text."""
     ends = json.loads(log.options.get("until", "{}"))
     if not isinstance(ends, dict):
         return "before the first record"
@@ -99,7 +101,7 @@ def put(
     noun: str,
     when: str,
 ) -> None:
-    """Write rows of one ``noun`` each; to stdout in ``order``, as a table with ``columns``."""
+    """Write rows of a ``noun``; to stdout in ``order``, as a table with ``columns``."""
     if to.limit is not None:
         found = found.orderBy(*order).limit(to.limit)
     if to.directory is not None:
@@ -122,15 +124,15 @@ def put(
 
 
 def _in_milliseconds(found: DataFrame) -> DataFrame:
-    """Return rows whose times are Unix times, which no time zone can turn."""
+    """Return rows with times as Unix times, independent of time zones."""
     times = [one.name for one in found.schema if isinstance(one.dataType, TimestampType)]
     return found.withColumns({name: F.unix_millis(name) for name in times})
 
 
 def told(found: DataFrame) -> DataFrame:
-    """Return rows as people and JSON have them: positions as 5.0, times as text, payloads as text.
+    """Return rows in text form: positions as 5.0, times and payloads as text.
 
-    A payload that is no UTF-8 is in base64, in a column named so.
+    A payload that is not UTF-8 is in base64, in a column of its own.
     """
     columns: list[SparkColumn] = []
     for field in found.schema:
@@ -160,7 +162,7 @@ def _told(column: SparkColumn, kind: DataType, name: str) -> SparkColumn:
 
 
 def _object(row: Row) -> dict[str, Any]:
-    """Return a row as a JSON object; of a payload in text or base64, only the one that it is in."""
+    """Return a row as a JSON object, with the payload either as text or in base64."""
     found = row.asDict(recursive=True)
     for name in [key for key in found if key.endswith("_base64")]:
         plain = name.removesuffix("_base64")
@@ -170,7 +172,7 @@ def _object(row: Row) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _made(job: Job, found: DataFrame) -> Iterator[DataFrame]:
-    """Return rows that are ready, so that nothing but them is written while they are."""
+    """Yield rows that are complete before the first is written."""
     kept = found.persist(StorageLevel.DISK_ONLY)
     try:
         with job.busy("rebuilding"):
@@ -181,7 +183,7 @@ def _made(job: Job, found: DataFrame) -> Iterator[DataFrame]:
 
 
 def save(found: DataFrame, to: OutputTarget) -> int:
-    """Write rows into the directory; return how many."""
+    """Write rows to the directory; return their number."""
     counted = Observation("rows")
     seen = found.observe(counted, F.count(F.lit(1)).alias("rows"))
     directory = to.directory or ""

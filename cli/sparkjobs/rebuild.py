@@ -1,4 +1,4 @@
-"""``foldmq spark rebuild``: what the broker knows, from the log alone."""
+"""``foldmq spark rebuild``: rebuilds the broker's state from the log."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _PAYLOAD_LIMIT = 40
 
 @dataclass(frozen=True, slots=True)
 class _StateView:
-    """How a projection is printed."""
+    """The output format of a projection."""
 
     noun: str
     order: Sequence[str]
@@ -138,14 +138,14 @@ def run_rebuild(
 ) -> None:
     """Rebuild one of the projections and write it.
 
-    Raises UsageError for flags that make no sense, CutOff for a moment that is no longer known.
+    Raises UsageError for invalid flags, CutOff for a deleted moment.
     """
     view = _VIEWS[what]
     to = target(output, format_, limit)
     moment = None if at is None else parse_moment(at)
 
     def work(job: Job, _nothing: None) -> None:
-        with job.busy("looking at the log"):
+        with job.busy("reading the log"):
             log = job.log.pinned()
             found = rebuild(log, what)
         put(job, found, to, view.order, view.columns, view.noun, as_of(log))

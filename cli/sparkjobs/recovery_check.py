@@ -1,4 +1,4 @@
-"""``foldmq spark recovery-check``: whether the broker has, after its start, what it must have."""
+"""``foldmq spark recovery-check``: checks the broker's state after its last start."""
 
 from collections.abc import Iterator
 
@@ -26,9 +26,9 @@ _SINCE = (
 
 
 def run_recovery_check(flags: SparkFlags, *, alone: bool, as_json: bool) -> bool:
-    """Check the last start of each log, print what was found; return whether all is right.
+    """Check the last start of each log, print the result; return whether it is correct.
 
-    Raises NoLiveBroker when the broker is to be asked and does not answer.
+    Raises NoLiveBroker if the broker is to be compared and does not answer.
     """
 
     def work(job: Job, claims: Claims) -> RecoveryOutcome:
@@ -45,7 +45,7 @@ def run_recovery_check(flags: SparkFlags, *, alone: bool, as_json: bool) -> bool
 
 
 def lines(outcome: RecoveryOutcome) -> Iterator[str]:
-    """Yield what was found for a person, the verdict first."""
+    """Yield the result as text, the verdict first."""
     wrong = sum(outcome.counts.values())
     if wrong:
         first = outcome.violations[0]
@@ -54,7 +54,7 @@ def lines(outcome: RecoveryOutcome) -> Iterator[str]:
             f"{format_position(first.at)} of node {text.name(first.node)}"
         )
     else:
-        yield "recovered: the state is the one that the log tells of"
+        yield "recovered: the state matches the log"
     for one in outcome.violations[:_LISTED]:
         whose = f" {text.name(one.session)}" if one.session is not None else ""
         yield f"  {one.rule}: {text.name(one.node)} {format_position(one.at)}{whose}: {one.what}"
@@ -73,7 +73,7 @@ def lines(outcome: RecoveryOutcome) -> Iterator[str]:
 
 def _node_lines(node: NodeRecovery) -> Iterator[str]:
     if node.start is None:
-        yield f"node {text.name(node.node)}: the log does not tell of a start"
+        yield f"node {text.name(node.node)}: the log contains no start"
         return
     yield f"node {text.name(node.node)}: {_start(node.start)}"
     for title, some in (("it had", _KEPT), ("since then", _SINCE)):
@@ -84,13 +84,13 @@ def _node_lines(node: NodeRecovery) -> Iterator[str]:
 
 def _start(start: BrokerStart) -> str:
     how = "after a crash" if start.crashed else "not after a crash"
-    void = ", in the middle of a turn, which is void" if start.interrupted else ""
+    void = ", in the middle of a turn, which was discarded" if start.interrupted else ""
     at = format_position(start.at)
     return f"started at {at} on {text.clock(start.time_ms)} {how}{void}"
 
 
 def as_object(outcome: RecoveryOutcome) -> dict[str, object]:
-    """Return what was found as a JSON object."""
+    """Return the result as a JSON object."""
     return {
         "recovered": outcome.kept,
         "violations": dict(outcome.counts),

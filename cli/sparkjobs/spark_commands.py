@@ -1,4 +1,4 @@
-"""``foldmq spark``: jobs on the whole log, by Spark."""
+"""The command ``foldmq spark``: Spark jobs on the whole log."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,30 +9,30 @@ import typer
 from cli.sparkjobs.spark_flags import SparkFlags, with_spark_flags, with_spark_flags_but_archive
 
 _MOST = 2**31 - 1
-"""Rows that Spark can be asked for."""
+"""Maximum number of rows of a Spark query."""
 _LEVELS = 65_536
-"""A topic cannot have more: it has 65,535 bytes at most."""
+"""Maximum number of topic levels: a topic has at most 65,535 bytes."""
 
 _At = Annotated[
     str | None,
-    typer.Option("--at", metavar="POS|TIME", help="As of this moment. [default: now]"),
+    typer.Option("--at", metavar="POS|TIME", help="Moment of the state. [default: now]"),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _Output = Annotated[
     str | None,
-    typer.Option("--output", metavar="DIR", help="Directory that is made. [default: stdout]"),
+    typer.Option("--output", metavar="DIR", help="Directory to create. [default: stdout]"),
 ]
 _Format = Annotated[
     str | None,
     typer.Option(
         "--format",
         metavar="FORMAT",
-        help="table or json; parquet or json with --output. [default: the first]",
+        help="table or json; with --output, parquet or json. [default: the first]",
     ),
 ]
 _Limit = Annotated[
     int | None,
-    typer.Option("--limit", metavar="N", min=1, max=_MOST, help="Print at most N."),
+    typer.Option("--limit", metavar="N", min=1, max=_MOST, help="Print at most N rows."),
 ]
 
 spark_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
@@ -41,30 +41,33 @@ rebuild_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_compl
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
-    app.add_typer(spark_app, name="spark", help="Jobs of Spark on the whole log: audit it, ...")
+    app.add_typer(
+        spark_app,
+        name="spark",
+        help="Run Spark jobs on the log.",
+    )
     spark_app.add_typer(
-        rebuild_app, name="rebuild", help="Rebuild what the broker knows from the log alone."
+        rebuild_app, name="rebuild", help="Rebuild the broker's state from the log."
     )
 
 
-# Spark, and the packages that read the log, are not loaded for the other commands.
+# Other commands load neither Spark nor the packages that read the log.
 
 
 _REBUILT = {
-    "sessions": """Rebuild the sessions.
-
-    Each by the code that the broker folds it with: subscriptions, packet identifiers in use,
-    queues, will. With --output, all of its state.
-    """,
+    "sessions": (
+        "Rebuild the sessions. ¶ With the same code as the broker: subscriptions, packet "
+        "identifiers in use, queues, will. With --output, the complete state.    "
+    ),
     "retained": "Rebuild the retained messages.",
-    "pending": """Rebuild the packet identifiers in use.
-
-    What clients and broker still owe each other at QoS 1 and 2, in both directions.
-    """,
-    "queues": "Rebuild the queues: what waits for which subscription.",
-    "wills": "Rebuild the wills that are armed.",
+    "pending": (
+        "Rebuild the packet identifiers in use. ¶ The QoS 1 and 2 exchanges that are not "
+        "complete, in both directions.    "
+    ),
+    "queues": "Rebuild the queues of the subscriptions.",
+    "wills": "Rebuild the wills of connected clients.",
 }
-"""What can be rebuilt, and the help of its command."""
+"""Projections, with the help texts of their commands."""
 
 
 def _rebuilding(what: str) -> Callable[..., None]:
@@ -93,24 +96,28 @@ def _audit(
     at: _At = None,
     html: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="Write the report as a page, too."),
+        typer.Option("--html", metavar="FILE", help="Also write the report as HTML."),
     ] = None,
     stored: Annotated[
-        bool, typer.Option("--stored", help="Compare with what is stored, not with the broker.")
+        bool,
+        typer.Option("--stored", help="Compare with the stored projections instead of the broker."),
     ] = False,
     no_broker: Annotated[
-        bool, typer.Option("--no-broker", help="Compare with no broker: the log alone.")
+        bool,
+        typer.Option("--no-broker", help="Audit only the log, without comparing with the broker."),
     ] = False,
     cluster: Annotated[
         bool,
-        typer.Option("--cluster", help="Several nodes share their sessions: one owns each."),
+        typer.Option(
+            "--cluster", help="Treat the nodes as one cluster: each session has one owner."
+        ),
     ] = False,
     as_json: _Json = False,
 ) -> None:
-    """Check that every promise of MQTT was kept, over the whole log.
+    """Check the guarantees of MQTT over the whole log.
 
-    And that the running broker has the state that the log tells of. Prints a report; exit code 1
-    if anything is wrong, with the positions. With --at the broker is not asked.
+    Also compares the running broker's state with the log, except with --at. Prints a report. Exits
+    with 1 if there are violations, and prints their positions.
     """
     from cli.sparkjobs import audit
 
@@ -124,14 +131,14 @@ def _audit(
 def _archive(
     spark: SparkFlags,
     directory: Annotated[
-        str, typer.Argument(metavar="DIR", help="Where the archive is; made if it is not there.")
+        str, typer.Argument(metavar="DIR", help="Directory of the archive, created if missing.")
     ],
     as_json: _Json = False,
 ) -> None:
-    """Archive what is new of the log, and tell the broker how far that goes.
+    """Archive new records of the log as Parquet files.
 
-    As Parquet files; every run goes on behind the one before. With keep_until_archived the broker
-    cuts off its log only what is archived.
+    Each run continues where the last one ended, and notifies the broker of the archived position.
+    With keep_until_archived, the broker deletes only archived records.
     """
     from cli.sparkjobs import archive
 
@@ -143,14 +150,15 @@ def _archive(
 def _recovery_check(
     spark: SparkFlags,
     no_broker: Annotated[
-        bool, typer.Option("--no-broker", help="Do not ask the broker: the log alone.")
+        bool,
+        typer.Option("--no-broker", help="Check only the log, without comparing with the broker."),
     ] = False,
     as_json: _Json = False,
 ) -> None:
-    """Prove that a broker which was started again has the state that it must have.
+    """Check that a restarted broker recovered its state.
 
-    After a crash, or any start: what was acknowledged or on its way before is there afterwards.
-    Exit code 1 if anything is wrong, with the positions.
+    After a crash or any other start, everything that was acknowledged or in flight before must
+    exist afterwards. Exits with 1 if anything is missing or wrong, and prints the positions.
     """
     from cli.sparkjobs import recovery_check
 
@@ -164,38 +172,43 @@ def _stats(
     spark: SparkFlags,
     by: Annotated[
         str,
-        typer.Option("--by", metavar="KEYS", help="Some of topic,client,qos."),
+        typer.Option("--by", metavar="KEYS", help="Group by some of topic,client,qos."),
     ] = "topic",
     levels: Annotated[
         int,
         typer.Option(
-            "--levels", metavar="N", min=1, max=_LEVELS, help="How many levels of a topic count."
+            "--levels", metavar="N", min=1, max=_LEVELS, help="Number of topic levels to group by."
         ),
     ] = 2,
     window: Annotated[
-        str, typer.Option("--window", metavar="TIME", help="Length of a window: 10s, 1m, 1h.")
+        str, typer.Option("--window", metavar="TIME", help="Length of a time window: 10s, 1m, 1h.")
     ] = "1m",
     start: Annotated[
-        str | None, typer.Option("--from", metavar="POS|TIME", help="Begin there.")
+        str | None, typer.Option("--from", metavar="POS|TIME", help="Start at this moment.")
     ] = None,
-    end: Annotated[str | None, typer.Option("--to", metavar="POS|TIME", help="End there.")] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="POS|TIME", help="End at this moment.")
+    ] = None,
     top: Annotated[
         int | None,
         typer.Option(
-            "--top", metavar="N", min=1, max=_MOST, help="How many groups are shown. [default: 20]"
+            "--top", metavar="N", min=1, max=_MOST, help="Number of groups to print. [default: 20]"
         ),
     ] = None,
     output: Annotated[
         str | None,
         typer.Option(
-            "--output", metavar="DIR", help="Write all windows there as Parquet; it is made."
+            "--output", metavar="DIR", help="Directory to create, with all windows as Parquet."
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON; all groups, or --top.")
+        bool, typer.Option("--json", help="Print JSON, with all groups or --top.")
     ] = False,
 ) -> None:
-    """Count the traffic, for planning: messages and bytes, mean and peak rates, what grows."""
+    """Show statistics of the traffic.
+
+    Messages, bytes, mean and peak rates, and what grows.
+    """
     from cli.sparkjobs import stats
 
     stats.run_stats(spark, (start, end), by, levels, window, output, top, as_json=as_json)

@@ -1,4 +1,4 @@
-"""The flags of every ``foldmq spark`` command: which log, and where and how Spark runs."""
+"""The flags of every ``foldmq spark`` command: the log, and how to run Spark."""
 
 import functools
 import inspect
@@ -14,23 +14,23 @@ from eventstore.errors import UsageError
 MASTER = "local[*]"
 MEMORY = "2g"
 
-_VERBOSE = "Say where the log is read, and let Spark's own logs through."
+_VERBOSE = "Print where the log is read, and Spark's own logs."
 
 
 @dataclass(frozen=True, slots=True)
 class SparkFlags:
-    """What was asked for, but for what a job takes itself."""
+    """The common flags of a Spark job."""
 
     source: SourceFlags
     archive: str | None = None
-    """A directory that the log was archived to, or its URI; None: there is none."""
+    """Directory or URI of an archive, or None."""
     master: str | None = None
     memory: str | None = None
     conf: dict[str, str] = field(default_factory=dict)
 
     @property
     def of_session(self) -> bool:
-        """A flag was given that says how to start Spark."""
+        """Whether a flag on how to start Spark was given."""
         return self.master is not None or self.memory is not None or bool(self.conf)
 
 
@@ -39,7 +39,7 @@ _Archive = Annotated[
     typer.Option(
         "--archive",
         metavar="DIR",
-        help="Read this archive; with --data-dir or --nats-url given, and the log behind it.",
+        help="Read this archive; with --data-dir or --nats-url also the rest of the log.",
     ),
 ]
 _Master = Annotated[
@@ -47,8 +47,8 @@ _Master = Annotated[
     typer.Option(
         "--master",
         metavar="MASTER",
-        help=f"Where Spark runs: local[N] with N cores, spark://..., yarn, k8s://... "
-        f"[default: {MASTER}]",
+        help="Spark master: local[N] with N cores, spark://..., yarn, k8s://... [default: "
+        f"{MASTER}]",
         show_default=False,
     ),
 ]
@@ -57,24 +57,24 @@ _Memory = Annotated[
     typer.Option(
         "--memory",
         metavar="SIZE",
-        help=f"Heap of Spark's JVM; its Python workers come on top. [default: {MEMORY}]",
+        help=f"Heap size of Spark's JVM, without its Python workers. [default: {MEMORY}]",
         show_default=False,
     ),
 ]
 _Conf = Annotated[
     list[str] | None,
-    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; may be repeated."),
+    typer.Option("--conf", metavar="KEY=VALUE", help="Spark setting. May be repeated."),
 ]
 _OWN: dict[str, object] = {"master": _Master, "memory": _Memory, "conf": _Conf}
 
 
 def with_spark_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Return ``command``, whose first parameter is a SparkFlags, the flags that make one."""
+    """Add the flags to ``command``, whose first parameter is a SparkFlags."""
     return _with_flags(command, {"archive": _Archive, **_OWN})
 
 
 def with_spark_flags_but_archive(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the flags to a command that takes no archive, or one of its own."""
+    """Add the flags to a command without --archive, or with its own."""
     return _with_flags(command, _OWN)
 
 
@@ -99,7 +99,7 @@ def _with_flags(command: Callable[..., None], added: dict[str, object]) -> Calla
 
 
 def _require_spark(master: str, memory: str) -> None:
-    """Raise NoSpark, NoJava or BadSetting before anything is loaded that needs Spark."""
+    """Raise NoSpark, NoJava or BadSetting before anything loads Spark."""
     from spark.runtime import check_settings, find_java, is_submitted, require_pyspark
 
     check_settings(master, memory)
@@ -113,6 +113,6 @@ def _conf(given: list[str] | None) -> dict[str, str]:
     for one in given or ():
         key, equals, value = one.partition("=")
         if not equals or not key.startswith("spark."):
-            raise UsageError(f"not a setting of Spark: {one!r}; expected spark.KEY=VALUE")
+            raise UsageError(f"not a Spark setting: {one!r}; must be spark.KEY=VALUE")
         conf[key] = value
     return conf

@@ -1,4 +1,4 @@
-"""How far Spark is, on stderr while it works on a terminal; nothing elsewhere."""
+"""Spark's progress on stderr, if it is a terminal."""
 
 import contextlib
 import sys
@@ -13,14 +13,14 @@ _UPDATE_EVERY = 0.5
 
 
 class Tasks:
-    """Counts the tasks of a Spark, of all stages that were seen at work."""
+    """Counts the tasks of all stages seen running."""
 
     def __init__(self, context: SparkContext) -> None:
         self._tracker = context.statusTracker()
         self._known: dict[int, tuple[int, int]] = {}
 
     def __call__(self) -> tuple[int, int]:
-        """Return how many tasks are done, and how many there are."""
+        """Return the numbers of completed tasks and of all tasks."""
         with contextlib.suppress(Py4JError, OSError):
             active = set(self._tracker.getActiveStageIds())
             for stage in active:
@@ -42,7 +42,7 @@ def none() -> tuple[int, int]:
 def busy(
     doing: str, tasks: Callable[[], tuple[int, int]] = none
 ) -> Iterator[Callable[[str], None]]:
-    """Show what is done until the block is left; gives what says what is done next."""
+    """Show the progress until the block ends; yields a function that sets the current step."""
     if not sys.stderr.isatty():
         yield lambda _doing: None
         return
@@ -74,7 +74,7 @@ def _watch(says: list[str], tasks: Callable[[], tuple[int, int]], ended: threadi
         TextColumn("{task.fields[tasks]}"),
         TimeElapsedColumn(),
     )
-    # What is written meanwhile goes where it belongs.
+    # Other output goes through unchanged.
     with Progress(
         *columns,
         console=Console(stderr=True),

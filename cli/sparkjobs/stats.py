@@ -27,14 +27,16 @@ def run_stats(
     *,
     as_json: bool,
 ) -> None:
-    """Print the traffic of a log, or write it window by window into a directory.
+    """Print the traffic of a log, or write it by window to a directory.
 
-    Raises UsageError for what is no window or nothing that traffic can be told apart by.
+    Raises UsageError for an invalid window or grouping.
     """
     keys = tuple(part.strip() for part in by.split(",") if part.strip())
     unknown = [key for key in keys if key not in TRAFFIC_KEYS]
     if unknown:
-        raise UsageError(f"no traffic by {unknown[0]!r}: give some of {','.join(TRAFFIC_KEYS)}")
+        raise UsageError(
+            f"cannot group by {unknown[0]!r}: must be some of {','.join(TRAFFIC_KEYS)}"
+        )
     span = _window(window)
     to = target(output, None, None) if output is not None else None
     begin, end = (None if one is None else parse_moment(one) for one in between)
@@ -69,5 +71,5 @@ def _window(given: str) -> int:
     if not isinstance(span, float) or span < 1 or not span.is_integer():
         raise UsageError(f"--window {given!r} must be a number of whole seconds, 1s or more")
     if span > _LONGEST_S:
-        raise UsageError(f"--window {given!r} must be 36500d at most")
+        raise UsageError(f"--window {given!r} must be at most 36500d")
     return int(span)

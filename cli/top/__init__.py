@@ -1,10 +1,8 @@
-"""``foldmq top``: a running broker at a glance, on a terminal or as text.
+"""``foldmq top``: monitors a running broker, on a terminal or as text.
 
-- ``text``: what happened between two answers of the broker, and before, as figures and lines for
-  whatever width; pure.
-- ``data``: the connection to the broker, made anew when it was lost, and what is asked over it.
-- ``once``: one frame as text or JSON.
-- ``top_app``, ``views``: the full-screen view.
+``text`` computes figures and lines from the broker's replies and is pure; ``data`` holds the
+connection to the broker and its queries; ``once`` prints one frame as text or JSON; ``top_app`` and
+``views`` are the full-screen view.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""``foldmq top --once``: one frame, made of two polls, as text or JSON."""
+"""``foldmq top --once``: one frame, from two polls, as text or JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _ROWS = 20
 """Rows of each table."""
 _NO_CURVES = 80
-"""Columns of the figures: what is to their right are curves, which one frame does not have."""
+"""Columns of the figures; the curves to their right do not exist for a single frame."""
 
 
 async def run(link: BrokerLink, interval: float, sort: str, width: int, *, as_json: bool) -> None:
@@ -56,10 +56,10 @@ async def run(link: BrokerLink, interval: float, sort: str, width: int, *, as_js
 
 
 def as_object(frame: Frame, actors: Sequence[Row]) -> dict[str, Any]:
-    """Return a frame for machines: the rates, and what the broker answered.
+    """Return a frame as a JSON object: the rates, and the broker's reply.
 
-    Percentiles are in seconds; one that is more than the histogram can tell is null. ``rates``
-    are null when the broker was started again between the polls.
+    Percentiles are in seconds; one beyond the histogram is null. ``rates`` are null if the broker
+    was restarted between the polls.
     """
     status = dict(frame.status)
     topics = status.pop("topics", [])
@@ -76,7 +76,7 @@ def as_object(frame: Frame, actors: Sequence[Row]) -> dict[str, Any]:
 def as_text(
     frame: Frame, actors: Sequence[Row], sort: str, where: str, width: int
 ) -> Iterator[str]:
-    """Yield the lines of a frame; what is sorted by is marked in the titles."""
+    """Yield the lines of a frame; the titles mark the sort key."""
     status = frame.status
     seconds = f"over {frame.rates.seconds:.1f} s" if frame.rates else "just started"
     moment = f"{text.clock(status['time_ms'])[:19]}  {seconds}"

@@ -1,4 +1,4 @@
-"""``foldmq top``: the program on the terminal. It polls, its views show what was found."""
+"""``foldmq top``: the terminal application, which polls the broker and updates its views."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
 
 class Top(App[str]):
-    """Polls a broker every ``interval`` seconds while it runs.
+    """Polls a broker every ``interval`` seconds.
 
-    Nothing is asked but ``status`` and what the view in front needs. The app returns what is to
-    be said as an error, or None.
+    Requests only ``status`` and what the current view needs. Returns an error message, or None.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -43,15 +42,15 @@ class Top(App[str]):
         self._first_sort = sort
 
     def get_default_screen(self) -> Screen[Any]:
-        """Begin with the overview."""
+        """Start with the overview."""
         return Overview(self.monitor, self._first_sort)
 
     def on_mount(self) -> None:
-        """Begin to poll."""
+        """Start polling."""
         self.run_worker(self._poll(), name="poll")
 
     def action_pause(self) -> None:
-        """Stop the figures, or let them go on."""
+        """Pause or resume the display."""
         self.monitor.paused = not self.monitor.paused
         self._show()
 
@@ -61,7 +60,7 @@ class Top(App[str]):
             self.push_screen(Help(self.monitor))
 
     async def _poll(self) -> None:
-        """Ask, every interval and when a view wants it, until the app ends."""
+        """Poll at every interval and on request of a view, until the application ends."""
         wanted = self.monitor.wanted
         while not self._exit:
             due = time.monotonic() + self.monitor.interval
@@ -81,7 +80,7 @@ class Top(App[str]):
             with understood():
                 await self._take(status=status)
         except NotUnderstood as error:
-            # Waiting does not help.
+            # Retrying does not help.
             self.exit(str(error))
         except FoldmqError as error:
             monitor.missed(time.time(), str(error), poll=status)

@@ -1,4 +1,4 @@
-"""What the ``top`` command does."""
+"""The ``top`` command."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from cli.logsource import SourceFlags
 
 ANSWER_SECONDS = 4.0
-"""How long an answer may take until the broker counts as away."""
+"""Seconds without a reply until the broker counts as unreachable."""
 _WIDTH = 100
-"""Columns of a frame as text where there is no terminal."""
+"""Width of a frame without a terminal."""
 
 
 def run(source: SourceFlags, interval: float, sort: str, *, once: bool, as_json: bool) -> None:
-    """Watch a broker on the terminal, or print one frame.
+    """Monitor a broker on the terminal, or print one frame.
 
-    Raises UsageError where there is no terminal, and NoLiveBroker when no broker answers at the
-    beginning: later it is waited for.
+    Raises UsageError without a terminal, and NoLiveBroker if no broker answers at the start; later
+    failures are retried.
     """
     if sort not in ACTOR_SORTS:
         raise UsageError(f"--sort must be one of {', '.join(ACTOR_SORTS)}")
     if as_json and not once:
-        raise UsageError("--json goes with --once")
+        raise UsageError("--json also needs --once")
     if not (once or all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))):
-        raise UsageError("top needs a terminal; give --once for one frame as text")
+        raise UsageError("top needs a terminal: give --once to print one frame")
     asyncio.run(_run(source, interval, sort, once=once, as_json=as_json))
 
 
@@ -69,11 +69,11 @@ async def _print(link: BrokerLink, interval: float, sort: str, *, as_json: bool)
 
 
 async def _watch(link: BrokerLink, interval: float, sort: str) -> None:
-    # textual takes a quarter of a second to load.
+    # Loading textual takes a quarter of a second.
     from cli.top.top_app import Top
 
     app = Top(link, interval, sort)
-    # What the mouse marks stays the terminal's business: names can be copied as everywhere.
+    # The terminal keeps the mouse, so that names can be selected and copied.
     trouble = await app.run_async(mouse=False)
     if trouble:
         raise NoLiveBroker(trouble)

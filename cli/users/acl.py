@@ -1,4 +1,4 @@
-"""``foldmq acl``: what the permissions allow a client."""
+"""``foldmq acl``: checks what the permissions allow a client."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from actors.authz import rules_file
-from actors.authz.rules import Explanation, Permissions, Rule
+from actors.authz import Explanation, Permissions, Rule, rules_file
 from cli.common import text
 from cli.settings import settings
 from eventstore.errors import UsageError
@@ -24,33 +23,33 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from actors.authz.rule_sets import Action
+    from actors.authz import Action
 
 NO_USER = "-"
-"""What stands for clients that have no user."""
+"""Stands for clients without a user name."""
 _LONGEST = 300
-"""Characters of a rule that are shown."""
+"""Maximum number of characters shown of a rule."""
 
 
 class Question(NamedTuple):
-    """An action of a client, to be decided."""
+    """An action of a client to check."""
 
     user: str | None
     client: str
     action: Action
     topic: str
-    """A topic filter, if it is about a subscription."""
+    """A topic filter, for a subscription."""
     groups: Sequence[str] = ()
-    """Groups of the user beside those in the file, as of a token."""
+    """Groups of the user besides those in the file, as from a token."""
 
 
 def check(
     question: Question, permissions: Path | None, config: Path | None, *, as_json: bool
 ) -> bool:
-    """Print whether it is allowed and which rule says so; returns whether it is.
+    """Print whether it is allowed and the rule that decides; return whether it is.
 
-    Raises UsageError for what is no topic and where there is no file to look into, ConfigError and
-    PermissionFileError for a bad file.
+    Raises UsageError for an invalid topic or without a file, ConfigError and PermissionFileError
+    for an invalid file.
     """
     _validate(question)
     given = _permissions(permissions, config)
@@ -82,7 +81,7 @@ def _permissions(path: Path | None, config: Path | None) -> Permissions:
 def _explain(permissions: Permissions, question: Question) -> Explanation:
     publish = question.action == "publish"
     if (is_reserved_topic if publish else is_reserved_filter)(question.topic):
-        return Explanation(False, None, "it is the broker's own, whatever permissions say")
+        return Explanation(False, None, "reserved for the broker, whatever the permissions")
     access = permissions.access(question.user, question.groups, question.client)
     return access.explain(question.action, question.topic)
 
@@ -98,7 +97,7 @@ def _sentence(question: Question, groups: Sequence[str], explained: Explanation)
     ]
     if explained.partly:
         allowed = explained.allowed
-        lines.append("but messages are kept back by:" if allowed else "a part of it is matched by:")
+        lines.append("but messages are withheld by:" if allowed else "partly matched by:")
         lines += [f"  {_shown(rule)}" for rule in explained.partly]
     return "\n".join(lines)
 

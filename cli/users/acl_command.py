@@ -1,4 +1,4 @@
-"""The commands ``foldmq acl``: permissions, looked at from the command line."""
+"""The command ``foldmq acl``."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,28 +10,33 @@ _app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=F
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
-    app.add_typer(
-        _app, name="acl", help="Check the permissions: what a client may do, and by which rule."
-    )
+    app.add_typer(_app, name="acl", help="Check the permissions of a client.")
 
 
 @_app.callback()
 def _acl() -> None:
-    """Check the permissions: what a client may do, and by which rule."""
+    """Check the permissions of a client."""
 
 
 @_app.command("check")
 def _check(
-    user: Annotated[str, typer.Argument(help="The user; - for a client without one.")],
-    client: Annotated[str, typer.Argument(help="The client id.")],
-    action: Annotated[Literal["publish", "subscribe"], typer.Argument(help="What it wants to do.")],
-    topic: Annotated[str, typer.Argument(help="The topic, or the topic filter.")],
+    user: Annotated[
+        str, typer.Argument(metavar="USER", help="User name; - for a client without one.")
+    ],
+    client: Annotated[str, typer.Argument(metavar="CLIENT", help="Client ID.")],
+    action: Annotated[
+        Literal["publish", "subscribe"],
+        typer.Argument(metavar="ACTION", help="Action to check: publish or subscribe."),
+    ],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="Topic, or topic filter to subscribe to.")
+    ],
     permissions: Annotated[
         Path | None,
         typer.Option(
             "--permissions",
             metavar="FILE",
-            help="The permission file. [default: the setting permissions]",
+            help="Permission file. [default: the setting permissions]",
         ),
     ] = None,
     config: Annotated[
@@ -43,16 +48,16 @@ def _check(
         typer.Option(
             "--group",
             metavar="GROUP",
-            help="A group that a token puts the user into; may be given several times.",
+            help="Group of the user from a token. May be repeated.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say whether somebody may publish or subscribe, and which rule decides.
+    """Check whether a client may publish or subscribe.
 
-    Ends with exit code 0 if it is allowed, and 1 if it is not.
+    Prints the rule that decides. Exits with 0 if it is allowed, with 1 if it is denied.
     """
-    # What reads permissions is not loaded for the other commands.
+    # Other commands do not load the code for permissions.
     from cli.users import acl
 
     who = None if user == acl.NO_USER else user

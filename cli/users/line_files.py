@@ -1,4 +1,4 @@
-"""Files of lines that commands change while others read them: locked, and replaced in one step."""
+"""Text files changed by commands while other processes read them: locked, replaced atomically."""
 
 import contextlib
 import fcntl
@@ -12,24 +12,24 @@ from typing import Final
 from cli.settings import ConfigError
 
 PATIENCE: Final = 5.0
-"""Seconds to wait for another process that changes the file: that takes milliseconds."""
+"""Seconds to wait for another process that changes the file, which takes milliseconds."""
 _LOOK_AGAIN: Final = 0.02
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other processes from changing the file meanwhile.
+    """Lock the file against changes by other processes.
 
-    What is locked is the file, which only those can hold who may read its hashes; one that is to be
-    made is not there, so that its directory is locked instead. Each change replaces the file: who
-    has waited for a lock looks whether it is still the one of that name. The broker locks nothing.
+    The lock is on the file, or on its directory if the file does not exist yet. Each change
+    replaces the file, so a process that has waited for the lock checks that it still holds the
+    current file. The broker takes no lock.
     """
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
             held = os.open(path if path.exists() else _real(path).parent, os.O_RDONLY)
         except OSError:
-            # Not there, or not to be opened: reading or writing the file says so, if it matters.
+            # Missing, or cannot be opened: reading or writing the file reports it, if it matters.
             yield
             return
         try:
@@ -38,11 +38,11 @@ def locked(path: Path) -> Iterator[None]:
                 yield
                 return
         finally:
-            os.close(held)  # which ends the lock
+            os.close(held)  # releases the lock
 
 
 def _is_of(path: Path, held: int) -> bool:
-    """Return whether what is held is the file of that name, or its directory if there is none."""
+    """Return whether the descriptor is the current file, or its directory if there is none."""
     try:
         now = path.stat()
     except OSError:
@@ -56,37 +56,35 @@ def _lock(path: Path, held: int, deadline: float) -> None:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= deadline:
-                raise ConfigError(
-                    f"{path}: another process is changing it, or keeps it or its directory locked"
-                ) from None
+                raise ConfigError(f"{path}: locked by another process") from None
             time.sleep(_LOOK_AGAIN)
         except OSError:
-            return  # a file system without locks, such as some over a network: as good as it gets
+            return  # some network file systems have no locks
         else:
             return
 
 
 def _real(path: Path) -> Path:
-    # Not resolve(): before Python 3.13 a link to itself is an error of a kind of its own.
+    # Not resolve(): before Python 3.13 it raises a different error for a link to itself.
     return Path(os.path.realpath(path))
 
 
 def lines_of(content: str) -> list[str]:
-    """Return the lines of a file, without what ends them."""
-    # Not splitlines(): a name may hold what Unicode counts as the end of a line.
+    """Return the lines of a file without newlines."""
+    # Not splitlines(): a name may contain Unicode line separators.
     lines = content.split("\n")
     return lines if lines[-1] else lines[:-1]
 
 
 def write(path: Path, lines: list[str], *, as_directory: bool = False) -> None:
-    """Replace the file in one step: a reader or a crash never sees half of it.
+    """Replace the file atomically: a reader or a crash never sees half of it.
 
-    It keeps its owner and mode; a new one has mode 0600, and with ``as_directory`` the owner of its
+    It keeps its owner and mode. A new one has mode 0600, and with ``as_directory`` the owner of its
     directory. Raises ConfigError.
     """
     old = path.stat() if path.exists() else None
     owner = path.parent.stat() if old is None and as_directory and path.parent.exists() else old
-    # A link is followed, so that the file it points to is replaced and not the link.
+    # Replace the target of a link, not the link.
     path = _real(path)
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -97,8 +95,8 @@ def write(path: Path, lines: list[str], *, as_directory: bool = False) -> None:
             file.writelines(line + "\n" for line in lines)
             file.flush()
             if owner is not None:
-                # The broker's own user may be the only one who can read it, also after root did
-                # this; who may not give a file away could not have taken it away either.
+                # Keeps the file readable by the broker's user if root runs this command; other
+                # users cannot change the owner.
                 with contextlib.suppress(PermissionError):
                     os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
             os.fchmod(file.fileno(), old.st_mode & 0o777 if old is not None else 0o600)

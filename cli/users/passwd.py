@@ -10,21 +10,20 @@ from cli.users import line_files
 
 
 class Imported(NamedTuple):
-    """What came of an import."""
+    """The result of an import."""
 
     added: tuple[str, ...]
     kept: tuple[str, ...]
-    """Users who were there already with another hash; theirs stays."""
+    """Users that already exist with another hash, and are unchanged."""
     weak: int
-    """How many of those added have a hash that is faster to guess than argon2."""
+    """Number of added users with a hash that is faster to guess than argon2."""
 
 
 def set_user(path: Path, user: str, password: bytes) -> bool:
-    """Create ``user`` or change the password; the file is made when missing (mode 0600).
+    """Create ``user`` or change the password; a missing file is created (mode 0600).
 
-    Gives whether the user is new. Comments and the order of the lines stay. Raises ConfigError
-    for a name that cannot be used or when others keep the file locked, and PasswordFileError for a
-    bad line in the file.
+    Returns whether the user is new. Comments and the order of lines are kept. Raises ConfigError
+    for an invalid name or a locked file, and PasswordFileError for an invalid line.
     """
     problem = passwords.user_name_problem(user)
     if problem:
@@ -47,8 +46,8 @@ def set_user(path: Path, user: str, password: bytes) -> bool:
 def delete_user(path: Path, user: str) -> None:
     """Delete ``user``.
 
-    Raises ConfigError when there is none or others keep the file locked, PasswordFileError for a
-    bad line.
+    Raises ConfigError if there is none or the file is locked, PasswordFileError for an invalid
+    line.
     """
     with line_files.locked(path):
         content = passwords.read(path)
@@ -60,22 +59,22 @@ def delete_user(path: Path, user: str) -> None:
 
 
 def list_users(path: Path) -> list[tuple[str, str]]:
-    """Return the users in the order of the file, each with the kind of hash it has.
+    """Return the users in the order of the file, each with the type of its hash.
 
-    Raises PasswordFileError for a file that cannot be read or has a bad line.
+    Raises PasswordFileError for a file that cannot be read or has an invalid line.
     """
     users = passwords.parse_users(path, passwords.read(path))
     return [(user, passwords.kind(stored)) for user, stored in users.items()]
 
 
 def import_users(path: Path, source: Path) -> Imported:
-    """Add the users of a password file of Mosquitto, with their hashes, to the one at ``path``.
+    """Add the users of a Mosquitto password file, with their hashes, to the file at ``path``.
 
-    Either all of them are added or, after an error, none. Users who are in ``path`` already stay
-    as they are. Raises PasswordFileError for a bad line in either file, ConfigError for a name that
-    cannot be used or when others keep the file locked.
+    Adds all of them or, after an error, none. Existing users are unchanged. Raises
+    PasswordFileError for an invalid line in either file, ConfigError for an invalid name or a
+    locked file.
     """
-    advice = "a password that is not hashed yet: run mosquitto_passwd -U on a copy"
+    advice = "the password is not hashed: run mosquitto_passwd -U on a copy of the file"
     theirs = passwords.parse_users(source, passwords.read(source), advice)
     with line_files.locked(path):
         content = _read_if_there(path)

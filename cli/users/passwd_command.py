@@ -1,4 +1,4 @@
-"""The command ``foldmq passwd``: who may connect."""
+"""The command ``foldmq passwd``."""
 
 import getpass
 import sys
@@ -20,36 +20,40 @@ def register(app: typer.Typer) -> None:
 
 
 def _passwd(
-    file: Annotated[Path, typer.Argument(help="Password file; made when there is none.")],
-    user: Annotated[str | None, typer.Argument(help="User name.")] = None,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Password file, created if missing.")
+    ],
+    user: Annotated[str | None, typer.Argument(metavar="USER", help="User name.")] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Delete the user.")] = False,
     from_stdin: Annotated[
-        bool, typer.Option("--password-stdin", help="Read the password from stdin's first line.")
+        bool,
+        typer.Option("--password-stdin", help="Read the password from the first line of stdin."),
     ] = False,
     listing: Annotated[
-        bool, typer.Option("--list", help="List the users and the kinds of their hashes.")
+        bool, typer.Option("--list", help="List the users and the types of their hashes.")
     ] = False,
     source: Annotated[
         Path | None,
         typer.Option(
             "--import",
             metavar="MOSQUITTO_FILE",
-            help="Add the users of Mosquitto's password file, with their passwords.",
+            help="Add the users of a Mosquitto password file, with their passwords.",
         ),
     ] = None,
 ) -> None:
-    """Create a user in a password file, change the password, or delete the user.
+    """Manage the users of a password file.
 
-    The broker takes over what has changed at SIGHUP.
+    Creates a user, changes a password, or deletes a user. A running broker applies the changes at
+    SIGHUP.
     """
-    # Hashing is not loaded for the other commands.
+    # Other commands do not load the code for hashing.
     from cli.users import passwd
 
     alone = listing or source is not None
     if (listing and source is not None) or alone == (user is not None):
-        raise UsageError("give a USER, or --list, or --import")
+        raise UsageError("give USER, --list or --import")
     if alone and (delete or from_stdin):
-        raise UsageError("--delete and --password-stdin go with a USER")
+        raise UsageError("--delete and --password-stdin need a USER")
     if listing:
         for name, kind in passwd.list_users(file):
             typer.echo(f"{text.name(name)} {kind}")
@@ -69,11 +73,11 @@ def _passwd(
 def _tell(file: Path, imported: "Imported") -> None:
     typer.echo(f"{text.counted(len(imported.added), 'user')} added to {file}")
     for user in imported.kept:
-        typer.echo(f"user {text.name(user)} was there already, the password stays")
+        typer.echo(f"user {text.name(user)} already exists, password unchanged")
     if imported.weak:
         typer.echo(
-            f"{text.counted(imported.weak, 'password')} hashed as Mosquitto does it, which is "
-            f"faster to guess than argon2; a new one is not: foldmq passwd {file} USER"
+            f"{text.counted(imported.weak, 'password')} hashed as by Mosquitto, which is faster "
+            f"to guess than argon2; to rehash one: foldmq passwd {file} USER"
         )
 
 
@@ -86,5 +90,5 @@ def _read_password(*, from_stdin: bool) -> bytes:
     except EOFError:
         raise UsageError("no password was given") from None
     if first != again:
-        raise UsageError("the two passwords differ")
+        raise UsageError("the passwords do not match")
     return first.encode("utf-8", "surrogateescape")

@@ -1,8 +1,8 @@
-"""The web page: what a running broker is and was, for a browser; it only reads.
+"""The web page of a running broker: its current and past state, read-only.
 
-It is a process of its own (``foldmq web``, started by ``foldmq serve``), so that neither drawing
-a page nor folding the log holds up a client. What is now comes from the broker's inspector, what
-was from its log, by the same modules as ``foldmq log`` and ``foldmq replay``.
+It is a process of its own (``foldmq web``, started by ``foldmq serve``), so that neither rendering
+a page nor folding the log delays a client. The current state comes from the broker's inspector, the
+past from its log, by the same modules as ``foldmq log`` and ``foldmq replay``.
 """
 
 from typing import TYPE_CHECKING

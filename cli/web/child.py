@@ -1,9 +1,8 @@
-"""The web page of ``foldmq serve``: a process of its own that begins and ends with the broker.
+"""The web page of ``foldmq serve``: a process that starts and ends with the broker.
 
-The broker listens on the address, so that one that is taken is known at the start, and gives the
-listening socket to ``foldmq web``. That process never outlives the broker: it is ended with it,
-it ends when its standard input does (a pipe that only the broker holds), and on Linux the kernel
-ends it as well.
+The broker binds the address, so that a taken one is reported at the start, and passes the listening
+socket to ``foldmq web``. That process never outlives the broker: the broker ends it, it ends when
+its standard input does (a pipe held only by the broker), and on Linux the kernel ends it as well.
 """
 
 from __future__ import annotations
@@ -46,13 +45,13 @@ _FOR_NATS = (
 
 
 class WebPage:
-    """Keeps the process running that serves the page; as an async context it ends it."""
+    """Keeps the process of the page running; an async context that ends it."""
 
     def __init__(self, settings: Settings) -> None:
         self.address: str | None = None
-        """Where the page is; None: there is none."""
+        """URL of the page, or None."""
         self.token = ""
-        """What its address ends with to be let in."""
+        """Suffix of the URL with the token."""
         self._settings = settings
         self._sockets: list[socket.socket] = []
         self._process: asyncio.subprocess.Process | None = None
@@ -60,7 +59,7 @@ class WebPage:
         self._stopping = False
 
     def listen(self) -> None:
-        """Bind the address; raise ListenError if it was set and is not available."""
+        """Bind the address; raises ListenError if an explicit one is not available."""
         place = self._settings.web
         if place is None:
             return
@@ -72,13 +71,13 @@ class WebPage:
         self.address = f"http://{Address(place.host, self._sockets[0].getsockname()[1])}/"
 
     async def start(self, datadir: DataDir) -> None:
-        """Serve the page from now on; a broker without one is better than none."""
+        """Serve the page; errors are only logged, because the broker runs without it."""
         if not self._sockets:
             return
         try:
             self.token = find_token(datadir.path / TOKEN_FILE).query
         except TokenError as error:
-            log.warning("there is no web page", reason=str(error))
+            log.warning("web page not available", reason=str(error))
             self._close_sockets()
             return
         environment = environment_for(self._settings, datadir)
@@ -104,7 +103,7 @@ class WebPage:
         self.address = None
 
     async def _keep(self, datadir: DataDir, environment: Mapping[str, str]) -> None:
-        """Start the process, and again whenever it ends."""
+        """Start the process, and restart it whenever it ends."""
         loop = asyncio.get_running_loop()
         delay = 0.0
         while True:
@@ -119,7 +118,7 @@ class WebPage:
                 return
             if loop.time() - begun > _STABLE_SECONDS:
                 delay = 0.0
-            log.warning("the web page ended, it is started again", reason=why, after_s=delay)
+            log.warning("web page ended, restarting it", reason=why, after_s=delay)
             await asyncio.sleep(delay)
             delay = min(max(_BACKOFF_SECONDS[0], delay * 2), _BACKOFF_SECONDS[1])
 
@@ -129,13 +128,13 @@ class WebPage:
         descriptors = [one.fileno() for one in self._sockets]
         return await asyncio.create_subprocess_exec(
             sys.executable,
-            # What lies in the working directory must not be taken for our modules.
+            # Files in the working directory must not be imported as modules.
             *("-P", "-m", "cli.main", "web", "--data-dir", str(datadir.path)),
             *(argument for one in descriptors for argument in ("--fd", str(one))),
             env=environment,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.DEVNULL,
-            # Ctrl-C goes to the whole process group; this one is ended by the broker.
+            # Ctrl-C reaches the whole process group, but the broker ends this process.
             start_new_session=True,
             pass_fds=descriptors,
         )
@@ -145,9 +144,9 @@ class WebPage:
 
 
 def environment_for(settings: Settings, datadir: DataDir) -> dict[str, str]:
-    """Return the environment of the process: how to log, and how to reach a foreign NATS.
+    """Return the environment of the process: log settings and access to an external NATS server.
 
-    Secrets go this way, not as arguments, which all users of the machine can see.
+    Secrets are not passed as arguments, which all users of the machine can see.
     """
     given = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
     chosen: dict[str, str] = {"log_level": settings.log_level, "log_format": settings.log_format}
@@ -157,7 +156,7 @@ def environment_for(settings: Settings, datadir: DataDir) -> dict[str, str]:
             if value is not None:
                 chosen[name] = str(value)
     if settings.web is not None:
-        # By its names the page is asked for.
+        # Host names of the page.
         chosen["web"] = str(settings.web)
     chosen["data_dir"] = str(datadir.path)
     return given | {PREFIX + name.upper(): value for name, value in chosen.items()}

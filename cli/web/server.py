@@ -1,4 +1,4 @@
-"""``foldmq web``: serves the page, alone or as a child of the broker whose page it is."""
+"""``foldmq web``: serves the page, alone or as a child process of the broker."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ from eventstore.errors import UsageError
 log = structlog.get_logger("foldmq")
 
 _LONGEST_LINE = 512 * 1024
-"""Bytes of an address: a name of 65,535 bytes takes three times that in one."""
+"""Maximum length of a URL: a name of 65,535 bytes takes three times as many when escaped."""
 _LONGEST_FIELD = 16 * 1024
 _NICE = 5
 _PR_SET_PDEATHSIG = 1
@@ -40,12 +40,12 @@ def run(
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until the broker that started this process is gone.
 
-    ``fds`` are listening sockets that it passed. Raises UsageError, ConfigError, ListenError and
-    TokenError.
+    ``fds`` are listening sockets passed by the broker. Raises UsageError, ConfigError, ListenError
+    and TokenError.
     """
     settings = load(flags.settings, os.environ, flags.config)
     logging_setup.configure(settings.log_level, settings.log_format)
-    # Bad HTTP of a client is not for the broker's log.
+    # Malformed HTTP requests do not belong into the broker's log.
     logging.getLogger("aiohttp").setLevel(logging.CRITICAL + 1)
     token = find_token(_token_file(settings.data_dir, token_file))
     if tokens_file is None and settings.data_dir.is_dir():
@@ -64,11 +64,11 @@ def run(
     else:
         place = _place(listen) if listen is not None else settings.web
         if place is None:
-            raise UsageError("the web page is off in the settings: give --listen HOST:PORT")
+            raise UsageError("the settings disable the web page: give --listen HOST:PORT")
         sockets = bind(place, "listen")
         places = [place, *(Address(*one.getsockname()[:2]) for one in sockets)]
         _announce(place, sockets[0].getsockname()[1], token)
-    # The machine's full name may have to be looked up: only where it matters.
+    # The machine's full name may need a slow lookup: only where it matters.
     names = [socket.getfqdn()] if any(map(is_wildcard, places)) else []
     asyncio.run(_serve(flags, tokens, recorded, sockets, Hosts(places, names), child=bool(fds)))
 
@@ -85,21 +85,22 @@ def _token_file(data_dir: Path, given: Path | None) -> Path:
         return given
     if not data_dir.is_dir():
         raise UsageError(
-            f"there is no data directory {data_dir} to keep the page's token in: give --token-file"
+            f"data directory {data_dir} does not exist: give --data-dir, or --token-file for the "
+            "page's token"
         )
     return data_dir.absolute() / TOKEN_FILE
 
 
 def _announce(place: Address, port: int, token: Token) -> None:
     shown = f"http://{Address(place.host, port)}/"
-    # A file in which this ends up may be read by others than a terminal is.
+    # Other users may be able to read a file that this is redirected to.
     secret = token.query if sys.stderr.isatty() else f" (asks for the token in {token.file})"
     sys.stderr.write(f"foldmq: the web page is at {shown}{secret}\n")
     sys.stderr.flush()
 
 
 def _belong_to_the_broker() -> None:
-    """Step back behind the broker, and end with it whatever happens."""
+    """Lower the priority below the broker's, and end with the broker in any case."""
     with contextlib.suppress(OSError):
         os.nice(_NICE)
     if sys.platform == "linux":
@@ -141,7 +142,7 @@ async def _serve(
 
 
 async def _watch_stdin(end: asyncio.Event) -> None:
-    """Set ``end`` when standard input ends: only the broker holds its other side."""
+    """Set ``end`` when standard input ends: only the broker holds its other end."""
 
     class Watch(asyncio.Protocol):
         def connection_lost(self, _exc: Exception | None) -> None:

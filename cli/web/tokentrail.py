@@ -1,8 +1,8 @@
-"""The audit trail of the page's tokens: what was added to their file and removed from it.
+"""The audit trail of the page's tokens: tokens added to their file and removed from it.
 
-The file is changed by ``foldmq web-token``, or by hand, also while no page and no broker runs. So
-the page compares it with what the log was told last, which it keeps in a file of its own, and has
-each difference recorded. A token stands in it by its name, role, end and hash, never as it is.
+The file is changed by ``foldmq web-token`` or by hand, even while neither page nor broker runs. So
+the page compares it with the last recorded state, kept in a file of its own, and has each
+difference recorded. That file contains name, role, expiry and hash of the tokens, not the tokens.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECORDED_FILE: Final = "web.tokens.recorded"
-"""In the data directory: the lines of the tokens as the log was told last."""
+"""File in the data directory with the token lines as last recorded."""
 ADDED: Final = "token_added"
 REMOVED: Final = "token_removed"
 LOOK: Final = 1.0
-"""Seconds between two looks at the file."""
+"""Seconds between checks of the file."""
 _LONGEST_PAUSE: Final = 30.0
 
 log = structlog.get_logger("foldmq")
 
 
 def changes(before: dict[str, Grant], now: dict[str, Grant]) -> list[tuple[str, Grant]]:
-    """Return what was removed and what was added; a token that was replaced is both."""
+    """Return the removed and the added tokens; a replaced token is in both."""
     removed = [(REMOVED, one) for name, one in before.items() if now.get(name) != one]
     return removed + [(ADDED, one) for name, one in now.items() if before.get(name) != one]
 
 
 class TokenTrail:
-    """Has changes of the file of tokens recorded; ``record`` asks the broker to do so."""
+    """Records changes of the token file; ``record`` sends them to the broker."""
 
     def __init__(
         self, file: Path, recorded: Path, record: Callable[..., Awaitable[object]]
@@ -53,7 +53,7 @@ class TokenTrail:
         self._seen: object = None
 
     async def keep(self) -> None:
-        """Look at the file again and again, until this is cancelled."""
+        """Check the file periodically until cancelled."""
         pause = LOOK
         while True:
             try:
@@ -71,7 +71,7 @@ class TokenTrail:
             return
         try:
             now = read(self._file)
-        except BadTokens:  # which Tokens reports: nothing was removed by a slip in a line
+        except BadTokens:  # reported by Tokens; an invalid line removes no token
             self._seen = seen
             return
         for outcome, grant in changes(self._known, now):
@@ -115,7 +115,7 @@ class TokenTrail:
         try:
             return read(self._recorded)
         except BadTokens as error:
-            log.warning("web tokens: all of them are recorded again", reason=str(error))
+            log.warning("web tokens: recording all of them again", reason=str(error))
             return {}
 
     def _write_recorded(self) -> None:
@@ -123,4 +123,4 @@ class TokenTrail:
         try:
             line_files.write(self._recorded, lines, as_directory=True)
         except ConfigError as error:
-            log.warning("web tokens: some may be recorded again", reason=str(error))
+            log.warning("web tokens: some may be recorded twice", reason=str(error))

@@ -1,4 +1,4 @@
-"""The application: all pages behind the guard, and what they share."""
+"""The web application: all pages behind the middleware, and their shared objects."""
 
 import asyncio
 import contextlib
@@ -22,9 +22,9 @@ _LARGEST_FORM = 16 * 1024
 def make_app(
     flags: SourceFlags, tokens: Tokens, recorded: Path | None, hosts: Hosts, port: int
 ) -> web.Application:
-    """Return the application; ``port`` is the one that is listened on.
+    """Return the application; ``port`` is the listening port.
 
-    ``recorded`` is the file of the tokens that the log was told of; None: it is told of none.
+    ``recorded`` is the file of the recorded tokens; None: tokens are not recorded.
     """
     app = web.Application(client_max_size=_LARGEST_FORM)
     link = LogLink(flags)

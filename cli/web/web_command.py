@@ -1,4 +1,4 @@
-"""The commands ``foldmq web`` and ``foldmq web-token``."""
+"""The command ``foldmq web``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +21,9 @@ def _web(
     listen: Annotated[
         str | None,
         typer.Option(
-            "--listen", metavar="HOST:PORT", help="Where to serve it. [default: the setting web]"
+            "--listen",
+            metavar="HOST:PORT",
+            help="Address of the web page. [default: the setting web]",
         ),
     ] = None,
     token_file: Annotated[
@@ -29,8 +31,8 @@ def _web(
         typer.Option(
             "--token-file",
             metavar="FILE",
-            help="File with the token that is asked for, made if missing. [default: web.token in "
-            "the data directory]",
+            help="File with the page's token, created if missing. [default: web.token in the data "
+            "directory]",
         ),
     ] = None,
     tokens: Annotated[
@@ -38,18 +40,18 @@ def _web(
         typer.Option(
             "--tokens",
             metavar="FILE",
-            help="File with further tokens, which 'foldmq web-token' makes. [default: web.tokens "
-            "in the data directory]",
+            help="File with the tokens of 'foldmq web-token'. [default: web.tokens in the data "
+            "directory]",
         ),
     ] = None,
     fds: Annotated[list[int] | None, typer.Option("--fd", hidden=True)] = None,
 ) -> None:
     """Serve the web page of a running broker.
 
-    'foldmq serve' does so by itself; this is for one that runs elsewhere. The page only shows,
-    it changes nothing.
+    'foldmq serve' does this by default; use this command for a broker on another machine. The page
+    is read-only.
     """
-    # The packages that serve it are not loaded for the other commands.
+    # Other commands do not load the packages of the web page.
     from cli.web import server
 
     server.run(source, listen, fds or [], token_file, tokens)

@@ -39,7 +39,13 @@ if TYPE_CHECKING:
         check_first,
         find_cut,
     )
-    from eventstore.log.message_store import Message, MessageStore, StoredMessages, messages_of
+    from eventstore.log.message_store import (
+        Message,
+        MessageStore,
+        StoredMessages,
+        messages_of,
+        properties_of,
+    )
     from eventstore.log.watermark import Watermark
 
 __all__ = [
@@ -69,6 +75,7 @@ __all__ = [
     "check_first",
     "find_cut",
     "messages_of",
+    "properties_of",
     "read_records",
     "read_some",
     "read_stored",
@@ -107,6 +114,7 @@ _MODULE_OF = {
     "MessageStore": "message_store",
     "StoredMessages": "message_store",
     "messages_of": "message_store",
+    "properties_of": "message_store",
     "Watermark": "watermark",
 }
 

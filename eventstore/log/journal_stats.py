@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from eventstore.metrics import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,25 +42,46 @@ class Histogram:
         """The number of values."""
         return sum(self.counts)
 
+    def as_object(self) -> dict[str, Any]:
+        """Return a JSON object; its counts are not cumulative."""
+        return {
+            "bounds": self.bounds,
+            "counts": self.counts,
+            "sum": round(self.sum, 6),
+            "count": self.count,
+        }
 
+
+@dataclass(slots=True)
 class JournalStats:
     """What the journal has done since the start."""
 
-    __slots__ = ("bytes", "commit", "entries", "events", "record_events", "records", "released")
-
-    def __init__(self) -> None:
-        self.records = 0
-        """Records on disk."""
-        self.events = 0
-        self.entries = 0
-        """Positions: each message of each event counts."""
-        self.bytes = 0
-        self.released = 0
-        """Effects that left."""
-        self.commit = Histogram(_COMMIT_SECONDS)
-        """Seconds from the first event of a record until the record is on disk."""
-        self.record_events = Histogram(_EVENTS)
-        """Events of a record."""
+    records: int = counted(
+        "foldmq_log_records_total", "Records written to disk since the start.", "log.records"
+    )
+    events: int = counted("foldmq_log_events_total", "Events in those records.", "log.events")
+    entries: int = counted(
+        "foldmq_log_entries_total",
+        "Positions in those records: each message of an event counts.",
+        "log.entries",
+    )
+    bytes: int = counted("foldmq_log_written_bytes_total", "Bytes of those records.", "log.bytes")
+    released: int = 0
+    """Outputs that the gate released."""
+    commit: Histogram = counted(
+        "foldmq_commit_seconds",
+        "Time from the first event of a record until the record is on disk.",
+        "commit",
+        kind="histogram",
+        start=lambda: Histogram(_COMMIT_SECONDS),
+    )
+    record_events: Histogram = counted(
+        "foldmq_record_events",
+        "Events in a record.",
+        "record_events",
+        kind="histogram",
+        start=lambda: Histogram(_EVENTS),
+    )
 
     def stored(self, events: int, entries: int, size: int) -> None:
         """Count a record that is on disk."""

@@ -39,6 +39,8 @@ class Message(NamedTuple):
     """Its properties (MQTT 5)."""
     expires: int = 0
     """Unix time in seconds at which it expires; 0: never."""
+    retain: bool = False
+    """It was published with RETAIN 1."""
 
 
 class StoredMessages(NamedTuple):
@@ -54,6 +56,8 @@ class StoredMessages(NamedTuple):
     """The properties of each (MQTT 5); empty when none has any."""
     expires: Sequence[int] = ()
     """When each expires, as in Message; empty when none does."""
+    retain: bool = False
+    """They were published with RETAIN 1."""
 
     def message(self, number: int) -> Message:
         """Return one of the messages."""
@@ -62,6 +66,7 @@ class StoredMessages(NamedTuple):
             self.payloads[number],
             self.blocks[number] if self.blocks else b"",
             self.expires[number] if self.expires else 0,
+            self.retain,
         )
 
 
@@ -124,7 +129,7 @@ class MessageStore:
         offset = ref - stored.first
         if not 0 <= offset < len(stored.payloads):
             return None
-        if not stored.blocks:
+        if not stored.blocks and not stored.retain:
             return Message(stored.topics[offset], stored.payloads[offset])
         return stored.message(offset)
 
@@ -159,7 +164,9 @@ def messages_of(record: Record) -> list[StoredMessages]:
             topics = [topics[at] for at in event.which] if event.which else topics * event.count
         payloads = record.payloads(event)
         size = sum(map(len, payloads))
-        stored = StoredMessages(base + index, topics, payloads, size, *_properties(record, event))
+        stored = StoredMessages(base + index, topics, payloads, size, *properties_of(record, event))
+        if isinstance(event, MessagePublished) and event.retain:
+            stored = stored._replace(retain=True)
         if isinstance(event, MessagesCarried):
             found += _as_before(from_runs(event.refs), stored)
         else:
@@ -167,10 +174,10 @@ def messages_of(record: Record) -> list[StoredMessages]:
     return found
 
 
-def _properties(
+def properties_of(
     record: Record, event: MessagePublished | MessagesCarried | RetainedSnapshot
 ) -> tuple[list[bytes], list[int]]:
-    """Return the blocks of an event's messages, and when each expires."""
+    """Return the blocks of an event's messages, and when each expires; empty where none has any."""
     blocks = record.blocks(event)
     if not blocks:
         return [], []

@@ -5,13 +5,16 @@ They yield violations.
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.format import (
+    Expired,
     MessagePublished,
     Received,
     Redelivered,
+    Refused,
     Released,
     Returned,
     format_position,
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from projections.state import SessionState, SubscriptionState
 
 _MOST_PID: Final = 65_535
+_LEVEL_5: Final = 5
 
 
 # --------------------------------------------------------------------- beginnings and ends
@@ -41,13 +45,14 @@ _MOST_PID: Final = 65_535
 def opened(state: SessionState | None, event: SessionOpened, at: Position) -> Iterator[Violation]:
     """Check whether a session goes on when it must, and only then [MQTT-3.1.2-4, MQTT-3.1.2-6]."""
     if not event.resumed:
-        if state is not None and not state.clean and not event.clean:
+        asked = event.clean_start if event.level >= _LEVEL_5 else event.clean
+        if state is not None and not state.clean and not asked:
             yield Violation(Rule.SESSION, at, "its state was thrown away though it was to be kept")
     elif state is None:
         yield Violation(Rule.SESSION, at, "a session was resumed that there was not")
     elif state.clean:
         yield Violation(Rule.SESSION, at, "a session was resumed that was clean")
-    elif event.clean:
+    elif event.clean_start if event.level >= _LEVEL_5 else event.clean:
         yield Violation(Rule.SESSION, at, "a session was resumed though a clean one was asked for")
 
 
@@ -105,10 +110,40 @@ def dropped(
         yield from from_the_head(state.subscriptions.get(event.filter), refs, None, at)
 
 
+# ----------------------------------------------------------------------------------- expiry
+
+# A message expires with the second that its event names. The time of a record is that of its first
+# event, which may be a second before the others.
+
+
+def sent_in_time(
+    held: SubscriptionState | None, refs: Sequence[Position], time_ms: int, at: Position
+) -> Iterator[Violation]:
+    """Check whether what leaves the head of a queue to be sent has not expired [MQTT-3.3.2-5]."""
+    queue = held.queue if held is not None else None
+    expires = queue.expiries(len(refs)) if queue is not None else []
+    for number, (ref, end) in enumerate(zip(refs, expires, strict=False)):
+        if 0 < end < time_ms // 1000:
+            what = f"message {format_position(ref)} was sent {time_ms // 1000 - end} s too late"
+            yield Violation(Rule.EXPIRY, at + number, what)
+
+
+def expired(state: SessionState, event: Expired, at: Position, time_ms: int) -> Iterator[Violation]:
+    """Check whether messages that expired stood in the queue, and were to expire by then."""
+    refs = from_runs(event.refs)
+    held = state.subscriptions.get(event.filter)
+    due = Counter(held.queue.expired(time_ms // 1000 + 1)) if held and held.queue else Counter()
+    for number, ref in enumerate(refs):
+        if not due[ref]:
+            what = f"message {format_position(ref)} expired that was not to expire by then"
+            yield Violation(Rule.EXPIRY, at + number, what)
+        due[ref] -= 1
+
+
 # ------------------------------------------------------------- what a client answers and sends
 
 
-def _received(state: SessionState, event: Received, at: Position) -> Iterator[Violation]:
+def _received(state: SessionState, event: Received | Refused, at: Position) -> Iterator[Violation]:
     for number, pid in enumerate(from_runs(event.pids)):
         sent = state.inflight.get(pid)
         if sent is None or sent.flags & QOS_MASK != 2:
@@ -117,16 +152,12 @@ def _received(state: SessionState, event: Received, at: Position) -> Iterator[Vi
 
 
 def _returned(state: SessionState, event: Returned, at: Position) -> Iterator[Violation]:
-    for number, (pid, ref) in enumerate(
-        zip(from_runs(event.pids), from_runs(event.refs), strict=True)
-    ):
+    pids, refs = from_runs(event.pids), from_runs(event.refs)
+    for number, (pid, ref) in enumerate(zip(pids, refs, strict=True)):
         sent = state.inflight.get(pid)
-        if (
-            sent is None
-            or sent.flags & QOS_MASK != 1
-            or (sent.ref, sent.subscription.filter) != (ref, event.filter)
-        ):
-            what = f"{pid} was returned, not on its way at QoS 1 for the shared subscription"
+        found = sent is not None and sent.ref == ref and sent.flags & QOS_MASK == 1
+        if not found or sent is None or sent.subscription.filter != event.filter:
+            what = f"{pid}: message {format_position(ref)} was not on its way at QoS 1"
             yield Violation(Rule.ACKNOWLEDGEMENT, at + number, what)
 
 
@@ -156,9 +187,10 @@ def _released(state: SessionState, event: Released, at: Position) -> Iterator[Vi
 
 WITH_STATE: Final[dict[type, Callable[[SessionState, Any, Position], Iterable[Violation]]]] = {
     Received: _received,
+    Refused: _received,
+    Returned: _returned,
     Redelivered: _redelivered,
     MessagePublished: _published,
     Released: _released,
-    Returned: _returned,
 }
 """Type of event -> what looks at it, where nothing more than the state is needed."""

@@ -71,9 +71,9 @@ class ExpectedMessages:
         elif not message.least:
             self._unsure.append(ref)
 
-    def pop(self, ref: Position) -> ExpectedMessage | None:
+    def pop(self, ref: Position, default: None = None) -> ExpectedMessage | None:
         """Remove and return the message of a position; None when there is none."""
-        return self._messages.pop(ref, None)
+        return self._messages.pop(ref, default)
 
     def granted(self, filters: Mapping[str, int], turn: Position) -> None:
         """Apply filters that were subscribed to, or granted another QoS, in a turn.

@@ -92,6 +92,26 @@ class Rule(StrEnum):
         "deliveries",
         "what leaves a queue is what stood at its head",
     )
+    EXPIRY = (
+        "expiry",
+        "deliveries",
+        "nothing is sent after it expired, and nothing expires before its time",
+    )
+    RECEIVE_MAXIMUM = (
+        "receive_maximum",
+        "deliveries",
+        "no more deliveries are unfinished at a time than the client's Receive Maximum",
+    )
+    NO_LOCAL = (
+        "no_local",
+        "deliveries",
+        "a subscription with No Local does not bring a client what it published itself",
+    )
+    RETAIN_HANDLING = (
+        "retain_handling",
+        "retained messages",
+        "retained messages are sent for a subscription only as its Retain Handling allows",
+    )
     RETAINED = (
         "retained",
         "retained messages",

@@ -21,11 +21,15 @@ from eventstore.format import (
     Completed,
     Delivered,
     Event,
+    Expired,
     MessageDropped,
+    MessagePublished,
     Position,
     Queued,
     Received,
     Redelivered,
+    Refused,
+    Returned,
     SessionClosed,
     SessionExpired,
     SessionOpened,
@@ -37,11 +41,11 @@ from eventstore.format import (
 )
 from projections.audit import checks
 from projections.audit.expected_messages import ExpectedMessage, ExpectedMessages
+from projections.audit.level5 import OwnMessages, UnfinishedDeliveries
 from projections.audit.ordering import RedeliveryOrder, TopicOrder
 from projections.audit.rules import UNEXPECTED, Rule, Violation
 from projections.audit.turn_subscriptions import TurnSubscriptions
 from projections.state import MISFITS, QOS_MASK, RETAIN_FLAG, Part, SessionFold, encode_session
-from protocol.mqtt5 import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -50,6 +54,10 @@ if TYPE_CHECKING:
 
 BUCKETS: Final = 40
 """Latencies are counted by their bit length in milliseconds: 0, 1, 2-3, 4-7, ..."""
+
+_RETAIN_HANDLING, _IF_NEW, _NEVER = 0x30, 0x10, 0x20
+"""Subscription options: when retained messages are sent for a subscription."""
+_SHARE: Final = "$share/"
 
 _BEYOND: Final = 1 << 62
 """A position behind every log."""
@@ -92,6 +100,8 @@ class SessionAudit:
         """Messages in its queues, and on their way to its client."""
         self._order = TopicOrder()
         self._resending: RedeliveryOrder | None = None
+        self._unfinished = UnfinishedDeliveries()
+        self._local = OwnMessages()
         self._parts: list[Part] = []
         self._turn: Position = 0
         """Where the turn of the event that is looked at begins."""
@@ -200,6 +210,7 @@ class SessionAudit:
         self._queue.clear()
         self._open.clear()
         self._order.clear()
+        self._local.clear()
         self._resending = None
 
     # The session.
@@ -216,6 +227,7 @@ class SessionAudit:
 
     def _ended(self, event: SessionClosed | SessionExpired, at: Position, _ms: int) -> None:
         self._resending = None
+        self._unfinished.clear()
         if self._known:
             self._tell_all(checks.ended(self.fold.state, event, at))
 
@@ -238,30 +250,50 @@ class SessionAudit:
 
     def _subscribed(self, event: Subscribed, _at: Position, _ms: int) -> None:
         filters = dict(event.filters)
-        self._in_turn.subscribed(filters)
+        self._in_turn.subscribed(filters, self._withheld(event))
         self._expected.granted(filters, self._turn)
+
+    def _withheld(self, event: Subscribed) -> list[str]:
+        """Return the filters for which no retained messages may be sent [MQTT-3.3.1-10]."""
+        state = self.fold.state
+        if not event.options or not self._known or state is None:
+            return []
+        return [
+            topic_filter
+            for (topic_filter, _), options in zip(event.filters, event.options, strict=True)
+            if (handling := options & _RETAIN_HANDLING) == _NEVER
+            or (handling == _IF_NEW and _is_subscribed(state, topic_filter))
+        ]
+
+    def withholds(self, topic_filter: str) -> bool:
+        """Return whether retained messages may not be sent for a filter in this turn."""
+        return self._in_turn.withheld(topic_filter)
 
     def _unsubscribed(self, event: Unsubscribed, _at: Position, _ms: int) -> None:
         self._in_turn.unsubscribed(event)
 
     # What it gets.
 
-    def _delivered(self, state: SessionState, event: Delivered, at: Position, _ms: int) -> None:
-        refs = from_runs(event.refs)
-        self._tell_all(checks.identifiers(state, from_runs(event.pids), len(refs), at))
+    def _delivered(self, state: SessionState, event: Delivered, at: Position, ms: int) -> None:
+        refs, pids = from_runs(event.refs), from_runs(event.pids)
+        self._tell_all(checks.identifiers(state, pids, len(refs), at))
+        self._tell_all(self._unfinished.sent(state.receive_maximum, pids, at))
         if self._resending:
             self._tell_all(self._resending.overtaken(at))
         known = self._check_subscription(state, event.filter, at)
-        if event.filter.startswith(SHARE):
-            return  # what it gets of that is in the events of the shared subscription
         if event.queued >= 0:
             flags = event.qos | event.retain << 2
             held = state.subscriptions.get(event.filter)
             self._tell_all(checks.from_the_head(held, refs, flags, at))
+            self._tell_all(checks.sent_in_time(held, refs, ms, at))
+        if event.filter.startswith(_SHARE):
+            return  # what it gets is decided by the shared subscription: see its Assigned
         if event.retain:
             if event.queued < 0 and known:
                 self._tell_all(self._in_turn.replayed(event.filter, refs, event.qos, at))
             return
+        if event.queued < 0:
+            self._tell_all(self._local.sent(state, refs, at, changed=self._in_turn.changed))
         for number, ref in enumerate(refs):
             if event.queued < 0:
                 message = self._expected.pop(ref)
@@ -285,12 +317,13 @@ class SessionAudit:
     def _queued(self, state: SessionState, event: Queued, at: Position, _ms: int) -> None:
         known = self._check_subscription(state, event.filter, at)
         refs = from_runs(event.refs)
-        if event.behind >= 0:
-            return  # a member returned them
         if event.retain:
             if known:
                 self._tell_all(self._in_turn.replayed(None, refs, event.qos, at))
             return
+        if event.behind >= 0:
+            return  # a member of this shared subscription returned them
+        self._tell_all(self._local.sent(state, refs, at, changed=self._in_turn.changed))
         for number, ref in enumerate(refs):
             message = self._expected.pop(ref)
             if message is None:
@@ -301,19 +334,6 @@ class SessionAudit:
             self._queue[ref] = message
             self._order.queued(message.stream)
             self._check_message(message, event.qos, at + number)
-
-    def _assigned(self, _state: SessionState, event: Assigned, at: Position, _ms: int) -> None:
-        for number, ref in enumerate(from_runs(event.refs)):
-            if event.queued >= 0:
-                message = self._queue.pop(ref, None)
-                if message is not None:
-                    self._order.left(message.stream)
-                continue
-            message = self._expected.pop(ref)
-            if message is None:
-                self._unexpected(ref, at + number)
-            else:
-                self._check_turn(message, at + number)
 
     def _dropped(self, state: SessionState, event: MessageDropped, at: Position, _ms: int) -> None:
         refs = from_runs(event.refs)
@@ -331,6 +351,30 @@ class SessionAudit:
                 # With a filter that was granted it may be a retained message, once more.
                 what = f"message {format_position(ref)} was dropped though it was accepted before"
                 self._tell(Rule.UNDELIVERED, at, what)
+
+    def _expired(self, state: SessionState, event: Expired, at: Position, ms: int) -> None:
+        self._tell_all(checks.expired(state, event, at, ms))
+        for ref in from_runs(event.refs):
+            message = self._queue.pop(ref, None)
+            if message is not None:
+                self._order.left(message.stream)
+
+    def _assigned(self, state: SessionState, event: Assigned, at: Position, ms: int) -> None:
+        """Check what a shared subscription gave to one of its members."""
+        refs = from_runs(event.refs)
+        if event.queued >= 0:
+            held = state.subscriptions.get(event.session.split("/", 2)[-1])
+            self._tell_all(checks.from_the_head(held, refs, None, at))
+            self._tell_all(checks.sent_in_time(held, refs, ms, at))
+        for ref in refs:
+            if event.queued < 0:
+                message = self._expected.pop(ref)
+                if message is None:
+                    self._unexpected(ref, at)
+                continue
+            message = self._queue.pop(ref, None)
+            if message is not None:
+                self._order.left(message.stream)
 
     def _check_subscription(self, state: SessionState, topic_filter: str, at: Position) -> bool:
         if topic_filter in state.subscriptions or self._in_turn.left(topic_filter):
@@ -360,6 +404,7 @@ class SessionAudit:
     def _acked(self, state: SessionState, event: Acked, at: Position, ms: int) -> None:
         if self._resending:
             self._resending.answered(event)
+        self._unfinished.ended(event.pids)
         for number, pid in enumerate(from_runs(event.pids)):
             sent = state.inflight.get(pid)
             if sent is None or sent.flags & QOS_MASK != 1:
@@ -373,9 +418,19 @@ class SessionAudit:
         if self._resending:
             self._resending.answered(event)
 
+    def _refused(
+        self, state: SessionState, event: Refused | Returned, _at: Position, _ms: int
+    ) -> None:
+        self._unfinished.ended(event.pids)
+        for pid in from_runs(event.pids):
+            sent = state.inflight.get(pid)
+            if sent is not None:
+                self._open.pop(sent.ref, None)
+
     def _completed(self, state: SessionState, event: Completed, at: Position, ms: int) -> None:
         if self._resending:
             self._resending.answered(event)
+        self._unfinished.ended(event.pids)
         for number, pid in enumerate(from_runs(event.pids)):
             sent = state.releasing.get(pid)
             if sent is None:
@@ -383,9 +438,14 @@ class SessionAudit:
             elif not sent.flags & RETAIN_FLAG:
                 self._done(2, sent.ref, ms)
 
-    def _redelivered(
-        self, _state: SessionState, event: Redelivered, at: Position, _ms: int
+    def _own_published(
+        self, state: SessionState, event: MessagePublished, at: Position, _ms: int
     ) -> None:
+        self._local.published(state, event, at)
+
+    def _redelivered(self, state: SessionState, event: Redelivered, at: Position, _ms: int) -> None:
+        publications = [pid for pid in from_runs(event.pids) if pid in state.inflight]
+        self._tell_all(self._unfinished.sent(state.receive_maximum, publications, at))
         if self._resending and event.cause == "resumed":
             self._tell_all(self._resending.again(event, at))
 
@@ -417,10 +477,19 @@ class SessionAudit:
         Delivered: _delivered,
         Queued: _queued,
         MessageDropped: _dropped,
+        MessagePublished: _own_published,
+        Expired: _expired,
+        Assigned: _assigned,
+        Refused: _refused,
+        Returned: _refused,
         Acked: _acked,
         Received: _received,
         Completed: _completed,
         Redelivered: _redelivered,
-        Assigned: _assigned,
     }
     """What looks at an event where the state is known, besides ``checks.WITH_STATE``."""
+
+
+def _is_subscribed(state: SessionState, topic_filter: str) -> bool:
+    held = state.subscriptions.get(topic_filter)
+    return held is not None and held.active

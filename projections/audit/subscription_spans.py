@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from eventstore.format import (
     INDEX_BITS,
@@ -19,6 +19,12 @@ from eventstore.format import (
     WillFired,
 )
 from projections.state import SessionFold
+
+if TYPE_CHECKING:
+    from projections.state import SubscriptionState
+
+_NO_LOCAL: Final = 0x04
+"""Of the subscription options."""
 
 SUBSCRIPTION_EVENTS = (
     SessionOpened,
@@ -49,6 +55,8 @@ class SubscriptionSpan(NamedTuple):
     """Where the turn begins in which it began."""
     ends: Position | None
     """Where the turn begins in which it ended."""
+    no_local: bool = False
+    """What the session published itself was not its (No Local, MQTT 5)."""
 
 
 class SubscriptionSpans:
@@ -56,8 +64,8 @@ class SubscriptionSpans:
 
     def __init__(self, session: str, whole: Position = 0) -> None:
         self._fold = SessionFold(session, whole)
-        self._open: dict[str, tuple[int, Position, Position]] = {}
-        """QoS, where it began, and where that turn began."""
+        self._open: dict[str, tuple[int, Position, Position, bool]] = {}
+        """QoS, where it began, where that turn began, and No Local."""
         self._closed: list[SubscriptionSpan] = []
         self._turn: Position = 0
 
@@ -75,14 +83,14 @@ class SubscriptionSpans:
                 self._close(list(self._open), at)
         elif isinstance(event, Subscribed):
             for topic_filter, _ in event.filters:
-                self._grant(topic_filter, state.subscriptions[topic_filter].qos, at)
+                self._grant(state.subscriptions[topic_filter], at)
         elif isinstance(event, Unsubscribed):
             self._close(event.filters, at)
         elif isinstance(event, SessionSnapshot) and state is not before:
-            held = {one.filter: one.qos for one in state.active()}
+            held = {one.filter: one for one in state.active()}
             self._close([gone for gone in self._open if gone not in held], at)
-            for topic_filter, qos in held.items():
-                self._grant(topic_filter, qos, at)
+            for one in held.values():
+                self._grant(one, at)
 
     def ended(self) -> list[SubscriptionSpan]:
         """Return the spans that ended since this was asked for last."""
@@ -92,24 +100,25 @@ class SubscriptionSpans:
     def finish(self) -> list[SubscriptionSpan]:
         """Return all spans that are left, those that go on last."""
         going_on = [
-            SubscriptionSpan(topic_filter, qos, since, None, begins, None)
-            for topic_filter, (qos, since, begins) in self._open.items()
+            SubscriptionSpan(topic_filter, qos, since, None, begins, None, no_local)
+            for topic_filter, (qos, since, begins, no_local) in self._open.items()
         ]
         return self.ended() + going_on
 
-    def _grant(self, topic_filter: str, qos: int, at: Position) -> None:
+    def _grant(self, held: SubscriptionState, at: Position) -> None:
+        topic_filter, qos, no_local = held.filter, held.qos, bool(held.options & _NO_LOCAL)
         known = self._open.get(topic_filter)
         if known is not None:
-            if known[0] == qos:
+            if (known[0], known[3]) == (qos, no_local):
                 return
             self._close([topic_filter], at)
-        self._open[topic_filter] = qos, at, self._turn
+        self._open[topic_filter] = qos, at, self._turn, no_local
 
     def _close(self, filters: list[str], at: Position) -> None:
         for topic_filter in filters:
             known = self._open.pop(topic_filter, None)
             if known is not None:
-                qos, since, begins = known
+                qos, since, begins, no_local = known
                 self._closed.append(
-                    SubscriptionSpan(topic_filter, qos, since, at, begins, self._turn)
+                    SubscriptionSpan(topic_filter, qos, since, at, begins, self._turn, no_local)
                 )

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 class TurnSubscriptions:
     """Follows the subscriptions of one session through a turn."""
 
-    __slots__ = ("_grants", "_left", "_replays")
+    __slots__ = ("_grants", "_left", "_replays", "_withheld")
 
     def __init__(self) -> None:
         self._grants: dict[str, list[int]] = {}
         """Filters that were subscribed to -> each QoS that was granted."""
         self._left: set[str] = set()
         """Filters that were unsubscribed from."""
+        self._withheld: set[str] = set()
+        """Filters whose Retain Handling lets no retained messages be sent (MQTT 5)."""
         self._replays: Counter[tuple[str, Position]] = Counter()
         """(filter, message): retained ones that were sent."""
 
@@ -36,14 +38,27 @@ class TurnSubscriptions:
         """Something was subscribed to, and retained messages may be sent for it."""
         return bool(self._grants)
 
-    def subscribed(self, filters: Mapping[str, int]) -> None:
-        """Record filters and the QoS that was granted for each."""
+    def subscribed(self, filters: Mapping[str, int], withheld: Iterable[str] = ()) -> None:
+        """Record filters and the QoS that was granted for each.
+
+        For those that are ``withheld`` retained messages may not be sent.
+        """
         for topic_filter, qos in filters.items():
             self._grants.setdefault(topic_filter, []).append(qos)
+        self._withheld.update(withheld)
+
+    def withheld(self, topic_filter: str) -> bool:
+        """Return whether no retained messages may be sent for a filter."""
+        return topic_filter in self._withheld
 
     def unsubscribed(self, event: Unsubscribed) -> None:
         """Record filters that are no longer subscribed to."""
         self._left.update(event.filters)
+
+    @property
+    def changed(self) -> bool:
+        """Something was subscribed to or unsubscribed from."""
+        return bool(self._grants or self._left)
 
     def left(self, topic_filter: str) -> bool:
         """Return whether a filter was unsubscribed from."""
@@ -58,9 +73,19 @@ class TurnSubscriptions:
         queued, which may be for another filter: behind what they must not overtake.
         """
         if topic_filter is None:
-            grants = [one for some in self._grants.values() for one in some]
+            grants = [
+                one
+                for name, some in self._grants.items()
+                if name not in self._withheld
+                for one in some
+            ]
         else:
             grants = self._grants.get(topic_filter, [])
+        withheld = self._withheld if topic_filter is None else self._withheld & {topic_filter}
+        if withheld and (topic_filter is not None or not grants):
+            what = "a retained message was sent though the Retain Handling of its filter forbids it"
+            yield Violation(Rule.RETAIN_HANDLING, at, what)
+            return
         if not grants:
             what = "a retained message was sent for a filter that was not subscribed to then"
             yield Violation(Rule.NO_SUBSCRIPTION, at, what)
@@ -80,4 +105,5 @@ class TurnSubscriptions:
         if self._grants or self._left:
             self._grants.clear()
             self._left.clear()
+            self._withheld.clear()
             self._replays.clear()

@@ -142,6 +142,7 @@ REFUSALS: Mapping[str, ReasonCode] = MappingProxyType(
         "too_many_sessions": ReasonCode.QUOTA_EXCEEDED,
         "unavailable": ReasonCode.SERVER_UNAVAILABLE,
         "will_not_permitted": ReasonCode.NOT_AUTHORIZED,
+        "will_qos": ReasonCode.QOS_NOT_SUPPORTED,
     }
 )
 """Why a broker refuses a CONNECT -> the reason code of its CONNACK.

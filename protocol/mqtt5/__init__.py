@@ -46,8 +46,10 @@ from protocol.mqtt5.property_block import (
     encode_block,
     expiry_of,
     is_payload_format_broken,
+    known_blocks,
     message_properties,
     read_message_block,
+    with_length,
 )
 from protocol.mqtt5.publish_writer import (
     AliasNumbers,
@@ -85,9 +87,11 @@ __all__ = [
     "encode_block",
     "expiry_of",
     "is_payload_format_broken",
+    "known_blocks",
     "message_properties",
     "prepare",
     "read_answers",
     "read_message_block",
     "split_share",
+    "with_length",
 ]

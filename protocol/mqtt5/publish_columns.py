@@ -1,8 +1,8 @@
 """PUBLISH at level 5 (section 3.3), many at a time.
 
 It is as in ``protocol.mqtt.publish_decoder``, with two columns more: property blocks, and topics
-that a topic alias stands for. A run is one of packets that are alike in the Property Length too; its
-blocks are cut with the other columns, and each different one is looked at once.
+that a topic alias stands for. A run is one of packets that are alike in the Property Length too;
+its blocks are cut with the other columns, and each different one is looked at once.
 
 Where no message of a batch has properties, it has no blocks. From the first alias on a batch is not
 verbatim, so that its payloads are cut out: an alias is the business of one connection and goes

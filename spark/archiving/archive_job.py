@@ -174,7 +174,7 @@ class _Job:
                 query.stop()
 
     def end(self) -> None:
-        """Wait for a batch that is being taken, and take no more: others may write then."""
+        """Wait for a batch in progress and start no other: then another process may write."""
         with self._working:
             self._ended = True
 
@@ -259,7 +259,7 @@ def _uri(path: Path) -> str:
 
 @contextmanager
 def _no_room_named(path: Path) -> Iterator[None]:
-    """Say of Spark's errors for want of room that it is the archive's disk, if it is."""
+    """Report errors of Spark about a full disk as those of the archive's disk, if they are."""
     try:
         yield
     except (PySparkException, Py4JError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from projections.audit import Rule
 from spark.audit.facts import CARRIED, EFFECT, SENT, WILL, cuts_behind, cuts_within, with_marks

@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import functions as F  # noqa: N812 - the name that everybody knows it by
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.format import INDEX_BITS
 from projections.audit import SubscriptionSpans
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _SPANS = (
     "node string, session string, filter string, qos int, since bigint, until bigint, "
-    "begins bigint, ends bigint"
+    "begins bigint, ends bigint, no_local boolean"
 )
 _SPANS_SCHEMA = pa.schema(
     [
@@ -48,6 +48,7 @@ _SPANS_SCHEMA = pa.schema(
         ("until", pa.int64()),
         ("begins", pa.int64()),
         ("ends", pa.int64()),
+        ("no_local", pa.bool_()),
     ]
 )
 _PAIRS = "node string, topic string, filter string"
@@ -149,13 +150,13 @@ def _span_rows(
     node: str, session: str, spans: Iterable[SubscriptionSpan], end: Position
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the spans at QoS 1 or 2; those that go on do so to the end of the log."""
-    for topic_filter, qos, since, until, begins, ends in spans:
+    for topic_filter, qos, since, until, begins, ends, no_local in spans:
         if not qos:
             continue
         if until is None or ends is None:
-            yield node, session, topic_filter, qos, since, end, begins, end
+            yield node, session, topic_filter, qos, since, end, begins, end, no_local
         else:
-            yield node, session, topic_filter, qos, since, until, begins, ends
+            yield node, session, topic_filter, qos, since, until, begins, ends, no_local
 
 
 def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, str, bytes]]:
@@ -245,8 +246,9 @@ def expected_deliveries_of(effects: DataFrame, held: DataFrame) -> DataFrame:
     pairs = topics_to_filters(topics, filters).join(widths, ["node", "filter"])
     bins = F.explode(F.expr("sequence(begins div width, ends div width)"))
     binned = held.join(widths, ["node", "filter"]).select(
-        "node", "filter", "session", "qos", "since", "begins", "ends", bins.alias("bin")
+        "node", "filter", "session", "qos", "since", "begins", "ends", "no_local", bins.alias("bin")
     )
+    local = F.col("no_local") & (F.xxhash64("session") == F.col("origin"))
     owed = (F.col("since") < F.col("at")) & (F.col("turn") < F.col("ends"))
     flag = F.when(owed, OWED_FLAG).otherwise(0)
     number = F.col("level").bitwiseOR(F.shiftleft("qos", 2)).bitwiseOR(flag)
@@ -254,7 +256,7 @@ def expected_deliveries_of(effects: DataFrame, held: DataFrame) -> DataFrame:
         effects.join(pairs, ["node", "topic"])
         .withColumn("bin", F.expr("turn div width"))
         .join(binned, ["node", "filter", "bin"])
-        .where((F.col("begins") <= F.col("turn")) & (F.col("turn") <= F.col("ends")))
+        .where((F.col("begins") <= F.col("turn")) & (F.col("turn") <= F.col("ends")) & ~local)
         .select(
             "node", "session", "at", "ref", "time_ms", "topic", number.alias("number"), "origin"
         )

@@ -147,7 +147,8 @@ class SessionChecker:
     def owed(self, at: Position, ref: Position, topic_filter: str | None) -> None:
         """Take a retained message that is to be sent for a filter that was granted."""
         self._advance(at + 1)
-        if self._audit.fold.state is not None:
+        withheld = topic_filter is not None and self._audit.withholds(topic_filter)
+        if self._audit.fold.state is not None and not withheld:
             self._owed.setdefault(ref, []).append((at, topic_filter))
             self._counts["owed"] += 1
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
+import orjson
 import pyarrow as pa
 
 from spark.columnar.arrays import nulled
@@ -23,7 +24,7 @@ from spark.columnar.integer_columns import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from spark.columnar.event_fields import EventField
     from spark.columnar.integer_text import Flags
@@ -86,6 +87,13 @@ class EventColumns:
     def has_added(self) -> bool:
         """Return whether some event has fields beyond the usual ones."""
         return bool((self._scan.key_count[self.numbers] > len(self._fields) + 2).any())
+
+    def added(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the events that have fields beyond the usual ones, each with its place here."""
+        if self.has_added():
+            more = self._scan.key_count[self.numbers] > len(self._fields) + 2
+            for place in np.flatnonzero(more).tolist():
+                yield place, orjson.loads(self._scan.event(int(self.numbers[place])))
 
     def has(self, name: str) -> bool:
         """Return whether the events have a field."""

@@ -141,6 +141,15 @@ class EventGroup(EventColumns):
         base = so_far[inside] if self.total else np.zeros(len(firsts), np.int64)
         return (at - base)[self.event_of] + so_far
 
+    @cached_property
+    def block_bytes(self) -> Integers:
+        """For each event, the bytes of properties right before its first payload."""
+        found = np.zeros(len(self), np.int64)
+        for place, raw in self.added():
+            if "blocks_at" not in raw:
+                found[place] = sum(raw.get("blocks", ()))
+        return found
+
     def topics(self) -> tuple[pa.Array, Integers | None]:
         """Return topics, and which of them each message has; None: one each, in order."""
         lengths, topics = self.string_lists("topics")

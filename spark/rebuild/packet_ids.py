@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from spark.datasource import Log
     from spark.rebuild.beginning import Beginnings
 
-_OUT: Final = ("Delivered", "Received", "Acked", "Completed", "Redelivered")
+_OUT: Final = (
+    *("Delivered", "Received", "Acked", "Completed", "Redelivered"),
+    *("Refused", "Returned"),
+)
 _IN: Final = ("MessagePublished", "Released")
 _GIVEN: Final = ("Delivered", "MessagePublished")
 """What takes a packet identifier into use."""
-_DONE: Final = ("Acked", "Completed", "Released")
+_DONE: Final = ("Acked", "Completed", "Refused", "Returned", "Released")
 """What sets it free."""
 _SENT: Final = ("Delivered", "Received", "Redelivered", "MessagePublished")
 """What begins the time for which an answer is waited for anew."""
@@ -103,6 +106,7 @@ def _last_of_each(told: DataFrame) -> DataFrame:
             F.max(F.when(~F.col("resumed"), position)).alias("fresh"),
             F.max_by("clean", _where("SessionOpened")).alias("clean"),
             _last("SessionClosed").alias("closed"),
+            F.max_by("expiry", _where("SessionClosed")).alias("expiry"),
             _last("SessionExpired").alias("expired"),
             _last("WillArmed").alias("armed"),
             _last("WillFired", "WillCancelled").alias("disarmed"),
@@ -125,5 +129,6 @@ def _end_of_clean() -> Column:
     will_left = (armed >= opened) & ~F.coalesce(
         (disarmed > armed) & (disarmed < closed), F.lit(False)
     )
-    ended = F.col("clean") & (closed > opened) & ~F.coalesce(will_left, F.lit(False))
+    clean = F.coalesce(F.col("expiry") == 0, F.col("clean"))  # DISCONNECT may have changed it
+    ended = clean & (closed > opened) & ~F.coalesce(will_left, F.lit(False))
     return F.when(ended, closed)

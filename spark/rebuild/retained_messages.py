@@ -2,7 +2,7 @@
 
 Native Spark SQL, linear. A message takes effect where it was published; at QoS 2 where its PUBREL
 came (``Released``). A checkpoint repeats the messages, and from there on they are known by the
-position of the repetition. An empty payload clears a topic, and so does an operator.
+position of the repetition. An empty payload clears a topic, and so do an operator and expiry.
 """
 
 from __future__ import annotations
@@ -27,9 +27,13 @@ _PUBLISHED: Final = (
     "retain",
     "ref",
     "payload",
+    "block",
+    "expires_at",
     "will",
 )
-_EFFECT: Final = ("node", "topic", "ref", "qos", "payload", "time_ms", "effect")
+_REMOVED: Final = ("RetainedCleared", "RetainedExpired")
+_CONTENT: Final = ("payload", "block", "expires_at", "time_ms")
+_EFFECT: Final = ("node", "topic", "ref", "qos", *_CONTENT, "effect")
 _DIGITS = 16
 
 
@@ -39,7 +43,7 @@ def retained(log: Log) -> DataFrame:
     Columns: node, topic, qos, ref (position of the publication, or of its repetition in a
     checkpoint), size, payload, time (of that position), digest (see ``projections.state.digests``).
     """
-    message = F.struct("ref", "qos", "payload", "time_ms")
+    message = F.struct("ref", "qos", *_CONTENT)
     # Rows are sorted to be grouped, as payloads are no numbers: by one number that is quickly done.
     last = (
         retained_effects(log)
@@ -63,16 +67,21 @@ def retained(log: Log) -> DataFrame:
 def retained_effects(log: Log) -> DataFrame:
     """Return every change of a retained message: each sets the message of its topic.
 
-    Columns: node, topic, ref, qos, payload (empty or null: there is none from here on), time_ms,
-    effect (the position from which on it is so).
+    Columns: node, topic, ref, qos, payload (empty or null: there is none from here on), block and
+    expires_at (null without properties), time_ms, effect (the position from which on it is so).
     """
     return _straight(log).unionByName(_released(log))
 
 
 def retained_digest_column() -> Column:
-    """Return ``projections.state.digests.retained_digest`` of the columns qos, ref and payload."""
-    head = F.encode(F.concat_ws("", "qos", F.lit(" "), "ref", F.lit("\n")), "utf-8")
-    return F.substring(F.sha2(F.concat(head, F.col("payload")), 256), 1, _DIGITS)
+    """Return ``projections.state.digests.retained_digest`` of the columns of a message."""
+    places = F.concat_ws(" ", "qos", "ref")
+    size = F.octet_length("block")
+    properties = F.concat_ws(" ", places, F.coalesce("expires_at", F.lit(0)), size)
+    head = F.when(size > 0, properties).otherwise(places)
+    text = F.encode(F.concat(head, F.lit("\n")), "utf-8")
+    block = F.coalesce("block", F.lit(b""))
+    return F.substring(F.sha2(F.concat(text, block, F.col("payload")), 256), 1, _DIGITS)
 
 
 def _straight(log: Log) -> DataFrame:
@@ -81,9 +90,9 @@ def _straight(log: Log) -> DataFrame:
     published = (kind == "MessagePublished") & F.col("retain") & ~_at_release()
     repeated = (kind == "RetainedSnapshot") & F.col("session").isNull()
     return (
-        log.only(types=["MessagePublished", "RetainedSnapshot", "RetainedCleared"])
+        log.only(types=["MessagePublished", "RetainedSnapshot", *_REMOVED])
         .entries(*_PUBLISHED, "topics")
-        .where(published | repeated | (kind == "RetainedCleared"))
+        .where(published | repeated | kind.isin(*_REMOVED))
         .withColumn("topic", F.explode(F.coalesce("topics", F.array("topic"))))
         .withColumns({"ref": position, "effect": position})
         .select(*_EFFECT)
@@ -97,7 +106,7 @@ def _released(log: Log) -> DataFrame:
     # A checkpoint repeats what waits for its PUBREL under the position that it has.
     repeated = (kind == "RetainedSnapshot") & F.col("session").isNotNull()
     released = kind == "Released"
-    message = F.struct("topic", "qos", "payload", "time_ms")
+    message = F.struct("topic", "qos", *_CONTENT)
     return (
         log.only(types=["MessagePublished", "RetainedSnapshot", "Released"])
         .entries(*_PUBLISHED)

@@ -38,6 +38,7 @@ _FACTS: Final = pa.schema(
         "time_ms": _BIGINT,
         "resumed": _BOOLEAN,
         "clean": _BOOLEAN,
+        "expiry": _BIGINT,
         "topic": _STRING,
         "filter": _STRING,
         "qos": _INT,
@@ -54,8 +55,8 @@ def session_facts_of(log: Log, begin: Beginnings, types: Sequence[str]) -> DataF
     """Return the facts of some types.
 
     ``begin`` is what :func:`spark.rebuild.beginning.beginnings` found. Columns: node, session,
-    type, position, time_ms, resumed, clean, topic, filter, qos, retain, packet_id, ref, will, as in
-    the entries of the log.
+    type, position, time_ms, resumed, clean, expiry, topic, filter, qos, retain, packet_id, ref,
+    will, as in the entries of the log.
     """
     told = log.only(types=types).entries(*_FACTS.names)
     partial = begin.partial(log)

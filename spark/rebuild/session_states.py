@@ -42,6 +42,8 @@ SCHEMA: Final = pa.schema(
                         "filter": _STRING,
                         "qos": _INT,
                         "active": _BOOLEAN,
+                        "options": _INT,
+                        "identifier": _INT,
                         "outstanding": _INT,
                         "queued": _BIGINT,
                         "queued_bytes": _BIGINT,
@@ -56,7 +58,15 @@ SCHEMA: Final = pa.schema(
         pa.field("queued_bytes", _BIGINT),
         pa.field(
             "will",
-            pa.struct({"topic": _STRING, "qos": _INT, "retain": _BOOLEAN, "ref": _BIGINT}),
+            pa.struct(
+                {
+                    "topic": _STRING,
+                    "qos": _INT,
+                    "retain": _BOOLEAN,
+                    "ref": _BIGINT,
+                    "delay": _BIGINT,
+                }
+            ),
         ),
         pa.field("digest", _STRING),
         pa.field("state", _STRING),
@@ -115,6 +125,8 @@ def _subscription(held: SubscriptionState) -> dict[str, Any]:
         "filter": held.filter,
         "qos": held.qos,
         "active": held.active,
+        "options": held.options,
+        "identifier": held.identifier,
         "outstanding": held.outstanding,
         "queued": len(held.queue or ()),
         "queued_bytes": held.queued_bytes,

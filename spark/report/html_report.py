@@ -78,7 +78,7 @@ def _environment() -> Environment:
 
 
 def _name(value: str, limit: int = _NAME) -> Markup:
-    """Give a name that a client chose: harmless, and apart from what is around it."""
+    """Return a name chosen by a client, escaped and isolated from the text around it."""
     text = display.name(value, limit)
     if len(value) > limit:
         title = display.name(value, _TITLE)

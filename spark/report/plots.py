@@ -216,7 +216,7 @@ def _drops(reasons: Sequence[tuple[str, int]]) -> Plot:
 
 
 def _calm(pane: Axes, unit: str) -> None:
-    """Begin at nothing, tell large numbers short, and draw no more than the axis needs."""
+    """Start the axis at 0, shorten large numbers, and hide unnecessary lines."""
     pane.set_ylim(bottom=0)
     pane.set_ylabel(unit)
     pane.yaxis.set_major_formatter(lambda value, _: _short(value))
@@ -227,7 +227,7 @@ def _calm(pane: Axes, unit: str) -> None:
 
 
 def _legend(figure: Figure, pane: Axes, *, narrow: bool) -> None:
-    """Say above the plot what its marks stand for."""
+    """Add a legend above the plot."""
     figure.legend(
         *pane.get_legend_handles_labels(),
         loc="outside upper left",
@@ -242,7 +242,7 @@ def _legend(figure: Figure, pane: Axes, *, narrow: bool) -> None:
 
 
 def _short_name(text: str, most: int) -> str:
-    """Give a name in so few letters; the table has all of it."""
+    """Return a shortened name; the table has the full one."""
     shown = name(text, 4 * most)
     return shown if len(shown) <= most else shown[: most - 1] + "\u2026"
 

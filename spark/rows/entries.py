@@ -7,7 +7,7 @@ depends on how many cells of it are not null.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,7 @@ from spark.columnar import (
     of_numbers,
 )
 from spark.rows.entry_columns import MAKERS, EntryCells
-from spark.rows.single_message_events import as_json
+from spark.rows.single_message_events import as_json, entry_properties
 from spark.schema import ENTRIES, schema_of
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
     from eventstore.format import Record
     from spark.columnar import EventGroup, Integers, RowFilter
+
+
+_WITH_PROPERTIES: Final = MESSAGES | {"Queued"}
 
 
 class EntryRows:
@@ -66,6 +69,7 @@ class _Table:
         self.layout = layout
         self.areas = PayloadAreas(records)
         self._cells: dict[str, list[tuple[PlacedEvents, EntryCells]]] = {}
+        self._found: dict[int, tuple[list[bytes], list[int]]] = {}
 
     def cells(self, column: str) -> list[tuple[PlacedEvents, EntryCells]]:
         """Return the cells of a column, of each type that has it."""
@@ -87,6 +91,16 @@ class _Table:
         if group.kind == "WillArmed":
             return owners, group.integers("at"), group.integers("size")
         return None
+
+    def properties(self, made: PlacedEvents) -> tuple[list[bytes], list[int]]:
+        """Return the block of properties of each entry of a group, and when each expires."""
+        found = self._found.get(id(made))
+        if found is None:
+            found = self._found[id(made)] = entry_properties(made.group, self._records_of(made))
+        return found
+
+    def _records_of(self, made: PlacedEvents) -> list[Record]:
+        return [self.records[at] for at in self.layout.record_of[made.group.numbers].tolist()]
 
     def check(self, columns: Sequence[str]) -> None:
         """Raise Misfit unless every one of some columns can be made, before the first row is."""
@@ -209,6 +223,27 @@ class _EntryPiece:
                 payloads = self._table.areas.cut(*(part[low:high] for part in found))
                 pieces.append((made, payloads))
         return self._sliced("payload", pieces)
+
+    def _of_block(self) -> pa.Array:
+        pieces: list[tuple[PlacedEvents, pa.Array]] = []
+        for made, blocks, _ in self._properties():
+            low, high = self._within[id(made)]
+            pieces.append((made, pa.array([one or None for one in blocks[low:high]], pa.binary())))
+        return self._sliced("block", pieces)
+
+    def _of_expires_at(self) -> pa.Array:
+        pieces: list[tuple[PlacedEvents, pa.Array]] = []
+        for made, _, expires in self._properties():
+            low, high = self._within[id(made)]
+            pieces.append((made, pa.array([one or None for one in expires[low:high]], pa.int64())))
+        return self._sliced("expires_at", pieces)
+
+    def _properties(self) -> Iterator[tuple[PlacedEvents, list[bytes], list[int]]]:
+        """Yield of the types of which some here have properties what each entry has."""
+        for made in self._layout.made:
+            low, high = self._within[id(made)]
+            if low < high and made.group.has_added() and made.group.kind in _WITH_PROPERTIES:
+                yield made, *self._table.properties(made)
 
     def _of_json(self) -> pa.Array:
         if self._layout.plain:

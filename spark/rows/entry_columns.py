@@ -148,6 +148,15 @@ def _filters(group: EventGroup, lengths: Integers, names: pa.Array, qos: pa.Arra
     return of_events(group, of_lists(lengths, pairs, kind))
 
 
+def _changed_expiry(group: EventGroup) -> EntryCells:
+    """Return what SessionClosed says of the expiry of its session, where it says anything."""
+    values, valid = np.zeros(len(group), np.int64), np.zeros(len(group), np.bool_)
+    for place, raw in group.added():
+        if "expiry" in raw:
+            values[place], valid[place] = raw["expiry"], True
+    return of_events(group, _integers(values, "expiry", valid))
+
+
 def _cleared(group: EventGroup) -> EntryCells:
     return of_events(group, of_lists(*group.string_lists("topics"), ENTRIES["topics"]))
 
@@ -173,6 +182,7 @@ _OWN: Final[Mapping[tuple[str, str], Maker]] = {
     ("Queued", "queued_bytes"): _total("size", "queued_bytes"),
     ("Expired", "queued_bytes"): _total("size", "queued_bytes"),
     ("MessageDropped", "refs"): _dropped_refs,
+    ("SessionClosed", "expiry"): _changed_expiry,
     ("Subscribed", "filters"): _granted,
     ("Unsubscribed", "filters"): _taken,
     ("RetainedCleared", "topics"): _cleared,

@@ -60,7 +60,7 @@ class EventRows:
 
 
 class _Payloads:
-    """The part of each event in the payload area of its record."""
+    """The part of each event in the payload area of its record: properties, then payloads."""
 
     def __init__(self, records: Sequence[Record], layout: BatchLayout) -> None:
         self._areas = PayloadAreas(records)
@@ -71,12 +71,13 @@ class _Payloads:
             if group.kind in MESSAGES:
                 sums = np.concatenate(([0], np.cumsum(group.sizes)))
                 firsts = sums_before(group.counts)
-                self._sizes[group.numbers] = sums[firsts + group.counts] - sums[firsts]
+                payloads = sums[firsts + group.counts] - sums[firsts]
+                self._sizes[group.numbers] = payloads + group.block_bytes
             elif group.kind == "WillArmed":
-                self._sizes[group.numbers] = group.integers("size")
+                self._sizes[group.numbers] = group.integers("size") + group.block_bytes
             else:
                 continue
-            self._starts[group.numbers] = group.integers("at")
+            self._starts[group.numbers] = group.integers("at") - group.block_bytes
             some = group.numbers
             self._areas.check(self._owners[some], self._starts[some], self._sizes[some])
 

@@ -111,7 +111,7 @@ class Jvm:
                 del self._said[:-_KEPT]
 
     def end(self) -> None:
-        """Let the JVM end by itself, kill it if it does not, and remove its directory."""
+        """Wait for the JVM to end, kill it if it does not, and remove its directory."""
         if self.gateway is not None and self._process is not None:
             with contextlib.suppress(Py4JError, OSError):
                 self.gateway.shutdown()
@@ -149,7 +149,7 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def _forget_gateway(gateway: JavaGateway | None) -> None:
-    """Let PySpark start another JVM: it would go on talking to the one that has ended."""
+    """Make PySpark start a new JVM instead of using the one that has ended."""
     if gateway is not None and SparkContext._gateway is gateway:  # noqa: SLF001
         SparkContext._active_spark_context = None  # noqa: SLF001
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
@@ -157,7 +157,7 @@ def _forget_gateway(gateway: JavaGateway | None) -> None:
 
 @contextlib.contextmanager
 def _environment(changed: Mapping[str, str | None]) -> Iterator[None]:
-    """Have this process's environment changed for a while."""
+    """Change this process's environment temporarily."""
     before = {key: os.environ.get(key) for key in changed}
     _change(changed)
     try:

@@ -119,7 +119,7 @@ def translate_errors() -> Iterator[None]:
 
 
 def _works() -> bool:
-    """Tell whether Spark answers."""
+    """Return whether Spark answers."""
     from py4j.protocol import Py4JError
     from pyspark import SparkContext
 
@@ -270,7 +270,7 @@ def _quieten() -> None:
 
 
 def _not_of_py4j(record: logging.LogRecord) -> bool:
-    """Tell whether a line of the root logger is not one of Py4J, which logs there, too."""
+    """Return whether a line of the root logger is not from Py4J, which logs there too."""
     return "py4j" not in record.pathname
 
 

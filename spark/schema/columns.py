@@ -70,6 +70,8 @@ ENTRIES: Final[Mapping[str, str]] = {
     "ref": "bigint",
     "size": "int",
     "payload": "binary",
+    "block": "binary",
+    "expires_at": "bigint",
     "will": "boolean",
     "waiting": "boolean",
     "reason": "string",

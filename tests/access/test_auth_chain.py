@@ -8,8 +8,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from harness.handclock import HandClock
 
-from actors.authn.backends import backends
+from actors.authn.backends import make_backends
 from actors.authn.chain import LOCKED_OUT, AuthenticatorChain
 from actors.authn.credentials import AuthResult, Credentials, Verdict
 from actors.authn.login_backoff import BackoffOptions, LoginBackoff
@@ -28,7 +29,7 @@ def made(
     **wanted: Any,
 ) -> AuthenticatorChain:
     """A chain of the backends that are wanted."""
-    return AuthenticatorChain(backends(**wanted), backoff=backoff, counts=counts)
+    return AuthenticatorChain(make_backends(**wanted), backoff=backoff, counts=counts)
 
 
 class Source:
@@ -81,19 +82,12 @@ class Source:
         self.closed = True
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def login(username: str | None, password: bytes | None = b"right", **more: Any) -> Credentials:
     return Credentials(username, password, **{"address": HERE, **more})
 
 
-def backoff(clock: Clock | None = None) -> LoginBackoff:
-    return LoginBackoff(BackoffOptions(failures=3, address_failures=10), clock or Clock())
+def backoff(clock: HandClock | None = None) -> LoginBackoff:
+    return LoginBackoff(BackoffOptions(failures=3, address_failures=10), clock or HandClock())
 
 
 async def decided(chain: AuthenticatorChain, shown: Credentials) -> Verdict:
@@ -209,7 +203,7 @@ def test_a_name_that_nobody_could_look_at(
 
 
 async def test_failures_jail_and_what_is_remembered_passes() -> None:
-    clock, passwords = Clock(), Source("file", "ann", "bob")
+    clock, passwords = HandClock(), Source("file", "ann", "bob")
     guard = backoff(clock)
     chain = made(passwords=passwords, backoff=guard)
     for _ in range(3):

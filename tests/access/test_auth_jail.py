@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from harness.anonymous import Anonymous
+from harness.handclock import HandClock
 
-from actors.authn.backends import backends
+from actors.authn.backends import make_backends
 from actors.authn.chain import AuthenticatorChain
 from actors.authn.credentials import Credentials, suspects
 from actors.authn.login_backoff import BackoffOptions, LoginBackoff, network
@@ -13,27 +14,17 @@ from actors.authn.login_backoff import BackoffOptions, LoginBackoff, network
 HERE, THERE = "192.0.2.1", "198.51.100.7"
 
 
-class Clock:
-    """Seconds, as the test sets them."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> HandClock:
+    return HandClock(1000.0)
 
 
-def backoff(clock: Clock, **options: float) -> LoginBackoff:
+def backoff(clock: HandClock, **options: float) -> LoginBackoff:
     chosen = {"failures": 3, "address_failures": 6, "window": 60, "duration": 300, **options}
     return LoginBackoff(BackoffOptions(**chosen), clock)  # type: ignore[arg-type]
 
 
-def test_a_user_is_jailed_at_one_address(clock: Clock) -> None:
+def test_a_user_is_jailed_at_one_address(clock: HandClock) -> None:
     guard = backoff(clock)
     assert [guard.failed(HERE, "ann") for _ in range(3)] == [(), (), ("user",)]
     assert guard.holds(HERE, "ann")
@@ -43,7 +34,7 @@ def test_a_user_is_jailed_at_one_address(clock: Clock) -> None:
     assert guard.jailed == 1
 
 
-def test_it_ends_and_begins_anew(clock: Clock) -> None:
+def test_it_ends_and_begins_anew(clock: HandClock) -> None:
     guard = backoff(clock)
     for _ in range(3):
         guard.failed(HERE, "ann")
@@ -56,7 +47,7 @@ def test_it_ends_and_begins_anew(clock: Clock) -> None:
     assert [guard.failed(HERE, "ann") for _ in range(3)] == [(), (), ("user",)]
 
 
-def test_failures_count_within_the_window(clock: Clock) -> None:
+def test_failures_count_within_the_window(clock: HandClock) -> None:
     guard = backoff(clock)
     guard.failed(HERE, "ann")
     guard.failed(HERE, "ann")
@@ -66,7 +57,7 @@ def test_failures_count_within_the_window(clock: Clock) -> None:
     assert guard.failed(HERE, "ann") == ("user",)
 
 
-def test_a_success_is_for_the_user_alone(clock: Clock) -> None:
+def test_a_success_is_for_the_user_alone(clock: HandClock) -> None:
     guard = backoff(clock)
     for name in "abcde":
         guard.failed(HERE, name)
@@ -77,19 +68,19 @@ def test_a_success_is_for_the_user_alone(clock: Clock) -> None:
     assert not guard.holds(THERE, "f")
 
 
-def test_a_user_and_the_address_at_once(clock: Clock) -> None:
+def test_a_user_and_the_address_at_once(clock: HandClock) -> None:
     guard = backoff(clock, failures=6)
     assert [guard.failed(HERE, "ann") for _ in range(6)][-1] == ("user", "address")
 
 
 @pytest.mark.parametrize("which", ["failures", "address_failures"])
-def test_each_bound_can_be_off(clock: Clock, which: str) -> None:
+def test_each_bound_can_be_off(clock: HandClock, which: str) -> None:
     guard = backoff(clock, **{which: 0})
     jailed = [what for _ in range(50) for what in guard.failed(HERE, "ann")]
     assert jailed == ["address" if which == "failures" else "user"]
 
 
-def test_a_reload_keeps_who_is_jailed(clock: Clock) -> None:
+def test_a_reload_keeps_who_is_jailed(clock: HandClock) -> None:
     guard = backoff(clock)
     for _ in range(3):
         guard.failed(HERE, "ann")
@@ -97,7 +88,7 @@ def test_a_reload_keeps_who_is_jailed(clock: Clock) -> None:
     assert guard.holds(HERE, "ann")
 
 
-def test_without_a_bound_for_users_everybody_is_released(clock: Clock) -> None:
+def test_without_a_bound_for_users_everybody_is_released(clock: HandClock) -> None:
     guard = backoff(clock)
     for _ in range(6):
         guard.failed(HERE, "ann")
@@ -117,7 +108,7 @@ def test_without_a_bound_for_users_everybody_is_released(clock: Clock) -> None:
     assert guard.failed(HERE, "bob") == ()
 
 
-def test_without_a_bound_for_addresses_they_are_released(clock: Clock) -> None:
+def test_without_a_bound_for_addresses_they_are_released(clock: HandClock) -> None:
     guard = backoff(clock)
     for _ in range(6):
         guard.failed(HERE, "ann")
@@ -126,7 +117,7 @@ def test_without_a_bound_for_addresses_they_are_released(clock: Clock) -> None:
     assert not guard.holds(HERE, "bob")
 
 
-def test_everybody_behind_a_unix_socket_has_the_same_address(clock: Clock) -> None:
+def test_everybody_behind_a_unix_socket_has_the_same_address(clock: HandClock) -> None:
     guard = backoff(clock)
     found = [guard.failed("unix:/run/foldmq", f"user {number}") for number in range(20)]
     assert set(found) == {()}
@@ -134,7 +125,7 @@ def test_everybody_behind_a_unix_socket_has_the_same_address(clock: Clock) -> No
     assert guard.holds("unix:/run/foldmq", "ann")
 
 
-def test_a_customer_with_many_ipv6_addresses_is_one(clock: Clock) -> None:
+def test_a_customer_with_many_ipv6_addresses_is_one(clock: HandClock) -> None:
     guard = backoff(clock)
     for number in range(6):
         guard.failed(f"2001:db8:1:2::{number}", "ann")
@@ -157,7 +148,7 @@ def test_network(address: str, expected: str) -> None:
     assert network(address) == expected
 
 
-def test_memory_is_bounded_and_who_is_forgotten_first(clock: Clock) -> None:
+def test_memory_is_bounded_and_who_is_forgotten_first(clock: HandClock) -> None:
     guard = backoff(clock, remembered=100, address_failures=0)
     for _ in range(3):
         guard.failed(HERE, "ann")
@@ -170,7 +161,7 @@ def test_memory_is_bounded_and_who_is_forgotten_first(clock: Clock) -> None:
     assert not guard.holds(HERE, "ann")
 
 
-def test_a_name_is_not_taken_for_another(clock: Clock) -> None:
+def test_a_name_is_not_taken_for_another(clock: HandClock) -> None:
     guard = backoff(clock, failures=1, address_failures=0)
     guard.failed(HERE, "")
     assert not guard.holds(HERE, None)
@@ -178,7 +169,7 @@ def test_a_name_is_not_taken_for_another(clock: Clock) -> None:
     assert guard.holds(HERE, "\ud800")
 
 
-def test_who_failed_lately_is_suspect_by_name_or_by_address(clock: Clock) -> None:
+def test_who_failed_lately_is_suspect_by_name_or_by_address(clock: HandClock) -> None:
     guard = backoff(clock)
     assert not guard.suspects(HERE, "ann")
     guard.failed(HERE, "ann")
@@ -193,7 +184,7 @@ def test_who_failed_lately_is_suspect_by_name_or_by_address(clock: Clock) -> Non
     assert not guard.suspects(HERE, "ann")
 
 
-def test_a_name_that_fails_everywhere_is_jailed_nowhere_else(clock: Clock) -> None:
+def test_a_name_that_fails_everywhere_is_jailed_nowhere_else(clock: HandClock) -> None:
     guard = backoff(clock)
     for number in range(100):
         guard.failed(f"203.0.113.{number}", "ann")
@@ -206,9 +197,9 @@ def test_an_authenticator_without_a_memory_suspects_nobody() -> None:
     assert not suspects(Anonymous(), shown)
 
 
-def test_a_chain_suspects_whom_its_jail_suspects(clock: Clock) -> None:
+def test_a_chain_suspects_whom_its_jail_suspects(clock: HandClock) -> None:
     guard = backoff(clock)
-    chain = AuthenticatorChain(backends(), backoff=guard)
+    chain = AuthenticatorChain(make_backends(), backoff=guard)
     shown = Credentials("ann", b"x", address=HERE)
     assert not suspects(chain, shown)
     guard.failed(HERE, "bob")

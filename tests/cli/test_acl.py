@@ -86,7 +86,7 @@ def test_a_subscription_of_which_topics_are_denied(path: Path) -> None:
     code, lines = check(path, "bob", "c1", "subscribe", "plant/#")
     assert code == 0
     assert lines[2:] == [
-        "but messages are kept back by:",
+        "but messages are withheld by:",
         f"  deny subscribe plant/+/secret ({path}:13: [[deny]] 1)",
     ]
 
@@ -103,7 +103,7 @@ def test_what_belongs_to_the_broker(path: Path, action: str, topic: str) -> None
     path.write_text('[[allow]]\nboth = ["#", "$SYS/#", "$JS/#"]\n')
     code, lines = check(path, "bob", "c1", action, topic)
     assert code == 1
-    assert "the broker's own" in lines[0]
+    assert "reserved for the broker" in lines[0]
 
 
 def test_json(path: Path) -> None:

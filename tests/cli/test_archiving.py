@@ -70,7 +70,7 @@ def test_what_was_archived_is_said(
         "up to record 1234 of 20"
     )
     assert old.startswith("FOLDMQ_LOG_a: nothing new, archived up to record 7 of 20")
-    assert nothing == "FOLDMQ_LOG_a has no record yet"
+    assert nothing == "FOLDMQ_LOG_a has no records yet"
     assert err == ""
     assert run.told == [1234, 7]
 
@@ -104,7 +104,9 @@ def test_a_broker_that_does_not_run_is_told_the_next_time(
     archive(as_json=True)
     out, err = capsys.readouterr()
     assert json.loads(out)["told"] is False
-    assert err == "foldmq: the broker is told the next time: no broker of node a answers\n"
+    assert (
+        err == "foldmq: the broker will be notified at the next run: no broker of node a answers\n"
+    )
 
 
 @pytest.mark.parametrize("answer", [Refused("another record"), NoAnswer("time-out")])

@@ -99,48 +99,48 @@ def test_bad_value_names_what_is_allowed(flags: dict[str, object], problem: str)
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        ({"bridge_user": "a"}, "bridge_user needs bridge_url as well"),
-        ({"bridge_password": "a"}, "bridge_password needs bridge_url as well"),
-        ({"bridge_password_file": "a"}, "bridge_password_file needs bridge_url as well"),
-        ({"bridge_creds": "a", "nats_url": "nats://a"}, "bridge_creds needs bridge_url as well"),
-        ({"bridge_nkey": "a"}, "bridge_nkey needs bridge_url as well"),
+        ({"bridge_user": "a"}, "bridge_user also needs bridge_url"),
+        ({"bridge_password": "a"}, "bridge_password also needs bridge_url"),
+        ({"bridge_password_file": "a"}, "bridge_password_file also needs bridge_url"),
+        ({"bridge_creds": "a", "nats_url": "nats://a"}, "bridge_creds also needs bridge_url"),
+        ({"bridge_nkey": "a"}, "bridge_nkey also needs bridge_url"),
         (
             {"bridge_url": "nats://a", "bridge_password": "a", "bridge_password_file": "b"},
-            "bridge_password and bridge_password_file exclude each other: set one",
+            "bridge_password and bridge_password_file cannot be combined: set one of them",
         ),
-        ({"nats_users": "users"}, "nats_users needs nats_listen as well"),
-        ({"nats_anonymous": True}, "nats_anonymous needs nats_listen as well"),
-        ({"nats_tls_cert": "a"}, "nats_tls_cert needs nats_listen as well"),
-        ({"nats_tls_key": "a"}, "nats_tls_key needs nats_listen as well"),
-        ({"nats_tls_client_ca": "a"}, "nats_tls_client_ca needs nats_listen as well"),
+        ({"nats_users": "users"}, "nats_users also needs nats_listen"),
+        ({"nats_anonymous": True}, "nats_anonymous also needs nats_listen"),
+        ({"nats_tls_cert": "a"}, "nats_tls_cert also needs nats_listen"),
+        ({"nats_tls_key": "a"}, "nats_tls_key also needs nats_listen"),
+        ({"nats_tls_client_ca": "a"}, "nats_tls_client_ca also needs nats_listen"),
         (
             {"nats_listen": "127.0.0.1:1", "nats_tls_cert": "a"},
-            "nats_tls_cert needs nats_tls_key as well",
+            "nats_tls_cert also needs nats_tls_key",
         ),
         (
             {"nats_listen": "127.0.0.1:1", "nats_tls_key": "a"},
-            "nats_tls_key needs nats_tls_cert as well",
+            "nats_tls_key also needs nats_tls_cert",
         ),
         (
             {"nats_listen": "127.0.0.1:1", "nats_tls_client_ca": "a"},
-            "nats_tls_client_ca needs nats_tls_cert as well",
+            "nats_tls_client_ca also needs nats_tls_cert",
         ),
         (
             {"nats_listen": "127.0.0.1:1", "nats_users": "a", "nats_anonymous": True},
-            "nats_users and nats_anonymous exclude each other: set one",
+            "nats_users and nats_anonymous cannot be combined: set one of them",
         ),
         (
             {"nats_listen": "127.0.0.1:1", "nats_url": "nats://a"},
-            "nats_listen is for the embedded NATS: clients of the one of nats_url connect to it",
+            "nats_listen is for the embedded NATS server: with nats_url",
         ),
         (
             {"nats_listen": "127.0.0.1:1", "bridge_url": "nats://a"},
-            "nats_listen and bridge_url exclude each other",
+            "nats_listen and bridge_url cannot be combined",
         ),
-        ({"nats_ca": "a"}, "nats_ca needs nats_url as well"),
+        ({"nats_ca": "a"}, "nats_ca also needs nats_url"),
         (
             {"bridge_user_map": ["ann=tenants"], "allow_anonymous": True},
-            "bridge_user_map needs password_file, jwt_keys or auth_subject: without them",
+            "bridge_user_map also needs password_file, jwt_keys or auth_subject: without them",
         ),
     ],
 )
@@ -151,16 +151,16 @@ def test_contradictions_are_refused(flags: dict[str, object], problem: str) -> N
 @pytest.mark.parametrize(
     ("url", "shown", "wrong"),
     [
-        ("nats://h:abc", "nats://h:abc", "it cannot be read"),
-        ("nats://good:1,h:abc", "h:abc", "it cannot be read"),
-        ("nats://h:70000", "nats://h:70000", "it cannot be read"),
-        ("nats://[::1:4222", "nats://[::1:4222", "it cannot be read"),
-        ("ws://h:1", "ws://h:1", "WebSocket is not for the bridge"),
-        ("wss://h:1", "wss://h:1", "WebSocket is not for the bridge"),
-        ("foo://h:1", "foo://h:1", "it is no address of NATS"),
-        ("nats://:1", "nats://:1", "it names no host or port"),
-        ("nats://h:0", "nats://h:0", "it names no host or port"),
-        ("ws://\x1bh:1", "ws://\\u001bh:1", "WebSocket is not for the bridge"),
+        ("nats://h:abc", "nats://h:abc", "not a valid URL"),
+        ("nats://good:1,h:abc", "h:abc", "not a valid URL"),
+        ("nats://h:70000", "nats://h:70000", "not a valid URL"),
+        ("nats://[::1:4222", "nats://[::1:4222", "not a valid URL"),
+        ("ws://h:1", "ws://h:1", "the bridge does not support WebSocket"),
+        ("wss://h:1", "wss://h:1", "the bridge does not support WebSocket"),
+        ("foo://h:1", "foo://h:1", "not the URL of a NATS server"),
+        ("nats://:1", "nats://:1", "host or port is missing"),
+        ("nats://h:0", "nats://h:0", "host or port is missing"),
+        ("ws://\x1bh:1", "ws://\\u001bh:1", "the bridge does not support WebSocket"),
     ],
 )
 def test_an_address_that_cannot_be_one_is_refused(url: str, shown: str, wrong: str) -> None:
@@ -168,7 +168,7 @@ def test_an_address_that_cannot_be_one_is_refused(url: str, shown: str, wrong: s
     assert refusal({"bridge_url": url}) == f"bridge_url{expected}"
     assert refusal({"nats_url": url}).startswith(f"nats_url{expected}, for the bridge")
     whole = f"nats://ann:ses,ame@good:1,{url}"
-    assert refusal({"bridge_url": whole}).startswith("bridge_url: it cannot be read: must be")
+    assert refusal({"bridge_url": whole}).startswith("bridge_url: not a valid URL: must be")
     load({"nats_url": url, "bridge": False}, {})
     load({"nats_url": url, "bridge_url": "nats://ann:sesame@h:1, tls://[::1]:2, h, h:3"}, {})
 
@@ -210,9 +210,9 @@ def test_what_says_who_may_connect_by_mqtt_asks_for_users_of_nats(
 ) -> None:
     opened = {**flags, "nats_listen": "127.0.0.1:4222"}
     said = refusal(opened)
-    assert said.startswith("nats_listen = 127.0.0.1:4222 lets everybody read and write all topics")
-    assert f"{name} says who may connect by MQTT: set nats_users" in said
-    assert said.endswith("or nats_anonymous = true to let everybody in")
+    assert said.startswith("nats_listen = 127.0.0.1:4222 lets any client read and write all topics")
+    assert f"{name} restricts who may connect by MQTT: set nats_users" in said
+    assert said.endswith("or nats_anonymous = true to allow every client")
     assert load({**opened, "nats_users": "u"}, {}).nats_users == Path("u")
     assert load(opened, {"FOLDMQ_NATS_ANONYMOUS": "true"}).nats_anonymous
 
@@ -230,13 +230,13 @@ def test_one_listener_that_asks_for_certificates_is_enough(tmp_path: Path) -> No
     tls_client_ca = "ca"
     tls_client_certs = "required"
     """)
-    with pytest.raises(ConfigError, match="although tls_client_certs says who may connect"):
+    with pytest.raises(ConfigError, match="although tls_client_certs restricts who may connect"):
         load({}, {}, config)
 
 
 def test_the_external_check_asks_for_users_of_nats() -> None:
     opened = {"nats_listen": "127.0.0.1:1", "auth_subject": "foldmq.auth", "nats_anonymous": True}
-    assert refusal(opened).startswith("auth_subject with nats_listen needs nats_users")
+    assert refusal(opened).startswith("auth_subject with nats_listen also needs nats_users")
 
 
 def test_anonymous_in_so_many_words_holds_beyond_loopback() -> None:
@@ -406,7 +406,7 @@ def test_the_banner_tells_where_nats_clients_are() -> None:
     opened = {"nats_listen": "127.0.0.1:4222"}
     lines = banner(opened, nats_clients=place, bridge="nats://127.0.0.1:4222")
     assert "  NATS       127.0.0.1:4222, for any client, without a password" in lines
-    assert "  bridge     messages are exchanged with NATS at nats://127.0.0.1:4222" in lines
+    assert "  bridge     exchanges messages with NATS at nats://127.0.0.1:4222" in lines
     lines = banner({**opened, "nats_users": "/u"}, nats_clients=place, nats_users=3)
     assert "  NATS       127.0.0.1:4222, for the 3 users of /u" in lines
     assert "  bridge     off" in lines
@@ -443,4 +443,4 @@ def test_the_banner_has_no_line_about_what_is_not_there() -> None:
     lines = banner({})
     assert not [line for line in lines if line.startswith(("  NATS", "  bridge"))]
     lines = banner({"nats_url": "nats://a"}, bridge="nats://a")
-    assert "  bridge     messages are exchanged with NATS at nats://a" in lines
+    assert "  bridge     exchanges messages with NATS at nats://a" in lines

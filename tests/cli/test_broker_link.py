@@ -93,11 +93,11 @@ async def test_a_refusal_keeps_the_connection() -> None:
 async def test_a_missing_broker_is_not_looked_for_at_once() -> None:
     broker = Broker()
     link = BrokerLink(broker.find, retry_seconds=3600.0)
-    broker.missing = NoLiveBroker("no broker runs")
-    with pytest.raises(NoLiveBroker, match="no broker runs"):
+    broker.missing = NoLiveBroker("no broker is running")
+    with pytest.raises(NoLiveBroker, match="no broker is running"):
         await link.ask("status")
     broker.missing = None
-    with pytest.raises(NoLiveBroker, match="no broker runs"):
+    with pytest.raises(NoLiveBroker, match="no broker is running"):
         await link.ask("status")
     assert broker.found == 0
     eager = BrokerLink(broker.find)
@@ -114,6 +114,6 @@ async def test_no_answer_in_time_closes_the_connection() -> None:
         return {}
 
     broker.ask = never  # type: ignore[method-assign]
-    with pytest.raises(NoLiveBroker, match="no answer in time"):
+    with pytest.raises(NoLiveBroker, match="no reply in time"):
         await link.ask("status")
     assert broker.left == 1

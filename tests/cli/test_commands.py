@@ -213,15 +213,15 @@ def test_a_kept_session_gets_only_what_was_not_printed(mosquitto: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["pub", "-t", "a"], "say what to publish with exactly one of -m, -f, -n and -l"),
+        (["pub", "-t", "a"], "give exactly one of -m, -f, -n and -l"),
         (["pub", "-t", "a", "-m", "x", "-n"], "exactly one of"),
         (["pub", "-t", "a", "-f", "/nonexistent"], "/nonexistent: cannot read: No such file"),
-        (["pub", "-t", "a", "-n", "-P", "x"], "a password needs a user name"),
-        (["pub", "-t", "a", "-n", "--url", "http://a"], "--url must look like mqtt://"),
-        (["pub", "-t", "a", "-n", "--url", "mqtt://a:b"], "the port is not a number"),
-        (["pub", "-t", "a", "-n", "-c"], "needs a client id (-i)"),
-        (["sub", "-t", "a", "-c"], "needs a client id (-i)"),
-        (["sub", "-t", "a", "-E", "-C", "1"], "give one of them"),
+        (["pub", "-t", "a", "-n", "-P", "x"], "needs a user name (-u)"),
+        (["pub", "-t", "a", "-n", "--url", "http://a"], "--url must be mqtt://"),
+        (["pub", "-t", "a", "-n", "--url", "mqtt://a:b"], "the port must be a number"),
+        (["pub", "-t", "a", "-n", "-c"], "needs a client ID (-i)"),
+        (["sub", "-t", "a", "-c"], "needs a client ID (-i)"),
+        (["sub", "-t", "a", "-E", "-C", "1"], "cannot be combined"),
     ],
 )
 def test_arguments_that_cannot_be_used(arguments: list[str], problem: str) -> None:
@@ -230,8 +230,8 @@ def test_arguments_that_cannot_be_used(arguments: list[str], problem: str) -> No
 
 def test_wildcards_where_they_do_not_belong(mosquitto: int) -> None:
     port = str(mosquitto)
-    assert "'a/#'" in refused(foldmq("pub", "-p", port, "-t", "a/#", "-n"), 2)
-    assert "cannot subscribe" in refused(foldmq("sub", "-p", port, "-t", "#/a"), 2)
+    assert '"a/#"' in refused(foldmq("pub", "-p", port, "-t", "a/#", "-n"), 2)
+    assert '"#/a"' in refused(foldmq("sub", "-p", port, "-t", "#/a"), 2)
 
 
 def test_pub_fails_when_no_broker_listens(free_port: int) -> None:
@@ -310,7 +310,7 @@ def test_refused_subscription() -> None:
 def test_connection_lost_before_the_acknowledgement() -> None:
     with fake_broker(CONNACK_OK, b"") as port:
         result = foldmq("pub", "-p", str(port), "-t", "a", "-m", "x", "-q", "1")
-    expected = f"connection to 127.0.0.1:{port} lost, messages not acknowledged: 1"
+    expected = f"connection to 127.0.0.1:{port} lost; messages not acknowledged: 1"
     assert refused(result, 1) == expected
 
 
@@ -323,7 +323,7 @@ def test_target_from_url() -> None:
 
 @pytest.mark.parametrize("url", ["mqtts://ann:sesame@[::1", "mqtt://ann:sesame@[x]:1", "mqtt://"])
 def test_a_url_that_is_none_is_not_shown(url: str) -> None:
-    with pytest.raises(connection.BadArgumentError, match="--url must look like") as raised:
+    with pytest.raises(connection.BadArgumentError, match="--url must be") as raised:
         connection.find_target("ignored", 1, None, None, url)
     assert "sesame" not in str(raised.value)
 
@@ -332,7 +332,7 @@ def test_a_url_that_is_none_is_not_shown(url: str) -> None:
 def test_what_is_no_host_and_port_is_said_in_a_line(where: tuple[str, int]) -> None:
     target = connection.find_target(*where, None, None, None)
     made = connection.new_client(target, None, persistent=False, reconnect=False)
-    with pytest.raises(connection.BadArgumentError, match="is no host and port"):
+    with pytest.raises(connection.BadArgumentError, match="is not a valid host and port"):
         connection.connect(made, target)
 
 

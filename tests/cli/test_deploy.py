@@ -22,8 +22,8 @@ import pytest
 from harness import packets as p
 from simulation.world import World, simulate
 
+from actors.inspection import METRICS
 from cli.common.units import seconds
-from cli.monitoring.metrics import METRICS
 from cli.settings.settings import load
 from eventstore.errors import CorruptLog
 from protocol.errors import FoldmqError

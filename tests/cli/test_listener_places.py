@@ -53,14 +53,14 @@ def made(tmp_path: Path) -> Iterator[Listeners]:
 
 def test_an_address_that_a_program_has(port: int) -> None:
     with socket.create_server(("127.0.0.1", port)):
-        assert "another program listens there" in probed(listening(f"127.0.0.1:{port}"))
+        assert "another program is listening there" in probed(listening(f"127.0.0.1:{port}"))
 
 
 def test_an_address_within_that_of_another_listener(port: int) -> None:
     places = (f"0.0.0.0:{port}", f"ws://127.0.0.1:{port}")
     message = probed(listening(*places, allow_anonymous=True))
     assert message == (
-        f"cannot listen on ws://127.0.0.1:{port}: another listener of this broker is in the way"
+        f"cannot listen on ws://127.0.0.1:{port}: it conflicts with another listener of this broker"
     )
 
 
@@ -74,18 +74,18 @@ def test_nothing_is_held_after_the_probe(port: int) -> None:
 
 def test_a_name_that_is_none() -> None:
     message = probed(listening("a..b:1", allow_anonymous=True))
-    assert message.endswith("this name has no address")
+    assert message.endswith("the host name cannot be resolved")
 
 
 def test_a_unix_socket_without_its_directory(tmp_path: Path) -> None:
     message = probed(listening(f"unix:{tmp_path}/gone/s"))
-    assert message.endswith(f"there is no directory {tmp_path}/gone")
+    assert message.endswith(f"the directory {tmp_path}/gone does not exist")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_unix_socket_where_nothing_may_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    assert f"not permitted to write to {tmp_path}" in probed(listening(f"unix:{tmp_path}/s"))
+    assert f"permission denied in {tmp_path}" in probed(listening(f"unix:{tmp_path}/s"))
 
 
 def test_a_reload_changes_the_mode_of_a_unix_socket(made: Listeners, tmp_path: Path) -> None:
@@ -98,6 +98,6 @@ def test_a_reload_changes_the_mode_of_a_unix_socket(made: Listeners, tmp_path: P
     with capture_logs() as lines:
         made.reloaded(listening(f"unix:{path}"))
     assert [(line["event"], line["reason"]) for line in lines] == [
-        ("mode not set", "No such file or directory")
+        ("file mode not changed", "No such file or directory")
     ]
     bound.close()

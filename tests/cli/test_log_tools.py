@@ -180,7 +180,7 @@ def test_a_retained_message_that_came_with_a_subscription() -> None:
     (story,) = explainer.stories.values()
     lines = list(story_lines(story, "c\x1b"))
     assert all(line.isprintable() for line in lines)
-    who, fate = "c\\u001b", "in flight: sent, no answer yet"
+    who, fate = "c\\u001b", "in flight: sent, not acknowledged"
     assert lines[3:] == [
         f"  {who} had no session at that moment",
         f"  for {who}, subscription t at QoS 1: as a retained message, {fate}",

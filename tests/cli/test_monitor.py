@@ -333,7 +333,7 @@ async def test_an_address_that_is_taken_ends_the_start_only_if_it_was_asked_for(
             await HttpMonitor().serve(stack, with_metrics_at(place, asked_for=True))
         assert caught.value.exit_code == 69
         assert str(caught.value) == (
-            f"cannot listen on 127.0.0.1:{port} (--metrics): another program listens there; "
+            f"cannot listen on 127.0.0.1:{port} (--metrics): another program is listening there; "
             "stop it or choose another --metrics"
         )
 

@@ -47,7 +47,7 @@ def reading(*errors: Exception) -> Any:
         (ConfigError("bad"), "bad", False),
         (ValueError("embedded null byte"), "embedded null byte", False),
         (PermissionError(13, "Permission denied"), "[Errno 13] Permission denied", False),
-        (KeyError("x"), "this should not happen, please report it", True),
+        (KeyError("x"), "internal error, please report it", True),
     ],
 )
 async def test_an_error_ends_one_reload_only(
@@ -67,7 +67,11 @@ async def test_an_error_ends_one_reload_only(
     with contextlib.suppress(asyncio.CancelledError):
         await reloading
     first, second = lines
-    assert first["event"] == second["event"] == "settings not reloaded, the old ones stay"
+    assert (
+        first["event"]
+        == second["event"]
+        == "settings not reloaded, previous settings stay in effect"
+    )
     assert (first["log_level"], first["reason"], second["reason"]) == ("error", reason, "again")
     assert bool(first.get("exc_info")) is unforeseen
     assert told.words == ["reloading", "reloaded"] * 2

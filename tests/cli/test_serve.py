@@ -137,7 +137,7 @@ def test_port_taken(serve: Serve) -> None:
         broker = serve(port=port, ready=False)
         assert broker.ended() == 69
     assert broker.output == (
-        f"foldmq: cannot listen on 127.0.0.1:{port}: another program listens there; "
+        f"foldmq: cannot listen on 127.0.0.1:{port}: another program is listening there; "
         "stop it or choose another --listen\n"
     )
 
@@ -198,7 +198,7 @@ def test_hangup_rereads_users_limits_and_log_level(
     broker.process.send_signal(signal.SIGHUP)
     # Said at the old level; what comes after is at the new one.
     broker.wait_for("settings reloaded")
-    assert "these settings change at the next start settings=event_loop" in broker.output
+    assert "changed settings that need a restart settings=event_loop" in broker.output
     assert publish(broker, "-u", "ann", "-P", "one") == 4
     assert publish(broker, "-u", "ann", "-P", "two") == 0
     assert broker.stop() == 0
@@ -214,7 +214,7 @@ def test_hangup_with_bad_settings_keeps_the_old_ones(
     broker = serve("--config", str(config))
     config.write_text(bad)
     broker.process.send_signal(signal.SIGHUP)
-    broker.wait_for("settings not reloaded, the old ones stay")
+    broker.wait_for("settings not reloaded, previous settings stay in effect")
     assert publish(broker) == 5
     assert publish(broker, "-u", "ann", "-P", "one") == 0
 
@@ -229,7 +229,7 @@ def test_hangup_does_not_open_a_reachable_address(
     # Alone, this would be right for loopback; the broker still listens everywhere.
     config.write_text("")
     broker.process.send_signal(signal.SIGHUP)
-    broker.wait_for("settings not reloaded, the old ones stay")
+    broker.wait_for("settings not reloaded, previous settings stay in effect")
     assert publish(broker) == 5
 
 
@@ -245,7 +245,7 @@ def test_second_signal_stops_at_once(serve: Serve) -> None:
         assert broker.ended() == 128 + signal.SIGTERM
     finally:
         os.kill(nats, signal.SIGCONT)
-    assert "stopping at once" in broker.output
+    assert "stopping immediately" in broker.output
 
 
 def test_what_is_in_flight_and_cannot_be_written_ends_the_drain(serve: Serve) -> None:
@@ -260,4 +260,4 @@ def test_what_is_in_flight_and_cannot_be_written_ends_the_drain(serve: Serve) ->
         time.sleep(2)
         os.kill(nats, signal.SIGCONT)
     assert broker.ended() == 74
-    assert "nothing that was acknowledged is lost" in broker.output
+    assert "no acknowledged message is lost" in broker.output

@@ -133,11 +133,11 @@ def test_endpoints(written: str, kind: str, shown: str) -> None:
     [
         ("quic://127.0.0.1:1", "must be host:port, tls://host:port, ws://host:port"),
         ("tls://127.0.0.1", "must be host:port such as"),
-        ("ws://127.0.0.1:80/mqtt", "the path of WebSocket is the setting ws_path"),
+        ("ws://127.0.0.1:80/mqtt", "set the WebSocket path with ws_path"),
         ("unix:", "must be unix:/path"),
         ("unix:/run/\x1b[31m", "must be unix:/path"),
         ("unix:/" + "x" * 200, "a path of at most 107 bytes"),
-        ("tls://127.0.0.1:1", "set tls_cert and tls_key"),
+        ("tls://127.0.0.1:1", "TLS needs tls_cert and tls_key"),
     ],
 )
 def test_bad_endpoints(written: str, problem: str) -> None:
@@ -175,17 +175,17 @@ def test_a_listener_has_settings_of_its_own(config: Path) -> None:
     [
         ("max_connections = 0", "listen = 127.0.0.1:1: max_connections = 0: must be at least 1"),
         ("max_connections = true", "max_connections = true: must not be true or false"),
-        ('data_dir = "x"', '"data_dir" cannot be set for one listener'),
-        ('unix_mode = "9"', "must be a mode of files in octal"),
+        ('data_dir = "x"', '"data_dir" cannot be set for a single listener'),
+        ('unix_mode = "9"', "must be an octal file mode"),
         ('proxy_from = ["x"]', "must be addresses or networks such as 10.0.0.0/8"),
         ('ws_path = "mqtt"', 'must be a path that begins with "/"'),
         ('ws_origins = ["a"]', "must be origins such as"),
         ('address = "0.0.0.0:1"', "listen = 0.0.0.0:1 can be reached from other machines"),
-        ('address = "tls://localhost:1"', "set tls_cert and tls_key"),
-        ("allow_anonymous = false", "allow_anonymous = false lets no client connect"),
+        ('address = "tls://localhost:1"', "TLS needs tls_cert and tls_key"),
+        ("allow_anonymous = false", "no client can connect with allow_anonymous = false"),
         ("proxy_protocol = true", "listen = 127.0.0.1:1 can be reached from other machines"),
-        ('"\\u001b[31mfoo" = 1', '"\\u001b[31mfoo" cannot be set for one listener'),
-        ('ws_path = "/\\u0000"', "must not hold a NUL character"),
+        ('"\\u001b[31mfoo" = 1', '"\\u001b[31mfoo" cannot be set for a single listener'),
+        ('ws_path = "/\\u0000"', "must not contain a NUL character"),
     ],
 )
 def test_bad_settings_of_a_listener(config: Path, lines: str, problem: str) -> None:
@@ -205,7 +205,7 @@ def test_bad_settings_of_a_listener(config: Path, lines: str, problem: str) -> N
 )
 def test_two_listeners_at_one_place_are_refused(first: str, second: str) -> None:
     listed = {"listen": [first, second]}
-    assert refusal(listed).endswith("another listener has that address already")
+    assert refusal(listed).endswith("another listener already has this address")
 
 
 def test_any_free_port_may_be_asked_for_twice() -> None:
@@ -238,7 +238,7 @@ def test_the_banner_says_who_needs_a_certificate() -> None:
 def test_a_required_certificate_that_is_nobody_and_nobody_else_is_refused() -> None:
     flags = with_tls("tls://0.0.0.0:1", tls_client_certs="required", allow_anonymous=False)
     message = refusal(flags)
-    assert "lets no client connect" in message
+    assert "no client can connect" in message
     assert "tls_identity" in message
     assert not load({**flags, "tls_identity": "cn"}, {}).anonymous
 
@@ -254,7 +254,7 @@ def test_certificates_say_nothing_about_listeners_without_tls() -> None:
     required = with_tls("tls://0.0.0.0:1", tls_client_certs="required")
     assert "can be reached" in refusal({**required, "listen": ["tls://0.0.0.0:1", "0.0.0.0:2"]})
     mixed = {**required, "listen": ["tls://0.0.0.0:1", "127.0.0.1:2"]}
-    assert "listen = 127.0.0.1:2 lets no client connect" in refusal(mixed)
+    assert "listen = 127.0.0.1:2: no client can connect" in refusal(mixed)
     assert load({**mixed, "allow_anonymous": True}, {}).anonymous
 
 
@@ -267,7 +267,7 @@ def test_who_comes_through_a_proxy_is_not_on_this_machine() -> None:
 
 def test_a_listener_needs_an_address(config: Path) -> None:
     config.write_text("[[listen]]\nmax_connections = 1\n")
-    with pytest.raises(ConfigError, match="needs address = "):
+    with pytest.raises(ConfigError, match="needs an address"):
         load({}, {}, config)
 
 
@@ -354,21 +354,24 @@ def test_what_kubernetes_sets_for_a_service_called_foldmq_is_ignored() -> None:
         ("connect_timeout = 0", "connect_timeout = 0: must be more than 0.0"),
         ("reject_qos2_publish = 'maybe'", 'reject_qos2_publish = "maybe": must be true or false'),
         ("data_dir = 3", "data_dir = 3: must be text"),
-        ("data_dir = '~nosuchuser/x'", 'data_dir = "~nosuchuser/x": no such home directory'),
+        ("data_dir = '~nosuchuser/x'", 'data_dir = "~nosuchuser/x": this home directory'),
         ("listen = []", "listen = []: must be a list with at least one host:port"),
-        ("listen = '::1:1883'", 'listen = "::1:1883": must be host:port, an IPv6 address in'),
+        ("listen = '::1:1883'", 'listen = "::1:1883": must be host:port, with an IPv6 address in'),
         ("listen = 'localhost'", 'listen = "localhost": must be host:port such as'),
         ("listen = 'localhost:x'", 'listen = "localhost:x": must end with a port from 0 to 65535'),
         ("listen = 'localhost:65536'", "must end with a port from 0 to 65535"),
         ("log_level = 'trace'", "log_level = \"trace\": must be 'debug', 'info', 'warning' or"),
-        ("max_packet_size = '1 XiB'", 'max_packet_size = "1 XiB": must be a size: bytes, or'),
-        ("ack_wait = '1 year'", 'ack_wait = "1 year": must be a time: seconds, or'),
+        (
+            "max_packet_size = '1 XiB'",
+            'max_packet_size = "1 XiB": must be a size: a number of bytes, or',
+        ),
+        ("ack_wait = '1 year'", 'ack_wait = "1 year": must be a time: a number of seconds, or'),
         ("sync = 'sometimes'", 'sync = "sometimes": must be a time'),
-        ('password_file = "a\\u0000b"', '"a\\u0000b": must not hold a NUL character'),
-        ('tls_ciphers = "A\\u0000"', "must not hold a NUL character"),
-        ('data_dir = "\\u0000"', "must not hold a NUL character"),
-        ('ws_origins = ["https://a", "https://\\u0000"]', "must not hold a NUL character"),
-        ('jwt_issuer = "\\u0000"', "must not hold a NUL character"),
+        ('password_file = "a\\u0000b"', '"a\\u0000b": must not contain a NUL character'),
+        ('tls_ciphers = "A\\u0000"', "must not contain a NUL character"),
+        ('data_dir = "\\u0000"', "must not contain a NUL character"),
+        ('ws_origins = ["https://a", "https://\\u0000"]', "must not contain a NUL character"),
+        ('jwt_issuer = "\\u0000"', "must not contain a NUL character"),
     ],
 )
 def test_bad_value_names_setting_value_and_what_is_allowed(
@@ -435,18 +438,18 @@ def test_password_file_ends_anonymous_access_unless_it_is_allowed() -> None:
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        ({"nats_user": "a"}, "nats_user needs nats_url as well"),
-        ({"nats_ca": "a"}, "nats_ca needs nats_url as well"),
+        ({"nats_user": "a"}, "nats_user also needs nats_url"),
+        ({"nats_ca": "a"}, "nats_ca also needs nats_url"),
         ({"nats_replicas": "3"}, "nats_replicas needs nats_url"),
-        ({"nats_url": "nats://a", "nats_cert": "a"}, "nats_cert needs nats_key as well"),
+        ({"nats_url": "nats://a", "nats_cert": "a"}, "nats_cert also needs nats_key"),
         ({"nats_url": "nats://a", "sync": "1s"}, "sync is for the embedded NATS"),
         (
             {"nats_url": "nats://a", "nats_password": "a", "nats_password_file": "b"},
-            "nats_password and nats_password_file exclude each other: set one",
+            "nats_password and nats_password_file cannot be combined: set one of them",
         ),
         (
             {"keep_until_archived": True, "keep": 0},
-            "keep_until_archived needs keep or keep_bytes: without them nothing is ever cut off",
+            "keep_until_archived also needs keep or keep_bytes: without them",
         ),
     ],
 )
@@ -540,6 +543,18 @@ def test_defaults_are_in_the_largest_whole_unit() -> None:
     assert [time_shown(seconds) for seconds in (0.25, 90.0, 120.0, 5400.0, 172_800.0)] == [
         *("250ms", "90s", "2m", "90m", "2d"),
     ]
+
+
+def test_a_limit_has_one_default() -> None:
+    defaults = BrokerOptions(node="")
+    names = [
+        field.name
+        for field in dataclasses.fields(BrokerOptions)
+        if field.name in Settings.model_fields
+    ]
+    assert "max_sessions" in names
+    for name in names:
+        assert Settings.model_fields[name].default == getattr(defaults, name), name
 
 
 def test_defaults_as_help_gives_them_can_be_given() -> None:

@@ -257,7 +257,7 @@ async def test_filter_of_topics(broker: Inspected) -> None:
         await screen.until(lambda: "plant/temp" not in screen.text())
         assert SHOWN in screen.text()
         await screen.press("slash", *"xxx", "enter")
-        await screen.sees("no topics like that")
+        await screen.sees("no matching topics")
         await screen.press("slash", "escape")
         await screen.sees("plant/temp")
 
@@ -295,7 +295,7 @@ async def test_resizing(broker: Inspected) -> None:
 async def test_help_and_quit(broker: Inspected) -> None:
     async with shown(broker) as screen:
         await screen.press("question_mark")
-        await screen.sees("Enter           page of an actor")
+        await screen.sees("Enter           open an actor")
         await screen.press("end")
         await screen.sees("yellow or red")
         assert max(map(len, TEXT.splitlines())) < 80
@@ -320,8 +320,8 @@ async def test_what_is_wrong_is_said_at_the_top(broker: Inspected) -> None:
 
 async def test_a_broker_that_goes_away_and_comes_back(broker: Inspected) -> None:
     async with shown(broker) as screen:
-        broker.away = NoLiveBroker("no broker runs on /var/lib/foldmq")
-        await screen.sees("NO ANSWER", "no answer since", "no broker runs")
+        broker.away = NoLiveBroker("no broker is running on /var/lib/foldmq")
+        await screen.sees("NO ANSWER", "no answer since", "no broker is running")
         found = broker.found
         await screen.until(lambda: broker.found > found + 1)
         broker.restart()
@@ -340,10 +340,10 @@ async def test_a_broker_that_goes_away_and_comes_back(broker: Inspected) -> None
 async def test_what_to_do_is_seen_however_small_the_terminal(
     broker: Inspected, width: int, height: int, place: str
 ) -> None:
-    advice = "start it (foldmq serve), or say with --data-dir or --nats-url where it is"
+    advice = "start it with foldmq serve, or give --data-dir or --nats-url"
     async with shown(broker, width, height) as screen:
-        broker.away = NoLiveBroker(f"no broker runs on {place}: {advice}")
-        await screen.sees("no answer since", "it is")
+        broker.away = NoLiveBroker(f"no broker is running on {place}: {advice}")
+        await screen.sees("no answer since", "--nats-url")
         said = " ".join(screen.text().split())
         assert advice in said
         assert height < 24 or any("session:" in line for line in screen.lines())
@@ -369,7 +369,7 @@ async def test_an_answer_that_does_not_come_counts_as_none(
             return {}
 
         monkeypatch.setattr(broker, "ask", ask)
-        await screen.sees("NO ANSWER", "no answer in time")
+        await screen.sees("NO ANSWER", "no reply in time")
 
 
 async def test_a_refusal_is_shown(broker: Inspected, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,7 +386,7 @@ async def test_a_broker_of_another_version_ends_the_view_with_a_sentence(
     async with shown(broker) as screen:
         broker.actors = [{"id": "session:1"}]
         await screen.until(lambda: not screen.app.is_running)
-    assert "another version" in str(screen.app.return_value)
+    assert "the same version" in str(screen.app.return_value)
 
 
 # ------------------------------------------------------------------- pages
@@ -458,7 +458,7 @@ async def test_page_of_a_topic(broker: Inspected) -> None:
     broker.answers["session"] = Refused("no session")
     async with shown(broker) as screen:
         await screen.press("tab", "enter")
-        await screen.sees("plant/temp: sent to 1 client", "plant/#", SHOWN, "GETS IT")
+        await screen.sees("plant/temp: sent to 1 client", "plant/#", SHOWN, "OUTCOME")
         assert broker.requests("subscriptions")[0] == {"topic": "plant/temp"}
         await screen.press("enter")
         await screen.sees(f"session {SHOWN} no longer exists")
@@ -558,7 +558,7 @@ async def test_a_trace_goes_on_when_the_broker_is_back(
         await screen.press("enter", "t")
         await screen.sees("trace of")
         traced.queue.put_nowait(NoLiveBroker("the broker of node n1 is gone"))
-        await screen.sees("the broker of node n1 is gone; waiting for it")
+        await screen.sees("the broker of node n1 is gone; retrying")
         await screen.until(lambda: len(traced.wanted) == 2)
         traced.queue.put_nowait(Portion([line(5)], ended="the actor ended", cause="actor"))
         await screen.sees("starts", "the trace has ended: the actor ended")
@@ -628,5 +628,5 @@ async def test_a_strange_answer_is_named() -> None:
     broker.actors = [{"id": 1}]
     from cli.live.broker_link import understood
 
-    with pytest.raises(NotUnderstood, match="another version"), understood():
+    with pytest.raises(NotUnderstood, match="the same version"), understood():
         await once.run(BrokerLink(broker.find), 0.01, "recent", 80, as_json=False)

@@ -154,7 +154,7 @@ PUBLISHED_400 = (
         ),
         (
             line("publish", "PUBLISH", packet=DOOR, position=AT, will=False, waits=True),
-            'published QoS 1 packet 7 hall/door 5 B "open!" at 5.0, waits for its PUBREL',
+            'published QoS 1 packet 7 hall/door 5 B "open!" at 5.0, waiting for PUBREL',
         ),
         (
             line(
@@ -170,7 +170,7 @@ PUBLISHED_400 = (
             ),
             "hall/door goes to r (hall/#) QoS 1, x (#) QoS 1 later",
         ),
-        (line("route", "route", topic="a", count=1, total=0, targets=[]), "a goes to nobody"),
+        (line("route", "route", topic="a", count=1, total=0, targets=[]), "a has no receiver"),
         (line("starts", "Session"), "starts"),
         (line("fails", "RuntimeError: boom"), "fails: RuntimeError: boom"),
         (line("closes", "keep_alive"), "closes: keep_alive"),

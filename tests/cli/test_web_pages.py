@@ -59,7 +59,7 @@ def test_a_token_that_others_could_read_is_made_private(tmp_path: Path) -> None:
 def test_a_file_that_holds_no_token_is_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "web.token"
     file.write_bytes(content)
-    with pytest.raises(TokenError, match="holds no token") as caught:
+    with pytest.raises(TokenError, match="must contain a token") as caught:
         find_token(file)
     assert str(file) in str(caught.value)
 
@@ -314,10 +314,10 @@ def test_a_list_that_is_forgotten_begins_anew_and_says_so() -> None:
         first = await lists.find("sessions", {}, None, None, 0)
         other = await lists.find("sessions", {"connected": True}, None, first.id, 2)
         assert (other.page, other.first) == (0, 1)
-        assert "forgotten" in (other.problem or "")
+        assert "expired" in (other.problem or "")
         link.forgets = True
         late = await lists.find("sessions", {}, None, first.id, 7)
-        assert "forgotten" in (late.problem or "")
+        assert "expired" in (late.problem or "")
         assert late.rows == []
 
     asyncio.run(forget())
@@ -353,7 +353,7 @@ def test_a_list_that_is_too_long_to_be_sorted_is_shown_and_says_so(
         first = await lists.find("sessions", wanted, BY_CLIENT, None, 0)
         assert [row["client"] for row in first.rows] == [f"c{one}" for one in range(PAGE_ROWS)]
         assert first.order is None
-        assert "No more than 1,000 are put in order" in (first.problem or "")
+        assert "Only lists of up to 1,000 rows" in (first.problem or "")
         assert len(link.asked) == asked
 
     asyncio.run(much())

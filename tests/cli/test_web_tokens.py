@@ -119,7 +119,7 @@ def test_while_the_file_is_bad_only_the_pages_own_token_counts(
         assert known.of_token(own.secret)
         assert known.of_token(SECRET) is None
     assert [line["log_level"] for line in lines] == ["error"], "it is told once"
-    assert "web.tokens, line 2: must be NAME ROLE END MARK" in lines[0]["reason"]
+    assert "web.tokens, line 2: must be NAME ROLE EXPIRY MARK" in lines[0]["reason"]
     put(file, grant("ann", SECRET))
     assert known.of_token(SECRET)
 
@@ -141,19 +141,19 @@ MARK = "0" * 64
 @pytest.mark.parametrize(
     ("line", "wrong"),
     [
-        ("ann view never", "must be NAME ROLE END MARK"),
-        (f"ann view never {MARK} x", "must be NAME ROLE END MARK"),
+        ("ann view never", "must be NAME ROLE EXPIRY MARK"),
+        (f"ann view never {MARK} x", "must be NAME ROLE EXPIRY MARK"),
         (f"ann root never {MARK}", "role root: must be one of view, view-all, operate"),
         (
             f"ann view soon {MARK}",
-            "end soon: must be a time such as 2026-12-31T23:59:59Z, or never",
+            "expiry soon: must be a time such as 2026-12-31T23:59:59Z, or never",
         ),
         (f"ann view 2026-13-31T00:00:00Z {MARK}", "must be a time"),
-        (f"ann view never {MARK[1:]}", "the mark must have 64 digits"),
-        (f"ann view never {MARK.replace('0', 'G')}", "the mark must have 64 digits"),
-        (f"a\x1b[2J view never {MARK}", r"name a\u001b[2J: a name has"),
-        (f"web.token view never {MARK}", "the page's own token"),
-        (f"first view never {MARK}", "first is there twice"),
+        (f"ann view never {MARK[1:]}", "the mark must have 64 hexadecimal digits"),
+        (f"ann view never {MARK.replace('0', 'G')}", "the mark must have 64 hexadecimal digits"),
+        (f"a\x1b[2J view never {MARK}", r"name a\u001b[2J: must have at most 64"),
+        (f"web.token view never {MARK}", "reserved for the token in web.token"),
+        (f"first view never {MARK}", "first is a duplicate"),
     ],
 )
 def test_a_bad_line_is_named(file: Path, line: str, wrong: str) -> None:
@@ -241,9 +241,9 @@ def test_a_new_file_belongs_to_whom_its_directory_does(
 @pytest.mark.parametrize(
     ("arguments", "wrong"),
     [
-        (("add", "a b", "--role", "view"), '"a b" cannot be used: a name has at most 64'),
-        (("add", "web.token", "--role", "view"), "the page's own token"),
-        (("add", "first", "--role", "view"), "has a token first already: remove it first"),
+        (("add", "a b", "--role", "view"), '"a b" cannot be used: must have at most 64'),
+        (("add", "web.token", "--role", "view"), "reserved for the token in web.token"),
+        (("add", "first", "--role", "view"), "already has a token first: remove it first"),
         (("add", "x", "--role", "view", "--expires", "soon"), '--expires "soon" must be a time'),
         (("add", "x", "--role", "view", "--expires", "0"), "must be a time"),
         (("add", "x", "--role", "view", "--expires", "999999999d"), "must be a time"),
@@ -266,5 +266,5 @@ def test_a_file_with_a_bad_line_is_left_alone(file: Path) -> None:
 
 def test_without_a_data_directory_it_must_be_said_where(tmp_path: Path) -> None:
     said = refused("ls", "--data-dir", str(tmp_path / "missing"))
-    assert "there is no data directory" in said
+    assert "does not exist" in said
     assert "--tokens FILE" in said

@@ -93,7 +93,8 @@ def test_what_is_archived_is_cut_off_and_nothing_else(
     broker.stop()
     ran = run_here(spark, "spark", "archive", str(archive), *where, "--json")
     assert re.fullmatch(
-        r"foldmq: the broker is told the next time: no broker runs on .*\n", ran.err
+        r"foldmq: the broker will be notified at the next run: no broker is running on .*\n",
+        ran.err,
     )
     (rest,) = ran.objects
     assert rest["records"] > 0

@@ -215,7 +215,7 @@ def test_log_of_earlier(cut: Cut) -> None:
     assert run("log", *cut.data, "--from", str(cut.first), "-n", "1").err == ""
     for moment in (str(cut.first - 1), "1h ago"):
         line = refused("log", *cut.data, "--to", moment, code=66)
-        assert re.fullmatch(f"nothing is left of that: {said}", line)
+        assert re.fullmatch(f"these records were deleted: {said}", line)
 
 
 def test_log_finds_topics_of_messages_from_before(cut: Cut) -> None:
@@ -332,7 +332,7 @@ def test_why_of_a_message_that_is_released_after_the_cut(cut: Cut) -> None:
 def test_why_of_what_nobody_needs_any_more(cut: Cut) -> None:
     line = refused("why", *cut.data, "--position", "1.0", code=66)
     assert line.startswith(
-        f"nothing is left of position 1.0, and nothing refers to it: the log begins with record "
+        f"position 1.0 was deleted, and no record refers to it: the log begins with record "
         f"{cut.first} of "
     )
     line = refused("why", *cut.data, "--client", "archive", "--topic", "no/such", code=2)

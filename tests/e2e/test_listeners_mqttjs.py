@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from harness.chromium import chromium, needs_chromium
 from harness.fixtures import EXTERNAL
 
 from e2e.listening import Place
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 NODE, NPM = shutil.which("node"), shutil.which("npm")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 VERSION = "5.16.0"
 WEB = Path(__file__).resolve().parent / "web"
 COUNT = 30
@@ -90,7 +90,6 @@ def test_mqttjs_in_node(place: Place, package: Path) -> None:
 @pytest.fixture
 def page(package: Path) -> Iterator[Page]:
     """A page with MQTT.js on it, served from this machine."""
-    playwright = pytest.importorskip("playwright.sync_api")
     site = package / "site"
     site.mkdir()
     for file in (
@@ -102,13 +101,10 @@ def page(package: Path) -> Iterator[Page]:
     handler = functools.partial(QuietHandler, directory=str(site))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    with playwright.sync_playwright() as started:
-        # In a container chromium runs as root, for which it has no sandbox.
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as browser:
         opened = browser.new_context(ignore_https_errors=True).new_page()
         opened.goto(f"http://127.0.0.1:{server.server_port}/page.html")
         yield opened
-        browser.close()
     server.shutdown()
     server.server_close()
 
@@ -119,7 +115,7 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (on Debian: apt install)")
+@needs_chromium
 def test_mqttjs_on_a_page(place: Place, page: Page) -> None:
     for transport in ("ws", "wss"):
         result = page.evaluate(

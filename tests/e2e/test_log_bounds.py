@@ -38,7 +38,7 @@ def test_what_the_embedded_server_cannot_store(
     make_broker: Callable[..., Broker], size: int
 ) -> None:
     line = make_broker(f"max_packet_size = {size}\n").refused(78)
-    assert line.startswith(f"max_packet_size = {size} is more than the log can hold: lower it to ")
+    assert line.startswith(f"max_packet_size = {size} exceeds what the log can store: set at most ")
     assert line.endswith(" at most")
     assert 31 * MIB < int(line.split()[-3]) < 32 * MIB
 
@@ -63,7 +63,7 @@ def test_what_a_foreign_server_cannot_store(
         foreign.api("STREAM.CREATE.FOLDMQ_LOG_n1", {**stream, "max_msg_size": most})
     fitting = largest(most)
     line = on_foreign(f"max_packet_size = {fitting + 1}\n").refused(78)
-    assert f"lower it to {fitting} at most, or raise max_payload of the NATS server" in line
+    assert f"set at most {fitting}, or raise max_payload of the NATS server" in line
     broker = on_foreign(f"max_packet_size = {fitting}\n")
     broker.start()
     with RawClient(broker.port) as client:
@@ -123,7 +123,7 @@ def test_nats_takes_less_than_before(
         other.publish("t", b"before", 1)
         lower(foreign, what)
         sender.send(p.publish("t", bytes(MIB + 500_000), 1, 1))
-        again = "starting again from the log"
+        again = "restarting from the log"
         # A server that ends connections when it reads its file anew is noticed at once.
         until(lambda: again in broker.log or "message_too_large" in broker.log, "a reaction")
         assert what == "server" or again in broker.log

@@ -339,7 +339,10 @@ def test_foreign_server_gone_at_the_end(foreign: Nats, on_foreign: Callable[...,
     os.kill(broker.pid, signal.SIGTERM)
     until(lambda: not broker.running, "the broker's end")
     assert "Traceback" not in broker.log
-    assert "foldmq: ended although the log could not be written for 1 s" in broker.log
+    assert (
+        "foldmq: stopped with unwritten events, because the log could not be written for 1 s"
+        in broker.log
+    )
 
 
 def test_server_that_is_not_there(make_broker: Callable[..., Broker]) -> None:

@@ -180,7 +180,7 @@ def test_the_banner_says_where_clients_connect(
     own.start()
     own.stop()
     assert f"  NATS       127.0.0.1:{port}, for the one user of {users}\n" in own.log
-    assert f"  bridge     messages are exchanged with NATS at nats://127.0.0.1:{port}\n" in own.log
+    assert f"  bridge     exchanges messages with NATS at nats://127.0.0.1:{port}\n" in own.log
     assert PASSWORD not in own.log
 
 
@@ -199,7 +199,7 @@ def test_what_keeps_it_from_starting_is_one_line(
     said = make_broker("nats_listen = '0.0.0.0:4222'\n").refused(78)
     assert said.startswith("nats_listen = 0.0.0.0:4222 can be reached from other machines")
     said = make_broker(f"nats_listen = '127.0.0.1:4222'\npassword_file = '{users}'\n").refused(78)
-    assert said.startswith("nats_listen = 127.0.0.1:4222 lets everybody read and write all topics")
+    assert said.startswith("nats_listen = 127.0.0.1:4222 lets any client read and write all topics")
     assert "set nats_users" in said
     tls = f"nats_tls_cert = '{users}'\nnats_tls_key = '{users}'\n"
     users.write_text("a:b\n")

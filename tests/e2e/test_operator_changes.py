@@ -97,7 +97,7 @@ def test_nothing_is_done_unless_it_is_confirmed(place: Place) -> None:
         (("sessions", "purge", "--match", "asked*"), "remove 2 sessions with all they hold"),
     ):
         said = place.refused(*command, code=2)  # stdin is no terminal
-        assert said == f"there is no terminal to ask on: give --yes to {what}"
+        assert said == f"no terminal to ask for confirmation: give --yes to {what}"
         for answer in ("n", "", "yep"):
             terminal = place.terminal(*command)
             shown = terminal.until("? [y/N] ")
@@ -199,12 +199,12 @@ def test_actors_are_kicked_by_their_id(place: Place) -> None:
     held.subscribe(("kicks/#", 1))
     (inspector,) = place.run("actors", "ls", "--type", "inspector", "--json").objects
     said = place.refused("actors", "kick", inspector["id"], "--yes", code=1)
-    assert said == f"{inspector['id']} is no session and no connection: there is nothing to kick"
+    assert said == f"{inspector['id']} is neither a session nor a connection"
     (row,) = place.run(
         "actors", "ls", "--type", "subscription", "--match", "kicks/#", "--json"
     ).objects
     said = place.refused("actors", "kick", row["id"], "--yes", code=1)
-    assert said == f"{row['id']} is no session and no connection: there is nothing to kick"
+    assert said == f"{row['id']} is neither a session nor a connection"
     held.expect_alive()
     assert "nobody" in place.refused("actors", "kick", "nobody", "--yes", code=1)
 
@@ -270,9 +270,9 @@ def test_old_sessions_are_purged(place: Place) -> None:
     place.clients.connect("purged-online", clean=False)
     assert "give --older-than or --match" in place.refused("sessions", "purge", code=2)
     nothing = place.run("sessions", "purge", "--older-than", "1h", "--yes")
-    assert nothing.lines == ["no offline session matches"]
+    assert nothing.lines == ["no matching offline session"]
     nothing = place.run("sessions", "purge", "--match", "purged-on*", "--yes")
-    assert nothing.lines == ["no offline session matches"]
+    assert nothing.lines == ["no matching offline session"]
     place.run("sessions", "purge", "--match", "purged*", "--older-than", "0s", "--yes")
     assert place.sessions("--match", "purged*") == {"purged-online"}
     assert "kept" in place.sessions()

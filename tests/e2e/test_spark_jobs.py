@@ -246,9 +246,9 @@ def test_what_is_wrong_with_the_log_is_said_before_spark_starts(
     assert "the log begins with record 2" in refused(
         *job, *at, "--node", "cut", "--at", "1", code=66
     )
-    assert "a position is one of a single log" in refused(*job, *at, "--at", "1", code=2)
+    assert "a position belongs to one log" in refused(*job, *at, "--at", "1", code=2)
     no_broker = refused("spark", "audit", *at, "--node", "later", code=69)
-    assert "no broker answers for node later (none is there)" in no_broker
+    assert "no broker answers for node later (no broker is running)" in no_broker
     assert "--no-broker" in no_broker
 
 

@@ -271,9 +271,9 @@ def test_hostile_names_are_shown_harmless(quiet: Broker, own: Clients) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "why"),
     [
-        ([], 2, "give one of ID, --client and --topic"),
-        (["session:1", "--client", "x"], 2, "give one of ID, --client and --topic"),
-        (["lock"], 2, "not the id of an actor: lock; for a client give --client"),
+        ([], 2, "give exactly one of ID, --client and --topic"),
+        (["session:1", "--client", "x"], 2, "give exactly one of ID, --client and --topic"),
+        (["lock"], 2, "not an actor ID: lock; use --client for a client"),
         (["session:99999"], 1, "there is no actor 'session:99999'"),
         (["--topic", "a/#/b"], 2, "topic \"a/#/b\": '#' is not a whole level"),
     ],
@@ -287,4 +287,4 @@ def test_what_cannot_be_traced_is_refused(
 
 def test_without_a_broker_there_is_nothing_to_trace(tmp_path: Path) -> None:
     said = refused("actors", "tail", "--topic", "#", "--data-dir", str(tmp_path), code=69)
-    assert said.startswith("no broker runs on ")
+    assert said.startswith("no broker is running on ")

@@ -210,12 +210,12 @@ def test_page_and_live_trace_of_an_actor(
         top.drawn_anew()
         top.press("Enter")
         top.drawn_anew()
-        if "GETS IT" in top.screen:
+        if "OUTCOME" in top.screen:
             break
         if "TOPIC" not in top.screen:
             top.press("Escape")
             top.drawn_anew()
-    top.sees("sent to 1 client", "GETS IT")
+    top.sees("sent to 1 client", "OUTCOME")
     top.press("q")
     top.sees("EXIT 0")
 
@@ -243,7 +243,7 @@ def test_broker_is_killed_and_comes_back(
     # A broker that stands still is one that does not answer.
     watched.pause()
     try:
-        top.sees("NO ANSWER", "no answer in time")
+        top.sees("NO ANSWER", "no reply in time")
     finally:
         watched.resume()
     top.until(lambda shown: "NO ANSWER" not in shown, "it goes on")
@@ -267,7 +267,7 @@ def test_refusals(watched: Broker, tmp_path: Path) -> None:
     assert "terminal" in refused("top", *source(watched), code=2)
     assert "--once" in refused("top", "--json", *source(watched), code=2)
     assert "one of recent" in refused("top", "--once", "--sort", "size", *source(watched), code=2)
-    assert "no broker runs" in refused("top", "--once", "--data-dir", str(tmp_path), code=69)
+    assert "no broker is running" in refused("top", "--once", "--data-dir", str(tmp_path), code=69)
     watched.stop()
     until(lambda: not watched.running, "its end")
-    assert "no broker runs" in refused("top", "--once", *source(watched), code=69)
+    assert "no broker is running" in refused("top", "--once", *source(watched), code=69)

@@ -286,8 +286,8 @@ def stopped(foreign: Nats, on_foreign: Callable[..., Broker]) -> tuple[str, ...]
 
 def test_a_foreign_nats_without_a_broker(stopped: tuple[str, ...]) -> None:
     assert refused("verify", *stopped, code=69) == (
-        "no broker answers for node n1 (none is there): start it, or give --stored to check what "
-        "is stored"
+        "no broker answers for node n1 (no broker is running): start it, or give --stored to check "
+        "the stored projections"
     )
     found = verified(*stopped, "--stored")
     assert (found["broker"], found["projections"]["sessions"]) == (None, 2)
@@ -363,8 +363,8 @@ def test_projections_of_another_log(foreign: Nats, stopped: tuple[str, ...]) -> 
     entry = decode_entry(data)
     mark = json.loads(entry.body)
     for change, first, said in (
-        ({"link": "00" * 32}, f"{mark['sequence']}.0", "are those of another log"),
-        ({"sequence": 10**6}, f"{mark['sequence'] + 1}.0", "reflect more than the log holds"),
+        ({"link": "00" * 32}, f"{mark['sequence']}.0", "belong to another log"),
+        ({"sequence": 10**6}, f"{mark['sequence'] + 1}.0", "are newer than the log"),
         ({"sequence": "all"}, None, "cannot be read"),
     ):
         entry.body = json.dumps({**mark, **change}).encode()
@@ -399,7 +399,7 @@ def test_a_damaged_projection(foreign: Nats, stopped: tuple[str, ...]) -> None:
 def test_no_projections_at_all(foreign: Nats, stopped: tuple[str, ...]) -> None:
     foreign.api("STREAM.DELETE.FOLDMQ_STATE_n1")
     assert run("verify", *stopped, "--stored").out == (
-        "the projections would not be used at a start, but all of the log: there are none\n"
+        "a start would ignore the projections and read the whole log: there are none\n"
     )
 
 
@@ -412,7 +412,8 @@ def test_a_stopped_broker(make_broker: Callable[..., Broker]) -> None:
     broker.stop()
     data = data_of(broker)
     assert refused("verify", *data, code=69).endswith(
-        f"(none runs on {broker.data_dir}): start it, or give --stored to check what is stored"
+        f"(no broker is running on {broker.data_dir}): start it, or give --stored "
+        "to check the stored projections"
     )
     assert verified(*data, "--stored")["projections"]["sessions"] == 2
 

@@ -127,7 +127,7 @@ def test_the_login_page_lets_in_and_goes_on(played: Broker, page: Page) -> None:
     stranger = Page(page.port, played.data_dir)
     assert 'value="/log?session=a"' in stranger.get("/log", session="a").text
     wrong = stranger.ask("POST", "/login", "token=wrong&next=/log")
-    assert (wrong.status, "not a token" in wrong.shown) == (401, True)
+    assert (wrong.status, "not valid" in wrong.shown) == (401, True)
     right = stranger.ask("POST", "/login", f"token={stranger.token}&next=/log?session=a")
     assert (right.status, right.headers["Location"]) == (303, "/log?session=a")
     elsewhere = stranger.ask("POST", "/login", f"token={stranger.token}&next=//evil.example/")
@@ -376,7 +376,7 @@ def test_the_log_from_its_very_end_on_is_no_error(page: Page, events: list[dict[
         assert page.get("/log", from_=at, order="oldest").status == 200
         assert page.get("/log", from_=at).status == 200
     beyond = page.good("/log", from_=f"{last + 1}.0")
-    assert f"nothing is there yet: the last record of the log is {last:,}" in beyond.shown
+    assert f"no events yet: the last record of the log is {last:,}" in beyond.shown
     assert page.get("/log", from_=last + 1, to=last + 9).status == 400
 
 
@@ -482,7 +482,7 @@ def test_it_ends_with_the_broker_and_is_started_again(make_broker: Callable[...,
     os.kill(first, signal.SIGKILL)
     until(lambda: web_child(broker) not in (None, first), "another web page")
     served(broker).good("/")
-    assert broker.log.count("the web page ended, it is started again") == 1
+    assert broker.log.count("web page ended, restarting it") == 1
     second = web_child(broker)
     assert second is not None
     assert os.getpriority(os.PRIO_PROCESS, second) == 5
@@ -522,7 +522,7 @@ def test_an_address_that_was_asked_for_and_is_taken_ends_the_start(
         other.listen(1)
         taken = f"127.0.0.1:{other.getsockname()[1]}"
         said = make_broker("", "--web", taken).refused(69)
-    assert said.startswith(f"cannot listen on {taken} (--web): another program listens there")
+    assert said.startswith(f"cannot listen on {taken} (--web): another program is listening there")
 
 
 def test_a_token_that_is_no_use_costs_the_page_and_not_the_broker(
@@ -532,8 +532,8 @@ def test_a_token_that_is_no_use_costs_the_page_and_not_the_broker(
     broker.data_dir.mkdir()
     (broker.data_dir / "web.token").write_text("short\n")
     broker.start()
-    (told,) = broker.told("there is no web page")
-    assert "holds no token" in told["reason"]
+    (told,) = broker.told("web page not available")
+    assert "must contain a token" in told["reason"]
     (ready,) = broker.told("ready")
     assert ready["web"] is None
     assert web_child(broker) is None

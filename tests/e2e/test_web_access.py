@@ -110,7 +110,7 @@ def test_only_who_may_operate_may_ask_for_a_change(broker: Broker, port: int, ro
     if role == "operate":
         assert not of(broker, "denied", name=name)
         return
-    assert f"with the role {role} changes nothing" in got.shown
+    assert f"with the role {role} cannot make changes" in got.shown
     until(lambda: of(broker, "denied", name=name), "the event")
     (event,) = of(broker, "denied", name=name)
     assert (event["role"], event["reason"], event["address"]) == (role, "role", "127.0.0.1")

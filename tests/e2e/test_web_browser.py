@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness.broker import Broker
+from harness.chromium import chromium, needs_chromium
 from harness.fixtures import EXTERNAL, Clients
 from harness.waiting import until
 
@@ -19,11 +19,9 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, BrowserContext, Page
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
-
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (on Debian: apt install)"),
+    needs_chromium,
     pytest.mark.timeout(180),
 ]
 
@@ -41,12 +39,8 @@ PATIENCE = 30_000
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as started:
-        # In a container chromium runs as root, for which it has no sandbox.
-        made = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield made
-        made.close()
+    with chromium() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +145,7 @@ def test_login_and_live_numbers(
     page.goto(f"{watch.origin}/sessions?match=walk")
     page.get_by_label("Token").fill("not the token")
     page.get_by_role("button", name="Log in").click()
-    page.get_by_text("That is not a token of this page.").wait_for()
+    page.get_by_text("This token is not valid.").wait_for()
     page.get_by_label("Token").fill(visitor.token)
     page.keyboard.press("Enter")
     page.get_by_role("link", name="walker").wait_for()

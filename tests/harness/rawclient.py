@@ -42,6 +42,9 @@ class ConnectionClosedError(Exception):
 class RawClient:
     """One TCP connection to `port`; `address` defaults to loopback."""
 
+    parse = staticmethod(packets.parse)
+    """Reads one packet of the server."""
+
     def __init__(self, port: int, address: str = "127.0.0.1") -> None:
         self.socket = socket.create_connection((address, port), timeout=PATIENCE)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -98,7 +101,7 @@ class RawClient:
             if parts is not None:
                 first, body, size = parts
                 del self._buffer[:size]
-                return packets.parse(first, body)
+                return self.parse(first, body)
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError(f"nothing came within {timeout} s")

@@ -167,7 +167,7 @@ def _wills(node: str, state: NodeState, payloads: Mapping[Position, bytes]) -> I
         if one.will is not None:
             payload = payloads.get(one.will.ref)
             size = None if payload is None else len(payload)
-            yield (node, name, *one.will, size, payload)
+            yield (node, name, *one.will[:4], size, payload)
 
 
 def will_payloads(record: Record) -> Iterator[tuple[Position, bytes]]:

@@ -12,16 +12,24 @@ from eventstore.format import (
     CheckpointBegun,
     CheckpointCompleted,
     Event,
+    Expired,
     MessageDropped,
+    Queued,
     Redelivered,
+    Refused,
+    RetainedExpired,
+    Returned,
     SessionClosed,
     SessionExpired,
     SessionOpened,
+    Subscribed,
     Unsubscribed,
     WillArmed,
     WillCancelled,
     WillFired,
+    block_columns,
     entries,
+    expiry_runs,
     to_runs,
 )
 from eventstore.log import Journal, PendingRecord
@@ -37,6 +45,9 @@ FILTERS = ["a", "a/#", "+"]
 
 
 TOPICS = ["a", "a/b", "c"]
+
+
+BLOCKS = [b"", b"\2\0\0\0\5\1\1", b"\1\0", b"\2\0\0\0\3"]
 
 
 class Log:
@@ -70,6 +81,8 @@ class Node:
         self.to_repeat: list[str] | None = None
         """What a checkpoint that is going on has not repeated yet: sessions, then topics."""
         self.begun = 0
+        self.published: list[int] = []
+        """Positions of what was published."""
 
     def emit(self, event: Event, payloads: tuple[bytes, ...] = ()) -> int:
         size = sum(map(len, payloads))
@@ -84,6 +97,14 @@ class Node:
             self.disconnect(name, number)
             state = self.live.sessions.get(name)
         resumed = state is not None and not clean
+        if number % 5 == 0:
+            expiry = 0 if clean else 60 + number
+            five = SessionOpened(name, resumed, clean, 5, generation=number, expiry=expiry)
+            five.clean_start, five.receive_maximum, five.packet_maximum = clean, 1 + number, number
+            self.emit(five)
+            will = WillArmed(name, "w", number % 3, number % 2 == 0, 4, 0, number, blocks=[7])
+            self.emit(will, (BLOCKS[1], b"gone"))
+            return
         self.emit(SessionOpened(name, resumed, clean, 4, generation=number))
         if number % 3 == 0:
             self.emit(WillArmed(name, "w", number % 3, False, 4, 0), (b"gone",))
@@ -98,7 +119,10 @@ class Node:
             self.emit(WillFired(name))
             will = published(2, [("w", b"gone")], retain=number % 4 == 0, will=True, session=name)
             self.emit(will, (b"gone",))
-        self.emit(SessionClosed(name, "closed"))
+        if state.level == 5:
+            self.emit(SessionClosed(name, "disconnect", code=4, expiry=number % 3))
+        else:
+            self.emit(SessionClosed(name, "closed"))
 
     def expire(self, name: str, _number: int) -> None:
         state = self.live.sessions.get(name)
@@ -111,6 +135,12 @@ class Node:
             wanted = [(one, (number + at) % 3) for at, one in enumerate(FILTERS[: number % 4])]
             for event in decisions.subscribe(state, wanted, max_qos=2).events:
                 self.emit(event)
+
+    def subscribe5(self, name: str, number: int) -> None:
+        if name in self.live.sessions:
+            wanted = [(one, number % 3) for one in FILTERS[number % 3 :]]
+            options = [4 * (number % 8) & 0x3C for _ in wanted]
+            self.emit(Subscribed(name, wanted, options=options, identifier=number % 4))
 
     def unsubscribe(self, name: str, number: int) -> None:
         if name in self.live.sessions:
@@ -128,7 +158,13 @@ class Node:
             pids = [(self.pid + at) % 65_535 + 1 for at in range(len(messages))]
             self.pid += len(messages)
         event = published(qos, messages, pids, retain=number % 5 == 0, session=name)
-        at = self.emit(event, tuple(payload for _, payload in messages))
+        some: tuple[bytes, ...] = tuple(payload for _, payload in messages)
+        if number % 2:
+            blocks = [BLOCKS[(number + at) % len(BLOCKS)] for at in range(len(messages))]
+            distinct, event.blocks, event.block_of = block_columns(blocks)
+            some = (*distinct, *some)
+        at = self.emit(event, some)
+        self.published += range(at, at + len(messages))
         if qos:
             for receiver in list(self.live.sessions):
                 self.route(receiver, number, at, [payload for _, payload in messages])
@@ -150,6 +186,43 @@ class Node:
                 )
                 for event in delivery.events:
                     self.emit(event)
+
+    def wait(self, name: str, number: int) -> None:
+        """Queue messages that expire; some before others that wait."""
+        state = self.live.sessions.get(name)
+        refs = self.published[-1 - number % 5 :]
+        if state is None or not refs or not state.subscriptions:
+            return
+        held = [*state.subscriptions.values()][number % len(state.subscriptions)]
+        ends = [number * at % 4 for at in range(len(refs))]
+        event = Queued(name, held.filter, 1, to_runs(refs), len(refs))
+        event.expires = expiry_runs(ends) if number % 3 else number % 4
+        if number % 5 == 0:
+            event.behind = min(number % 3, len(held.queue or ()))
+        self.emit(event)
+
+    def expire_messages(self, name: str, number: int) -> None:
+        state = self.live.sessions.get(name)
+        for held in list(state.waiting.values()) if state is not None else ():
+            gone = held.queue.expired(number % 4, 1 + number % 6) if held.queue else []
+            if gone:
+                self.emit(Expired(name, held.filter, to_runs(gone), len(gone)))
+        topics = self.live.retained.expired(number)
+        assert all(self.live.retained.match(topic)[0].expires <= number for topic in topics)
+        if topics:
+            self.emit(RetainedExpired(topics))
+            assert not self.live.retained.expired(number)
+
+    def refuse(self, name: str, number: int) -> None:
+        state = self.live.sessions.get(name)
+        if state is None or not state.inflight:
+            return
+        pids = [*state.inflight][:: 1 + number % 2]
+        refs = [state.inflight[pid].ref for pid in pids]
+        if number % 3:
+            self.emit(Refused(name, to_runs(pids), [0x87] * len(pids)))
+        else:
+            self.emit(Returned(name, "a", to_runs(pids), to_runs(refs)))
 
     def acknowledge(self, name: str, number: int) -> None:
         state = self.live.sessions.get(name)
@@ -241,5 +314,5 @@ class Node:
 STEPS = [
     "connect", "disconnect", "expire", "subscribe", "unsubscribe", "publish", "publish",
     "acknowledge", "release", "drain", "redeliver", "end_turn", "end_turn", "freeze", "checkpoint",
-    "checkpoint",
+    "checkpoint", "subscribe5", "wait", "wait", "expire_messages", "refuse",
 ]  # fmt: skip

@@ -102,9 +102,15 @@ def snapshot(state: SessionState) -> dict[str, Any]:
         "level": state.level,
         "expiry": state.expiry,
         "user": state.user,
+        "receive_maximum": state.receive_maximum,
+        "packet_maximum": state.packet_maximum,
         "closed_ms": state.closed_ms,
         "subscriptions": [
-            (key, one.filter, one.qos, one.active, one.outstanding, list(one.queue or ()))
+            (
+                *(key, one.filter, one.qos, one.active, one.outstanding, list(one.queue or ())),
+                *(one.options, one.identifier),
+                one.queue.expiries(len(one.queue)) if one.queue else [],
+            )
             for key, one in state.subscriptions.items()
         ],
         "inflight": sent(state.inflight),

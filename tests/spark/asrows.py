@@ -21,16 +21,19 @@ from eventstore.format import (
     RetainedCleared,
     RetainedExpired,
     RetainedSnapshot,
+    SessionClosed,
     Subscribed,
     Unsubscribed,
     WebAccessed,
     WillArmed,
     entries,
+    expiries_of,
     from_runs,
     json_object,
     payload_bounds,
     position,
 )
+from eventstore.log import properties_of
 from spark.schema.columns import ENTRIES
 
 if TYPE_CHECKING:
@@ -78,7 +81,9 @@ def usual_fields(event: Event | type[Event]) -> list[Field[Any]]:
     return list(takewhile(lambda field: field.name != "e", fields(event)))
 
 
-def _cells(event: Event, number: int, record: Record) -> dict[str, Any]:
+def _cells(  # noqa: C901 - a branch for each type of event
+    event: Event, number: int, record: Record
+) -> dict[str, Any]:
     cells: dict[str, Any] = {}
     for field in usual_fields(event):
         value = getattr(event, field.name)
@@ -107,8 +112,12 @@ def _cells(event: Event, number: int, record: Record) -> dict[str, Any]:
         cells["filters"] = [{"filter": name, "qos": None} for name in event.filters]
     elif isinstance(event, (RetainedCleared, RetainedExpired)):
         cells["topics"] = event.topics
+    elif isinstance(event, SessionClosed):
+        cells["expiry"] = event.expiry
     elif isinstance(event, WebAccessed):
         cells["count"] = event.count
+    if isinstance(event, Queued) and (ends := expiries_of(event.expires, entries(event))):
+        cells["expires_at"] = ends[number] or None
     return cells
 
 
@@ -121,6 +130,10 @@ def _message(
         "size": end - begin,
         "payload": bytes(record.payload[begin:end]),
     }
+    blocks, expires = properties_of(record, event)
+    if blocks:
+        cells["block"] = blocks[number] or None
+        cells["expires_at"] = (expires[number] or None) if expires else None
     if isinstance(event, RetainedSnapshot):
         return {**cells, "topic": event.topics[number]}
     cells["topic"] = event.topics[event.which[number] if event.which else 0]
@@ -155,9 +168,9 @@ def event_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
                 "payload": None,
             }
             if isinstance(event, MESSAGES):
-                bounds = payload_bounds(event)
-                row["payload"] = bytes(record.payload[bounds[0] : bounds[-1]])
+                row["payload"] = b"".join(record.pieces(event))
             elif isinstance(event, WillArmed):
-                row["payload"] = bytes(record.payload[event.at : event.at + event.size])
+                begin = event.at - sum(event.blocks)
+                row["payload"] = bytes(record.payload[begin : event.at + event.size])
             rows.append({name: value for name, value in row.items() if value is not None})
     return rows

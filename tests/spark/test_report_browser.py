@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
+from harness.chromium import chromium, needs_chromium
 from outcomes import broken, kept, nothing, silent
 
 from spark.report.html_report import audit_page
@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
-
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="there is no chromium (on Debian: apt install)"
-)
+pytestmark = needs_chromium
 
 _CONTRAST = """
 () => {
@@ -56,12 +52,8 @@ _CONTRAST = """
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as started:
-        # In a container chromium runs as root, for which it has no sandbox.
-        made = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield made
-        made.close()
+    with chromium() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

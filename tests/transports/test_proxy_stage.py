@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from upper import Place, Upper, placed
 
 from actors.transports.proxy_protocol import BadHeader, ProxyStage, read_header
-from actors.transports.stack import StackOptions, stack
+from actors.transports.stack import StackOptions, build_stack
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -187,7 +187,7 @@ async def test_a_unix_socket_is_trusted(tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
     options = StackOptions(proxy=())
     path = str(tmp_path / "s")
-    server = await loop.create_unix_server(lambda: stack(upper, options), path)
+    server = await loop.create_unix_server(lambda: build_stack(upper, options), path)
     with socket.socket(socket.AF_UNIX) as client:
         client.setblocking(False)
         await loop.sock_connect(client, path)

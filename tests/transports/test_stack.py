@@ -12,7 +12,7 @@ from upper import Client, Place, Upper, placed
 from wsframes import frame, head, next_frame, request
 
 from actors.transports.handshakes import Handshakes
-from actors.transports.stack import StackOptions, stack
+from actors.transports.stack import StackOptions, build_stack
 from actors.transports.tls_context import TlsOptions, make_context
 from actors.transports.websocket import WebSocketOptions
 
@@ -84,4 +84,4 @@ async def dialled(place: Place, *, proxy: bool, tls: ssl.SSLContext | None) -> C
 
 def test_without_stages_there_is_only_the_connection() -> None:
     upper = Upper()
-    assert stack(upper, StackOptions()) is upper
+    assert build_stack(upper, StackOptions()) is upper

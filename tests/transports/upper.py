@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from harness.waiting import happens
 
 from actors.transports.handshakes import Handshakes
-from actors.transports.stack import StackOptions, stack
+from actors.transports.stack import StackOptions, build_stack
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -85,7 +85,7 @@ class Place:
 
     def made(self) -> asyncio.Protocol:
         self.uppers.append(Upper(echo=self.echo))
-        return stack(self.uppers[-1], self.options)
+        return build_stack(self.uppers[-1], self.options)
 
     async def upper(self, number: int = 0) -> Upper:
         """The connection of this number, once it is made."""

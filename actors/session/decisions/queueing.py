@@ -13,6 +13,7 @@ from eventstore.format import (
     MessageDropped,
     Position,
     Queued,
+    expiry_runs,
     to_runs,
 )
 from projections.state import (
@@ -45,7 +46,7 @@ class DeliveryLimits(NamedTuple):
 
 def room(state: SessionState, held: SubscriptionState, window: int) -> int:
     """Return how many more messages a subscription may have outstanding."""
-    free = PACKET_IDS - len(state.inflight) - len(state.releasing)
+    free = min(PACKET_IDS, state.receive_maximum) - len(state.inflight) - len(state.releasing)
     return max(0, min(window - held.outstanding, free))
 
 
@@ -78,13 +79,16 @@ def deliver(
     *,
     retain: bool,
     ready: bool,
+    rap: bool = False,
+    expires: Sequence[int] = (),
 ) -> DeliveryDecision:
     """Decide on messages of QoS 1 or 2 that match a subscription.
 
     Sent now is what the window allows, if the client is there and takes bytes (``ready``) and
     nothing older waits; the rest is queued as far as the limits of the session allow, and what
     they do not allow is dropped: the newest, as the oldest was accepted first. ``size`` is that
-    of all payloads.
+    of all payloads. ``rap``: RETAIN is sent as they were published with it; ``expires`` is when
+    each expires, in Unix seconds, or empty (MQTT 5).
     """
     behind = goes_behind(state, topic_filter) if state.waiting else None
     if behind is not None:
@@ -110,13 +114,22 @@ def deliver(
                     pids=to_runs(pids),
                     refs=to_runs(some),
                     retain=retain,
+                    rap=rap,
                 )
             )
     if sent < count:
         rest = payloads[sent:] if sent else payloads
         rest_size = size if not sent else sum(map(len, rest))
         events += _enqueue(
-            state, topic_filter, qos, refs[sent:], rest, rest_size, limits, retain=retain
+            state,
+            topic_filter,
+            qos,
+            refs[sent:],
+            rest,
+            rest_size,
+            limits,
+            retain=retain,
+            expires=expires[sent:],
         )
     return DeliveryDecision(packet_ids, events)
 
@@ -148,6 +161,7 @@ def _enqueue(
     limits: DeliveryLimits,
     *,
     retain: bool,
+    expires: Sequence[int],
 ) -> list[Event]:
     fitting = len(refs)
     reason = ""
@@ -168,7 +182,9 @@ def _enqueue(
         kept, those = (
             (refs, payloads) if fitting == len(refs) else (refs[:fitting], payloads[:fitting])
         )
-        events += queued(state.session, topic_filter, qos, kept, those, retain=retain)
+        events += queued(
+            state.session, topic_filter, qos, kept, those, retain=retain, expires=expires[:fitting]
+        )
     if fitting < len(refs):
         events += dropped(state.session, reason, refs[fitting:], topic_filter)
     return events
@@ -182,12 +198,17 @@ def queued(
     payloads: Sequence[bytes],
     *,
     retain: bool,
+    expires: Sequence[int] = (),
 ) -> list[Event]:
-    """Say that messages wait."""
-    return [
+    """Say that messages wait; ``expires`` is when each expires, in Unix seconds, or empty."""
+    events: list[Event] = [
         Queued(session, topic_filter, qos, to_runs(some), sum(map(len, those)), retain)
         for some, those in zip(in_parts(refs), in_parts(payloads), strict=True)
     ]
+    if expires:
+        for event, some in zip(events, in_parts(expires), strict=True):
+            event.expires = expiry_runs(some)  # type: ignore[union-attr]  # all are Queued
+    return events
 
 
 def dropped(
@@ -219,7 +240,8 @@ def next_waiting(state: SessionState, window: int, most: int) -> list[WaitingRun
     (retained messages, QoS 2 messages released late). Linked queues go out one after the other.
     Others are merged by position, which is the order in which their messages were published.
     """
-    most = min(most, PACKET_IDS - len(state.inflight) - len(state.releasing))
+    free = min(PACKET_IDS, state.receive_maximum) - len(state.inflight) - len(state.releasing)
+    most = min(most, free)
     if most <= 0:
         return []
     heads = list(state.waiting.values())

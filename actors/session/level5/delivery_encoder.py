@@ -12,9 +12,9 @@ from protocol.mqtt5 import RETAIN_AS_PUBLISHED, SHARE, Wire, count_down, prepare
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.routing.router import Subscriber
+    from actors.routing import Subscriber
     from eventstore.log import Message
-    from projections.state import SessionState, SubscriptionState
+    from projections.state import RetainedMessage, SessionState, SubscriptionState
     from protocol.mqtt import ConnectProperties, PublishEncoder
     from protocol.mqtt5 import PublishEncoder5
 
@@ -69,6 +69,11 @@ class DeliveryEncoder:
         self._identifiers = FilterTrie[int]() if found else None
         for held in found:
             self._identifiers.insert(held.filter, held.filter, held.identifier)  # type: ignore[union-attr]
+
+    @property
+    def plain(self) -> bool:
+        """True while messages are sent with their own properties, whatever their size."""
+        return self._identifiers is None and not self.limit
 
     def identifiers(self, topic: bytes) -> tuple[int, ...]:
         """Return the identifiers of all subscriptions that match a topic [MQTT-3.3.4-3]."""
@@ -184,7 +189,7 @@ def _prepared(
     return prepare(topics, payloads, blocks if any(blocks) else (), wire)
 
 
-def left_of(message: Message, now_ms: int) -> bytes:
+def left_of(message: Message | RetainedMessage, now_ms: int) -> bytes:
     """Return the properties of a message, with the seconds that are left of its expiry."""
     if not message.expires:
         return message.block

@@ -1,4 +1,4 @@
-"""What ``foldmq top`` asks of the broker, and its connection."""
+"""The connection and queries of ``foldmq top``."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""What is asked of the broker, in portions that fit into an answer.
+"""Queries to the broker in portions that fit into a reply.
 
-A name may have 64 KiB, and a NATS server may take no more than 1 MiB in a message: then less is
-asked for, also the next time.
+A name may have 64 KiB, while a NATS server may allow only 1 MiB per message: then the next queries
+request less.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from cli.live import BrokerLink
 
 ACTORS_ASKED = 100
-"""Rows of the list of actors."""
+"""Maximum number of rows of the list of actors."""
 SESSION_ROWS = 200
-"""Items of each list of a session."""
+"""Maximum number of items of each list of a session."""
 _LESS = 4
 
 
 class Questions:
-    """Asks over a link, and remembers how much fits."""
+    """Sends queries over a link, and remembers how much fits into a reply."""
 
     def __init__(self, link: BrokerLink) -> None:
         self._link = link
         self._actors = ACTORS_ASKED
         self._rows = SESSION_ROWS
         self.topics_fit = True
-        """Whether an answer has room for the busiest topics."""
+        """Whether the busiest topics fit into a reply."""
 
     async def status(self, *, topics: bool) -> dict[str, Any]:
-        """Ask for counters and gauges; with ``topics`` for the busiest ones, if they fit."""
+        """Request the status; with ``topics`` also the busiest topics, if they fit."""
         if topics and self.topics_fit:
             try:
                 return await self._link.ask("status", topics=True)
@@ -40,7 +40,7 @@ class Questions:
         return await self._link.ask("status", topics=False)
 
     async def actors(self, by: str, match: str | None = None) -> list[dict[str, Any]]:
-        """Ask for the first actors in some order, those that match a pattern."""
+        """Request the first actors in an order, those that match a pattern."""
         wanted = {} if match is None else {"match": match}
         while True:
             try:
@@ -55,11 +55,11 @@ class Questions:
                 return rows
 
     async def actor(self, actor: str) -> dict[str, Any]:
-        """Ask for one actor; if it is a session, for all that it has."""
+        """Request one actor; if it is a session, in full."""
         return await self._much("actor", id=actor)
 
     async def session(self, client: str) -> dict[str, Any]:
-        """Ask for a session."""
+        """Request a session."""
         return await self._much("session", client=client)
 
     async def _much(self, endpoint: str, **request: Any) -> dict[str, Any]:
@@ -72,5 +72,5 @@ class Questions:
                 self._rows = max(1, self._rows // _LESS)
 
     async def receivers(self, topic: str) -> dict[str, Any]:
-        """Ask for the first page of receivers of a topic."""
+        """Request the first page of receivers of a topic."""
         return await self._link.ask("subscriptions", topic=topic)

@@ -1,4 +1,4 @@
-"""The broker that is watched: what is known of it from poll to poll."""
+"""The monitored broker: its state from poll to poll."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class WatchedBroker:
-    """Turns answers to ``status`` into frames, and knows since when there is no answer."""
+    """Converts replies to ``status`` into frames, and records since when there is no reply."""
 
     def __init__(self, link: BrokerLink, interval: float) -> None:
         self.link = link
@@ -23,17 +23,17 @@ class WatchedBroker:
         self.frame: Frame | None = None
         """The latest."""
         self.paused = False
-        """Whether the figures are to stand still."""
+        """Whether the display is paused."""
         self.away_since: float | None = None
-        """Unix time in seconds from which on the broker did not answer."""
+        """Unix time in seconds since when the broker has not answered."""
         self.why = ""
-        """What came instead of an answer."""
+        """The error instead of a reply."""
         self.wanted = asyncio.Event()
-        """Set when a view needs an answer before the next poll."""
+        """Set when a view needs a reply before the next poll."""
         self._history = History()
 
     def took(self, status: dict[str, Any]) -> Frame:
-        """Record an answer; return the frame to show."""
+        """Record a reply; return the frame to show."""
         before = None if self.frame is None else self.frame.status
         rates = None if before is None else between(before, status)
         self._history.add(status, rates)
@@ -42,9 +42,9 @@ class WatchedBroker:
         return self.frame
 
     def missed(self, now: float, why: str, *, poll: bool) -> None:
-        """Record that there was no answer; ``now`` is Unix time in seconds.
+        """Record that there was no reply; ``now`` is Unix time in seconds.
 
-        Only what a ``poll`` misses is a gap in the curves.
+        Only a failed ``poll`` leaves a gap in the curves.
         """
         if self.away_since is None:
             self.away_since = now

@@ -1,4 +1,4 @@
-"""The tables: which columns they have, which of them fit, and how a row looks."""
+"""The tables: columns, which of them fit, and rows as text."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ Row = dict[str, Any]
 
 _GAP = 2
 _NAME_SHOWN = 400
-"""Characters of a name that a table looks at; no terminal is wider."""
+"""Maximum number of characters of a name in a table; no terminal is wider."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopColumn:
-    """A column: its title, what it shows of a row, and how much it wants to be seen."""
+    """A column: its title, its value of a row, and its rank."""
 
     title: str
     width: int
-    """Cells; of a ``wide`` column, the fewest."""
+    """Width in cells; of a ``wide`` column, the minimum."""
     show: Callable[[Row], str]
     rank: int = 0
-    """Columns with high ranks go first when there is too little room."""
+    """Columns with high ranks are omitted first if space is short."""
     right: bool = True
     wide: bool = False
-    """Whether it gets what the others leave."""
+    """Whether it gets the remaining width."""
     role: Role = "plain"
     sort: str | None = None
-    """What the rows are sorted by when this column is marked."""
+    """Sort key of the rows when this column is selected."""
 
 
 def fitting(columns: Sequence[TopColumn], width: int) -> list[tuple[TopColumn, int]]:
-    """Return the columns that fit into ``width`` cells, in their order, and their widths."""
+    """Return the columns that fit into ``width`` cells, in order, with their widths."""
     chosen = sorted(columns, key=lambda column: column.rank)
     while len(chosen) > 1 and _needed(chosen) > width:
         chosen.pop()
@@ -57,7 +57,7 @@ def _needed(columns: Sequence[TopColumn]) -> int:
 
 
 def head(sized: Sequence[tuple[TopColumn, int]], sort: str | None, part: str = "") -> Line:
-    """Return the titles; the column that is sorted by is marked, and the filter is shown."""
+    """Return the titles, with the sort column marked and the filter."""
     line: Line = []
     for column, width in sized:
         here = sort is not None and column.sort == sort
@@ -107,14 +107,14 @@ ACTORS = (
     TopColumn("WORKED", 8, _busy, 6, sort="busy"),
     TopColumn("LAST", 5, _last_active, 5, sort="last_active"),
 )
-"""What is shown of a row of ``actors``; ``now_ms`` in it is the time of the answer."""
+"""Columns of a row of ``actors``; ``now_ms`` in it is the time of the reply."""
 
 TOPICS = (
     TopColumn("TOPIC", 16, lambda row: _name(row, "topic"), right=False, wide=True),
     TopColumn("MSG/S", 7, lambda row: figures.count(row["rate"]), sort="rate"),
     TopColumn("SHARE", 6, lambda row: figures.percent(row["share"]), 1),
 )
-"""What is shown of a topic and what came in on it."""
+"""Columns of a topic and its incoming messages."""
 
 ACTOR_SORTS = ("recent", "busy", "handled", "mailbox", "high_water", "last_active")
 TOPIC_SORTS = ("rate", "name")
@@ -130,14 +130,14 @@ def topic_rows(topics: Sequence[Sequence[Any]], messages_in: float | None) -> li
 
 
 def sorted_topics(rows: list[Row], by: str) -> list[Row]:
-    """Return rows in the order of :data:`TOPIC_SORTS`."""
+    """Return rows sorted by a key of :data:`TOPIC_SORTS`."""
     if by == "name":
         return sorted(rows, key=lambda row: str(row["topic"]))
     return sorted(rows, key=lambda row: (-row["rate"], str(row["topic"])))
 
 
 def holding(rows: list[Row], part: str) -> list[Row]:
-    """Return the rows of topics that a filter lets through; an empty one lets all."""
+    """Return the rows of topics that match a filter; an empty one matches all."""
     if not part:
         return rows
     wanted = as_glob(part)
@@ -145,5 +145,5 @@ def holding(rows: list[Row], part: str) -> list[Row]:
 
 
 def as_glob(part: str) -> str:
-    """Return what matches names that hold ``part``, which may be a pattern itself."""
+    """Return a pattern for names that contain ``part``, which may be a pattern itself."""
     return part if any(mark in part for mark in "*?[") else f"*{part}*"

@@ -1,4 +1,4 @@
-"""Curves over several lines, side by side, for terminals that have room for them."""
+"""Curves of several lines, side by side, for large terminals."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _CURVES = (
     _CurveText("in", "messages in/s", figures.count),
     _CurveText("out", "messages out/s", figures.count),
     _CurveText("gate", "gate p99", figures.span),
-    _CurveText("waiting", "messages waiting", figures.count),
+    _CurveText("waiting", "messages queued", figures.count),
 )
 
 
 def charts(history: History, width: int, height: int, interval: float) -> list[Line]:
-    """Return the curves that fit into ``width`` columns; each has its title in the first line.
+    """Return the curves that fit into ``width`` columns, each with its title in the first line.
 
-    ``interval`` is the time between two values, in seconds.
+    ``interval`` is the time between two values in seconds.
     """
     number = min(len(_CURVES), max(1, (width + _GAP) // (_NARROWEST + _GAP)))
     each = (width + _GAP) // number - _GAP

@@ -1,22 +1,22 @@
-"""Numbers as they stand on a small place: at most seven characters, and a unit where needed."""
+"""Numbers in at most seven characters, with a unit where needed."""
 
 from __future__ import annotations
 
 import math
 
 NOTHING = "-"
-"""Stands for what is not known."""
+"""Shown for unknown values."""
 _BYTES = ("KiB", "MiB", "GiB", "TiB")
 _LARGE = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def count(value: float | None) -> str:
-    """Return a number of things: ``7``, ``0.5``, ``1,234``, ``12.3k``."""
+    """Return a count: ``7``, ``0.5``, ``1,234``, ``12.3k``."""
     if value is None:
         return NOTHING
     if value >= 9999.5:
         for size, unit in _LARGE:
-            # What would be rounded up to four digits has the next unit.
+            # Values that would round up to four digits get the next unit.
             if value >= 0.9995 * size:
                 return f"{_three_digits(value / size)}{unit}"
     if value >= 9.95 or value == int(value):
@@ -25,9 +25,9 @@ def count(value: float | None) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """Return how long something took: ``0.42 ms``, ``12.0 ms``, ``1.50 s``.
+    """Return a duration: ``0.42 ms``, ``12.0 ms``, ``1.50 s``.
 
-    ``inf`` is more than was measured.
+    ``inf`` is longer than was measured.
     """
     if seconds is None:
         return NOTHING
@@ -52,7 +52,7 @@ def size(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Return a share of 1."""
+    """Return a fraction of 1 as a percentage."""
     if share is None:
         return NOTHING
     value = share * 100
@@ -62,7 +62,7 @@ def percent(share: float | None) -> str:
 
 
 def ago(milliseconds: int) -> str:
-    """Return how long ago something was, in its largest unit: ``5s``, ``3min``, ``2h``."""
+    """Return an age in its largest unit: ``5s``, ``3min``, ``2h``."""
     seconds = max(0, milliseconds) // 1000
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:

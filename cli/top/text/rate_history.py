@@ -1,4 +1,4 @@
-"""What the figures were before: one value for each poll, for the curves."""
+"""The history of the figures, one value per poll, for the curves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cli.top.text.rates import Percentiles, Rates
 
 KEPT = 600
-"""Polls that are remembered: 20 minutes at 2 seconds each."""
+"""Number of polls kept: 20 minutes at 2 seconds each."""
 
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _STEPS = len(_LEVELS) - 1
@@ -21,7 +21,7 @@ _GAP = "·"
 
 
 class History:
-    """Curves by name; a moment without a value is None."""
+    """Curves by name; a missing value is None."""
 
     NAMES = ("in", "out", "gate", "loop", "broker", "waiting")
 
@@ -31,7 +31,7 @@ class History:
         }
 
     def add(self, status: Mapping[str, Any], rates: Rates | None) -> None:
-        """Remember a poll; ``rates`` is what happened since the one before."""
+        """Add a poll; ``rates`` are those since the previous one."""
         values: dict[str, float | None] = {
             "waiting": waiting(status),
         }
@@ -46,7 +46,7 @@ class History:
         self._append(values)
 
     def skip(self) -> None:
-        """Remember that there was no answer."""
+        """Add a poll without a reply."""
         self._append({})
 
     def curve(self, name: str) -> list[float | None]:
@@ -59,21 +59,21 @@ class History:
 
 
 def waiting(status: Mapping[str, Any]) -> float:
-    """Return the messages that wait for clients."""
+    """Return the number of messages queued or in flight."""
     census = status.get("census") or {}
     return float(census.get("queued", 0) + census.get("inflight", 0))
 
 
 def spark(curve: list[float | None], width: int) -> str:
-    """Draw the last ``width`` values on one line, right-aligned; the highest fills it."""
+    """Draw the last ``width`` values on one line, right-aligned and scaled to the highest."""
     (line,) = area(curve, width, 1)
     return line
 
 
 def area(curve: list[float | None], width: int, height: int) -> list[str]:
-    """Draw the last ``width`` values as an area of ``height`` lines, the highest line first.
+    """Draw the last ``width`` values as an area of ``height`` lines, top line first.
 
-    What is above 0 is at least a thin line; what is not known is a dot.
+    Values above 0 are at least a thin line; unknown values are dots.
     """
     shown = curve[-width:] if width > 0 else []
     most = max((value for value in shown if value is not None), default=0.0)
@@ -92,14 +92,14 @@ def _level(value: float | None, most: float, steps: int) -> int:
 
 
 def _block(level: int, floor: int) -> str:
-    """Return what of a column of ``level`` steps is in the line that begins above ``floor``."""
+    """Return the part of a column of ``level`` steps in the line that begins above ``floor``."""
     if level == _UNKNOWN:
         return _LEVELS[0] if floor else _GAP
     return _LEVELS[min(max(level - floor, 0), _STEPS)]
 
 
 def _p99(found: Percentiles | None) -> float | None:
-    """Return what a curve can show; 0 when nothing happened."""
+    """Return the maximum of a curve; 0 without values."""
     if found is None:
         return 0.0
     return None if math.isinf(found.p99) else found.p99

@@ -1,7 +1,7 @@
-"""What a broker did between two answers to ``status``: rates and percentiles.
+"""Rates and percentiles between two replies to ``status``.
 
-Everything is computed from the broker's own counters and its own clock. Counters that begin
-anew, because the broker was started again, give no rates.
+Everything is computed from the broker's own counters and clock. After a restart of the broker the
+counters begin at 0 again; then there are no rates.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ _TOTALS = {
     "handled": ("kernel", "handled"),
     "cpu": ("process", "cpu_s"),
 }
-"""Where a status has the counter that a rate is of."""
+"""The path in a status to the counter of a rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """How long something took, in seconds; ``inf`` is more than the histogram can tell."""
+    """Percentiles in seconds; ``inf`` is beyond the histogram."""
 
     p50: float
     p90: float
     p99: float
     count: int
-    """How many values they are of."""
+    """Number of values."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What happened between two moments, per second."""
+    """Rates per second between two moments."""
 
     seconds: float
-    """Between the moments."""
+    """Seconds between the moments."""
     messages_in: tuple[float, ...]
     """By QoS: 0, 1, 2."""
     messages_out: tuple[float, ...]
@@ -63,21 +63,21 @@ class Rates:
     log_bytes: float
     turns: float
     handled: float
-    """Messages that actors handled."""
+    """Messages handled by actors."""
     cpu: float
     """Processor seconds: 1 is one core."""
     dropped: dict[str, float]
-    """Messages, by reason; only reasons that had some."""
+    """Messages by reason, only reasons above 0."""
     commit: Percentiles | None
-    """How long records took until they were on disk; None: there were none."""
+    """Time until records were on disk; None: there were no records."""
     lag: Percentiles | None
-    """How late the event loop was."""
+    """Delay of the event loop."""
 
 
 def between(before: Mapping[str, Any], after: Mapping[str, Any]) -> Rates | None:
-    """Return what happened between two answers to ``status``.
+    """Return the rates between two replies to ``status``.
 
-    None when that cannot be told: no time went by, or the broker was started again.
+    None if no time passed, or if the broker was restarted.
     """
     seconds = (after["time_ms"] - before["time_ms"]) / 1000
     if seconds <= 0 or _identity(before) != _identity(after):
@@ -112,7 +112,7 @@ def between(before: Mapping[str, Any], after: Mapping[str, Any]) -> Rates | None
 
 
 def difference(before: Sequence[int], after: Sequence[int]) -> list[int] | None:
-    """Return what was added to the counts of a histogram; None if they began anew."""
+    """Return the increase of the counts of a histogram; None if they were reset."""
     if len(before) != len(after):
         return None
     added = [new - old for old, new in zip(before, after, strict=True)]
@@ -120,10 +120,10 @@ def difference(before: Sequence[int], after: Sequence[int]) -> list[int] | None:
 
 
 def percentile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float:
-    """Return the value that ``share`` (0 to 1) of the values do not exceed, ``inf`` if unknown.
+    """Return the quantile ``share`` (0 to 1) of the values, ``inf`` if unknown.
 
     ``counts[i]`` is for values in ``(bounds[i - 1], bounds[i]]``, the last one for all above;
-    within two bounds values are taken to be spread evenly. There must be values.
+    within two bounds an even distribution is assumed. There must be values.
     """
     wanted = share * sum(counts)
     below = 0
@@ -151,7 +151,7 @@ def _identity(status: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _total(status: Mapping[str, Any], group: str, key: str) -> float:
-    # A broker that recovers has no log yet.
+    # A recovering broker has no log yet.
     return float((status.get(group) or {}).get(key, 0))
 
 
@@ -162,4 +162,4 @@ def _rise(before: float, after: float) -> float:
 
 
 class _Anew(Exception):  # noqa: N818 - no error
-    """A counter began anew."""
+    """A counter was reset."""

@@ -1,7 +1,7 @@
-"""Lines of text in roles: the view gives each role a style, plain text leaves it out.
+"""Lines of text with roles: the view gives each role a style, plain text ignores it.
 
-No markup exists, so nothing that a client chose can be taken for it. What clients chose comes in
-through :func:`cli.common.text.name`, which leaves nothing unprintable.
+There is no markup, so names chosen by clients cannot contain any. They pass through
+:func:`cli.common.text.name`, which escapes everything unprintable.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _MOST_INDENT = 8
 
 
 def plain(line: Line) -> str:
-    """Return a line without its roles."""
+    """Return a line as plain text."""
     return "".join(text for text, _ in line).rstrip()
 
 
 def width_of(line: Line) -> int:
-    """Return how many cells of a terminal a line takes."""
+    """Return the width of a line in terminal cells."""
     return sum(cell_len(text) for text, _ in line)
 
 
 def fit(text: str, width: int, *, right: bool = False) -> str:
-    """Make a text exactly ``width`` cells wide; what is cut off leaves a mark."""
-    # A name may have 64 KiB; no more of it is measured than can be shown.
+    """Pad or cut a text to ``width`` cells; a cut is marked."""
+    # A name may have 64 KiB: measure only the part that can be shown.
     text = text[: 2 * width + 2]
     size = cell_len(text)
     if size > width:
@@ -44,16 +44,16 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Break a text into lines of at most ``width`` cells; those after the first are indented.
+    """Wrap a text to lines of at most ``width`` cells, with all but the first indented.
 
-    A terminal of fewer than 20 columns gets lines that are cut.
+    Below 20 columns, lines are cut.
     """
     width = max(width, _NARROWEST)
     indent = " " * min(len(text) - len(text.lstrip()) + _INDENT, _MOST_INDENT)
     lines: list[str] = []
     while len(text) > width or cell_len(text) > width:
         head = chop_cells(text[:width], width)[0]
-        # Between words, if there is a gap not far from the end.
+        # Between words, if there is a space near the end.
         gap = head.rfind(" ", len(head) * 2 // 3)
         head = head[:gap] if gap > 0 else head
         lines.append(head)
@@ -62,9 +62,9 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def cells(*parts: tuple[int, Line]) -> Line:
-    """Put lines side by side, each padded or cut to its width in cells.
+    """Join lines side by side, each padded or cut to its width in cells.
 
-    A blank stays behind each but the last, so that they do not run into each other.
+    All but the last end with a space, to separate them.
     """
     line: Line = []
     for width, part in parts[:-1]:

@@ -1,4 +1,4 @@
-"""The figures above the tables: what goes in and out, how long it takes, what waits."""
+"""The figures above the tables: rates, latencies, queues."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from cli.top.text.rates import Percentiles, Rates
 
 WIDE = 170
-"""Columns from which on the figures stand in two blocks."""
+"""Minimum width for two blocks of figures."""
 _LABEL = 9
 _CELLS = (12, 12, 13, 13, 12)
 _MOST_CELL = 22
 _LEFT = 84
-"""Columns of the first block."""
+"""Width of the first block."""
 
 _SLOW_COMMIT = (0.1, 1.0)
 _SLOW_LOOP = (0.05, 0.25)
 _MUCH_PENDING = (1 << 20, 16 << 20)
 _LITTLE_DISK = (1 << 30, 64 << 20)
 _FULL = 0.9
-"""The part of a limit from which on it is marked."""
+"""Fraction of a limit at which the figure is marked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """All that one poll has brought, and what was before."""
+    """The result of one poll, with the history."""
 
     status: dict[str, Any]
     rates: Rates | None
@@ -40,7 +40,7 @@ class Frame:
 
 
 def header(frame: Frame, where: str, width: int, state: Line, right: str) -> Line:
-    """Return the first line: which broker it is, ``state``, and ``right`` at its right end."""
+    """Return the first line: the broker, ``state``, and ``right`` at the right end."""
     status = frame.status
     up = text.duration(status["time_ms"] - status["started_ms"])
     line: Line = [
@@ -60,12 +60,12 @@ def header(frame: Frame, where: str, width: int, state: Line, right: str) -> Lin
 
 
 def health(status: dict[str, Any]) -> Line:
-    """Return ``ready``, or that it is not."""
+    """Return whether the broker is ready, as text."""
     return [("ready", "good")] if status["ready"] else [("NOT READY", "bad")]
 
 
 def troubles(status: dict[str, Any]) -> list[str]:
-    """Return what is wrong, as the broker says it."""
+    """Return the problems reported by the broker."""
     found = [text.escaped(str(reason)) for reason in status["trouble"]]
     trouble = (status.get("log") or {}).get("trouble")
     if trouble and not any(trouble in reason for reason in status["trouble"]):
@@ -74,7 +74,7 @@ def troubles(status: dict[str, Any]) -> list[str]:
 
 
 def summary(frame: Frame, width: int) -> list[Line]:
-    """Return the figures as lines of ``width`` columns: nine, or five where they are long."""
+    """Return the figures as lines of ``width`` columns: nine, or five if wide enough."""
     if width < WIDE:
         return [*_curves(frame, width), *_states(frame, width)]
     left, right = _curves(frame, _LEFT), _states(frame, width - _LEFT - 2)
@@ -86,7 +86,7 @@ def summary(frame: Frame, width: int) -> list[Line]:
 
 
 def _curves(frame: Frame, width: int) -> list[Line]:
-    """Return the lines that end with a curve of their first figure."""
+    """Return lines that end with a curve of their first figure."""
     status, rates, history = frame.status, frame.rates, frame.history
     per_record = rates.events / rates.records if rates and rates.records else None
     lines: list[tuple[str, list[Line]]] = [
@@ -200,7 +200,7 @@ def _row(name: str, parts: list[Line], history: History, width: int) -> Line:
 
 
 def _grid(label: str, width: int, *parts: Line) -> Line:
-    """Put a label and up to four parts into columns of equal width."""
+    """Arrange a label and up to four parts in columns of equal width."""
     each = min(_MOST_CELL, (width - _LABEL) // 4)
     return cells((_LABEL, [(label, "label")]), *((each, part) for part in parts))
 

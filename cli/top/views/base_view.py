@@ -1,4 +1,4 @@
-"""What all views have in common: the line at the top, what is wrong, and the keys."""
+"""The base of all views: the top line, the problems, and the keys."""
 
 from __future__ import annotations
 
@@ -20,68 +20,68 @@ if TYPE_CHECKING:
     from cli.top.data import WatchedBroker
 
 _MOST_TROUBLES = 3
-"""Lines of what is wrong."""
+"""Maximum number of lines of problems."""
 _SENTENCE = 1000
 _STEP = 4
 
 
 class View(Screen[None]):
-    """A screen that shows a broker."""
+    """A full-screen view of a broker."""
 
     DEFAULT_CSS = """
     View { layout: vertical; }
     View #header, View #keys { height: 1; }
     """
     topics: ClassVar[bool] = False
-    """Whether the busiest topics are to be asked for."""
+    """Whether to request the busiest topics."""
     keys: tuple[tuple[str, str], ...] = ()
-    """The keys that the last line names, and what they do."""
+    """The keys shown on the last line, with their actions."""
 
     def __init__(self, monitor: WatchedBroker) -> None:
         super().__init__()
         self.monitor = monitor
         self.ready = False
-        """Whether there is something to show it in."""
+        """Whether the widgets exist."""
         self._header, self._banner = Lines(id="header"), Lines(id="banner")
         self._keys = Lines(id="keys")
 
     def compose(self) -> ComposeResult:
-        """Put the body between the lines that all views have."""
+        """Place the body between the common lines."""
         yield self._header
         yield self._banner
         yield from self.body()
         yield self._keys
 
     def body(self) -> ComposeResult:
-        """Return what is special to the view."""
+        """Yield the widgets of this view."""
         yield from ()
 
     async def load(self) -> None:
-        """Ask for what only this view shows; raises NoLiveBroker."""
+        """Request the data of this view; raises NoLiveBroker."""
 
     def show(self) -> None:
-        """Show what is known now."""
+        """Show the current data."""
         width = self.size.width
         self._header.lines = [_header(self.monitor, width)]
         self._banner.lines = _banner(self.monitor, width)
         self._keys.lines = [_keys(self.keys, width)]
 
     def on_resize(self) -> None:
-        """Show everything for the new width."""
+        """Redraw for the new width."""
         if self.ready:
             self.show()
 
     def on_mount(self) -> None:
-        """Be there to be filled."""
+        """Mark the widgets as existing."""
         self.ready = True
 
     def on_screen_resume(self) -> None:
-        """Ask for what this view shows, also when another one covered it."""
+        """Request the data of this view when it is shown again."""
         self.monitor.wanted.set()
 
 
 class Page(View):
-    """A view that was opened from another one; Escape goes back."""
+    """A view opened from another one; Escape returns."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,backspace", "back", show=False)]
 
@@ -91,7 +91,7 @@ class Page(View):
 
 
 def as_lines(said: Iterable[str], width: int) -> list[Line]:
-    """Break printable lines where they are too long; the first is the heading."""
+    """Wrap long printable lines; the first is the heading."""
     return [
         [(line, "plain" if number else "title")]
         for number, long in enumerate(said)
@@ -128,7 +128,7 @@ def _banner(monitor: WatchedBroker, width: int) -> list[Line]:
 
 
 def _alarm(said: str, why: str, width: int) -> list[Line]:
-    """Return what is wrong on a few lines; what to do stands at its end, and is not cut off."""
+    """Return the problem on a few lines, keeping its end, which says what to do."""
     lines = wrapped(said + why, width - 1)
     room = min(len(why), _MOST_TROUBLES * width)
     while len(lines) > _MOST_TROUBLES and room > _STEP:

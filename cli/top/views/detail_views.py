@@ -1,4 +1,4 @@
-"""The views behind the overview: an actor, a session, the receivers of a topic."""
+"""The detail views: an actor, a session, the receivers of a topic."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NAME_SHOWN = 400
 
 
 class TextPage(Page):
-    """Lines that are asked for again with every poll; the first one is the heading."""
+    """Lines updated with every poll; the first one is the heading."""
 
     AUTO_FOCUS = "#text"
 
@@ -47,18 +47,18 @@ class TextPage(Page):
         yield self._text
 
     def say(self, lines: Iterable[str]) -> None:
-        """Show these lines; they must be printable."""
+        """Show lines, which must be printable."""
         self._said = list(lines)
         self._text.lines = as_lines(self._said, self._text.room)
 
     def show(self) -> None:
-        """Show what is known now, for the width that there is now."""
+        """Show the current data in the current width."""
         super().show()
         self.say(self._said)
 
 
 class ActorPage(TextPage):
-    """All of an actor, as ``foldmq actors show`` has it."""
+    """An actor in full, as in ``foldmq actors show``."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("t", "trace", show=False),
@@ -82,7 +82,7 @@ class ActorPage(TextPage):
         self._before: tuple[float, dict[str, Any]] | None = None
 
     async def load(self) -> None:
-        """Ask for the actor."""
+        """Request the actor."""
         try:
             found = await self.monitor.questions.actor(self._actor)
         except Refused as refusal:
@@ -103,17 +103,17 @@ class ActorPage(TextPage):
             self.say(actor_lines(found, rates))
 
     def action_trace(self) -> None:
-        """Show what the actor gets and sends."""
+        """Open a live trace of the actor."""
         self.app.push_screen(TracePage(self.monitor, {"actor": self._actor}))
 
     def action_session(self) -> None:
-        """Show the session that the actor works for."""
+        """Open the session of the actor."""
         if self._client is not None and not self._actor.startswith("session:"):
             self.app.push_screen(SessionPage(self.monitor, self._client))
 
 
 class SessionPage(TextPage):
-    """All of a session, connected or not."""
+    """A session in full, connected or not."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("t", "trace", show=False)]
     keys = (
@@ -129,7 +129,7 @@ class SessionPage(TextPage):
         self._client = client
 
     async def load(self) -> None:
-        """Ask for the session."""
+        """Request the session."""
         try:
             found = await self.monitor.questions.session(self._client)
         except Refused as refusal:
@@ -138,21 +138,21 @@ class SessionPage(TextPage):
         self.say(session_lines(found, None, _now_ms()))
 
     def action_trace(self) -> None:
-        """Show what the client sends and gets."""
+        """Open a live trace of the client."""
         self.app.push_screen(TracePage(self.monitor, {"client": self._client}))
 
 
 RECEIVERS = (
-    TopColumn("GETS IT", 16, lambda row: _outcome(row), right=False),
+    TopColumn("OUTCOME", 16, lambda row: _outcome(row), right=False),
     TopColumn("QOS", 3, lambda row: str(row["qos"])),
     TopColumn("FILTER", 16, lambda row: _short(row["filter"]), right=False, wide=True),
     TopColumn("CLIENT", 16, lambda row: _short(row["client"]), right=False, wide=True),
 )
-"""What is shown of a subscription that matches a topic."""
+"""Columns of a subscription that matches a topic."""
 
 
 class TopicPage(Page):
-    """The receivers of what is published on a topic."""
+    """The receivers of a topic."""
 
     DEFAULT_CSS = """
     TopicPage #outcome { margin-bottom: 1; }
@@ -177,12 +177,12 @@ class TopicPage(Page):
         self._many = False
 
     def body(self) -> ComposeResult:
-        """Return a few sentences and the table."""
+        """Yield a summary and the table."""
         yield self._outcome
         yield self._table
 
     async def load(self) -> None:
-        """Ask for the subscriptions that match; only once when there are very many."""
+        """Request the matching subscriptions; only once if there are many."""
         if self._many:
             return
         try:
@@ -194,21 +194,21 @@ class TopicPage(Page):
         rows = answer["rows"]
         self._said = outcome_lines(self._topic, rows, answer["retained"])
         if self._many:
-            self._said.append(f"only the first {len(rows):,}: foldmq subscriptions has all")
-        self._table.hint = "it has no subscribers"
+            self._said.append(f"only the first {len(rows):,}; foldmq subscriptions lists all")
+        self._table.hint = "no subscribers"
         self._table.rows = rows
 
     def show(self) -> None:
-        """Show what is known now."""
+        """Show the current data."""
         super().show()
         self._outcome.lines = as_lines(self._said, self.size.width)
 
     def on_row_table_chosen(self, chosen: RowTable.Chosen) -> None:
-        """Open the session of a receiver."""
+        """Open the session of the receiver."""
         self.app.push_screen(SessionPage(self.monitor, chosen.row["client"]))
 
     def action_trace(self) -> None:
-        """Show where the messages on the topic go."""
+        """Open a live trace of the topic."""
         self.app.push_screen(TracePage(self.monitor, {"topic": self._topic}))
 
 

@@ -12,43 +12,43 @@ if TYPE_CHECKING:
 TEXT = """\
 Keys
 
-  arrows, j k     move, scroll; Page Up, Page Down, Home and End too
-  Tab             the other table
-  Enter           page of an actor or topic; from there, of the session
-  t               on a page: live trace of what it gets and sends
-  /               only names with these letters, or like a pattern: pump-*
+  arrows, j k     move, scroll; also Page Up, Page Down, Home and End
+  Tab             switch to the other table
+  Enter           open an actor or a topic; from there, its session
+  t               on a page: live trace of what it receives and sends
+  /               filter names by letters, or by a pattern: pump-*
   s               sort by the next column
-  p               pause, and go on
-  Esc             back; on the first view: no filter
+  p               pause or resume
+  Esc             back; on the first view: remove the filter
   q               quit
 
 Figures
 
-  in, out         messages a second, by QoS; bytes of the network
-  gate            how long records take until they are on disk: nothing that
-                  was published at QoS 1 or 2 is answered before; records a
-                  second, events in each
-  loop            how late the event loop comes to its timers; turns a second
-  broker          processor (100% is one core), memory, actors, messages that
-                  they handle, the most that any mailbox held
-  clients         connections, new ones, those that are not read at present,
-                  filters subscribed to
-  sessions        all, with a connection, passive (away, without an actor);
+  in, out         messages per second, by QoS; network traffic in bytes
+  gate            time until records are on disk: messages at QoS 1 and 2 are
+                  acknowledged after that; records per second, events per
+                  record
+  loop            delay of timers on the event loop; turns per second
+  broker          CPU usage (100% is one core), memory, actors, messages that
+                  they handle, the longest mailbox since the start
+  clients         connections, new connections, paused connections,
+                  subscribed filters
+  sessions        all, connected, passive (offline, without an actor);
                   retained messages
   waiting         sent and not acknowledged; queued; dropped
-  log             bytes not on disk yet, bytes to clients held until they
-                  are, size of the stream, free space
-  BUSY            share of a core that an actor took lately
-  BOX, HIGH       messages in its mailbox, and the most that ever were
+  log             bytes not on disk yet, bytes to clients held back until
+                  then, size of the stream, free disk space
+  BUSY            recent CPU usage of an actor, of one core
+  BOX, HIGH       messages in its mailbox, now and at most
 
-Curves are of the first figure of their line; a dot is a poll without an
-answer. What needs attention is yellow or red. The mouse is left to the
-terminal, to copy names with.
+Each curve shows the first figure of its line; a dot is a poll without a
+reply. Figures that need attention are yellow or red. The terminal keeps the
+mouse, so that you can select and copy names.
 """
 
 
 class Help(TextPage):
-    """What the keys do, and what the figures say."""
+    """Explains the keys and figures."""
 
     keys = (("Esc", "back"), ("↑↓", "scroll"), ("q", "quit"))
 

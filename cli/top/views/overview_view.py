@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from cli.top.data import WatchedBroker
 
 _BESIDE = 110
-"""Columns from which on the tables stand beside each other."""
+"""Minimum width for tables side by side."""
 _TALL = 36
-"""Lines from which on there is room for curves; they take a fifth of them."""
+"""Minimum height for curves, which take a fifth of it."""
 _SPARE = 9
-"""A list that takes long to make is asked for again after so many times as long, ..."""
+"""A slow list is requested again after this multiple of its duration, ..."""
 _LONGEST = 10.0
-"""... but after so many seconds."""
+"""... but at most after this many seconds."""
 
 
 class Overview(View):
-    """What the broker does at a glance."""
+    """The overview of a broker."""
 
     DEFAULT_CSS = """
     Overview #tables { layout: vertical; height: 1fr; }
@@ -87,14 +87,14 @@ class Overview(View):
         self._due = 0.0
 
     def body(self) -> ComposeResult:
-        """Yield figures, curves, tables, and the line for a filter."""
+        """Yield figures, curves, tables, and the filter line."""
         yield self._summary
         yield self._charts
         yield Container(*self._tables.values(), id="tables")
         yield self._line
 
     async def load(self) -> None:
-        """Ask for the busiest actors."""
+        """Request the busiest actors."""
         began = time.monotonic()
         if began < self._due:
             return
@@ -102,7 +102,7 @@ class Overview(View):
         by = self._sorts["actors"]
         rows = await self.monitor.questions.actors(by, as_glob(part) if part else None)
         ended = time.monotonic()
-        # Of a hundred thousand actors, the broker spends a tenth of a second on them.
+        # With 100,000 actors this takes the broker a tenth of a second.
         rest = min(_SPARE * (ended - began), _LONGEST)
         self._due = ended + rest - self.monitor.interval
         frame = self.monitor.frame
@@ -110,7 +110,7 @@ class Overview(View):
         self._tables["actors"].rows = [{**row, "now_ms": now_ms} for row in rows]
 
     def show(self) -> None:
-        """Show what is known now."""
+        """Show the current data."""
         super().show()
         frame = self.monitor.frame
         if frame is None:
@@ -127,13 +127,13 @@ class Overview(View):
         for name, table in self._tables.items():
             part = self._filters[name]
             table.sort, table.filter = self._sorts[name], part
-            table.hint = f"no {name} like that" if part else f"no {name} yet"
+            table.hint = f"no matching {name}" if part else f"no {name} yet"
         if not self.monitor.questions.topics_fit:
-            self._tables["topics"].hint = "their names are too long for an answer"
+            self._tables["topics"].hint = "their names are too long for a reply"
 
     def _show_topics(self) -> None:
         frame, table = self.monitor.frame, self._tables["topics"]
-        # While another view was in front, topics were not asked for.
+        # While another view was shown, topics were not requested.
         if frame is None or "topics" not in frame.status:
             return
         came = None if frame.rates is None else sum(frame.rates.messages_in)
@@ -142,22 +142,22 @@ class Overview(View):
 
     @property
     def _front(self) -> str:
-        """The table that keys go to."""
+        """The table with the focus."""
         return "topics" if self._tables["topics"].has_focus else "actors"
 
     def on_row_table_chosen(self, chosen: RowTable.Chosen) -> None:
-        """Open the page of an actor or a topic."""
+        """Open an actor or a topic."""
         if chosen.table is self._tables["actors"]:
             self.app.push_screen(ActorPage(self.monitor, str(chosen.row["id"])))
         else:
             self.app.push_screen(TopicPage(self.monitor, str(chosen.row["topic"])))
 
     def action_other(self) -> None:
-        """Return the keys to the other table."""
+        """Move the focus to the other table."""
         self.set_focus(self._tables["actors" if self._front == "topics" else "topics"])
 
     def action_sort(self) -> None:
-        """Sort the table in front by what comes next."""
+        """Sort the current table by its next column."""
         name = self._front
         orders = ACTOR_SORTS if name == "actors" else TOPIC_SORTS
         here = orders.index(self._sorts[name])
@@ -165,17 +165,17 @@ class Overview(View):
         self._anew(name)
 
     def action_filter(self) -> None:
-        """Ask which rows of the table in front are to be shown."""
+        """Ask for a filter of the current table."""
         self._asked = self._front
         line = self._line
         line.placeholder = f"{self._asked} with ...    Enter: show these   Escape: show all"
         line.value = self._filters[self._asked]
-        # Not by a class: what is typed next must find it shown and in front already.
+        # Not by a class: it must be visible and focused before the next key.
         line.display = True
         self.set_focus(line)
 
     def on_input_submitted(self, submitted: Input.Submitted) -> None:
-        """Show what the filter lets through."""
+        """Show the rows that match the filter."""
         self._filter(self._asked, submitted.value.strip())
 
     def action_clear(self) -> None:
@@ -191,7 +191,7 @@ class Overview(View):
             self._anew(name)
 
     def _anew(self, name: str) -> None:
-        """Show a table from its beginning, after something else is asked for."""
+        """Show a table from its first row after a change of order or filter."""
         self._tables[name].forget()
         self._due = 0.0
         self.show()

@@ -1,4 +1,4 @@
-"""The view of a live trace: what an actor, a client or messages are about, as it happens."""
+"""The view of a live trace of an actor, a client or a topic."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from cli.top.data import WatchedBroker
 
 KEPT = 2000
-"""Lines that are remembered."""
+"""Maximum number of lines kept."""
 _RATE = 100
-"""Lines a second that are asked for: more cannot be read."""
+"""Requested lines per second; more cannot be read."""
 _DRAW_SECONDS = 0.25
 _ROLES: dict[str, Role] = {
     "event": "good",
@@ -37,7 +37,7 @@ _ROLES: dict[str, Role] = {
 
 
 class _Said(NamedTuple):
-    """A line of the trace, and how it is broken for the terminal."""
+    """A line of the trace, wrapped for the terminal."""
 
     text: str
     role: Role
@@ -45,7 +45,7 @@ class _Said(NamedTuple):
 
 
 class TracePage(Page):
-    """Shows the end of a trace, until one scrolls back; at the end it goes on."""
+    """Follows the end of a trace, except while scrolled back."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("c", "clear", show=False)]
     AUTO_FOCUS = "#trace"
@@ -66,12 +66,12 @@ class TracePage(Page):
         self._words = TraceWords(who=kind == "topic")
         self._got: deque[_Said] = deque(maxlen=KEPT)
         self._skipped = 0
-        """How many lines the last line stands for."""
+        """Number of lines that the last line stands for."""
         self._new = False
         self._about, self._trace = Lines(id="about"), Scroller(id="trace")
 
     def body(self) -> ComposeResult:
-        """Return a heading and the lines."""
+        """Yield a heading and the lines."""
         yield self._about
         yield self._trace
 
@@ -79,23 +79,23 @@ class TracePage(Page):
         """Begin."""
         super().on_mount()
         self.run_worker(self._follow(), name="trace")
-        # Many portions a second are drawn together: the broker may share our processor.
+        # Portions are drawn together, because the broker may share this processor.
         self.set_interval(_DRAW_SECONDS, self._draw)
 
     def on_resize(self) -> None:
         """Show everything for the new width."""
         super().on_resize()
-        # When the lines have their new room.
+        # After the lines have their new size.
         self.call_after_refresh(self._break_anew)
 
     def action_clear(self) -> None:
-        """Forget what came so far."""
+        """Clear the lines."""
         self._got.clear()
         self._skipped = 0
         self._new = True
 
     async def _follow(self) -> None:
-        """Receive lines; begin again when the broker was away."""
+        """Receive lines; restart the trace when the broker is back."""
         ended = False
         while not ended:
             try:
@@ -105,7 +105,7 @@ class TracePage(Page):
                 self._tell(str(refusal), "bad")
                 ended = True
             except FoldmqError as error:
-                self._tell(f"... {error}; waiting for it", "warn")
+                self._tell(f"... {error}; retrying", "warn")
                 await asyncio.sleep(self.monitor.interval)
 
     async def _take_all(self) -> None:
@@ -118,7 +118,7 @@ class TracePage(Page):
 
     def _take(self, portion: Portion) -> None:
         if portion.lost:
-            self._tell("... some lines were lost on their way", "warn")
+            self._tell("... some lines were lost in transit", "warn")
         for line in portion.lines:
             self._tell(self._words.text(line), _ROLES.get(str(line.get("kind")), "plain"))
         if portion.skipped:
@@ -127,12 +127,12 @@ class TracePage(Page):
             self._tell(f"the trace has ended: {text.escaped(portion.ended, 400)}", "warn")
 
     def _skip(self, count: int) -> None:
-        """Show that lines are missing, once for all that are missing there."""
+        """Show that lines are missing, once per gap."""
         if self._skipped:
             self._got.pop()
         total = self._skipped + count
         shown = text.counted(total, "line")
-        self._tell(f"... skipped {shown}: there was more than can be shown", "warn")
+        self._tell(f"... skipped {shown} above the rate limit", "warn")
         self._skipped = total
 
     def _tell(self, said: str, role: Role) -> None:
@@ -141,7 +141,7 @@ class TracePage(Page):
         self._new = True
 
     def _draw(self) -> None:
-        """Show what is new, unless the operator has scrolled up."""
+        """Show new lines, unless the operator has scrolled back."""
         page = self._trace
         at_end = page.scroll_offset.y >= page.max_scroll_y
         state = "paused" if self.monitor.paused else "following" if at_end else "scrolled back"
@@ -155,7 +155,7 @@ class TracePage(Page):
         page.scroll_end(animate=False)
 
     def _break_anew(self) -> None:
-        """Break all lines for the width that there is now."""
+        """Wrap all lines for the current width."""
         width = self._trace.room
         said = [_Said(one.text, one.role, _broken(one.text, one.role, width)) for one in self._got]
         self._got = deque(said, KEPT)

@@ -1,7 +1,7 @@
-"""What the view is made of: lines of text, and tables with a cursor.
+"""The widgets of the views: lines of text, and tables with a cursor.
 
-Both draw only the lines that are seen, straight from :mod:`cli.top.text.styled_text`: cheap, and
-nothing in them is ever read as markup.
+Both draw only visible lines, directly from :mod:`cli.top.text.styled_text`: this is cheap, and
+nothing in them is interpreted as markup.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CURSOR = Style(reverse=True)
 
 
 def strip(line: Line, width: int, over: Style | None = None) -> Strip:
-    """Return a line as the terminal gets it, ``width`` cells wide; ``over`` replaces all styles."""
+    """Return a line for the terminal, ``width`` cells wide; ``over`` replaces all styles."""
     segments = [Segment(text, over or STYLES[role]) for text, role in line if text]
     return Strip(segments).adjust_cell_length(width, over or Style.null())
 
@@ -55,7 +55,7 @@ class Lines(ScrollView, can_focus=False):
     """
 
     grows: ClassVar[bool] = True
-    """Whether it takes as many lines as there are."""
+    """Whether its height is its number of lines."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - textual's name
         super().__init__(id=id)
@@ -63,7 +63,7 @@ class Lines(ScrollView, can_focus=False):
 
     @property
     def lines(self) -> list[Line]:
-        """What is shown."""
+        """The lines or rows shown."""
         return self._lines
 
     @lines.setter
@@ -102,14 +102,14 @@ class Scroller(Lines, can_focus=True):
 
     @property
     def room(self) -> int:
-        """Cells of a line."""
+        """Width of a line in cells."""
         return self.scrollable_content_region.width
 
 
 class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
-    """A table of which one row is marked; columns come and go with the width.
+    """A table with a cursor row; the columns depend on the width.
 
-    The mark stays with its row while rows change places, once it has been moved from the first.
+    Once moved from the first row, the cursor stays with its row when rows change places.
     """
 
     DEFAULT_CSS = """
@@ -147,15 +147,15 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         self._sized: list[tuple[TopColumn, int]] = []
         self.cursor = 0
         self.sort: str | None = None
-        """What the rows are sorted by."""
+        """Sort key of the rows."""
         self.filter = ""
-        """What the rows have in common; shown beside the first title."""
+        """Filter of the rows, shown beside the first title."""
         self.hint = ""
-        """What is said when there are no rows."""
+        """Text shown without rows."""
 
     @property
     def rows(self) -> list[Row]:
-        """What is shown."""
+        """The lines or rows shown."""
         return self._rows
 
     @rows.setter
@@ -175,11 +175,11 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         return self._rows[self.cursor] if self._rows else None
 
     def forget(self) -> None:
-        """Put the mark on the first row, as at the beginning."""
+        """Move the cursor to the first row."""
         self.cursor, self._kept = 0, None
 
     def action_move(self, by: int) -> None:
-        """Move the mark by so many rows."""
+        """Move the cursor by a number of rows."""
         if not self._rows:
             return
         self.cursor = max(0, min(self.cursor + by, len(self._rows) - 1))
@@ -188,32 +188,32 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         self.refresh()
 
     def action_move_page(self, by: int) -> None:
-        """Move the mark by so many screens."""
+        """Move the cursor by a number of screens."""
         self.action_move(by * max(1, self.size.height - 2))
 
     def action_choose(self) -> None:
-        """Post that the marked row was chosen."""
+        """Post that the cursor row was selected."""
         row = self.marked
         if row is not None:
             self.post_message(self.Chosen(self, row))
 
     def on_resize(self, event: events.Resize) -> None:
-        """Choose the columns that fit."""
+        """Select the columns that fit."""
         self._sized = fitting(self._columns, self.scrollable_content_region.width)
         self.virtual_size = Size(event.size.width, len(self._rows) + 1)
         self._show_cursor()
         self.refresh()
 
     def on_focus(self) -> None:
-        """Show the mark."""
+        """Show the cursor."""
         self.refresh()
 
     def on_blur(self) -> None:
-        """Hide the mark."""
+        """Hide the cursor."""
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """Draw the titles, or the row that is seen there."""
+        """Draw the titles, or the row at this line."""
         width = self.scrollable_content_region.width
         if y == 0:
             return strip(head(self._sized, self.sort, self.filter), width)
@@ -226,7 +226,7 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         return strip(line, width, _CURSOR if here else None)
 
     def _show_cursor(self) -> None:
-        """Scroll so that the mark is seen; the titles take the first line."""
+        """Scroll to the cursor; the titles take the first line."""
         seen = self.size.height - 1
         if seen <= 0:
             return

@@ -1,4 +1,4 @@
-"""The tokens and roles of the web page, and the audit trail of their use."""
+"""Tokens, roles and the audit trail of the web page."""
 
 from typing import TYPE_CHECKING
 

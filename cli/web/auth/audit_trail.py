@@ -1,12 +1,12 @@
-"""The audit trail of the web page: logins and refusals as events in the log of the broker.
+"""The audit trail of the web page: logins and refusals as events in the broker's log.
 
-None of it can grow the log without bound. What is alike (outcome, reason, token, network
-of the address) is one *series*: its first is recorded at once, those that follow within ten minutes
-are counted and recorded as one event when these are over. Of so many series at once each has events
-of its own; all others are one series without an address.
+It cannot grow the log without limit. Equal accesses (same outcome, reason, token and network of the
+address) form one *series*: the first is recorded immediately; those of the next ten minutes are
+counted and recorded as one event. The number of concurrent series is limited; all others form one
+series without an address.
 
-The page goes on when the broker cannot record: what waits is kept, up to a bound, and recorded when
-it can. A line in the log of the process says the same in any case.
+If the broker cannot record, events are buffered up to a limit and recorded later. The log of the
+process contains a line for each in any case.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from actors.authn.login_backoff import network
+from actors.authn import network
 from cli.operator import by
 from protocol.errors import FoldmqError
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from cli.web.auth.tokens import Grant
 
 WINDOW: Final = 600.0
-"""Seconds for which what is alike is one event."""
+"""Duration of a series in seconds."""
 MOST_SERIES: Final = 100
-"""Series with an address, of logins and of refusals each."""
+"""Maximum number of series with an address, for logins and for refusals."""
 MOST_WAITING: Final = 1_000
-"""Events that wait for a broker that cannot record them; the oldest are dropped."""
+"""Maximum number of buffered events; the oldest are dropped."""
 LOGIN_PATIENCE: Final = 2.0
-"""Seconds for which a login waits to be recorded."""
+"""Seconds that a login waits to be recorded."""
 _AGAIN: Final = (1.0, 30.0)
 _LONGEST_ADDRESS: Final = 100
 _END_SECONDS: Final = 1.0
@@ -52,7 +52,7 @@ log = structlog.get_logger("foldmq")
 
 @dataclass(slots=True)
 class Entry:
-    """What becomes an event; its fields are those of ``WebAccessed``."""
+    """An access; its fields are those of ``WebAccessed``."""
 
     outcome: str
     address: str
@@ -64,7 +64,7 @@ class Entry:
     recorded: asyncio.Event = field(default_factory=asyncio.Event)
 
     def values(self) -> dict[str, str | int]:
-        """Return the fields of the event."""
+        """Return the fields of the event as JSON."""
         return {
             "outcome": self.outcome,
             "address": self.address,
@@ -78,22 +78,22 @@ class Entry:
 
 @dataclass(slots=True)
 class _Series:
-    """What is alike, since its first one was recorded."""
+    """A series of equal accesses."""
 
     until: float
     more: Entry | None = None
-    """Those that came behind the first one."""
+    """Number of accesses after the first."""
 
 
 class Gathering:
-    """Makes few entries of many; ``clock`` gives seconds that never go back."""
+    """Groups accesses into series; ``clock`` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._series: dict[bool, dict[tuple[str, ...], _Series]] = {True: {}, False: {}}
 
     def add(self, entry: Entry) -> Entry | None:
-        """Count one access; return what to record now, or None if it is recorded later."""
+        """Count an access; return it if it is to be recorded now, or None."""
         table = self._series[entry.outcome == "login"]
         where = network(entry.address) or entry.address
         key = (entry.outcome, entry.reason, entry.name, entry.role, where)
@@ -111,7 +111,7 @@ class Gathering:
         return None
 
     def due(self, *, all_of_it: bool = False) -> list[Entry]:
-        """Return what was counted in series that are over, or in all; these begin anew."""
+        """Return and reset the counts of the series that are over, or of all."""
         now = self._clock()
         found = []
         for table in self._series.values():
@@ -120,13 +120,13 @@ class Gathering:
         return found
 
     def next_end(self) -> float | None:
-        """Return in how many seconds the next series is over; None: there is none."""
+        """Return the seconds until the next series is over; None: there is none."""
         ends = [one.until for table in self._series.values() for one in table.values()]
         return max(0.0, min(ends) - self._clock()) if ends else None
 
 
 class Trail:
-    """Records what happens at the door of the page; ``record`` asks the broker to do so."""
+    """Records accesses; ``record`` sends them to the broker."""
 
     def __init__(
         self,
@@ -142,22 +142,22 @@ class Trail:
         self._wake = asyncio.Event()
 
     async def login(self, address: str, grant: Grant) -> None:
-        """Record a login; returns when that is on disk, or could not be done in time."""
+        """Record a login; return once it is on disk, or after a timeout."""
         entry = self._note("login", address, grant, "")
         if entry is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(entry.recorded.wait(), LOGIN_PATIENCE)
 
     def refused(self, address: str, grant: Grant | None, reason: str) -> None:
-        """Record that a login was refused."""
+        """Record a refused login."""
         self._note("refused", address, grant, reason)
 
     def denied(self, address: str, grant: Grant) -> None:
-        """Record that a change was refused because of the role."""
+        """Record a change refused because of the role."""
         self._note("denied", address, grant, "role")
 
     async def close(self) -> None:
-        """Record what was counted, if the broker is there still."""
+        """Record the remaining counts, if the broker still runs."""
         for entry in self._gathering.due(all_of_it=True):
             self._put(entry)
         if self._waiting:
@@ -195,7 +195,7 @@ class Trail:
         self._work()
 
     def _work(self) -> None:
-        """Start the task that records what waits, now or when series end."""
+        """Start the task that records buffered events, now or when series end."""
         self._wake.set()
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._keep(), name="audit trail")
@@ -217,7 +217,7 @@ class Trail:
                 await asyncio.wait_for(self._wake.wait(), wait)
 
     async def _send_all(self, pause: float) -> float:
-        """Send what waits to the broker; return the pause before another try, 0: none."""
+        """Send buffered events to the broker; return the seconds before the next attempt, or 0."""
         while self._waiting:
             entry = self._waiting[0]
             try:

@@ -1,8 +1,8 @@
-"""The web page's own token, which opens everything: it stands in the data directory.
+"""The web page's own token in the data directory, which allows everything.
 
-Only the broker's user can read its file. A browser shows a token once, in the address or the login
-form, and has a cookie from then on. The cookie is derived from the token: a new token ends every
-login. Other tokens are in ``cli.web.auth.tokens``.
+Only the broker's user can read its file. A browser presents a token once, in the URL or the login
+form, and then has a cookie. The cookie is derived from the token: a new token ends every login.
+Other tokens are in ``cli.web.auth.tokens``.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from pathlib import Path
 from protocol.errors import FoldmqError
 
 TOKEN_FILE = "web.token"  # noqa: S105 - the name of a file
-"""In the data directory."""
+"""File in the data directory."""
 
 _LEAST = 16
 _TOKEN = re.compile(rf"[A-Za-z0-9_.~-]{{{_LEAST},200}}")
@@ -25,31 +25,31 @@ _PRIVATE = 0o077
 
 
 class TokenError(FoldmqError):
-    """The file with the token cannot be used."""
+    """The token file cannot be used."""
 
     exit_code = 73
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """The secret, and the file it is in."""
+    """The secret and its file."""
 
     secret: str = field(repr=False)
     file: Path
 
     @property
     def cookie(self) -> str:
-        """What a browser that has shown the token carries from then on."""
+        """The cookie of a browser that presented the token."""
         return cookie_of(self.secret)
 
     @property
     def query(self) -> str:
-        """What the page's address ends with to be let in."""
+        """The suffix of the page's URL with the token."""
         return f"?token={self.secret}"
 
 
 def cookie_of(secret: str) -> str:
-    """Return the cookie that a token stands for; it does not tell the token."""
+    """Return the cookie of a token; the token cannot be derived from it."""
     key = secret.encode("utf-8", "replace")
     return hmac.new(key, b"foldmq web", hashlib.sha256).hexdigest()
 
@@ -60,7 +60,7 @@ def new_secret() -> str:
 
 
 def find_token(file: Path) -> Token:
-    """Read the token, or make one when there is none; raises TokenError."""
+    """Read the token, or create one if there is none; raises TokenError."""
     try:
         if not file.exists():
             _make(file)
@@ -70,7 +70,7 @@ def find_token(file: Path) -> Token:
 
 
 def _make(file: Path) -> None:
-    """Write a new token, whole or not at all; one that came to be meanwhile stays."""
+    """Write a new token atomically; a token created meanwhile is kept."""
     draft = file.with_name(f"{file.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -89,8 +89,8 @@ def _read(file: Path) -> str:
     secret = file.read_bytes().decode("ascii", "replace").strip()
     if not _TOKEN.fullmatch(secret):
         raise TokenError(
-            f"{file}: holds no token of at least {_LEAST} letters, digits, - _ . ~: remove it, "
-            "a new one is made"
+            f"{file}: must contain a token of at least {_LEAST} letters, digits, - _ . ~; remove "
+            "the file to create a new one"
         )
     if file.stat().st_mode & _PRIVATE:
         file.chmod(0o600)

@@ -1,4 +1,4 @@
-"""The commands ``foldmq web-token``: tokens for the web page, their roles and ends."""
+"""The command ``foldmq web-token``: tokens of the web page."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from cli.web.auth.tokens import (
 from eventstore.errors import UsageError
 
 _app = typer.Typer(
-    help="Tokens for the web page, besides the broker's own in web.token.",
+    help="Manage the tokens of the web page.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -38,7 +38,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the token.")]
 File = Annotated[
     Path | None,
     typer.Option(
-        "--tokens", metavar="FILE", help="File of tokens. [default: web.tokens in --data-dir]"
+        "--tokens", metavar="FILE", help="Token file. [default: web.tokens in --data-dir]"
     ),
 ]
 DataDir = Annotated[
@@ -49,7 +49,7 @@ DataDir = Annotated[
 ]
 Config = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="TOML file with the settings of the broker."),
+    typer.Option("--config", metavar="FILE", help="TOML file with the broker's settings."),
 ]
 
 
@@ -65,19 +65,21 @@ def _add(
         Role,
         typer.Option(
             "--role",
-            help="view: no payloads; view-all: payloads as well; operate: changes as well.",
+            help="Role: view (without payloads), view-all (with payloads), or operate (may make "
+            "changes).",
         ),
     ],
     expires: Annotated[
-        str, typer.Option("--expires", metavar="TIME|never", help="How long it lasts: 30d, 12h.")
+        str, typer.Option("--expires", metavar="TIME|never", help="Lifetime: 30d, 12h.")
     ] = "30d",
     tokens: File = None,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Make a token and print it: it is shown this one time.
+    """Create a token and print it; it cannot be shown again.
 
-    The page knows it at once. Its name and role stand in the log with each login.
+    A running web page accepts it immediately. Each login is recorded in the log with the token's
+    name and role.
     """
     problem = name_problem(name)
     if problem is not None:
@@ -90,13 +92,15 @@ def _add(
         content = _content(path)
         known = parse(path, content)
         if name in known:
-            raise UsageError(f"{path} has a token {name} already: remove it first")
+            raise UsageError(f"{path} already has a token {name}: remove it first")
         if len(known) >= MOST_TOKENS:
-            raise UsageError(f"{path} has {MOST_TOKENS} tokens, no more are possible")
+            raise UsageError(f"{path} has {MOST_TOKENS} tokens, which is the maximum")
         line_files.write(path, [*line_files.lines_of(content), grant.line], as_directory=True)
     typer.echo(secret)
     until = "does not expire" if end is None else f"expires at {ends(end)}"
-    sys.stderr.write(f"token {name} added to {path}: role {role}, {until}; it is shown only now\n")
+    sys.stderr.write(
+        f"token {name} added to {path}: role {role}, {until}; it cannot be shown again\n"
+    )
 
 
 @_app.command("ls")
@@ -104,9 +108,11 @@ def _ls(
     tokens: File = None,
     data_dir: DataDir = None,
     config: Config = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per token.")
+    ] = False,
 ) -> None:
-    """List the tokens: name, role, end. What they are nobody knows any more."""
+    """List the tokens: name, role, expiry. The tokens themselves are not stored."""
     now = time.time()
     for grant in read(_file(tokens, data_dir, config)).values():
         end = ends(grant.expires)
@@ -124,7 +130,7 @@ def _ls(
 
 @_app.command("rm")
 def _rm(name: Name, tokens: File = None, data_dir: DataDir = None, config: Config = None) -> None:
-    """Remove a token; its logins end at once."""
+    """Remove a token and end its logins."""
     path = _file(tokens, data_dir, config)
     with line_files.locked(path):
         content = _content(path)
@@ -137,7 +143,7 @@ def _rm(name: Name, tokens: File = None, data_dir: DataDir = None, config: Confi
 
 
 def _end(expires: str) -> int | None:
-    """Return when a token ends that is made now; raises UsageError."""
+    """Return the expiry of a token created now; raises UsageError."""
     if expires == _NEVER:
         return None
     try:
@@ -152,16 +158,16 @@ def _end(expires: str) -> int | None:
 
 
 def _file(tokens: Path | None, data_dir: str | None, config: Path | None) -> Path:
-    """Return which file is meant; raises UsageError and ConfigError."""
+    """Return the token file; raises UsageError and ConfigError."""
     if tokens is not None:
         return tokens
     flags: dict[str, object] = {} if data_dir is None else {"data_dir": data_dir}
     found = load(flags, os.environ, config).data_dir
     if not found.is_dir():
-        raise UsageError(f"there is no data directory {found}: give --data-dir, or --tokens FILE")
+        raise UsageError(f"data directory {found} does not exist: give --data-dir or --tokens FILE")
     return found / TOKENS_FILE
 
 
 def _content(path: Path) -> str:
-    read(path)  # says what is wrong with it
+    read(path)  # raises BadTokens
     return path.read_text("utf-8") if path.exists() else ""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cli.web.auth.own_token import Token
 
 TOKENS_FILE = "web.tokens"
-"""In the data directory."""
+"""File in the data directory."""
 MOST_TOKENS = 1000
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
@@ -48,14 +48,14 @@ log = structlog.get_logger("foldmq")
 
 
 class Role(enum.StrEnum):
-    """What a token allows; each role allows what those before it do."""
+    """What a token allows; each role includes the previous ones."""
 
     VIEW = "view"
-    """Everything but payloads."""
+    """View everything but payloads."""
     VIEW_ALL = "view-all"
-    """Payloads as well."""
+    """View payloads as well."""
     OPERATE = "operate"
-    """Changes as well."""
+    """Make changes as well."""
 
     @property
     def sees_payloads(self) -> bool:
@@ -69,20 +69,20 @@ class Role(enum.StrEnum):
 
 
 class BadTokens(FoldmqError):  # noqa: N818 - named for the condition, as its siblings
-    """The file of tokens cannot be used; the text says what to mend."""
+    """The token file is invalid; the text says what to correct."""
 
     exit_code = 78
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A token, as far as it is known: what it allows, not what it is."""
+    """The permissions of a token, without its secret."""
 
     name: str
     role: Role
     mark: str
     expires: int | None = None
-    """When it ends, Unix time in seconds; None: never."""
+    """Expiry as Unix time in seconds; None: never."""
 
     def holds(self, now: float) -> bool:
         """Return whether it has not expired."""
@@ -95,44 +95,46 @@ class Grant:
 
 
 def ends(expires: int | None) -> str:
-    """Return the end of a token as it stands in the file."""
+    """Return the expiry of a token as in the file."""
     if expires is None:
         return _NEVER
     return datetime.fromtimestamp(expires, UTC).strftime(_TIME)
 
 
 def mark_of(cookie: str) -> str:
-    """Return by what a cookie is known."""
+    """Return the mark of a cookie."""
     return hashlib.sha256(cookie.encode("utf-8", "replace")).hexdigest()
 
 
 def name_problem(name: str) -> str | None:
-    """Return what is wrong with the name of a token, None if nothing is."""
+    """Return what is wrong with the name of a token, or None."""
     if name == TOKEN_FILE:
-        return "it stands for the page's own token"
+        return "reserved for the token in web.token"
     if not _NAME.fullmatch(name):
-        return "a name has at most 64 letters, digits, - _ . @, and begins with a letter or digit"
+        return "must have at most 64 letters, digits, - _ . @, and begin with a letter or digit"
     return None
 
 
 def parse(path: Path, content: str) -> dict[str, Grant]:
-    """Return the tokens of a file by their names; raises BadTokens for the first bad line."""
+    """Return the tokens of a file by name; raises BadTokens for the first invalid line."""
     found: dict[str, Grant] = {}
     for number, line in enumerate(content.split("\n"), 1):
         if not line.strip() or line.startswith("#"):
             continue
         grant = _grant(f"{path}, line {number}", line.split())
         if grant.name in found:
-            raise BadTokens(f"{path}, line {number}: {escaped(grant.name)} is there twice")
+            raise BadTokens(f"{path}, line {number}: {escaped(grant.name)} is a duplicate")
         found[grant.name] = grant
     if len(found) > MOST_TOKENS:
-        raise BadTokens(f"{path}: has {len(found)} tokens, at most {MOST_TOKENS} are possible")
+        raise BadTokens(f"{path}: has {len(found)} tokens, more than the maximum of {MOST_TOKENS}")
     return found
 
 
 def _grant(where: str, fields: list[str]) -> Grant:
     if len(fields) != 4:
-        raise BadTokens(f"{where}: must be NAME ROLE END MARK, as 'foldmq web-token add' writes it")
+        raise BadTokens(
+            f"{where}: must be NAME ROLE EXPIRY MARK, as written by 'foldmq web-token add'"
+        )
     name, role, end, mark = fields
     problem = name_problem(name)
     if problem is not None:
@@ -140,7 +142,7 @@ def _grant(where: str, fields: list[str]) -> Grant:
     if role not in list(Role):
         raise BadTokens(f"{where}: role {escaped(role, 40)}: must be one of {', '.join(Role)}")
     if not _MARK.fullmatch(mark):
-        raise BadTokens(f"{where}: the mark must have 64 digits, 0-9 a-f")
+        raise BadTokens(f"{where}: the mark must have 64 hexadecimal digits")
     return Grant(name, Role(role), mark, _end(where, end))
 
 
@@ -151,8 +153,8 @@ def _end(where: str, text: str) -> int | None:
         return int(datetime.strptime(text, _TIME).replace(tzinfo=UTC).timestamp())
     except ValueError:
         raise BadTokens(
-            f"{where}: end {escaped(text, 40)}: must be a time such as 2026-12-31T23:59:59Z, or "
-            f"{_NEVER}"
+            f"{where}: expiry {escaped(text, 40)}: must be a time such as 2026-12-31T23:59:59Z, "
+            f"or {_NEVER}"
         ) from None
 
 
@@ -171,10 +173,10 @@ def read(path: Path) -> dict[str, Grant]:
 
 
 class Tokens:
-    """Knows the page's own token and those of a file, which is read again when it has changed.
+    """The page's own token, and those of a file that is reread when it changes.
 
-    While the file is bad only the page's own token counts: one that was removed from it must not
-    let anybody in because of a slip in another line.
+    While the file is invalid, only the page's own token is accepted: a removed token must not
+    become valid through an error in another line.
     """
 
     def __init__(self, own: Token, file: Path | None, now: Callable[[], float] = time.time) -> None:
@@ -186,11 +188,11 @@ class Tokens:
         self._seen: object = None
 
     def of_token(self, given: str) -> Grant | None:
-        """Return what a token allows, also one that has expired; None if there is none such."""
+        """Return the permissions of a token, even if it has expired; None if it is unknown."""
         return self.of_cookie(cookie_of(given.strip()))
 
     def of_cookie(self, given: str) -> Grant | None:
-        """Return what the token allows that a browser showed when it got this cookie."""
+        """Return the permissions of the token that a cookie was derived from, or None."""
         self._read_again()
         mark = mark_of(given)
         found = None
@@ -204,7 +206,7 @@ class Tokens:
         return grant.holds(self._now())
 
     def seconds_left(self, grant: Grant, most: int) -> int:
-        """Return for how long a token counts from now on, at most so many seconds."""
+        """Return the remaining lifetime of a token in seconds, at most ``most``."""
         if grant.expires is None:
             return most
         return max(0, min(most, int(grant.expires - self._now())))
@@ -224,7 +226,9 @@ class Tokens:
             self._grants = read(self.file)
         except BadTokens as error:
             self._grants = {}
-            log.error("web tokens do not count until their file is mended", reason=str(error))  # noqa: TRY400 -- its sentence says it all
+            log.error(  # noqa: TRY400 -- its message says it all
+                "web tokens are not accepted until their file is corrected", reason=str(error)
+            )
             return
         if before != self._grants:
-            log.info("web tokens read", file=str(self.file), tokens=len(self._grants))
+            log.info("web tokens loaded", file=str(self.file), tokens=len(self._grants))

@@ -1,4 +1,4 @@
-"""The histories of sessions that pages show: folded in the background, few at a time."""
+"""The histories of sessions for pages: folded in the background, a few at a time."""
 
 import asyncio
 import contextlib
@@ -11,16 +11,16 @@ from projections.replay import SessionHistory
 from protocol.errors import FoldmqError
 
 MOST_HISTORIES = 4
-"""Sessions of which a history is kept."""
+"""Maximum number of cached histories."""
 _SLICE = 0.01
-"""Seconds for which no other request is served."""
+"""Seconds of folding before other requests are served."""
 _PATIENCE = 30.0
-"""Seconds after which folding ends that is no longer asked for."""
+"""Seconds after the last request until folding is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folding:
-    """A history that is not there yet."""
+    """A history that is not complete yet."""
 
     done: int
     of: int
@@ -28,12 +28,12 @@ class Folding:
 
     @property
     def percent(self) -> int:
-        """How far it is."""
+        """Its progress."""
         return 100 * self.done // self.of if self.of else 0
 
 
 class _AbandonedError(Exception):
-    """It is no longer asked for."""
+    """The history is no longer requested."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class _HeldHistory:
 
 
 class Histories:
-    """Histories by session; those that were not looked at for longest are forgotten."""
+    """Histories by session; the least recently used are dropped."""
 
     def __init__(self, link: LogLink) -> None:
         self._link = link
@@ -54,10 +54,10 @@ class Histories:
         self._one = asyncio.Semaphore()
 
     async def find(self, name: str, patience: float) -> SessionHistory | Folding:
-        """Return the history of a session up to the end of the log as it is now.
+        """Return the history of a session up to the current end of the log.
 
-        If that takes longer than ``patience`` seconds it is told how far it is; it goes on.
-        Raises NoLiveBroker, and what reading the log raises.
+        After ``patience`` seconds, returns the progress instead; folding continues. Raises
+        NoLiveBroker, and the errors of reading the log.
         """
         async with self._link.log() as source:
             held = self._held.get(name)
@@ -81,7 +81,7 @@ class Histories:
         await asyncio.wait({task}, timeout=patience)
         if not task.done():
             return held.progress
-        if held.task is task:  # no other request that waited was faster
+        if held.task is task:  # no concurrent request was faster
             held.task = None
         try:
             task.result()
@@ -93,7 +93,7 @@ class Histories:
         return held.history
 
     def close(self) -> None:
-        """End what is being folded."""
+        """Cancel all folding."""
         for name in list(self._held):
             self._forget(name)
 

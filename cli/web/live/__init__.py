@@ -1,4 +1,4 @@
-"""The running broker for the web page: its connection, samples and charts."""
+"""The running broker for the web page: connection, samples and charts."""
 
 from typing import TYPE_CHECKING
 

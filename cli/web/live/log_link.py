@@ -1,4 +1,4 @@
-"""The connection of the web page: to the broker, and to its log."""
+"""The web page's connection to the broker and its log."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from eventstore.reading import LogSource
 
 _RETRY_SECONDS = 1.0
-"""How long a broker that was away is not looked for."""
+"""Seconds between searches for an unreachable broker."""
 
 
 class LogLink(BrokerLink):
-    """One connection for all pages."""
+    """A connection shared by all pages."""
 
     def __init__(self, flags: SourceFlags) -> None:
         super().__init__(lambda: open_broker(flags), retry_seconds=_RETRY_SECONDS)
@@ -37,10 +37,10 @@ class LogLink(BrokerLink):
         counts: Sequence[int],
         request: Callable[[int], dict[str, Any]],
     ) -> tuple[dict[str, Any], int]:
-        """Ask for many things at once, for fewer where their names are too long.
+        """Request many items at once, or fewer if their names are too long.
 
-        ``request`` makes the question for one of the ``counts``, which get smaller. Returns the
-        answer, and the count that fitted. Raises as ``ask`` does.
+        ``request`` builds the request for one of the ``counts``, which decrease. Returns the reply,
+        and the count that fitted. Raises as ``ask`` does.
         """
         for count in counts[:-1]:
             with contextlib.suppress(TooLarge):
@@ -49,9 +49,9 @@ class LogLink(BrokerLink):
 
     @contextlib.asynccontextmanager
     async def log(self) -> AsyncIterator[LogSource]:
-        """Yield the log as it is now.
+        """Yield the current log.
 
-        Raises NoLiveBroker when NATS does not answer, here or while the log is read, and as
+        Raises NoLiveBroker if NATS does not answer, here or while the log is read, and as
         ``eventstore.reading.open_log``.
         """
         held = await self._connected()
@@ -60,7 +60,7 @@ class LogLink(BrokerLink):
         except NatsUnavailable as error:
             await self._drop(held, str(error))
             raise NoLiveBroker(str(error)) from None
-        except nats.errors.Error:  # the connection ended under the reader
+        except nats.errors.Error:  # the connection closed during the read
             raise NoLiveBroker("the connection to NATS was lost") from None
 
     async def _as_of_now(self, held: OpenBroker) -> LogSource:

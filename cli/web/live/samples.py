@@ -1,4 +1,4 @@
-"""What the broker did in the last minutes: asked while pages are open, kept for the curves."""
+"""Samples of the broker's status for the curves, taken while pages are open."""
 
 import asyncio
 import contextlib
@@ -16,27 +16,27 @@ from cli.web.live.svg_charts import Chart, chart
 from protocol.errors import FoldmqError
 
 EVERY = 2.0
-"""Seconds between two answers while a page is open."""
+"""Seconds between samples while a page is open."""
 KEPT = 600
 _LOOKS = 30.0
-"""Seconds for which a page counts as open after a request."""
+"""Seconds after a request for which a page counts as open."""
 _FIRST = 0.4
-"""Seconds between the first two answers: then there are rates."""
+"""Seconds between the first two samples, after which there are rates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The broker at a moment."""
+    """The status of the broker at a moment."""
 
     time: float
     """Seconds."""
     status: dict[str, Any]
     rates: Rates | None
-    """What happened since the sample before; None if there was none."""
+    """Rates since the previous sample; None for the first."""
 
 
 class Samples:
-    """Asks for the status while a page is open, and remembers the answers."""
+    """Requests the status while a page is open, and keeps the samples."""
 
     def __init__(self, link: LogLink, clock: Callable[[], float] = time.monotonic) -> None:
         self._link = link
@@ -47,7 +47,7 @@ class Samples:
         self._lock = asyncio.Lock()
 
     async def latest(self) -> Sample:
-        """Return a sample that is not older than the next one is due; raises NoLiveBroker."""
+        """Return a recent sample; raises NoLiveBroker."""
         self._looked = self._clock()
         async with self._lock:
             last = self._kept[-1] if self._kept else None
@@ -61,9 +61,9 @@ class Samples:
         return last
 
     def charts(self) -> list[Chart]:
-        """Return the curves of what is remembered; a gap where the broker was away."""
+        """Return the curves, with gaps where the broker was unreachable."""
         kept = list(self._kept)
-        # A gap has no time: it stands at that of its neighbour.
+        # A gap has no time: use that of its neighbour.
         times: list[float] = []
         for one in kept:
             times.append(one.time if one is not None else (times[-1] if times else 0.0))
@@ -88,11 +88,11 @@ class Samples:
                 times,
                 [("p99", [_finite(one.p99) if one is not None else None for one in lag])],
             ),
-            chart("Messages that wait", times, [("in flight or queued", held)]),
+            chart("Messages waiting", times, [("in flight or queued", held)]),
         ]
 
     async def close(self) -> None:
-        """Stop asking."""
+        """Stop sampling."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -111,7 +111,7 @@ class Samples:
     async def _take(self) -> Sample:
         try:
             status = await self._link.ask("status", topics=True)
-        except TooLarge:  # the names of the busiest topics are too long for an answer
+        except TooLarge:  # the names of the busiest topics are too long for a reply
             status = await self._link.ask("status", topics=False)
         last = self._kept[-1] if self._kept else None
         rates = between(last.status, status) if last is not None else None

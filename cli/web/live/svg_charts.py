@@ -1,4 +1,4 @@
-"""Small curves as SVG, drawn by the server: only attributes, so that no style is needed."""
+"""Small charts as SVG, rendered by the server without inline styles."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,34 +10,34 @@ _TOP = 4
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One line of a chart: what is not known is a gap."""
+    """One line of a chart, with gaps for unknown values."""
 
     label: str
     kind: str
-    """Class of its colour: a, b or c."""
+    """CSS class of its colour: a, b or c."""
     line: str
     """Path of the line."""
     area: str
-    """Path of what is below it."""
+    """Path of the area below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Some curves over the same time."""
+    """Curves over the same time."""
 
     title: str
     curves: list[Curve]
     top: float
     """The highest value."""
     seconds: float
-    """How far back it goes."""
+    """Time span of the chart."""
 
 
 Series = tuple[str, Sequence[float | None]]
 
 
 def chart(title: str, times: Sequence[float], series: Sequence[Series]) -> Chart:
-    """Draw some series of values, each with a label, at the same times (seconds)."""
+    """Draw labelled series of values at the same times (seconds)."""
     known = [value for _, values in series for value in values if value is not None]
     top = max(known, default=0.0)
     begin = times[0] if times else 0.0
@@ -59,7 +59,7 @@ def chart(title: str, times: Sequence[float], series: Sequence[Series]) -> Chart
 def _pieces(
     shares: Sequence[float], values: Sequence[float | None], top: float
 ) -> list[list[tuple[float, float]]]:
-    """Return the points of what is known without gaps; a single one is no line."""
+    """Return runs of known points without gaps; a single point is no line."""
     pieces: list[list[tuple[float, float]]] = [[]]
     for share, value in zip(shares, values, strict=True):
         if value is None:
@@ -71,7 +71,7 @@ def _pieces(
 
 
 def bars(counts: Sequence[int]) -> str:
-    """Return a path of bars, as high as the square root of the counts: small ones are visible."""
+    """Return a path of bars with the square root of the counts as height, to show small ones."""
     if not any(counts):
         return ""
     top = max(counts) ** 0.5

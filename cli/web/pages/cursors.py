@@ -1,7 +1,7 @@
-"""Lists of the broker, a page at a time: a page that is asked for again is the same.
+"""Paged lists of the broker that stay the same when a page is requested again.
 
-The broker gives a list once, from its beginning to its end. What it gave is kept here for a
-while, so that one can turn pages back and load one again.
+The broker sends a list once, from beginning to end. Its rows are cached here for a while, so that a
+browser can go back and reload.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 PAGE_ROWS = 100
 _MOST_ROWS = 10_000
-"""Rows of a list that are kept; who looks for more looks for something better put in words."""
+"""Maximum number of cached rows of a list."""
 _MOST_LISTS = 8
 _TOPS = (500, 50, 5, 1)
-"""How many of the highest are asked for at once, if names are long."""
+"""Numbers of highest rows to request at once, fewer if names are long."""
 MOST_SORTED = 5_000
-"""Rows that are read to put them in order: the broker has them in none."""
+"""Maximum number of rows sorted here, where the broker does not sort."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An order that the page makes, not the broker."""
+    """A sort key of the page, not of the broker."""
 
     name: str
     key: Callable[[dict[str, Any]], Any]
@@ -44,17 +44,17 @@ class Listed:
 
     rows: list[dict[str, Any]]
     about: dict[str, Any]
-    """What the broker says of the whole list."""
+    """The broker's data about the whole list."""
     first: int
     """Number of the first row, from 1."""
     page: int
     more: bool
-    """There is a next page."""
+    """Whether there is a next page."""
     id: str | None
-    """By which the other pages are asked for; None: there are none."""
+    """Name of the list in requests for other pages; None: there are none."""
     as_of: str
     order: str | None
-    """The order that the page made; None: it made none."""
+    """The sort key applied by the page, or None."""
     problem: str | None
 
 
@@ -69,7 +69,7 @@ class _HeldCursor:
 
 
 class Listings:
-    """Lists that pages show; the least recently used are forgotten."""
+    """The cached lists; the least recently used are dropped."""
 
     def __init__(self, link: LogLink) -> None:
         self._link = link
@@ -83,10 +83,10 @@ class Listings:
         given: str | None,
         page: int,
     ) -> Listed:
-        """Return a page of what the broker lists; ``given`` names the list, None: a new one.
+        """Return a page of a list of the broker; ``given`` names the list, None: a new one.
 
-        With the name of a figure as ``order`` it is the highest ones by that. Other lists are put
-        into their order if they are not too long. Raises NoLiveBroker and Refused.
+        With a figure as ``order``, these are the rows with the highest values. Other lists are
+        sorted here if they are not too long. Raises NoLiveBroker and Refused.
         """
         named = order.name if isinstance(order, Order) else order
         key = (endpoint, sorted(wanted.items(), key=str), named)
@@ -94,18 +94,18 @@ class Listings:
         problem = None
         if held is None or held.key != key:
             if given is not None:
-                problem = "The list that was shown here is forgotten; this is a new one."
+                problem = "The previous list has expired; this is a new one."
             held, given, page = await self._begin(key, endpoint, wanted, order), None, 0
         if not await self._fill(held, (page + 1) * PAGE_ROWS + 1):
-            problem = "The broker has forgotten how this list goes on: begin again."
+            problem = "This list has expired on the broker: start again."
         start = page * PAGE_ROWS
         more = len(held.rows) > start + PAGE_ROWS
         if len(held.rows) >= _MOST_ROWS and not more:
-            problem = f"No more than {_MOST_ROWS:,} rows are shown: look for something narrower."
+            problem = f"Only the first {_MOST_ROWS:,} rows are shown: narrow the search."
         if isinstance(order, Order) and held.order is None and problem is None:
             problem = (
-                f"No more than {MOST_SORTED:,} are put in order, and there are more: look for a "
-                "part of the name."
+                f"Only lists of up to {MOST_SORTED:,} rows can be sorted: search for a part of "
+                "the name."
             )
         if more and given is None:
             given = secrets.token_urlsafe(9)
@@ -132,15 +132,15 @@ class Listings:
         return held
 
     async def _put_in_order(self, held: _HeldCursor, wanted: dict[str, Any], order: Order) -> None:
-        """Read all of a list and sort it, unless it is too long for that."""
+        """Read and sort a complete list, unless it is too long."""
         if not wanted and held.about.get("total", 0) > MOST_SORTED:
-            return  # reading the first ones would not help
+            return  # a partial list cannot be sorted
         if await self._fill(held, MOST_SORTED) and held.cursor is None:
             held.rows.sort(key=order.key)
             held.order = order.name
 
     async def _fill(self, held: _HeldCursor, count: int) -> bool:
-        """Load rows up to a number; return False if the broker has forgotten the list."""
+        """Load rows up to a number; return False if the list has expired on the broker."""
         while len(held.rows) < min(count, _MOST_ROWS) and held.cursor is not None:
             cursor, held.cursor = held.cursor, None
             try:

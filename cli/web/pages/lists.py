@@ -1,4 +1,4 @@
-"""The pages that list what is now: sessions, actors, retained messages, receivers."""
+"""The pages with current lists: sessions, actors, retained messages, receivers."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _HIGHEST_SESSIONS = ("queued", "queued_bytes", "inflight", "subscriptions")
 _SESSION_ORDERS = (*_HIGHEST_SESSIONS, "client", "offline")
 _BY_CLIENT = Order("client", lambda row: str(row["client"]))
 _BY_OFFLINE = Order("offline", lambda row: (row["closed_ms"] is None, row["closed_ms"] or 0))
-"""Offline for longest first, those that are connected at the end."""
+"""Sort key: longest offline first, connected sessions last."""
 _ACTOR_ORDERS = ("recent", "busy", "handled", "mailbox", "high_water", "last_active")
 _ACTOR_TYPES = ("broker", "connection", "session", "subscription")
 _GLOB = frozenset("*?[")
 _MOST_PATTERN = 256
 _MOST_STARS = 16
 _PAYLOAD_SHOWN = 64 * 1024
-"""How much of a payload is shown: bytes of lines, else characters."""
+"""Maximum length shown of a payload: bytes of lines, else characters."""
 
 
 class Lists:
@@ -51,7 +51,7 @@ class Lists:
         app.router.add_get("/subscriptions", self.subscriptions)
 
     async def sessions(self, request: web.Request) -> web.Response:
-        """Sessions by name, state, and what they hold."""
+        """Sessions by name, state, and size."""
         match = asked(request, "match")
         state = choice(request, "state", ("connected", "offline"))
         sort = choice(request, "sort", _SESSION_ORDERS)
@@ -74,7 +74,7 @@ class Lists:
         )
 
     async def actors(self, request: web.Request) -> web.Response:
-        """Actors by type, name, and how much they do."""
+        """Actors by type, name, and load."""
         match = asked(request, "match")
         kind = asked(request, "type")
         sort = choice(request, "sort", _ACTOR_ORDERS)
@@ -100,7 +100,7 @@ class Lists:
         match: str | None,
         order: Order | str | None,
     ) -> tuple[Listed | None, str | None]:
-        """Return a page of what has such names, or what is wrong with the question."""
+        """Return a page of rows with matching names, or what is wrong with the request."""
         try:
             if match is not None:
                 wanted = {**wanted, "match": _pattern(match)}
@@ -135,7 +135,7 @@ class Lists:
         )
 
     async def _value(self, topic: str, *, payload: bool) -> dict[str, Any]:
-        """Return a retained message with its payload as text, or without."""
+        """Return a retained message, with its payload as text if permitted."""
         found = await self._link.ask("retained.get", topic=topic)
         encoded = found.pop("payload_base64")
         found["text"] = found["lines"] = None
@@ -144,7 +144,7 @@ class Lists:
         return {**found, **await self._text(found, encoded)}
 
     async def _text(self, found: dict[str, Any], encoded: str | None) -> dict[str, Any]:
-        """Return the payload of a retained message in the forms in which it is shown."""
+        """Return the payload of a retained message in its display forms."""
         if encoded is not None:
             payload = base64.b64decode(encoded)
         else:
@@ -156,16 +156,16 @@ class Lists:
         }
 
     async def _from_log(self, ref: Position) -> bytes:
-        """Return the payload of a message that is too large for an answer."""
+        """Return the payload of a message that is too large for a reply."""
         async with self._link.log() as source:
             for record in await source.some([sequence_of(ref)]):
                 for stored in messages_of(record):
                     if 0 <= ref - stored.first < len(stored.payloads):
                         return stored.payloads[ref - stored.first]
-        raise NoLog(f"message {format_position(ref)} is no longer in the log: load again")
+        raise NoLog(f"message {format_position(ref)} is no longer in the log: reload the page")
 
     async def subscriptions(self, request: web.Request) -> web.Response:
-        """Show which clients would get a message on a topic, and why."""
+        """Show which clients would receive a message on a topic, and why."""
         topic = asked(request, "topic")
         found = problem = None
         if topic is not None:
@@ -196,18 +196,18 @@ class Lists:
 
 
 def _pattern(given: str) -> str:
-    """Return the pattern that stands for a part of a name, or is one; raises UsageError."""
+    """Return a pattern for a part of a name, or the given pattern; raises UsageError."""
     pattern = given if _GLOB & set(given) else f"*{given}*"
     if len(pattern) > _MOST_PATTERN or pattern.count("*") > _MOST_STARS:
         raise UsageError(
-            f"names are looked for by a pattern of at most {_MOST_PATTERN} characters and "
-            f"{_MOST_STARS} stars, this one has {len(pattern):,} and {pattern.count('*'):,}"
+            f"a pattern may have at most {_MOST_PATTERN} characters and {_MOST_STARS} stars, "
+            f"this one has {len(pattern):,} and {pattern.count('*'):,}"
         )
     return pattern
 
 
 def _as_lines(payload: bytes) -> str | None:
-    """Return a payload that is plain text of several lines, or its beginning; else None."""
+    """Return the beginning of a payload if it is plain text of several lines; else None."""
     head = payload[:_PAYLOAD_SHOWN]
     try:
         text = head.decode("utf-8")

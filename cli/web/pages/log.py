@@ -1,7 +1,7 @@
-"""A page of the event log: what is wanted, from one place on, forwards or backwards.
+"""A page of the event log: selected events from a position, forwards or backwards.
 
-A page takes bounded time: a filter may match one event in millions. What was found until then is
-shown, with where the search goes on.
+The time for a page is limited, because a filter may match one event in millions. The page then
+shows the events found, and the position where the search continues.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ from eventstore.reading import LogPoint, LogSource
 from projections.replay import EventEntry, EventFilter, TopicBook, payload_words, refs_of, words
 
 SECONDS = 3.0
-"""How long a page may take."""
+"""Maximum time for a page in seconds."""
 _SLICE = 0.02
 _LOOK_BACK = 32
-"""Records that are read first when the last events are wanted; each further look takes 4 times
-as many, up to a bound, or as many as can be read in ``_BLOCK_SECONDS``."""
+"""Records to read first for the last events. Each further attempt reads 4 times as many, up to a
+limit, or as many as can be read in ``_BLOCK_SECONDS``."""
 _LOOK_MOST = 4096
 _BLOCK_SECONDS = 0.4
 _NO_AREA = memoryview(b"")
@@ -40,7 +40,7 @@ _NO_AREA = memoryview(b"")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An event as the page shows it."""
+    """An event of the page."""
 
     at: Position
     time_ms: int
@@ -49,28 +49,28 @@ class Row:
     said: str
     payload: str
     void: bool
-    """Its turn never was complete: it did not happen."""
+    """Its turn was not completed, so it has no effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    """What was found."""
+    """The events found."""
 
     rows: list[Row]
     next: Position | None
-    """Where the next page begins, itself not included; None: this is all."""
+    """Position after which the next page begins; None: there are no more events."""
     timed_out: bool
-    """There was no time to find more."""
+    """Whether the time ran out."""
     looked: tuple[int, int]
-    """The first and the last record that were looked into; (0, 0): none."""
+    """The first and the last record searched; (0, 0): none."""
     beginning: str | None = None
-    """Says that a part of what was asked for was cut off."""
+    """A note if a part of the selection was deleted."""
     end: str | None = None
-    """Says that all of what was asked for would come behind the end."""
+    """A note if the selection is beyond the end of the log."""
 
 
 class _Budget:
-    """Time for one page."""
+    """The time limit of one page."""
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -78,7 +78,7 @@ class _Budget:
         self._slice = clock() + _SLICE
 
     async def spend(self) -> bool:
-        """Yield to other tasks; return whether there is time left."""
+        """Let other tasks run; return whether there is time left."""
         now = self._clock()
         if now > self._slice:
             await asyncio.sleep(0)
@@ -97,18 +97,18 @@ async def find_page(
     seconds: float = SECONDS,
     clock: Callable[[], float] = time.monotonic,
 ) -> LogPage:
-    """Return the next ``count`` events that are wanted, behind (backwards: before) a position.
+    """Return the next ``count`` selected events after (backwards: before) a position.
 
-    To begin behind the end is no error: the broker tells of what is being written just now.
-    Raises UsageError when a position up to which is asked lies there, CutOff when nothing is left
-    of what was asked for, CorruptLog and CutMeanwhile.
+    A start beyond the end is no error: the broker reports records that are being written. Raises
+    UsageError if the end of the selection is beyond the end, CutOff if all of it was deleted,
+    CorruptLog and CutMeanwhile.
     """
     if await cut_off(source, wanted.end):
-        raise CutOff(f"nothing is left of that: {source.beginning()}")
+        raise CutOff(f"these records were deleted: {source.beginning()}")
     beginning = source.beginning() if await cut_off(source, wanted.start) else None
     end = await point_at(source, wanted.end)
     if wanted.start is not None and (wanted.start.position or 0) >= position(source.last + 1, 0):
-        said = f"nothing is there yet: the last record of the log is {source.last:,}"
+        said = f"no events yet: the last record of the log is {source.last:,}"
         return LogPage([], None, False, (0, 0), beginning, said)
     start = await start_at(source, wanted.start)
     if after is not None and backwards:
@@ -128,28 +128,28 @@ def _place(cut: LogPoint) -> tuple[int, int]:
 
 
 def _before(at: Position) -> LogPoint:
-    """Return up to where the log is read to end before a position."""
+    """Return the end of the records to read before a position."""
     if index_of(at):
         return LogPoint(sequence_of(at), index_of(at) - 1)
     return LogPoint(sequence_of(at) - 1)
 
 
 def _behind(at: Position) -> LogPoint:
-    """Return from where the log is read to begin behind a position."""
+    """Return the start of the records to read after a position."""
     if index_of(at) == MAX_INDEX:
         return LogPoint(sequence_of(at) + 1, 0)
     return LogPoint(sequence_of(at), index_of(at) + 1)
 
 
 class _FoundEvents(NamedTuple):
-    """An event that is wanted."""
+    """A selected event."""
 
     entry: EventEntry
     payload: str
 
 
 class _Search:
-    """Looks for the events of one page."""
+    """Searches for the events of one page."""
 
     def __init__(
         self, source: LogSource, wanted: Selection, count: int, budget: _Budget, *, payload: bool
@@ -166,7 +166,7 @@ class _Search:
     async def forwards(
         self, start: LogPoint, end: LogPoint
     ) -> tuple[list[Row], Position | None, bool]:
-        """Return events, the earliest first; where to go on; and whether time was up."""
+        """Return events, earliest first; the position to continue; and whether the time ran out."""
         rows: list[Row] = []
         turns = TurnAssembler(anywhere=True)
         async for record in self._source.records(start.sequence, end.sequence):
@@ -189,7 +189,7 @@ class _Search:
     async def backwards(
         self, start: LogPoint, end: LogPoint
     ) -> tuple[list[Row], Position | None, bool]:
-        """Return events, the latest first; where to go on; and whether time was up."""
+        """Return events, latest first; the position to continue; and whether the time ran out."""
         rows: list[Row] = []
         block = _LOOK_BACK
         last = end
@@ -208,7 +208,7 @@ class _Search:
         return rows, None, False
 
     async def _block(self, first: int, last: LogPoint, start: LogPoint) -> list[_FoundEvents]:
-        """Return the last events that are wanted of some records, in order."""
+        """Return the last selected events of some records, in order."""
         turns = TurnAssembler(anywhere=True)
         found: list[_FoundEvents] = []
         async for record in self._source.records(first, last.sequence):
@@ -222,7 +222,7 @@ class _Search:
         return found[-self._count :]
 
     async def _rest(self, turns: TurnAssembler, last: int) -> list[tuple[Record, bool]]:
-        """Return the parts of a turn that goes on behind a record, and whether they are void."""
+        """Return the parts of a turn that continues after a record, and whether they are void."""
         rest = list(turns.rest())
         for sequence in range(last + 1, self._source.last + 1) if rest else ():
             (record,) = await self._source.some([sequence])
@@ -239,7 +239,7 @@ class _Search:
         if self._session is not None and not any(
             raw.get("session") == self._session for raw in part.raw_events
         ):
-            return []  # to look at what was written costs a tenth of making events of it
+            return []  # searching the bytes costs a tenth of parsing the events
         events = list(part.events())
         self._topics.note(base, events)
         found = []
@@ -250,7 +250,7 @@ class _Search:
                 break
             if await self._selected.selects(event, self._topics):
                 payload = payload_words(event, part.payload) if self._payload else ""
-                # Without the payload area: it would keep the whole record in memory.
+                # Without the payload area, which would keep the whole record in memory.
                 entry = EventEntry(base + index, part.time_ms, event, _NO_AREA, void)
                 found.append(_FoundEvents(entry, payload.removeprefix(": ")))
         return found
@@ -274,12 +274,12 @@ class _Search:
 
 
 def _end_of(entry: EventEntry) -> Position:
-    """Return the last position that an event occupies."""
+    """Return the last position of an event."""
     return entry.at + max(entries(entry.event), 1) - 1
 
 
 def _sorted_out(turns: TurnAssembler, record: Record) -> Iterator[tuple[Record, bool]]:
-    """Yield the parts of turns that are decided with a record, and whether they are void."""
+    """Yield the parts of turns completed or voided by a record, and whether they are void."""
     void, complete = turns.take(record)
     yield from ((part, True) for part in void)
     yield from ((part, False) for part in complete)

@@ -1,7 +1,7 @@
-"""What every request passes: the host it names, the token and its role, errors as pages, headers.
+"""Middleware of all requests: host, token and role, error pages, headers.
 
-What a request may see is said by its *grant*, which the pages find with :func:`viewer`. A request
-that could change something needs the role ``operate``, wherever it leads.
+The *grant* of a request says what it may see; pages get it with :func:`viewer`. A request that
+could change something needs the role ``operate``, whatever its path.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ log = structlog.get_logger("foldmq")
 
 _COOKIE_SECONDS = 30 * 86_400
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-"""Methods that change nothing (RFC 9110, 9.2.1)."""
+"""Safe methods (RFC 9110, 9.2.1)."""
 _OPEN = ("/login", "/static/")
-"""What those see who have not shown the token."""
+"""Paths served without a token."""
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -47,14 +47,14 @@ _HEADERS = {
 
 
 class Guard:
-    """Admits requests with a valid token; turns errors into pages."""
+    """Admits requests with a valid token, and renders errors as pages."""
 
     def __init__(self, site: Site, tokens: Tokens, trail: Trail, hosts: Hosts, port: int) -> None:
         self._site = site
         self._tokens = tokens
         self._trail = trail
         self._hosts = hosts
-        # A browser sends its cookies for a host to all its ports: each broker has its own.
+        # A browser sends the cookies of a host to all ports: each broker has its own cookie.
         self._cookie = f"foldmq_web_{port}"
 
     def install(self, app: web.Application) -> None:
@@ -67,7 +67,7 @@ class Guard:
     @web.middleware
     async def _pass(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if not self._hosts.allows(request.headers.get("Host", "")):
-            text = "This page is not served under the name that the browser asked for.\n"
+            text = "This page is not served under this host name.\n"
             return web.Response(status=421, text=text)
         if not request.path.startswith(_OPEN):
             given = request.query.get("token")
@@ -80,14 +80,15 @@ class Guard:
             if request.method not in _SAFE and not grant.role.makes_changes:
                 self._trail.denied(_address(request), grant)
                 sentence = (
-                    f"A token with the role {grant.role} changes nothing: that needs operate."
+                    f"A token with the role {grant.role} cannot make changes: that needs the "
+                    "role operate."
                 )
                 return self._site.error(request, 403, sentence)
             request["grant"] = grant
         return await self._answered(request, handler)
 
     def _stranger(self, request: web.Request, grant: Grant | None, *, shown: bool) -> web.Response:
-        """Ask for the token; an invalid cookie is removed."""
+        """Show the login form; an invalid cookie is removed."""
         if shown and grant is None:
             self._trail.refused(_address(request), None, "wrong_cookie")
         problem = "The token has expired." if grant is not None else None
@@ -109,11 +110,11 @@ class Guard:
             return self._site.error(request, _status_of(error), str(error))
         except Exception as error:
             log.error("web page: request failed", path=request.path, exc_info=error)  # noqa: TRY400
-            what = f"this page cannot be shown: {type(error).__name__}; the broker's log says more"
+            what = f"this page cannot be shown: {type(error).__name__}; see the broker's log"
             return self._site.error(request, 500, what)
 
     async def _by_address(self, request: web.Request, given: str) -> web.Response:
-        """Redirect to the address without the token, which would stay in the browser's history."""
+        """Redirect to the URL without the token, which would stay in the browser's history."""
         rest = [(key, value) for key, value in request.query.items() if key != "token"]
         return await self._decide(request, given, str(request.rel_url.with_query(rest)), "/")
 
@@ -131,12 +132,12 @@ class Guard:
     async def _decide(
         self, request: web.Request, given: str, following: str, again: str
     ) -> web.Response:
-        """Log in a request with a token and redirect; otherwise ask for it, then open ``again``."""
+        """Log in a request with a token and redirect; else show the login form, then ``again``."""
         address = _address(request)
         grant = self._tokens.of_token(given)
         if grant is None:
             self._trail.refused(address, None, "wrong_token")
-            return self._login_page(request, 401, again, "That is not a token of this page.")
+            return self._login_page(request, 401, again, "This token is not valid.")
         if not self._tokens.holds(grant):
             self._trail.refused(address, grant, "expired")
             return self._login_page(request, 401, again, "The token has expired.")
@@ -161,7 +162,7 @@ class Guard:
 
 
 def viewer(request: web.Request) -> Grant:
-    """Return what the token of a login allows, for a request of a page."""
+    """Return the permissions of the login for a request."""
     grant: Grant = request["grant"]
     return grant
 
@@ -171,7 +172,7 @@ def _address(request: web.Request) -> str:
 
 
 def _local(address: str) -> str:
-    """Return an address if it is one of this page, else the first page."""
+    """Return a URL path if it belongs to this page, else the first page."""
     try:
         found = urlsplit(address)
     except ValueError:
@@ -193,5 +194,5 @@ def _status_of(error: FoldmqError) -> int:
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(_HEADERS)
     cached = request.path.startswith("/static/") and response.status in (200, 304)
-    # What is static is asked for each time, and not sent again if it is the same.
+    # Browsers revalidate static files each time; unchanged ones are not sent again.
     response.headers["Cache-Control"] = "no-cache" if cached else "no-store"

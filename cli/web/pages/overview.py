@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 _ROWS = 8
 _FEWER = (_ROWS, 2, 1)
-"""What is asked for at once, if names are long."""
+"""Numbers of rows to request at once, fewer if names are long."""
 _PARTS = (100, 10, 1)
 _SELDOM = 10.0
 _SHARE = 30
-"""How many times as long as a question took it is not asked again."""
+"""A request is not repeated for this multiple of its duration."""
 _FEW_ACTORS = 50
 _LOG_ROWS = 100
 _MOST_LOG_ROWS = 500
@@ -51,7 +51,7 @@ class Pages:
         app.router.add_get("/log", self.log)
 
     async def overview(self, request: web.Request) -> web.Response:
-        """Show what ``foldmq top`` shows."""
+        """Show the figures of ``foldmq top``."""
         sample = await self._samples.latest()
         busiest = await self._top("actors", "recent", EVERY)
         fullest = await self._top("actors", "mailbox", _SELDOM)
@@ -71,7 +71,7 @@ class Pages:
         )
 
     async def _top(self, endpoint: str, by: str, seconds: float) -> list[dict[str, Any]]:
-        """Return the highest rows, not older than so many seconds, or more if they took long."""
+        """Return the highest rows, cached for some seconds, or longer if they took long."""
         until, rows = self._tops.get((endpoint, by), (0.0, []))
         begun = time.monotonic()
         if begun >= until:
@@ -80,15 +80,15 @@ class Pages:
             )
             rows = answer["rows"]
             now = time.monotonic()
-            # The broker looks at all there are: at a hundred thousand not every other second.
+            # The broker examines all actors: not every two seconds with 100,000 of them.
             self._tops[endpoint, by] = now + max(seconds / 2, _SHARE * (now - begun)), rows
         return rows
 
     async def actor(self, request: web.Request) -> web.Response:
-        """One actor, and those that work for the same client."""
+        """One actor, and the other actors of the same client."""
         named = asked(request, "id")
         if named is None:
-            raise UsageError("which actor? The address must name an id")
+            raise UsageError("the URL lacks the id of an actor")
         found = others = gone = None
         try:
             found, _ = await self._link.ask_less(
@@ -105,7 +105,7 @@ class Pages:
         )
 
     async def log(self, request: web.Request) -> web.Response:
-        """Events of the log, the latest first or the earliest first."""
+        """Events of the log, latest first or earliest first."""
         query = {key: asked(request, key) for key in ("session", "topic", "from", "to", "payload")}
         withheld = query["payload"] is not None and not viewer(request).role.sees_payloads
         if withheld:

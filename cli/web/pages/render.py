@@ -1,8 +1,8 @@
-"""Pages from templates: everything that comes from outside is escaped, and shown as it is.
+"""Renders templates; everything from outside is escaped.
 
 Names and payloads go through ``cli.common.text``: control characters, direction marks and the like
-are visible escapes. Jinja escapes the rest for HTML. A name stands in an element of its own, so
-that one in a script that is written from right to left does not turn its surroundings around.
+become visible escapes. Jinja escapes the rest for HTML. Each name is in an element of its own, so
+that a right-to-left script does not affect the text around it.
 """
 
 import base64
@@ -18,11 +18,11 @@ from cli.top.text import figures
 from eventstore.format import format_position
 
 _TITLE = 2000
-"""Characters of a name that are shown when it is pointed at."""
+"""Maximum length of a name in a tooltip."""
 
 
 def environment() -> Environment:
-    """Return what renders the templates of this package."""
+    """Return the template environment of this package."""
     made = Environment(
         loader=PackageLoader("cli.web"),
         autoescape=True,
@@ -49,7 +49,7 @@ def environment() -> Environment:
 
 
 def name(value: str, limit: int = text.NAME_LIMIT) -> Markup:
-    """Return a client identifier, topic or filter: harmless, and apart from what is around it."""
+    """Return a client identifier, topic or filter, escaped and isolated from the text around it."""
     shown = text.name(value, limit)
     if len(value) > limit:
         title = text.name(value, _TITLE)
@@ -58,7 +58,7 @@ def name(value: str, limit: int = text.NAME_LIMIT) -> Markup:
 
 
 def clock(time_ms: int | None) -> Markup:
-    """Return a time of the machine that serves the page; UTC when it is pointed at."""
+    """Return a time in the zone of the server, with UTC as tooltip."""
     if time_ms is None:
         return Markup("-")
     iso = text.iso(time_ms)
@@ -67,12 +67,12 @@ def clock(time_ms: int | None) -> Markup:
 
 
 def payload(encoded: str, limit: int) -> str:
-    """Return a payload that came in base64 as text."""
+    """Return a base64 payload as text."""
     return text.payload_text(base64.b64decode(encoded), limit)
 
 
 def url(path: str, *mappings: Mapping[str, Any], **query: Any) -> str:
-    """Return an address of this page; what is None, False or empty is left out."""
+    """Return a URL of this page; None, False and empty values are omitted."""
     given: dict[str, Any] = {}
     for one in (*mappings, query):
         given |= one

@@ -1,4 +1,4 @@
-"""The page of one session: what it is now, and what it was at any position of the log."""
+"""The page of one session: its current state, and its state at any position of the log."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 _PART = 100
 _PARTS = (_PART, 10, 1)
-"""Items of each list that are asked for at once, if names are long."""
+"""Numbers of list items to request at once, fewer if names are long."""
 _MOST_OFFSET = 1 << 31
 _PATIENCE = 1.0
-"""Seconds for which a page waits for the log to be folded."""
+"""Seconds that a page waits for the history."""
 _BARS = 150
 _LINES = 40
-"""Differences that are listed at most."""
+"""Maximum number of differences listed."""
 _NOTHING = SessionFacts(False, {}, frozenset(), (0, 0, {}), frozenset(), None)
 
 
 class SessionPages:
-    """Pages about one session."""
+    """Pages of one session."""
 
     def __init__(self, link: LogLink, site: Site, histories: Histories) -> None:
         self._link = link
@@ -56,7 +56,7 @@ class SessionPages:
         app.router.add_get("/session/past", self.past)
 
     async def session(self, request: web.Request) -> web.Response:
-        """Show a session as it is now, or with ``at`` as it was."""
+        """Show a session now, or as of ``at``."""
         client = _client(request)
         if asked(request, "at") is not None:
             values = await self._as_of(request, client)
@@ -83,14 +83,14 @@ class SessionPages:
         )
 
     def _book(self, source: LogSource) -> TopicBook:
-        """Return the topics that are known from earlier looks, as long as they hold."""
+        """Return the cached topics that are still valid."""
         held = (self._link.epoch, source.first)
         if self._topics is None or self._topics[0] != held:
             self._topics = held, TopicBook(source)
         return self._topics[1]
 
     async def past(self, request: web.Request) -> web.Response:
-        """Show the part of the page that the slider changes."""
+        """Return the part of the page that the slider changes."""
         values = await self._as_of(request, _client(request))
         return self._site.page(request, "past.html", **values)
 
@@ -110,7 +110,7 @@ class SessionPages:
         last = max(history.done, 1)
         first = sequence_of(history.begin)
         if len(history) and not history.forgotten:
-            # What was before its first event is of no interest.
+            # Skip the time before its first event.
             first = max(first, sequence_of(history.position_of(0)) - 1)
         first = min(first, last)
         span = max(last - first, 1)
@@ -136,7 +136,7 @@ class SessionPages:
             return {**values, "folding": history, "past": None, "view": None}
         async with self._link.log() as source:
             cut = await point_at(source, moment)
-            if cut.sequence > history.done:  # the log goes on
+            if cut.sequence > history.done:  # the log continues
                 cut = LogPoint(history.done)
             past = await self._past(source, history, cut, offset)
         view = past.pop("view")
@@ -176,19 +176,19 @@ class SessionPages:
 def _client(request: web.Request) -> str:
     client = request.query.get("client")
     if not client:
-        raise UsageError("which session? The address must name a client")
+        raise UsageError("the URL lacks a client")
     return client
 
 
 def _place(at: Position | None) -> str | None:
-    """Return a position as it may be asked for; the last one of a record is the whole record."""
+    """Return a position of a request; the last position of a record is the whole record."""
     if at is None:
         return None
     return str(sequence_of(at)) if index_of(at) == MAX_INDEX else format_position(at)
 
 
 def _before_first(history: SessionHistory, seen: SessionMoment) -> str | None:
-    """Return a place before the first event, if there is one that can be told of."""
+    """Return a position before the first event, if its state is known."""
     if not seen.number:
         return None
     before = history.begin if history.forgotten else history.position_of(0) - 1
@@ -196,7 +196,7 @@ def _before_first(history: SessionHistory, seen: SessionMoment) -> str | None:
 
 
 async def _event(seen: SessionMoment, topics: TopicBook) -> dict[str, Any] | None:
-    """Return the last event before the moment, in words."""
+    """Return the last event before the moment, as text."""
     last = seen.last
     if last is None:
         return None
@@ -214,7 +214,7 @@ def _facts(state: SessionState | None) -> SessionFacts:
 
 
 def _changes(before: SessionState | None, after: SessionState | None) -> list[str]:
-    """Return in words what the last event changed."""
+    """Return the changes by the last event, as text."""
     lines = []
     if before is None and after is not None:
         lines.append("+ session")
@@ -227,7 +227,7 @@ def _changes(before: SessionState | None, after: SessionState | None) -> list[st
 
 
 def _changed(before: SessionState | None, after: SessionState | None) -> dict[str, Any]:
-    """Return what of the state is to be marked as changed, and what is gone."""
+    """Return the changed parts of the state, and the removed ones."""
     if after is None:
         return {"rows": frozenset(), "fields": frozenset(), "gone": []}
     old, new = _rows(before), _rows(after)
@@ -251,7 +251,7 @@ def _counts(state: SessionState | None) -> dict[str, int]:
 
 
 def _rows(state: SessionState | None) -> dict[tuple[str, object], object]:
-    """Return the rows of a state's lists, to be compared."""
+    """Return the rows of a state's lists for comparison."""
     if state is None:
         return {}
     found: dict[tuple[str, object], object] = {}
@@ -268,8 +268,8 @@ def _rows(state: SessionState | None) -> dict[tuple[str, object], object]:
 
 def _too_short(history: SessionHistory) -> str:
     return (
-        f"The log was cut before record {history.first_record}, and no whole state follows yet: "
-        "nothing is known of the past."
+        f"The log was cut before record {history.first_record} and contains no complete state "
+        "after it yet: there is no history to show."
     )
 
 
@@ -279,7 +279,7 @@ def _too_early(source: LogSource, history: SessionHistory) -> str:
     since = format_position(history.begin)
     if history.forgotten:
         return (
-            f"this page remembers the session from {since} on, {history.forgotten:,} earlier "
-            "events are too many for it: foldmq replay --session shows any moment"
+            f"this page shows the session from {since} on, because {history.forgotten:,} earlier "
+            "events are too many: foldmq replay --session shows any moment"
         )
     return f"no state before {since} can be rebuilt: {source.beginning()}"

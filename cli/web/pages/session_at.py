@@ -1,4 +1,4 @@
-"""A session as of a moment in the past, in the form in which the inspector shows one of now."""
+"""A session as of a moment in the past, in the format of the inspector."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_RECORDS = 32
 
 
 def view_of(state: SessionState, offset: int, most: int) -> dict[str, Any]:
-    """Return all of a session; of its lists ``most`` items from ``offset`` on."""
+    """Return a session with ``most`` items of each list, starting at ``offset``."""
     will = state.will
     oldest = min(filter(None, map(_oldest, state.waiting.values())), default=None)
     return {
@@ -51,7 +51,7 @@ def view_of(state: SessionState, offset: int, most: int) -> dict[str, Any]:
 
 
 def references(view: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield what of a view names a message, the one that waits for longest first."""
+    """Yield the entries of a view that refer to messages, longest waiting first."""
     if view["oldest"] is not None:
         yield view["oldest"]
     for key in ("inflight", "releasing", "inbound"):
@@ -59,14 +59,14 @@ def references(view: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 async def describe_messages(view: Mapping[str, Any], source: LogSource, topics: TopicBook) -> None:
-    """Add to the messages of a view when they were published, and topics that are missing.
+    """Add publication times and missing topics to the messages of a view.
 
-    Both are read in the log, ``source``: of the first few records that are not known yet, so that
-    some may be found only when the view is made again. Raises CorruptLog and CutMeanwhile.
+    Both are read from the log, ``source``, from a few unknown records at a time, so some appear
+    only when the view is rendered again. Raises CorruptLog and CutMeanwhile.
     """
     named = list(references(view))
     unknown = (one["ref"] for one in named if topics.get(one["ref"]) is None)
-    # What is being written just now is in no record yet.
+    # Events being written are in no record yet.
     await topics.load(of_few_records(ref for ref in unknown if sequence_of(ref) <= source.last))
     for one in named:
         known = topics.get(one["ref"])
@@ -76,7 +76,7 @@ async def describe_messages(view: Mapping[str, Any], source: LogSource, topics: 
 
 
 def of_few_records(refs: Iterable[Position]) -> list[Position]:
-    """Return those positions that lie in the first few records: each may be large to read."""
+    """Return the positions in the first few records, because records may be large."""
     records: set[int] = set()
     found = []
     for ref in refs:

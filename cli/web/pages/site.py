@@ -1,4 +1,4 @@
-"""Pages and fragments as responses, and what of a request they are made from."""
+"""Responses with pages and fragments, and the parameters of requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGES = (
 
 
 class Site:
-    """Renders templates. A request with ``part=live`` is given what changes, and no more."""
+    """Renders templates; a request with ``part=live`` gets only the changing part."""
 
     def __init__(self, link: LogLink) -> None:
         self._link = link
@@ -33,7 +33,7 @@ class Site:
     def page(
         self, request: web.Request, template: str, code: int = 200, **values: Any
     ) -> web.Response:
-        """Return a page, or what of it changes."""
+        """Return a page, or its changing part."""
         if is_fragment(request):
             template = f"parts/{template}"
         text = self._environment.get_template(template).render(
@@ -45,31 +45,31 @@ class Site:
             grant=request.get("grant"),
             **values,
         )
-        # Names may hold what UTF-8 cannot: only in requests that no page of ours makes.
+        # Names may contain surrogates, but only in requests that foldmq's pages do not make.
         body = text.encode("utf-8", "replace")
         return web.Response(status=code, body=body, content_type="text/html", charset="utf-8")
 
     def error(self, request: web.Request, status: int, sentence: str) -> web.Response:
-        """Return a page that says what is wrong."""
+        """Return a page with an error message."""
         return self.page(request, "error.html", status, sentence=sentence)
 
     def away(self, request: web.Request, sentence: str) -> web.Response:
-        """Return a page that says that the broker is away; it is asked for again by itself."""
+        """Return a page that says that the broker is unreachable and reloads itself."""
         return self.page(request, "away.html", 503, sentence=sentence)
 
 
 def is_fragment(request: web.Request) -> bool:
-    """Return whether only what changes is asked for."""
+    """Return whether only the changing part is requested."""
     return request.query.get("part") == "live"
 
 
 def asked(request: web.Request, key: str) -> str | None:
-    """Return a value of the query, None when it is missing or empty."""
+    """Return a query parameter, or None if it is missing or empty."""
     return request.query.get(key) or None
 
 
 def number(request: web.Request, key: str, default: int, most: int) -> int:
-    """Return a number of the query; raises UsageError."""
+    """Return a query parameter as a number; raises UsageError."""
     given = asked(request, key)
     if given is None:
         return default
@@ -79,7 +79,7 @@ def number(request: web.Request, key: str, default: int, most: int) -> int:
 
 
 def choice(request: web.Request, key: str, allowed: tuple[str, ...]) -> str | None:
-    """Return one of the values that a key of the query may have; raises UsageError."""
+    """Return a query parameter that must be one of some values; raises UsageError."""
     given = asked(request, key)
     if given is not None and given not in allowed:
         raise UsageError(f"{key} must be one of {', '.join(allowed)}, not {escaped(given, 40)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from zlib import crc32
 
@@ -18,6 +18,7 @@ from eventstore.format import (
     Queued,
     Released,
     RetainedCleared,
+    RetainedExpired,
     RetainedSnapshot,
     SessionSnapshot,
     Subscribed,
@@ -26,6 +27,7 @@ from eventstore.format import (
     payload_bounds,
     position,
 )
+from eventstore.log import properties_of
 from projections.audit import SUBSCRIPTION_EVENTS as OF_SPANS
 from projections.state import RetainedMessage, retained_digest
 from spark.audit.facts.chain import BEGUN, COMPLETED, CUT, REPEATED
@@ -68,7 +70,7 @@ class FactMakers:
         """Sessions and retained messages that were repeated since this was noted last."""
 
     def finish(self, last: Position) -> None:
-        """Give what is left; no more events follow until ``last``."""
+        """Return the remaining facts; no events follow until ``last``."""
         self._give_sent()
         self._note_repeated(last)
 
@@ -92,7 +94,7 @@ class FactMakers:
         checks = list(map(crc32, payloads))
         times = [self.record.time_ms] * count
         qoses = [qos] * count
-        digests = _digests(topics, payloads, qoses, refs) if event.retain else [""] * count
+        digests = self._digests(event, payloads, qoses, refs) if event.retain else [""] * count
         if qos == 2 and not event.will:
             if len(self._sent) > _SENT:
                 self._give_sent()
@@ -183,11 +185,11 @@ class FactMakers:
         topics, qos = event.topics, event.qos
         if not len(refs) == len(topics) == len(qos) == count:
             raise IndexError("columns of different lengths")
-        before = _digests(topics, payloads, qos, refs)
+        before = self._digests(event, payloads, qos, refs)
         new = range(at, at + count)
         if event.session is None:
             self._repeated[1] += count
-            digests = _digests(topics, payloads, qos, new)
+            digests = self._digests(event, payloads, qos, new)
             kinds = [REPEATED_SO | level << 2 for level in qos]
             self._facts.retained.extend(new, new, kinds, refs, topics, digests, before)
             return
@@ -195,7 +197,7 @@ class FactMakers:
         self._facts.sent.extend(new, refs, times, [1] * count, checks, topics, before)
         self._with_payload(event, event.session, at, payloads)
 
-    def _cleared(self, event: RetainedCleared, at: Position) -> None:
+    def _cleared(self, event: RetainedCleared | RetainedExpired, at: Position) -> None:
         count = len(event.topics)
         places, kinds, nothing = [at] * count, [CLEARED] * count, [None] * count
         digests = [""] * count
@@ -208,7 +210,7 @@ class FactMakers:
         if len(refs) != count:
             raise IndexError("columns of different lengths")
         flags = [int(ref in waiting) for ref in refs]
-        digests = _digests(topics, payloads, [2] * count, refs) if waiting else [""] * count
+        digests = self._digests(event, payloads, [2] * count, refs) if waiting else [""] * count
         times, checks = [self.record.time_ms] * count, list(map(crc32, payloads))
         places = range(at, at + count)
         self._facts.carried.extend(places, refs, times, flags, checks, topics, digests)
@@ -220,9 +222,10 @@ class FactMakers:
         at: Position,
         payloads: Iterable[memoryview],
     ) -> None:
-        """Give an event to the fold of its session, with its payloads."""
+        """Pass an event with its properties and payloads to the fold of its session."""
         one = packed_item(event, at, self.record.time_ms, self.record.part)
-        self._packs.alone(session, one, b"".join(payloads))
+        area = b"".join((*self.record.distinct_blocks(event), *payloads))
+        self._packs.alone(session, one, area)
 
     # Checkpoints and cuts.
 
@@ -255,6 +258,30 @@ class FactMakers:
             raise IndexError("payloads that the record does not hold")
         return [area[start:stop] for start, stop in pairwise(bounds)]
 
+    def _digests(
+        self,
+        event: MessagePublished | RetainedSnapshot | MessagesCarried,
+        payloads: Iterable[memoryview],
+        qos: Iterable[int],
+        refs: Iterable[Position],
+    ) -> list[str]:
+        """Return what stands for retained messages; empty for those that clear their topic."""
+        topics = event.topics if isinstance(event, RetainedSnapshot) else _topics(event)
+        blocks, expires = properties_of(self.record, event)
+        columns = zip(
+            topics,
+            payloads,
+            qos,
+            refs,
+            blocks or repeat(b"", event.count),
+            expires or repeat(0, event.count),
+            strict=True,
+        )
+        return [
+            retained_digest(RetainedMessage(topic, bytes(payload), *rest)) if payload else ""
+            for topic, payload, *rest in columns
+        ]
+
     OF: ClassVar[dict[type, Callable[[FactMakers, Any, Position], bool | None]]] = {
         **dict.fromkeys(OF_SPANS, _of_span),
         MessagePublished: _published,
@@ -267,6 +294,7 @@ class FactMakers:
         SessionSnapshot: _snapshot,
         RetainedSnapshot: _repeated_messages,
         RetainedCleared: _cleared,
+        RetainedExpired: _cleared,
         MessagesCarried: _carried,
         CheckpointBegun: _begun,
         CheckpointCompleted: _completed,
@@ -300,17 +328,3 @@ def _check(runs: Iterable[Run]) -> None:
     for run in runs:
         if type(run) is not int and not 0 <= run[1] <= MAX_INDEX:  # type: ignore[index]
             raise ValueError("a run that is too long")
-
-
-def _digests(
-    topics: Iterable[str],
-    payloads: Iterable[memoryview],
-    qos: Iterable[int],
-    refs: Iterable[Position],
-) -> list[str]:
-    """Return what stands for retained messages; empty for those that clear their topic."""
-    messages = zip(topics, payloads, qos, refs, strict=True)
-    return [
-        retained_digest(RetainedMessage(topic, bytes(payload), level, ref)) if payload else ""
-        for topic, payload, level, ref in messages
-    ]

@@ -165,7 +165,7 @@ class FactScan:
     # The log as a whole.
 
     def _extend(self, link: RecordLink, time_ms: int, size: int) -> None:
-        """Let the piece go on with a record, or begin a new one."""
+        """Continue the piece with a record, or start a new piece."""
         piece = self._piece
         if piece is None or (self._pieces < _PIECES and _parts(piece.last, link)):
             self._end_piece()

@@ -3,13 +3,13 @@ import json
 import logging
 import os
 import signal
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from harness.broker import free_port
 from nats.aio.client import Client
 
 from eventstore.datadir import DataDir
@@ -43,12 +43,6 @@ def options_for(server: EmbeddedServer, **changes: Any) -> ConnectionOptions:
     return ConnectionOptions(
         **{"urls": (server.url,), "user": server.user, "password": server.password, **changes}
     )
-
-
-def unused_url() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"nats://127.0.0.1:{probe.getsockname()[1]}"
 
 
 @pytest_asyncio.fixture
@@ -93,7 +87,7 @@ async def test_notices_of_a_lost_and_regained_connection(
 async def test_unreachable_server(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    url = unused_url()
+    url = f"nats://127.0.0.1:{free_port()}"
     with pytest.raises(NatsUnavailable, match="connection refused; check the address") as caught:
         await connect(ConnectionOptions(urls=(url,)), timeout=0.3)
     assert url in str(caught.value)
@@ -123,7 +117,9 @@ async def test_something_that_never_greets() -> None:
 
 async def test_cancelled_connect_leaves_nothing_running() -> None:
     before = asyncio.all_tasks()
-    opening = asyncio.create_task(connect(ConnectionOptions(urls=(unused_url(),)), timeout=60))
+    opening = asyncio.create_task(
+        connect(ConnectionOptions(urls=(f"nats://127.0.0.1:{free_port()}",)), timeout=60)
+    )
     await asyncio.sleep(0.05)
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -165,19 +161,27 @@ async def test_no_url() -> None:
 async def test_missing_file_is_named(tmp_path: Path, field: str) -> None:
     files: dict[str, Any] = {field: tmp_path / "none.pem"}
     with pytest.raises(BadNatsOptions, match=r"none\.pem: No such file") as caught:
-        await connect(ConnectionOptions(urls=(unused_url(),), **files))
+        await connect(ConnectionOptions(urls=(f"nats://127.0.0.1:{free_port()}",), **files))
     assert caught.value.exit_code == 78
 
 
 async def test_file_that_holds_no_credentials(tmp_path: Path) -> None:
     (tmp_path / "my.creds").write_text("nothing")
     with pytest.raises(BadNatsOptions, match="it lacks 'BEGIN NATS USER JWT'"):
-        await connect(ConnectionOptions(urls=(unused_url(),), credentials=tmp_path / "my.creds"))
+        await connect(
+            ConnectionOptions(
+                urls=(f"nats://127.0.0.1:{free_port()}",), credentials=tmp_path / "my.creds"
+            )
+        )
 
 
 async def test_key_without_certificate(tmp_path: Path) -> None:
     with pytest.raises(BadNatsOptions, match="needs its certificate"):
-        await connect(ConnectionOptions(urls=(unused_url(),), tls_key=tmp_path / "key.pem"))
+        await connect(
+            ConnectionOptions(
+                urls=(f"nats://127.0.0.1:{free_port()}",), tls_key=tmp_path / "key.pem"
+            )
+        )
 
 
 def test_what_the_client_library_logs_becomes_one_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,10 +1,10 @@
 """Connections that are given up while they are made, or closed when the server has gone."""
 
 import asyncio
-import socket
 from typing import Any
 
 import pytest
+from harness.broker import free_port
 from harness.waiting import happens
 from nats.aio.client import Client
 
@@ -13,12 +13,6 @@ from eventstore.nats import ConnectionOptions, connect, disconnect
 from eventstore.server import EmbeddedServer
 
 pytestmark = pytest.mark.system
-
-
-def unused_url() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"nats://127.0.0.1:{probe.getsockname()[1]}"
 
 
 async def test_giving_up_does_not_depend_on_one_cancellation(
@@ -39,7 +33,9 @@ async def test_giving_up_does_not_depend_on_one_cancellation(
         await inner
 
     monkeypatch.setattr(Client, "connect", dial)
-    opening = asyncio.create_task(connect(ConnectionOptions(urls=(unused_url(),)), timeout=60))
+    opening = asyncio.create_task(
+        connect(ConnectionOptions(urls=(f"nats://127.0.0.1:{free_port()}",)), timeout=60)
+    )
     await asyncio.sleep(0.01)
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -48,7 +44,7 @@ async def test_giving_up_does_not_depend_on_one_cancellation(
 
 
 async def test_giving_up_at_any_moment() -> None:
-    options = ConnectionOptions(urls=(unused_url(),))
+    options = ConnectionOptions(urls=(f"nats://127.0.0.1:{free_port()}",))
     for step in range(60):
         opening = asyncio.create_task(connect(options))
         await asyncio.sleep(step / 1000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from harness.natssubjects import nats_matches
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
@@ -18,20 +19,6 @@ from protocol.nats import (
     parse_users,
     topic_to_subject,
 )
-
-
-def nats_matches(pattern: str, subject: str) -> bool:
-    """What a NATS Server does with a subscription."""
-    wanted, there = pattern.split("."), subject.split(".")
-    if wanted[-1] == ">":
-        wanted.pop()
-        if len(there) <= len(wanted):
-            return False
-        there = there[: len(wanted)]
-    return len(wanted) == len(there) and all(
-        w in ("*", t) for w, t in zip(wanted, there, strict=True)
-    )
-
 
 level = st.sampled_from(["a", "b", "c", "", ".", "$x", "_y", " "])
 topics = st.lists(level, min_size=1, max_size=5).map("/".join).filter(bool)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from harness.natssubjects import nats_matches
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -107,19 +108,6 @@ def test_subjects_without_a_topic(subject: str) -> None:
 def test_filter(topic_filter: str, subjects: tuple[str, ...]) -> None:
     validate_topic_filter(topic_filter)
     assert filter_to_subjects(topic_filter) == subjects
-
-
-def nats_matches(pattern: str, subject: str) -> bool:
-    """What a NATS Server does with a subscription."""
-    wanted, there = pattern.split("."), subject.split(".")
-    if wanted[-1] == ">":
-        wanted.pop()
-        if len(there) <= len(wanted):
-            return False
-        there = there[: len(wanted)]
-    return len(wanted) == len(there) and all(
-        w in ("*", t) for w, t in zip(wanted, there, strict=True)
-    )
 
 
 level = st.sampled_from(["", "a", ".", " ", "*", ">", "b"])

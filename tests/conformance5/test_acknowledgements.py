@@ -1,0 +1,291 @@
+"""Sections 3.4 to 3.7 and 4.3: acknowledgements, their reason codes, both ways."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from harness import packets
+from harness import packets5 as p
+from harness.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
+
+if TYPE_CHECKING:
+    from harness.rawclient5 import Clients5, RawClient5
+
+KEEP = ((p.SESSION_EXPIRY, 100),)
+REASONS = (
+    (p.REASON_STRING, "because"),
+    (p.USER_PROPERTY, ("a", "1")),
+    (p.USER_PROPERTY, ("a", "1")),
+)
+REFUSALS = [0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99]
+UNKNOWN = 0x92
+
+
+def delivered(clients: Clients5, topic: str, qos: int) -> tuple[RawClient5, int]:
+    """A client of a session that is kept, and the identifier of a delivery to it."""
+    client = clients.five(topic, properties=KEEP)
+    assert client.subscribe((topic, qos)) == (qos,)
+    clients.five().publish(topic, b"x", qos)
+    number = client.expect_message(topic, b"x", qos).packet_id
+    assert number is not None
+    return client, number
+
+
+# -------------------------------------------------------- server as receiver
+
+
+@pytest.mark.mqtt5(
+    "MQTT-4.3.3-8", "MQTT-4.3.3-11", "MQTT-2.2.1-5", "MQTT-3.5.2-1", "MQTT-3.7.2-1", "MQTT-3.3.4-1"
+)
+@pytest.mark.parametrize("number", [1, 300, 65_535])
+@pytest.mark.parametrize(
+    "release",
+    [(None, None), (0, None), (0, ()), (0, REASONS), (UNKNOWN, None)],
+    ids=["short", "code", "block", "reasons", "unknown"],
+)
+def test_qos_2_from_a_client(
+    clients: Clients5, topic: str, number: int, release: tuple[int | None, p.Properties | None]
+) -> None:
+    """Every form of PUBREL releases the identifier."""
+    subscriber, client = clients.listening(topic, 2), clients.five()
+    client.send(p.publish(topic, b"x", 2, number))
+    client.expect_answer(PUBREC, number)
+    client.send(p.acknowledge(PUBREL, number, *release))
+    client.expect_answer(PUBCOMP, number)
+    if release[0] != UNKNOWN:
+        subscriber.acknowledge(subscriber.expect_message(topic, b"x", 2))
+    client.send(p.acknowledge(PUBREL, number))
+    client.expect_answer(PUBCOMP, number, UNKNOWN)
+
+
+@pytest.mark.mqtt5("MQTT-4.3.3-10", "MQTT-4.3.3-8")
+@pytest.mark.parametrize("dup", [False, True])
+def test_again_before_pubrel_is_not_delivered_twice(
+    clients: Clients5, topic: str, *, dup: bool
+) -> None:
+    subscriber, client = clients.listening(topic, 2), clients.five()
+    for number in range(4):
+        client.send(p.publish(topic, b"once", 2, 4, dup=dup and number > 0))
+        answer = client.receive()
+        assert isinstance(answer, p.Answer)
+        assert (answer.kind, answer.packet_id, answer.code in {0, 0x10}) == (PUBREC, 4, True)
+    client.send(p.acknowledge(PUBREL, 4))
+    client.expect_answer(PUBCOMP, 4)
+    subscriber.acknowledge(subscriber.expect_message(topic, b"once", 2))
+    subscriber.expect_nothing()
+
+
+@pytest.mark.mqtt5("MQTT-4.3.3-12", "MQTT-4.3.3-11")
+def test_after_pubcomp_it_is_a_new_message(clients: Clients5, topic: str) -> None:
+    subscriber, client = clients.listening(topic, 2), clients.five()
+    for payload, dup in ((b"same", False), (b"same", True), (b"other", False)):
+        client.send(p.publish(topic, payload, 2, 8, dup=dup))
+        client.expect_answer(PUBREC, 8)
+        client.send(p.acknowledge(PUBREL, 8))
+        client.expect_answer(PUBCOMP, 8)
+        subscriber.acknowledge(subscriber.expect_message(topic, payload, 2))
+
+
+@pytest.mark.mqtt5("MQTT-3.7.2-1", "MQTT-4.3.3-11")
+@pytest.mark.parametrize("code", [None, 0, UNKNOWN])
+def test_pubrel_that_nobody_waits_for(clients: Clients5, code: int | None) -> None:
+    client = clients.five()
+    client.send(p.acknowledge(PUBREL, 4711, code))
+    client.expect_answer(PUBCOMP, 4711, UNKNOWN)
+    client.expect_alive()
+
+
+# ---------------------------------------------------------- server as sender
+
+
+@pytest.mark.mqtt5("MQTT-4.3.2-3", "MQTT-3.4.2-1", "MQTT-2.2.1-4")
+@pytest.mark.parametrize(
+    "form",
+    [(None, None), (0, None), (0, ()), (0, REASONS), (0x10, None), (0x10, REASONS)],
+    ids=["short", "code", "block", "reasons", "nobody", "nobody-reasons"],
+)
+def test_every_form_of_puback(
+    clients: Clients5, topic: str, form: tuple[int | None, p.Properties | None]
+) -> None:
+    client, number = delivered(clients, topic, 1)
+    client.send(p.acknowledge(PUBACK, number, *form))
+    client.expect_alive()
+    client.reset()
+    clients.five(topic, clean=False, session_present=True).expect_nothing()
+
+
+@pytest.mark.mqtt5("MQTT-4.4.0-2", "MQTT-3.4.2-1")
+@pytest.mark.parametrize("code", REFUSALS)
+def test_puback_that_refuses_ends_the_delivery(clients: Clients5, topic: str, code: int) -> None:
+    client, number = delivered(clients, topic, 1)
+    client.send(p.acknowledge(PUBACK, number, code, REASONS))
+    client.expect_alive()
+    client.reset()
+    clients.five(topic, clean=False, session_present=True).expect_nothing()
+
+
+@pytest.mark.mqtt5("MQTT-4.4.0-2", "MQTT-3.5.2-1", "MQTT-4.3.3-4", "MQTT-4.3.3-9")
+@pytest.mark.parametrize("code", REFUSALS)
+def test_pubrec_that_refuses_ends_the_delivery(clients: Clients5, topic: str, code: int) -> None:
+    """No PUBREL follows, the message is not sent again, and its identifier is free."""
+    client, number = delivered(clients, topic, 2)
+    client.send(p.acknowledge(PUBREC, number, code))
+    client.expect_alive()
+    client.expect_nothing()
+    client.reset()
+    client = clients.five(topic, clean=False, session_present=True)
+    client.expect_nothing()
+    clients.five().publish(topic, b"next", 2)
+    client.acknowledge(client.expect_message(topic, b"next", 2))
+
+
+@pytest.mark.mqtt5("MQTT-4.3.3-4", "MQTT-4.3.3-3", "MQTT-4.3.3-5", "MQTT-3.6.2-1", "MQTT-2.2.1-4")
+@pytest.mark.parametrize(
+    "form",
+    [(None, None), (0, None), (0, ()), (0, REASONS), (0x10, None), (0x10, REASONS)],
+    ids=["short", "code", "block", "reasons", "nobody", "nobody-reasons"],
+)
+def test_every_form_of_pubrec_and_pubcomp(
+    clients: Clients5, topic: str, form: tuple[int | None, p.Properties | None]
+) -> None:
+    client, number = delivered(clients, topic, 2)
+    client.send(p.acknowledge(PUBREC, number, *form))
+    client.expect_answer(PUBREL, number)
+    code = form[0] and 0
+    client.send(p.acknowledge(PUBCOMP, number, code, form[1]))
+    client.expect_alive()
+    client.reset()
+    clients.five(topic, clean=False, session_present=True).expect_nothing()
+
+
+@pytest.mark.mqtt5("MQTT-4.3.3-4")
+def test_pubrec_again_is_answered_again(clients: Clients5, topic: str) -> None:
+    client, number = delivered(clients, topic, 2)
+    for _ in range(2):
+        client.send(p.acknowledge(PUBREC, number))
+        client.expect_answer(PUBREL, number)
+    client.send(p.acknowledge(PUBCOMP, number))
+    client.expect_alive()
+
+
+@pytest.mark.mqtt5("MQTT-3.6.2-1", "MQTT-3.4.2-1")
+def test_answers_that_nobody_waits_for(clients: Clients5) -> None:
+    """A client that lost its state may answer what the server has forgotten."""
+    client = clients.five()
+    client.send(p.acknowledge(PUBREC, 998))
+    client.expect_answer(PUBREL, 998, UNKNOWN)
+    client.send(p.acknowledge(PUBREC, 997, 0x80))
+    client.send(p.acknowledge(PUBACK, 999), p.acknowledge(PUBACK, 999, 0x80))
+    client.send(p.acknowledge(PUBCOMP, 999), p.acknowledge(PUBCOMP, 999, UNKNOWN))
+    client.expect_alive()
+
+
+@pytest.mark.mqtt5("MQTT-3.7.2-1", "MQTT-4.3.3-5")
+def test_pubcomp_of_an_unknown_identifier_ends_the_exchange(clients: Clients5, topic: str) -> None:
+    client, number = delivered(clients, topic, 2)
+    client.send(p.acknowledge(PUBREC, number))
+    client.expect_answer(PUBREL, number)
+    client.send(p.acknowledge(PUBCOMP, number, UNKNOWN))
+    client.expect_alive()
+    client.reset()
+    clients.five(topic, clean=False, session_present=True).expect_nothing()
+
+
+@pytest.mark.mqtt5("MQTT-4.3.2-1", "MQTT-4.3.3-1", "MQTT-2.2.1-4", "MQTT-4.3.3-2", "MQTT-4.3.2-2")
+@pytest.mark.parametrize("qos", [1, 2])
+def test_identifiers_that_are_in_use_are_not_used(clients: Clients5, topic: str, qos: int) -> None:
+    client, held = delivered(clients, topic, qos)
+    publisher = clients.five()
+    used = {held}
+    for index in range(40):
+        publisher.publish(topic, b"%d" % index, qos)
+        message = client.expect_message(topic, b"%d" % index, qos)
+        assert message.packet_id not in used
+        if index % 2:
+            client.acknowledge(message)
+        else:
+            assert message.packet_id is not None
+            used.add(message.packet_id)
+            if qos == 2:
+                client.send(p.acknowledge(PUBREC, message.packet_id))
+                client.expect_answer(PUBREL, message.packet_id)
+
+
+# ----------------------------------------------------------------- malformed
+
+
+@pytest.mark.mqtt5("MQTT-3.6.1-1", "MQTT-2.1.3-1", "MQTT-4.13.1-1")
+@pytest.mark.parametrize("kind", [PUBACK, PUBREC, PUBREL, PUBCOMP])
+@pytest.mark.parametrize("flags", [0, 1, 2, 4, 8])
+def test_flags_of_the_fixed_header(clients: Clients5, kind: int, flags: int) -> None:
+    if flags == (2 if kind == PUBREL else 0):
+        pytest.skip("the right ones")
+    client = clients.five()
+    client.send(packets.packet(kind, flags, b"\0\1"))
+    client.expect_ended(0x81)
+
+
+@pytest.mark.mqtt5("MQTT-4.13.1-1", "MQTT-2.1.3-1")
+@pytest.mark.parametrize("data", [b"\xc1\0", b"\xc8\0", b"\xc0\1\0", b"\x00\0"])
+def test_pingreq_with_flags_or_a_body_and_packet_type_0(clients: Clients5, data: bytes) -> None:
+    client = clients.five()
+    client.send(data)
+    client.expect_ended(0x81, 0x82)
+
+
+@pytest.mark.mqtt5("MQTT-4.13.1-1")
+@pytest.mark.parametrize(
+    "data",
+    [b"\x20\x03\0\0\0", b"\x90\x04\0\1\0\0", b"\xb0\x04\0\1\0\0", b"\xd0\0"],
+    ids=["CONNACK", "SUBACK", "UNSUBACK", "PINGRESP"],
+)
+def test_packets_that_only_servers_send(clients: Clients5, data: bytes) -> None:
+    client = clients.five()
+    client.send(data)
+    client.expect_ended(0x82, 0x81)
+
+
+@pytest.mark.mqtt5("MQTT-3.4.2-1", "MQTT-3.5.2-1", "MQTT-3.6.2-1", "MQTT-3.7.2-1", "MQTT-4.13.1-1")
+@pytest.mark.parametrize("kind", [PUBACK, PUBREC, PUBREL, PUBCOMP])
+@pytest.mark.parametrize("code", [0x01, 0x11, 0x81, 0x8E, 0xFF])
+def test_codes_that_are_none(clients: Clients5, kind: int, code: int) -> None:
+    client = clients.five()
+    client.send(p.acknowledge(kind, 1, code))
+    client.expect_ended(0x81, 0x82)
+
+
+@pytest.mark.mqtt5("MQTT-4.13.1-1")
+@pytest.mark.parametrize("kind", [PUBACK, PUBREC, PUBREL, PUBCOMP])
+@pytest.mark.parametrize(
+    ("block", "code"),
+    [
+        (p.prop(p.REASON_STRING, "x") * 2, 0x82),
+        (p.prop(p.CONTENT_TYPE, "x"), 0x81),
+        (p.prop(p.SESSION_EXPIRY, 1), 0x81),
+        (p.prop(p.REASON_STRING, "x")[:-1], 0x81),
+        (b"\x7f", 0x81),
+    ],
+    ids=["twice", "content-type", "expiry", "cut", "unknown"],
+)
+def test_properties_that_are_none(clients: Clients5, kind: int, block: bytes, code: int) -> None:
+    client = clients.five()
+    client.send(p.acknowledge(kind, 1, 0, block))
+    client.expect_ended(code)
+
+
+@pytest.mark.mqtt5("MQTT-4.13.1-1")
+@pytest.mark.parametrize("kind", [PUBACK, PUBREC, PUBREL, PUBCOMP])
+@pytest.mark.parametrize("body", [b"", b"\0", b"\0\0", b"\0\1\0\5", b"\0\1\0\0\0"])
+def test_bodies_that_are_none(clients: Clients5, kind: int, body: bytes) -> None:
+    client = clients.five()
+    client.send(packets.packet(kind, 2 * (kind == PUBREL), body))
+    client.expect_ended(0x81, 0x82)
+
+
+@pytest.mark.mqtt5("MQTT-3.15.1-1", "MQTT-3.15.2-1", "MQTT-4.13.1-1")
+@pytest.mark.parametrize("flags", [1, 2, 4, 8])
+def test_flags_of_an_auth(clients: Clients5, flags: int) -> None:
+    client = clients.five()
+    client.send(bytes((0xF0 | flags, 0)))
+    client.expect_ended(0x81)

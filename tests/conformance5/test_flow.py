@@ -1,0 +1,373 @@
+"""Flow control (4.9), Maximum Packet Size (3.1.2.11.4) and order (4.6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from harness import packets
+from harness import packets5 as p
+from harness.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, SUBACK
+from harness.packets5 import Publish
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.broker import Broker
+    from harness.packets5 import Properties
+    from harness.rawclient5 import Clients5, RawClient5
+
+KEEP = ((p.SESSION_EXPIRY, 100),)
+
+
+def at_most(number: int) -> Properties:
+    return ((p.RECEIVE_MAXIMUM, number),)
+
+
+def messages(client: RawClient5, count: int) -> list[Publish]:
+    """So many messages, and nothing but them."""
+    found = [client.receive() for _ in range(count)]
+    assert all(isinstance(one, Publish) for one in found), f"{found}"
+    return [one for one in found if isinstance(one, Publish)]
+
+
+# ----------------------------------------------------------- receive maximum
+
+
+@pytest.mark.mqtt5("MQTT-3.3.4-9", "MQTT-4.9.0-1", "MQTT-4.9.0-2")
+@pytest.mark.parametrize("maximum", [1, 2, 10])
+@pytest.mark.parametrize("live", [True, False])
+def test_receive_maximum_at_qos_1(
+    clients: Clients5, topic: str, maximum: int, *, live: bool
+) -> None:
+    client = clients.five(topic, properties=(*KEEP, *at_most(maximum)))
+    assert client.subscribe((f"{topic}/a", 1), (f"{topic}/b", 1)) == (1, 1)
+    if not live:
+        client.leave()
+    publisher = clients.five()
+    for number in range(15):
+        publisher.publish(f"{topic}/{'ab'[number % 2]}", b"%d" % number, 1)
+    if not live:
+        client = clients.five(
+            topic, clean=False, session_present=True, properties=(*KEEP, *at_most(maximum))
+        )
+    waiting = messages(client, maximum)
+    payloads = [one.payload for one in waiting]
+    client.expect_nothing()
+    for number in range(15):
+        client.acknowledge(waiting.pop(0))
+        if number + maximum < 15:
+            waiting += messages(client, 1)
+            payloads.append(waiting[-1].payload)
+            if number < 3:
+                client.expect_nothing(0.1)
+    assert sorted(payloads) == sorted(b"%d" % number for number in range(15))
+    client.expect_nothing()
+
+
+@pytest.mark.mqtt5("MQTT-3.3.4-9", "MQTT-4.9.0-2", "MQTT-4.3.3-4")
+def test_receive_maximum_at_qos_2(clients: Clients5, topic: str) -> None:
+    """PUBCOMP gives room, and PUBREC of 0x80 and above; another PUBREC does not."""
+    client = clients.listening(topic, 2, properties=at_most(2))
+    publisher = clients.five()
+    for number in range(6):
+        publisher.publish(topic, b"%d" % number, 2)
+    one, two = messages(client, 2)
+    assert one.packet_id is not None
+    assert two.packet_id is not None
+    client.expect_nothing()
+    client.send(p.acknowledge(PUBREC, one.packet_id))
+    client.expect_answer(PUBREL, one.packet_id)
+    client.expect_nothing()
+    client.send(p.acknowledge(PUBCOMP, one.packet_id))
+    (three,) = messages(client, 1)
+    assert three.payload == b"2"
+    client.expect_nothing()
+    client.send(p.acknowledge(PUBREC, two.packet_id, 0x83))
+    (four,) = messages(client, 1)
+    assert four.payload == b"3"
+    client.expect_nothing()
+
+
+@pytest.mark.mqtt5("MQTT-3.3.4-9", "MQTT-4.4.0-2", "MQTT-4.9.0-2")
+def test_puback_that_refuses_gives_room(clients: Clients5, topic: str) -> None:
+    client = clients.listening(topic, 1, properties=at_most(1))
+    publisher = clients.five()
+    for number in range(3):
+        publisher.publish(topic, b"%d" % number, 1)
+    for number in range(3):
+        found = client.expect_message(topic, b"%d" % number, 1)
+        client.expect_nothing(0.1)
+        assert found.packet_id is not None
+        client.send(p.acknowledge(PUBACK, found.packet_id, 0x97))
+
+
+@pytest.mark.mqtt5("MQTT-4.9.0-1", "MQTT-3.3.4-9")
+def test_answers_too_many_give_no_more_room(clients: Clients5, topic: str) -> None:
+    client = clients.listening(topic, 1, properties=at_most(2))
+    for number in range(100, 110):
+        client.send(p.acknowledge(PUBACK, number), p.acknowledge(PUBCOMP, number))
+    publisher = clients.five()
+    for _ in range(5):
+        publisher.publish(topic, b"x", 1)
+    messages(client, 2)
+    client.expect_nothing()
+
+
+@pytest.mark.mqtt5("MQTT-3.3.4-9", "MQTT-4.4.0-1", "MQTT-4.9.0-2")
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_smaller_receive_maximum_after_a_reconnect(
+    clients: Clients5, topic: str, qos: int
+) -> None:
+    client = clients.five(topic, properties=KEEP)
+    assert client.subscribe((topic, qos)) == (qos,)
+    publisher = clients.five()
+    for number in range(5):
+        publisher.publish(topic, b"%d" % number, qos)
+    sent = messages(client, 5)
+    client.leave()
+    publisher.publish(topic, b"5", qos)
+    client = clients.five(topic, clean=False, session_present=True, properties=(*KEEP, *at_most(2)))
+    waiting = messages(client, 2)
+    client.expect_nothing()
+    done: list[Publish] = []
+    while waiting:
+        done.append(waiting.pop(0))
+        client.acknowledge(done[-1])
+        if len(done) + len(waiting) < 6:
+            waiting += messages(client, 1)
+    assert [(one.payload, one.dup) for one in done] == [
+        (b"%d" % number, number < 5) for number in range(6)
+    ]
+    assert [one.packet_id for one in done[:5]] == [one.packet_id for one in sent]
+    client.expect_nothing()
+
+
+@pytest.mark.mqtt5("MQTT-4.9.0-3", "MQTT-3.3.4-10")
+def test_everything_else_is_answered_at_a_quota_of_0(clients: Clients5, topic: str) -> None:
+    client = clients.listening(topic, 1, properties=at_most(1))
+    publisher = clients.five()
+    publisher.publish(topic, b"1", 1)
+    publisher.publish(topic, b"2", 1)
+    first = client.expect_message(topic, b"1", 1)
+    client.expect_alive()
+    assert client.subscribe((f"{topic}/x", 2)) == (2,)
+    client.send(p.publish(f"{topic}/other", b"", 1, 7), p.publish(f"{topic}/other", b"", 2, 8))
+    client.expect_answer(PUBACK, 7)
+    client.expect_answer(PUBREC, 8)
+    client.send(p.acknowledge(PUBREL, 8))
+    client.expect_answer(PUBCOMP, 8)
+    publisher.publish(f"{topic}/x", b"QoS 0")
+    client.expect_message(f"{topic}/x", b"QoS 0")
+    assert client.unsubscribe(f"{topic}/x") == (0,)
+    client.acknowledge(first)
+    client.acknowledge(client.expect_message(topic, b"2", 1))
+
+
+@pytest.mark.mqtt5("MQTT-3.3.4-7", "MQTT-3.3.4-8")
+def test_many_unacknowledged_from_a_client(clients: Clients5, topic: str) -> None:
+    """As many as the server's Receive Maximum, or 500, at once."""
+    client = clients.five()
+    count = min(500, client.connack.number(p.RECEIVE_MAXIMUM, 65_535))
+    client.send(*[p.publish(topic, b"x", 2, number) for number in range(1, count + 1)])
+    for number in range(1, count + 1):
+        client.expect_answer(PUBREC, number)
+    client.send(*[p.acknowledge(PUBREL, number) for number in range(1, count + 1)])
+    for number in range(1, count + 1):
+        client.expect_answer(PUBCOMP, number)
+
+
+# ------------------------------------------------------- maximum packet size
+
+
+@pytest.mark.mqtt5("MQTT-3.1.2-24", "MQTT-3.1.2-25")
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("live", [True, False])
+def test_message_too_large_is_dropped(
+    clients: Clients5, topic: str, qos: int, *, live: bool
+) -> None:
+    """The largest that fits arrives, one byte more does not, and nothing waits behind it."""
+    if not (live or qos):
+        pytest.skip("QoS 0 is not queued")
+    limit = 200
+    room = limit - len(p.publish(topic, b"", qos, 1 if qos else None)) - 1
+    # of 200 bytes, the Remaining Length takes two
+    fits = p.publish(topic, bytes(room), qos, 1 if qos else None)
+    assert len(fits) == limit
+    properties = (*KEEP, (p.MAXIMUM_PACKET_SIZE, limit))
+    client = clients.five(topic, properties=properties)
+    assert client.subscribe((topic, qos)) == (qos,)
+    if not live:
+        client.leave()
+    publisher, other = clients.five(), clients.listening(topic, 0)
+    for payload in (bytes(room + 1), bytes(room), bytes(5000), b"small"):
+        publisher.publish(topic, payload, qos)
+    publisher.publish(topic, b"block", qos, properties=((p.CONTENT_TYPE, "x" * limit),))
+    publisher.publish(topic, b"last", qos)
+    if not live:
+        client = clients.five(topic, clean=False, session_present=True, properties=properties)
+    found = messages(client, 3)
+    assert [one.payload for one in found] == [bytes(room), b"small", b"last"]
+    if qos == 1:
+        for one in found:
+            client.acknowledge(one)
+    client.expect_nothing()
+    assert len(messages(other, 6)) == 6
+    if qos == 1:
+        client.reset()
+        clients.five(topic, clean=False, session_present=True).expect_nothing()
+
+
+@pytest.mark.mqtt5("MQTT-3.1.2-24", "MQTT-3.1.2-25")
+def test_identifiers_count_for_the_size(clients: Clients5, topic: str) -> None:
+    """As does everything that the server adds."""
+    limit = 100
+    room = limit - len(p.publish(topic, b"", 1, 1))
+    client = clients.five(properties=((p.MAXIMUM_PACKET_SIZE, limit),))
+    identifier = ((p.SUBSCRIPTION_IDENTIFIER, 268_435_455),)
+    assert client.subscribe((topic, 1), properties=identifier) == (1,)
+    publisher = clients.five()
+    for size in (room - 5, room - 4, room):
+        publisher.publish(topic, bytes(size), 1)
+    client.acknowledge(client.expect_message(topic, bytes(room - 5), 1, properties=identifier))
+    client.expect_nothing()
+
+
+@pytest.mark.mqtt5("MQTT-3.1.2-24", "MQTT-3.1.2-25", "MQTT-3.3.1-9")
+def test_retained_message_too_large(clients: Clients5, topic: str) -> None:
+    publisher = clients.five()
+    publisher.publish(f"{topic}/1", bytes(500), 1, retain=True)
+    publisher.publish(f"{topic}/2", b"small", 1, retain=True)
+    client = clients.five(properties=((p.MAXIMUM_PACKET_SIZE, 300),))
+    assert client.subscribe((f"{topic}/+", 1)) == (1,)
+    client.acknowledge(client.expect_message(f"{topic}/2", b"small", 1, retain=True))
+    client.expect_nothing()
+    for number in "12":
+        publisher.publish(f"{topic}/{number}", retain=True)
+
+
+@pytest.mark.mqtt5("MQTT-3.1.2-24", "MQTT-3.1.2-25", "MQTT-4.4.0-1")
+@pytest.mark.parametrize("qos", [1, 2])
+def test_sending_again_what_is_too_large_by_now(clients: Clients5, topic: str, qos: int) -> None:
+    client = clients.five(topic, properties=KEEP)
+    assert client.subscribe((topic, qos)) == (qos,)
+    publisher = clients.five()
+    publisher.publish(topic, bytes(500), qos)
+    publisher.publish(topic, b"small", qos)
+    messages(client, 2)
+    client.reset()
+    client = clients.five(
+        topic, clean=False, session_present=True, properties=(*KEEP, (p.MAXIMUM_PACKET_SIZE, 300))
+    )
+    client.acknowledge(client.expect_message(topic, b"small", qos, dup=True))
+    client.expect_alive()
+    publisher.publish(topic, b"next", qos)
+    client.acknowledge(client.expect_message(topic, b"next", qos))
+
+
+@pytest.mark.mqtt5("MQTT-3.1.2-24")
+def test_suback_that_would_be_too_large(clients: Clients5, topic: str) -> None:
+    """The server cannot answer, and must not send it: `RawClient5` checks each packet."""
+    client = clients.five(properties=((p.MAXIMUM_PACKET_SIZE, 30),))
+    filters = [(f"{topic}/{number}", 0) for number in range(100)]
+    client.send(p.subscribe(1, *filters))
+    client.expect_end_of(packets.DISCONNECT, 0x95, 0x83, 0x80, 0x97)
+
+
+@pytest.mark.mqtt5("MQTT-3.2.2-15", "MQTT-4.13.1-1", "MQTT-4.13.2-1")
+def test_packet_larger_than_the_server_allows(
+    own: Callable[..., tuple[Broker, Clients5]], topic: str
+) -> None:
+    _, clients = own('max_packet_size = "2KiB"')
+    client = clients.listening(topic, 1)
+    limit = client.connack.get(p.MAXIMUM_PACKET_SIZE)
+    assert limit == 2048
+    room = limit - len(p.publish(topic, b"", 1, 1)) - 1
+    assert len(p.publish(topic, bytes(room), 1, 1)) == limit
+    client.send(p.publish(topic, bytes(room), 1, 1))
+    found = [client.receive(), client.receive()]
+    assert sum(isinstance(one, Publish) for one in found) == 1
+    other = clients.five()
+    other.send(p.publish(topic, bytes(room + 1), 1, 1))
+    other.expect_ended(0x95)
+    other = clients.raw5()
+    other.send(p.connect("x" * 3000))
+    other.expect_end_of(packets.CONNACK, 0x95, 0x81, 0x85)
+
+
+@pytest.mark.mqtt5("MQTT-4.13.1-1", "MQTT-1.5.5-1")
+@pytest.mark.parametrize("length", [b"\xff\xff\xff\xff\x01", b"\x80\x80\x80\x80\x00"])
+def test_remaining_length_of_five_bytes(clients: Clients5, length: bytes) -> None:
+    client = clients.five()
+    client.send(b"\x30" + length)
+    client.expect_ended(0x81)
+
+
+@pytest.mark.mqtt5("MQTT-1.5.5-1")
+@pytest.mark.parametrize("length", [b"\x80\x00", b"\x84\x80\x00", b"\x84\x80\x80\x00"])
+def test_remaining_length_in_too_many_bytes(clients: Clients5, length: bytes) -> None:
+    client = clients.five()
+    client.send(b"\xc0" + length if length == b"\x80\x00" else b"\x40" + length + b"\0\1\0\0")
+    client.expect_ended(0x81)
+
+
+# --------------------------------------------------------------------- order
+
+
+@pytest.mark.mqtt5("MQTT-4.6.0-5", "MQTT-4.6.0-6")
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_messages_arrive_in_order(clients: Clients5, topic: str, qos: int) -> None:
+    """Live, and from a queue, and both together."""
+    waiting = clients.five(topic, properties=KEEP)
+    assert waiting.subscribe((topic, qos)) == (qos,)
+    waiting.leave()
+    live, publisher = clients.listening(topic, qos), clients.five()
+    count = 60
+    data = [
+        p.publish(
+            topic,
+            b"%d" % number,
+            qos,
+            number + 1 if qos else None,
+            properties=((p.USER_PROPERTY, ("n", str(number))),) if number % 3 else (),
+        )
+        for number in range(count)
+    ]
+    publisher.send(*data[: count // 2])
+    if qos:
+        kind = PUBACK if qos == 1 else PUBREC
+        for number in range(count // 2):
+            publisher.expect_answer(kind, number + 1)
+    if qos == 2:
+        publisher.send(*[p.acknowledge(PUBREL, number + 1) for number in range(count // 2)])
+        for number in range(count // 2):
+            publisher.expect_answer(PUBCOMP, number + 1)
+        assert [one.payload for one in messages(live, count // 2)] == [
+            b"%d" % number for number in range(count // 2)
+        ]
+        return
+    if qos:
+        waiting = clients.five(topic, clean=False, session_present=True)
+    publisher.send(*data[count // 2 :])
+    for client in [live] + [waiting] * bool(qos):
+        for number in range(count):
+            message = client.receive()
+            assert isinstance(message, Publish)
+            assert message.payload == b"%d" % number
+            assert message.user == ([("n", str(number))] if number % 3 else [])
+            client.acknowledge(message)
+
+
+@pytest.mark.mqtt5("MQTT-4.2-1", "MQTT-4.13.1-1")
+def test_packets_that_arrive_byte_by_byte(clients: Clients5, topic: str) -> None:
+    client = clients.raw5()
+    properties: Properties = ((p.TOPIC_ALIAS, 1), (p.USER_PROPERTY, ("k", "v" * 20)))
+    client.send_slowly(p.connect(topic, properties=KEEP))
+    client.expect_answer(packets.CONNACK)
+    client.send_slowly(p.subscribe(1, (topic, 1), properties=((p.SUBSCRIPTION_IDENTIFIER, 200),)))
+    client.expect_answer(SUBACK, 1, codes=(1,))
+    client.send_slowly(p.publish(topic, b"slow", 0, properties=properties))
+    found = client.expect_message(topic, b"slow", properties=None)
+    assert set(found.properties) == {properties[1], (p.SUBSCRIPTION_IDENTIFIER, 200)}
+    client.send_slowly(p.disconnect(0, ((p.SESSION_EXPIRY, 0),)))
+    client.expect_closed()

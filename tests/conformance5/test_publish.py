@@ -1,0 +1,425 @@
+"""Section 3.3: PUBLISH, its properties, topic aliases and retained messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from harness import packets
+from harness import packets5 as p
+from harness.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.broker import Broker
+    from harness.packets5 import Properties
+    from harness.rawclient5 import Clients5
+
+MALFORMED, PROTOCOL_ERROR = 0x81, 0x82
+KEEP = ((p.SESSION_EXPIRY, 100),)
+ALL: Properties = (
+    (p.PAYLOAD_FORMAT, 1),
+    (p.CONTENT_TYPE, "text/plain; \ufeffé"),
+    (p.RESPONSE_TOPIC, "answers/to/me é"),
+    (p.CORRELATION_DATA, b"\0\x01\xff"),
+    (p.USER_PROPERTY, ("z", "1")),
+    (p.USER_PROPERTY, ("", "")),
+    (p.USER_PROPERTY, ("a", "\ufeffbom")),
+    (p.USER_PROPERTY, ("z", "1")),
+    (p.USER_PROPERTY, ("z", "0")),
+)
+
+
+def assert_same(found: Properties, wanted: Properties) -> None:
+    """The same properties; user properties in the same order, others in any."""
+    user = [one for one in wanted if one[0] == p.USER_PROPERTY]
+    assert [one for one in found if one[0] == p.USER_PROPERTY] == user
+    assert {one for one in found if one not in user} == {one for one in wanted if one not in user}
+
+
+# ----------------------------------------------------- properties passed on
+
+
+@pytest.mark.mqtt5(
+    "MQTT-3.3.2-4",
+    "MQTT-3.3.2-15",
+    "MQTT-3.3.2-16",
+    "MQTT-3.3.2-17",
+    "MQTT-3.3.2-18",
+    "MQTT-3.3.2-20",
+    "MQTT-1.5.4-3",
+    "MQTT-1.5.7-1",
+)
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_properties_are_passed_on_unaltered(clients: Clients5, topic: str, qos: int) -> None:
+    """Live, from a queue, and retained; a client of MQTT 3.1.1 gets the payload alone."""
+    live, old = clients.listening(topic, qos), clients.subscribed(topic, qos)
+    waiting = clients.five(topic, properties=KEEP)
+    assert waiting.subscribe((topic, qos)) == (qos,)
+    waiting.leave()
+    clients.five().publish(topic, "é".encode(), qos, retain=True, properties=ALL)
+    message = live.expect_message(topic, "é".encode(), qos, properties=None)
+    assert_same(message.properties, ALL)
+    live.acknowledge(message)
+    old.acknowledge(old.expect_publish(topic, "é".encode(), qos))
+    late = clients.listening(topic, qos)
+    message = late.expect_message(topic, "é".encode(), qos, retain=True, properties=None)
+    assert_same(message.properties, ALL)
+    late.acknowledge(message)
+    if qos:
+        waiting = clients.five(topic, clean=False, session_present=True)
+        message = waiting.expect_message(topic, "é".encode(), qos, properties=None)
+        assert_same(message.properties, ALL)
+        waiting.acknowledge(message)
+    clients.five().publish(topic, retain=True)
+
+
+@pytest.mark.mqtt5("MQTT-3.3.2-4", "MQTT-3.3.2-17", "MQTT-2.2.2-1", "MQTT-3.3.2-20")
+@pytest.mark.parametrize("one", ALL, ids=range(len(ALL)))
+def test_each_property_alone(clients: Clients5, topic: str, one: tuple[int, p.Value]) -> None:
+    client = clients.listening(topic)
+    publisher = clients.five()
+    publisher.send(
+        p.publish(topic, b"1", properties=(one,)),
+        p.publish(topic, b"2"),
+        p.publish(topic, b"3", properties=((p.PAYLOAD_FORMAT, 0),)),
+        p.publish(topic, b"4", properties=(one, (p.USER_PROPERTY, ("k", "v" * 5000)))),
+    )
+    client.expect_message(topic, b"1", properties=(one,))
+    client.expect_message(topic, b"2")
+    received = client.expect_message(topic, b"3", properties=None).properties
+    assert received in {(), ((p.PAYLOAD_FORMAT, 0),)}
+    client.expect_message(topic, b"4", properties=(one, (p.USER_PROPERTY, ("k", "v" * 5000))))
+
+
+@pytest.mark.mqtt5("MQTT-3.3.2-17", "MQTT-3.3.2-18")
+def test_many_user_properties(clients: Clients5, topic: str) -> None:
+    client = clients.listening(topic, 1)
+    many = tuple((p.USER_PROPERTY, (f"k{number % 7}", str(number))) for number in range(500))
+    clients.five().publish(topic, b"x", 1, properties=many)
+    client.acknowledge(client.expect_message(topic, b"x", 1, properties=many))
+
+
+# ------------------------------------------------------- malformed PUBLISH
+
+
+@pytest.mark.mqtt5("MQTT-4.13.1-1", "MQTT-4.13.2-1")
+@pytest.mark.parametrize(
+    ("properties", "codes"),
+    [
+        (p.prop(p.PAYLOAD_FORMAT, 1) * 2, {PROTOCOL_ERROR}),
+        (p.prop(p.MESSAGE_EXPIRY, 1) * 2, {PROTOCOL_ERROR}),
+        (p.prop(p.CONTENT_TYPE, "x") * 2, {PROTOCOL_ERROR}),
+        (p.prop(p.RESPONSE_TOPIC, "x") * 2, {PROTOCOL_ERROR}),
+        (p.prop(p.CORRELATION_DATA, b"x") * 2, {PROTOCOL_ERROR}),
+        (p.prop(p.TOPIC_ALIAS, 1) * 2, {PROTOCOL_ERROR}),
+        (p.prop(p.PAYLOAD_FORMAT, 2), {MALFORMED, PROTOCOL_ERROR, 0x99}),
+        (p.prop(p.SESSION_EXPIRY, 1), {MALFORMED}),
+        (p.prop(p.REASON_STRING, "x"), {MALFORMED}),
+        (p.prop(p.WILL_DELAY, 1), {MALFORMED}),
+        (p.prop(p.RECEIVE_MAXIMUM, 1), {MALFORMED}),
+        (b"\x00", {MALFORMED}),
+        (b"\x63\x00", {MALFORMED}),
+        (p.prop(p.MESSAGE_EXPIRY, 1)[:-1], {MALFORMED}),
+        (p.prop(p.CONTENT_TYPE, "x")[:-1], {MALFORMED}),
+        (p.prop(p.USER_PROPERTY, ("k", "v"))[:-3], {MALFORMED}),
+    ],
+    ids=[
+        "01-twice", "02-twice", "03-twice", "08-twice", "09-twice", "23-twice", "01-of-2", "11",
+        "1F", "18", "21", "00", "63", "cut-number", "cut-text", "half-pair",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("qos", [0, 1])
+def test_property_that_must_not_be(
+    clients: Clients5, topic: str, properties: bytes, codes: set[int], qos: int
+) -> None:
+    watcher = clients.listening(topic)
+    client = clients.five()
+    client.send(p.publish(topic, b"x", qos, 5 if qos else None, properties=properties))
+    client.expect_ended(*codes)
+    watcher.expect_nothing(0.05)
+
+
+@pytest.mark.mqtt5("MQTT-3.3.4-6", "MQTT-4.13.1-1")
+def test_subscription_identifier_from_a_client(clients: Clients5, topic: str) -> None:
+    watcher = clients.listening(topic)
+    client = clients.five()
+    client.send(p.publish(topic, b"x", properties=((p.SUBSCRIPTION_IDENTIFIER, 1),)))
+    client.expect_ended(PROTOCOL_ERROR, MALFORMED)
+    watcher.expect_nothing()
+
+
+@pytest.mark.mqtt5("MQTT-3.3.2-14", "MQTT-4.7.0-1", "MQTT-4.13.1-1")
+@pytest.mark.parametrize("bad", ["+", "a/#", "a/+/b"])
+def test_wildcards_in_the_response_topic(clients: Clients5, topic: str, bad: str) -> None:
+    watcher = clients.listening(topic)
+    client = clients.five()
+    client.send(p.publish(topic, b"x", properties=((p.RESPONSE_TOPIC, bad),)))
+    client.expect_ended(PROTOCOL_ERROR, MALFORMED, 0x90)
+    watcher.expect_nothing()
+
+
+@pytest.mark.mqtt5("MQTT-3.3.2-2", "MQTT-4.7.0-1", "MQTT-4.13.1-1")
+@pytest.mark.parametrize("bad", ["+", "#", "a/#", "a/+/b", "a+"])
+def test_wildcards_in_the_topic_name(clients: Clients5, topic: str, bad: str) -> None:
+    client = clients.five()
+    client.send(p.publish(f"{topic}/{bad}", b"x"))
+    client.expect_ended(MALFORMED, PROTOCOL_ERROR, 0x90)
+
+
+@pytest.mark.mqtt5("MQTT-4.7.3-1", "MQTT-4.13.1-1")
+def test_neither_topic_name_nor_alias(clients: Clients5) -> None:
+    client = clients.five()
+    client.send(p.publish("", b"x"))
+    client.expect_ended(PROTOCOL_ERROR)
+
+
+@pytest.mark.mqtt5("MQTT-3.3.1-4", "MQTT-4.13.1-1")
+@pytest.mark.parametrize("flags", [0x36, 0x37, 0x3E])
+def test_qos_3(clients: Clients5, topic: str, flags: int) -> None:
+    client = clients.five()
+    client.send(bytes((flags,)) + p.publish(topic, b"x", 2, 1)[1:])
+    client.expect_ended(MALFORMED)
+
+
+@pytest.mark.mqtt5("MQTT-3.3.1-2")
+def test_dup_of_a_qos_0_message(clients: Clients5, topic: str) -> None:
+    client = clients.five()
+    client.send(p.publish(topic, b"x", dup=True))
+    client.expect_ended(MALFORMED, PROTOCOL_ERROR)
+
+
+@pytest.mark.mqtt5("MQTT-2.2.1-3", "MQTT-4.13.1-1")
+@pytest.mark.parametrize("qos", [1, 2])
+def test_packet_identifier_0(clients: Clients5, topic: str, qos: int) -> None:
+    client = clients.five()
+    client.send(p.publish(topic, b"x", qos, 0))
+    client.expect_ended(PROTOCOL_ERROR, MALFORMED)
+
+
+@pytest.mark.mqtt5("MQTT-2.2.1-2", "MQTT-4.3.1-1", "MQTT-3.3.4-1")
+def test_qos_0_has_no_identifier_and_no_answer(clients: Clients5, topic: str) -> None:
+    watcher, client = clients.listening(topic), clients.five()
+    client.send(p.publish(topic, b"\0\x05payload"))
+    watcher.expect_message(topic, b"\0\x05payload")
+    client.expect_alive()
+
+
+@pytest.mark.mqtt5("MQTT-2.2.2-1", "MQTT-1.5.5-1", "MQTT-4.13.1-1")
+@pytest.mark.parametrize("body", [b"", b"\x80\x00", b"\x05\x01", b"\x80\x80\x80\x80\x01"])
+def test_property_length_that_is_none(clients: Clients5, topic: str, body: bytes) -> None:
+    client = clients.five()
+    head = packets.text(topic) + b"\0\x05"
+    client.send(packets.packet(packets.PUBLISH, 2, head + body))
+    client.expect_ended(MALFORMED)
+
+
+# ------------------------------------------------------------ topic aliases
+
+
+@pytest.mark.mqtt5("MQTT-3.3.2-12", "MQTT-3.1.2-27", "MQTT-3.3.2-3", "MQTT-3.3.2-11")
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_every_alias_up_to_the_maximum(clients: Clients5, topic: str, qos: int) -> None:
+    """Subscribers are sent the topic, and no alias of somebody else's connection."""
+    watcher = clients.listening(f"{topic}/#", qos)
+    client = clients.five()
+    most = client.connack.number(p.TOPIC_ALIAS_MAXIMUM, 0)
+    if not most:
+        pytest.skip("no topic aliases")
+    aliases = {1, 2, most // 2 + 1, most}
+    for alias in aliases:
+        client.publish(f"{topic}/{alias}", b"1", qos, properties=((p.TOPIC_ALIAS, alias),))
+        watcher.acknowledge(watcher.expect_message(f"{topic}/{alias}", b"1", qos))
+    for alias in aliases:
+        properties = ((p.TOPIC_ALIAS, alias), (p.CONTENT_TYPE, "t"))
+        client.publish("", b"2", qos, properties=properties)
+        message = watcher.expect_message(
+            f"{topic}/{alias}", b"2", qos, properties=((p.CONTENT_TYPE, "t"),)
+        )
+        watcher.acknowledge(message)
+
+
+@pytest.mark.mqtt5("MQTT-3.3.2-12", "MQTT-3.3.2-7")
+def test_an_alias_is_given_to_another_topic(clients: Clients5, topic: str) -> None:
+    watcher, client = clients.listening(f"{topic}/#"), clients.five()
+    one: Properties = ((p.TOPIC_ALIAS, 1),)
+    client.send(
+        p.publish(f"{topic}/a", b"1", properties=one),
+        p.publish("", b"2", properties=one),
+        p.publish(f"{topic}/b", b"3", properties=one),
+        p.publish("", b"4", properties=one),
+        p.publish(f"{topic}/a", b"5"),
+        p.publish("", b"6", properties=one),
+    )
+    for payload, name in zip(b"123456", "aabbab", strict=True):
+        watcher.expect_message(f"{topic}/{name}", bytes((payload,)))
+
+
+@pytest.mark.mqtt5("MQTT-3.3.2-7", "MQTT-4.13.1-1")
+@pytest.mark.parametrize("kind", ["never", "other-connection", "earlier-connection"])
+def test_alias_that_nothing_was_said_of(clients: Clients5, topic: str, kind: str) -> None:
+    properties = ((p.TOPIC_ALIAS, 1),)
+    watcher = clients.listening(topic)
+    if kind != "never":
+        other = clients.five(topic, properties=KEEP)
+        other.publish(topic, b"1", properties=properties)
+        watcher.expect_message(topic, b"1")
+        if kind == "earlier-connection":
+            other.leave()
+    present = kind == "earlier-connection"
+    name = topic if present else None
+    client = clients.five(name, clean=not present, session_present=present)
+    client.send(p.publish("", b"2", properties=properties))
+    client.expect_ended(PROTOCOL_ERROR)
+    watcher.expect_nothing()
+
+
+@pytest.mark.mqtt5("MQTT-3.3.2-9", "MQTT-3.2.2-17", "MQTT-4.13.1-1")
+def test_alias_above_the_maximum(clients: Clients5, topic: str) -> None:
+    watcher, client = clients.listening(topic), clients.five()
+    most = client.connack.number(p.TOPIC_ALIAS_MAXIMUM, 0)
+    client.send(p.publish(topic, b"x", properties=((p.TOPIC_ALIAS, most + 1),)))
+    client.expect_ended(0x94)
+    watcher.expect_nothing()
+
+
+@pytest.mark.mqtt5("MQTT-3.3.2-8", "MQTT-4.13.1-1")
+@pytest.mark.parametrize("name", ["", "named"])
+def test_alias_0(clients: Clients5, name: str) -> None:
+    client = clients.five()
+    client.send(p.publish(name, b"x", properties=((p.TOPIC_ALIAS, 0),)))
+    client.expect_ended(0x94)
+
+
+@pytest.mark.mqtt5("MQTT-3.1.2-26", "MQTT-3.1.2-27", "MQTT-3.3.2-11")
+@pytest.mark.parametrize("most", [None, 0, 1, 2])
+def test_no_alias_above_the_clients_maximum(
+    clients: Clients5, topic: str, most: int | None
+) -> None:
+    """`RawClient5` checks each PUBLISH."""
+    properties = () if most is None else ((p.TOPIC_ALIAS_MAXIMUM, most),)
+    client = clients.listening(f"{topic}/#", properties=properties)
+    publisher = clients.five()
+    names: dict[object, str] = {}
+    for _ in range(3):
+        for number in range(5):
+            publisher.publish(f"{topic}/{number}", b"x", properties=((p.TOPIC_ALIAS, 1),))
+            message = client.receive()
+            assert isinstance(message, p.Publish)
+            alias = message.get(p.TOPIC_ALIAS)
+            name = message.topic or names[alias]
+            assert name == f"{topic}/{number}"
+            names[alias] = name
+
+
+# ------------------------------------------------------------------ retained
+
+
+@pytest.mark.mqtt5("MQTT-3.3.1-5", "MQTT-3.3.1-6", "MQTT-3.3.1-7", "MQTT-3.3.1-8", "MQTT-3.3.1-9")
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_retained_message_is_stored_replaced_and_removed(
+    clients: Clients5, topic: str, qos: int
+) -> None:
+    client = clients.five()
+    live = clients.listening(topic, 2)
+    client.publish(topic, b"1", qos, retain=True, properties=((p.CONTENT_TYPE, "1"),))
+    client.publish(topic, b"2", qos, retain=True, properties=((p.CONTENT_TYPE, "2"),))
+    client.publish(topic, b"not retained", qos)
+    late = clients.listening(topic, 2)
+    found = late.expect_message(topic, b"2", qos, retain=True, properties=((p.CONTENT_TYPE, "2"),))
+    late.acknowledge(found)
+    client.publish(topic, b"", 0, properties=())
+    clients.listening(topic).expect_message(topic, b"2", retain=True, properties=None)
+    client.publish(topic, b"", qos, retain=True, properties=((p.CONTENT_TYPE, "3"),))
+    clients.listening(topic).expect_nothing()
+    payloads = []
+    for _ in range(5):
+        message = live.receive()
+        while not isinstance(message, p.Publish):
+            message = live.receive()
+        assert not message.retain
+        payloads.append(message.payload)
+        if message.packet_id:
+            kind = PUBACK if message.qos == 1 else PUBREC
+            live.send(p.acknowledge(kind, message.packet_id))
+    assert sorted(payloads) == [b"", b"", b"1", b"2", b"not retained"]
+
+
+def test_retained_messages_of_one_level_are_read_by_the_others(
+    clients: Clients5, topic: str
+) -> None:
+    clients.five().publish(f"{topic}/5", b"5", 1, retain=True, properties=ALL)
+    clients.connect().publish(f"{topic}/4", b"4", 1, retain=True)
+    for number in (4, 5):
+        name, payload = f"{topic}/{number}", b"%d" % number
+        clients.subscribed(name).expect_publish(name, payload, retain=True)
+        message = clients.listening(name).expect_message(
+            name, payload, retain=True, properties=None
+        )
+        assert_same(message.properties, ALL if number == 5 else ())
+        clients.connect().publish(name, retain=True)
+
+
+@pytest.mark.mqtt5("MQTT-3.3.1-5", "MQTT-3.3.2-17", "MQTT-3.3.2-18")
+@pytest.mark.parametrize("kill", [False, True])
+def test_properties_survive_a_restart(
+    own: Callable[..., tuple[Broker, Clients5]], topic: str, *, kill: bool
+) -> None:
+    broker, clients = own()
+    client = clients.five(topic, properties=KEEP)
+    assert client.subscribe((topic, 1)) == (1,)
+    client.leave()
+    clients.five().publish(topic, b"x", 1, retain=True, properties=ALL)
+    broker.restart(kill=kill)
+    client = clients.five(topic, clean=False, session_present=True)
+    message = client.expect_message(topic, b"x", 1, properties=None)
+    assert_same(message.properties, ALL)
+    client.acknowledge(message)
+    late = clients.listening(topic)
+    assert_same(late.expect_message(topic, b"x", retain=True, properties=None).properties, ALL)
+
+
+# ------------------------------------------------------- payload and expiry
+
+
+def test_request_and_response(clients: Clients5, topic: str) -> None:
+    """The dialogue of section 4.10, each side told by properties alone."""
+    asking, answering = clients.listening(f"{topic}/answer", 1), clients.listening(topic, 1)
+    asked: Properties = ((p.RESPONSE_TOPIC, f"{topic}/answer"), (p.CORRELATION_DATA, b"\x07"))
+    asking.publish(topic, b"?", 1, properties=asked)
+    question = answering.expect_message(topic, b"?", 1, properties=asked)
+    answering.acknowledge(question)
+    to, data = question.get(p.RESPONSE_TOPIC), question.get(p.CORRELATION_DATA)
+    assert isinstance(to, str)
+    assert isinstance(data, bytes)
+    answering.publish(to, b"!", 1, properties=((p.CORRELATION_DATA, data),))
+    answer = asking.expect_message(to, b"!", 1, properties=((p.CORRELATION_DATA, data),))
+    asking.acknowledge(answer)
+
+
+# ------------------------------------------------------------- answers to it
+
+
+@pytest.mark.mqtt5("MQTT-3.3.4-1", "MQTT-4.3.2-4", "MQTT-2.2.1-5", "MQTT-3.4.2-1")
+@pytest.mark.parametrize("number", [1, 300, 65_535])
+def test_qos_1_is_answered_with_puback(clients: Clients5, topic: str, number: int) -> None:
+    subscriber, client = clients.listening(topic, 1), clients.five()
+    for dup in (False, True, False):  # whatever its DUP, it is a new message [MQTT-4.3.2-5]
+        client.send(p.publish(topic, b"x", 1, number, dup=dup))
+        client.expect_answer(PUBACK, number)
+        subscriber.acknowledge(subscriber.expect_message(topic, b"x", 1))
+
+
+@pytest.mark.mqtt5("MQTT-3.3.1-3", "MQTT-4.3.2-5", "MQTT-4.3.2-2", "MQTT-4.3.3-2", "MQTT-3.3.1-1")
+@pytest.mark.parametrize("qos", [1, 2])
+def test_dup_is_not_passed_on(clients: Clients5, topic: str, qos: int) -> None:
+    subscriber, client = clients.listening(topic, qos), clients.five()
+    client.send(p.publish(topic, b"x", qos, 9, dup=True))
+    if qos == 2:
+        client.expect_answer(PUBREC, 9)
+        client.send(p.acknowledge(PUBREL, 9))
+        client.expect_answer(PUBCOMP, 9)
+    else:
+        client.expect_answer(PUBACK, 9)
+    subscriber.acknowledge(subscriber.expect_message(topic, b"x", qos))

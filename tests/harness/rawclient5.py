@@ -1,0 +1,286 @@
+"""A blocking MQTT 5.0 client that does exactly what a test tells it, and a maker of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness import packets, packets5
+from harness.fixtures import Clients, unique
+from harness.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, SUBACK, UNSUBACK, ServerViolationError
+from harness.packets5 import (
+    MAXIMUM_PACKET_SIZE,
+    TOPIC_ALIAS,
+    TOPIC_ALIAS_MAXIMUM,
+    Answer,
+    Packet,
+    Properties,
+    Publish,
+    Will,
+)
+from harness.rawclient import PATIENCE, ConnectionClosedError, RawClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class RawClient5(RawClient):
+    """As `RawClient`; of each packet it checks that the client allowed its size and its alias."""
+
+    def __init__(self, port: int, address: str = "127.0.0.1") -> None:
+        super().__init__(port, address)
+        self.max_size = 1 << 28
+        self.max_alias = 0
+        self.connack = Answer(packets.CONNACK)
+        """The CONNACK of `connect`."""
+
+    def parse(self, first: int, body: bytes) -> Packet:  # type: ignore[override]
+        """A packet of the server that this client allowed."""
+        size = 1 + len(packets.remaining_length(len(body))) + len(body)
+        if size > self.max_size:
+            raise ServerViolationError(f"{size} bytes, where {self.max_size} are allowed")
+        found = packets5.parse(first, body)
+        if isinstance(found, Publish) and found.get(TOPIC_ALIAS) is not None:
+            alias = found.get(TOPIC_ALIAS)
+            if not isinstance(alias, int) or alias > self.max_alias:
+                raise ServerViolationError(f"alias {alias}, where {self.max_alias} are allowed")
+        return found
+
+    # ----------------------------------------------------------- receiving
+
+    def expect_answer(
+        self, kind: int, packet_id: int = 0, code: int = 0, codes: Iterable[int] = ()
+    ) -> Answer:
+        """The next packet must be this one, whatever its properties; returns it."""
+        found = self.receive()
+        shown = Answer(kind, code, packet_id, tuple(codes))
+        assert isinstance(found, Answer), f"expected {shown}, received {found}"
+        assert (found.kind, found.packet_id, found.code, found.codes) == (
+            kind,
+            packet_id,
+            code,
+            tuple(codes),
+        ), f"expected {shown}, received {found}"
+        return found
+
+    def expect_message(
+        self,
+        topic: str,
+        payload: bytes,
+        qos: int = 0,
+        *,
+        dup: bool = False,
+        retain: bool = False,
+        properties: Properties | None = (),
+    ) -> Publish:
+        """The next packet must be this PUBLISH, with any packet identifier; returns it.
+
+        `properties` None: whatever they are.
+        """
+        found = self.receive()
+        assert isinstance(found, Publish), f"expected {topic} {payload!r}, received {found}"
+        wanted = Publish(
+            topic,
+            payload,
+            qos,
+            found.packet_id,
+            dup,
+            retain,
+            found.properties if properties is None else properties,
+        )
+        assert found == wanted, f"expected {wanted}, received {found}"
+        return found
+
+    def expect_ended(self, *codes: int) -> Answer:
+        """The server must send DISCONNECT with one of the codes, only that, and close."""
+        found = self.receive()
+        assert isinstance(found, Answer), f"expected a DISCONNECT, received {found}"
+        assert found.kind == packets.DISCONNECT, f"expected a DISCONNECT, received {found}"
+        assert found.code in codes, f"expected 0x{codes[0]:02X}, received {found}"
+        self.expect_closed()
+        return found
+
+    def expect_refused(self, *codes: int) -> Answer:
+        """The server must send CONNACK with one of the codes, and close."""
+        found = self.receive()
+        assert isinstance(found, Answer), f"expected a CONNACK, received {found}"
+        assert found.kind == packets.CONNACK, f"expected a CONNACK, received {found}"
+        assert found.code in codes, f"expected 0x{codes[0]:02X}, received {found}"
+        assert not found.session_present
+        self.expect_closed()
+        return found
+
+    def expect_end_of(self, kind: int, *codes: int) -> None:
+        """The server must close, with a CONNACK or DISCONNECT of one of the codes or without."""
+        try:
+            found = self.receive()
+        except ConnectionClosedError:
+            return
+        assert isinstance(found, Answer), f"expected {packets5.NAMES[kind]}, received {found}"
+        assert found.kind == kind, f"expected {packets5.NAMES[kind]}, received {found}"
+        assert found.code in codes, f"expected 0x{codes[0]:02X}, received {found}"
+        self.expect_closed()
+
+    def read_to_end(self) -> bytes:
+        """All bytes until the server closes the connection."""
+        self.socket.settimeout(PATIENCE)
+        data = b""
+        while more := self.socket.recv(65_536):
+            data += more
+        return data
+
+    # ------------------------------------------------------------ dialogues
+
+    def connect(  # type: ignore[override]
+        self,
+        client_id: str = "",
+        *,
+        clean: bool = True,
+        keepalive: int = 0,
+        will: Will | None = None,
+        username: str | None = None,
+        password: bytes | None = None,
+        properties: Properties = (),
+    ) -> Answer:
+        """Sends CONNECT and returns the CONNACK, whatever its code."""
+        self.client_id = client_id
+        for identifier, value in properties:
+            if identifier == MAXIMUM_PACKET_SIZE and isinstance(value, int):
+                self.max_size = value
+            if identifier == TOPIC_ALIAS_MAXIMUM and isinstance(value, int):
+                self.max_alias = value
+        self.send(
+            packets5.connect(
+                client_id,
+                clean=clean,
+                keepalive=keepalive,
+                will=will,
+                username=username,
+                password=password,
+                properties=properties,
+            )
+        )
+        found = self.receive()
+        assert isinstance(found, Answer), f"expected a CONNACK, received {found}"
+        assert found.kind == packets.CONNACK, f"expected a CONNACK, received {found}"
+        self.connack = found
+        return found
+
+    def subscribe(  # type: ignore[override]
+        self,
+        *filters: tuple[str, int],
+        properties: Properties = (),
+        packet_id: int | None = None,
+    ) -> tuple[int, ...]:
+        """Subscribes and returns the codes of the SUBACK, which must be the next packet."""
+        packet_id = packet_id or self.next_id()
+        self.send(packets5.subscribe(packet_id, *filters, properties=properties))
+        found = self.receive()
+        assert isinstance(found, Answer), f"expected a SUBACK, received {found}"
+        assert (found.kind, found.packet_id) == (SUBACK, packet_id), f"{found}"
+        assert len(found.codes) == len(filters), f"{found} for {len(filters)} filters"
+        return found.codes
+
+    def unsubscribe(self, *filters: str) -> tuple[int, ...]:  # type: ignore[override]
+        """Unsubscribes and returns the codes of the UNSUBACK, which must be the next packet."""
+        packet_id = self.next_id()
+        self.send(packets5.unsubscribe(packet_id, *filters))
+        found = self.receive()
+        assert isinstance(found, Answer), f"expected an UNSUBACK, received {found}"
+        assert (found.kind, found.packet_id) == (UNSUBACK, packet_id), f"{found}"
+        assert len(found.codes) == len(filters), f"{found} for {len(filters)} filters"
+        return found.codes
+
+    def publish(  # type: ignore[override]
+        self,
+        topic: str,
+        payload: bytes = b"",
+        qos: int = 0,
+        *,
+        retain: bool = False,
+        properties: Properties = (),
+    ) -> None:
+        """Publishes and plays the whole acknowledgement dialogue of `qos`."""
+        packet_id = self.next_id() if qos else None
+        self.send(
+            packets5.publish(topic, payload, qos, packet_id, retain=retain, properties=properties)
+        )
+        if packet_id is None:
+            return
+        if qos == 1:
+            self.expect_answer(PUBACK, packet_id)
+        else:
+            self.expect_answer(PUBREC, packet_id)
+            self.send(packets5.acknowledge(PUBREL, packet_id))
+            self.expect_answer(PUBCOMP, packet_id)
+
+    def acknowledge(self, message: Publish) -> None:  # type: ignore[override]
+        """Plays the receiver's part for a message just received, up to its end."""
+        if message.packet_id is None:
+            return
+        if message.qos == 1:
+            self.send(packets5.acknowledge(PUBACK, message.packet_id))
+        else:
+            self.send(packets5.acknowledge(PUBREC, message.packet_id))
+            self.expect_answer(PUBREL, message.packet_id)
+            self.send(packets5.acknowledge(PUBCOMP, message.packet_id))
+
+    def leave(self, code: int | None = None, properties: Properties | None = None) -> None:
+        """Sends DISCONNECT, waits until the server has closed too, and closes."""
+        self.send(packets5.disconnect(code, properties))
+        self.expect_closed()
+        self.close()
+
+
+class Clients5(Clients):
+    """Makes clients of levels 3, 4 and 5 of one broker and closes them when the test ends."""
+
+    def raw5(self) -> RawClient5:
+        """A TCP connection on which nothing was sent yet."""
+        client = RawClient5(self.port, self.address)
+        self._open.append(client)
+        return client
+
+    def five(
+        self,
+        client_id: str | None = None,
+        *,
+        clean: bool = True,
+        keepalive: int = 0,
+        will: Will | None = None,
+        session_present: bool = False,
+        username: str | None = None,
+        password: bytes | None = None,
+        properties: Properties = (),
+    ) -> RawClient5:
+        """A connected client of level 5, by default with a new client identifier.
+
+        The CONNACK must be of code 0 and show `session_present`.
+        """
+        client = self.raw5()
+        found = client.connect(
+            unique("c") if client_id is None else client_id,
+            clean=clean,
+            keepalive=keepalive,
+            will=will,
+            username=username,
+            password=password,
+            properties=properties,
+        )
+        assert (found.code, found.session_present) == (0, session_present), f"{found}"
+        return client
+
+    def listening(
+        self,
+        topic_filter: str,
+        options: int = 0,
+        *,
+        subscription: Properties = (),
+        properties: Properties = (),
+    ) -> RawClient5:
+        """A connected client of level 5 with one subscription."""
+        client = self.five(properties=properties)
+        assert client.subscribe((topic_filter, options), properties=subscription) == (options & 3,)
+        return client
+
+
+__all__ = ["Clients5", "ConnectionClosedError", "RawClient5"]

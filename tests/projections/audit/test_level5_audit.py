@@ -1,0 +1,305 @@
+"""Each promise of MQTT 5 about one session: a log that keeps it, and one that breaks it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeGuard
+
+import pytest
+
+from eventstore.format import (
+    Acked,
+    Assigned,
+    Completed,
+    Delivered,
+    Event,
+    Expired,
+    MessagePublished,
+    Queued,
+    Received,
+    Redelivered,
+    Refused,
+    Returned,
+    SessionClosed,
+    SessionOpened,
+    Subscribed,
+    Unsubscribed,
+    from_runs,
+    position,
+)
+from projections.audit import Rule, SessionAudit, SubscriptionSpans, Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NO_LOCAL, IF_NEW, NEVER = 0x04, 0x10, 0x20
+NOW = 1_700_000_000
+M = [position(50 + number, 0) for number in range(8)]
+"""Positions of messages from before the session's events."""
+
+
+def audited(*steps: Event | tuple[int, Event], session: str = "s") -> list[Violation]:
+    """Audit events, each in a record of its own from 101 on; with a time in seconds if given."""
+    audit = SessionAudit(session)
+    for number, step in enumerate(steps, 101):
+        seconds, event = step if isinstance(step, tuple) else (NOW, step)
+        at = position(number, 1)
+        for ref in from_runs(event.refs) if takes_effect(event) else ():
+            owner = "p" if ref in M else session
+            audit.expect(
+                *(position(number, 0), ref, "t", seconds * 1000),
+                origin=owner, qos=1, granted=1, owed=True,
+            )  # fmt: skip
+        audit.take(event, at, seconds * 1000)
+    audit.finish()
+    return audit.violations
+
+
+def takes_effect(event: Event) -> TypeGuard[Delivered | Queued | Assigned]:
+    """It tells what becomes of messages that were published in its turn."""
+    if isinstance(event, Queued):
+        return not event.retain and event.behind < 0
+    if isinstance(event, Assigned):
+        return event.queued < 0
+    if not isinstance(event, Delivered) or event.filter.startswith("$share/"):
+        return False
+    return not event.retain and event.queued < 0
+
+
+def rules(*steps: Event | tuple[int, Event], session: str = "s") -> list[tuple[str, int]]:
+    """(rule, number of the event) of each violation."""
+    return [(one.rule, (one.at >> 20) - 101) for one in audited(*steps, session=session)]
+
+
+def opened(*, most: int = 65_535, resumed: bool = False, clean_start: bool = False) -> Event:
+    return SessionOpened(
+        "s", resumed, False, 5, expiry=60, receive_maximum=most, clean_start=clean_start
+    )
+
+
+def subscribed(options: int = 0, topic_filter: str = "t") -> Event:
+    return Subscribed("s", [(topic_filter, 1)], options=[options] if options else [])
+
+
+def queued(*refs: int, expires: int = 0) -> Event:
+    return Queued("s", "t", 1, list(refs), 0, expires=expires)
+
+
+def delivered(*refs: int, first: int = 1, queued: int = -1, retain: bool = False) -> Event:
+    pids = list(range(first, first + len(refs)))
+    return Delivered("s", "t", 1, pids, list(refs), retain=retain, queued=queued)
+
+
+# ------------------------------------------------------------------------------------- expiry
+
+
+@pytest.mark.parametrize("seconds", [NOW + 4, NOW + 5])
+def test_a_message_may_be_sent_until_it_expires(seconds: int) -> None:
+    sent = delivered(M[0], queued=0)
+    assert rules(opened(), subscribed(), queued(M[0], expires=NOW + 5), (seconds, sent)) == []
+
+
+def test_an_expired_message_is_not_sent() -> None:
+    sent = delivered(M[0], M[1], queued=0)
+    waits = Queued("s", "t", 1, [M[0], M[1]], 0, expires=[0, NOW + 5])
+    (found,) = audited(opened(), subscribed(), waits, (NOW + 6, sent))
+    assert (found.rule, found.at) == (Rule.EXPIRY, position(104, 2))
+    assert found.what == "message 51.0 was sent 1 s too late"
+
+
+@pytest.mark.parametrize("seconds", [NOW + 4, NOW + 5, NOW + 99])
+def test_a_message_expires_when_its_time_has_come(seconds: int) -> None:
+    gone = Expired("s", "t", [M[0]], 0)
+    assert rules(opened(), subscribed(), queued(M[0], expires=NOW + 5), (seconds, gone)) == []
+
+
+@pytest.mark.parametrize("expires", [0, NOW + 5])
+def test_no_message_expires_before_its_time(expires: int) -> None:
+    gone = Expired("s", "t", [M[0]], 0)
+    found = rules(opened(), subscribed(), queued(M[0], expires=expires), (NOW + 3, gone))
+    assert found == [(Rule.EXPIRY, 3)]
+
+
+def test_what_expires_stood_in_the_queue() -> None:
+    gone = Expired("s", "t", [M[0], M[0]], 0)
+    waits = queued(M[0], expires=NOW)
+    assert rules(opened(), subscribed(), waits, (NOW + 3, gone)) == [(Rule.EXPIRY, 3)]
+
+
+def test_what_was_sent_does_not_expire() -> None:
+    steps = [opened(), subscribed(), queued(M[0], expires=NOW + 5), delivered(M[0], queued=0)]
+    again = (NOW + 99, Redelivered("s", [1], "resumed"))
+    assert rules(*steps, again, (NOW + 99, Acked("s", [1]))) == []
+
+
+# ---------------------------------------------------------------------------- receive maximum
+
+
+def test_a_client_gets_as_many_as_it_accepts() -> None:
+    assert rules(
+        opened(most=2),
+        subscribed(),
+        delivered(M[0], M[1]),
+        Acked("s", [1]),
+        delivered(M[2], first=3),
+        Acked("s", [2, 3]),
+        Delivered("s", "t", 2, [4], [M[3]]),
+        Received("s", [4]),
+        Completed("s", [4]),
+        Delivered("s", "t", 2, [5], [M[4]]),
+        Refused("s", [5], [0x87]),
+        delivered(M[5], M[6], first=6),
+    ) == [(Rule.QOS, 6), (Rule.QOS, 9)], "these are of QoS 1"
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [delivered(M[0], M[1], M[2])],
+        [delivered(M[0], M[1]), delivered(M[2], first=3)],
+        [delivered(M[0], M[1]), Received("s", [1]), delivered(M[2], first=3)],
+    ],
+)
+def test_a_client_gets_no_more_than_it_accepts(steps: Sequence[Event]) -> None:
+    found = rules(opened(most=2), subscribed(), *steps)
+    assert (Rule.RECEIVE_MAXIMUM, 1 + len(steps)) in found
+
+
+def test_a_new_connection_counts_what_it_is_sent() -> None:
+    kept = [opened(), subscribed(), delivered(M[0], M[1], M[2]), SessionClosed("s", "closed")]
+    back = opened(most=2, resumed=True)
+    again = Redelivered("s", [1, 2], "resumed")
+    assert rules(*kept, back, again, Acked("s", [1]), Redelivered("s", [3], "resumed")) == []
+    found = rules(*kept, back, Redelivered("s", [1, 2, 3], "resumed"))
+    assert found == [(Rule.RECEIVE_MAXIMUM, 5)]
+
+
+# ----------------------------------------------------------------------------------- no local
+
+
+def own(retain: bool = False) -> Event:
+    return MessagePublished("s", 1, retain, ["t"], [], [1], 0, 0, 1)
+
+
+OWN = position(103, 1)
+
+
+@pytest.mark.parametrize("send", [delivered(OWN), queued(OWN)])
+def test_a_client_does_not_get_its_own_messages(send: Event) -> None:
+    assert rules(opened(), subscribed(NO_LOCAL), own(), send) == [(Rule.NO_LOCAL, 3)]
+    assert rules(opened(), subscribed(), own(), send) == []
+    other = delivered(M[0]) if isinstance(send, Delivered) else queued(M[0])
+    assert rules(opened(), subscribed(NO_LOCAL), own(), other) == []
+
+
+def test_another_subscription_may_bring_a_client_its_own_messages() -> None:
+    both = Subscribed("s", [("t", 1), ("#", 1)], options=[NO_LOCAL, 0])
+    assert rules(opened(), both, own(), delivered(OWN)) == []
+    gone = Unsubscribed("s", ["#"])
+    steps = [opened(), both, own(), gone, delivered(OWN)]
+    assert rules(*steps) == [(Rule.NO_LOCAL, 4)]
+
+
+def test_what_a_session_publishes_is_not_owed_to_its_own_subscription() -> None:
+    spans = SubscriptionSpans("s")
+    for at, event in enumerate([opened(), subscribed(), subscribed(NO_LOCAL)], 1):
+        spans.take(event, position(at, 0))
+    assert [(one.since >> 20, one.no_local) for one in spans.finish()] == [(2, False), (3, True)]
+
+
+# ---------------------------------------------------------------------------- retain handling
+
+
+def replayed(*steps: Event) -> list[tuple[str, int]]:
+    """The rules that a log breaks whose last two events stand in one record."""
+    audit = SessionAudit("s")
+    for number, event in enumerate(steps, 101):
+        last = number - 100 == len(steps)
+        audit.take(event, position(number - last, 1 + last), NOW * 1000)
+    return [(one.rule, (one.at >> 20) - 101) for one in audit.violations]
+
+
+RETAINED = delivered(M[0], retain=True)
+
+
+@pytest.mark.parametrize("options", [0, NO_LOCAL, IF_NEW])
+def test_a_new_subscription_brings_retained_messages(options: int) -> None:
+    assert replayed(opened(), subscribed(options), RETAINED) == []
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [subscribed(NEVER)],
+        [subscribed(), subscribed(IF_NEW)],
+        [subscribed(IF_NEW), subscribed(IF_NEW)],
+        [subscribed(), subscribed(NEVER)],
+    ],
+)
+@pytest.mark.parametrize("send", [RETAINED, Queued("s", "t", 1, [M[0]], 0, retain=True)])
+def test_retained_messages_are_sent_only_as_asked_for(steps: list[Event], send: Event) -> None:
+    found = replayed(opened(), *steps, send)
+    assert found == [(Rule.RETAIN_HANDLING, len(steps))]
+
+
+def test_a_subscription_that_ended_is_new_again() -> None:
+    steps = [subscribed(), Unsubscribed("s", ["t"]), subscribed(IF_NEW)]
+    assert replayed(opened(), *steps, RETAINED) == []
+
+
+def test_another_filter_of_the_same_packet_brings_its_retained_messages() -> None:
+    both = Subscribed("s", [("t", 1), ("u", 1)], options=[NEVER, 0])
+    assert replayed(opened(), both, Queued("s", "t", 1, [M[0]], 0, retain=True)) == []
+
+
+# ------------------------------------------------------------------------------------ the rest
+
+
+def test_a_session_goes_on_unless_clean_start_asks_for_another() -> None:
+    closed = SessionClosed("s", "closed")
+    assert rules(opened(), closed, opened(resumed=True)) == []
+    assert rules(opened(), closed, opened(clean_start=True)) == []
+    assert rules(opened(), closed, opened()) == [(Rule.SESSION, 2)]
+    assert rules(opened(), closed, opened(resumed=True, clean_start=True)) == [(Rule.SESSION, 2)]
+
+
+@pytest.mark.parametrize("expiry", [0, 30])
+def test_a_session_ends_when_its_last_connection_said(expiry: int) -> None:
+    closed = SessionClosed("s", "disconnect", expiry=expiry)
+    found = rules(opened(), closed, opened(resumed=True))
+    assert found == ([] if expiry else [(Rule.SESSION, 2)])
+
+
+def test_a_shared_subscription_hands_out_what_is_next() -> None:
+    group = "$share/g/t"
+    begin: list[Event] = [
+        SessionOpened(group, False, False, 5),
+        Subscribed(group, [("t", 1)]),
+    ]
+    waits = Queued(group, "t", 1, [M[0], M[1]], 2, expires=NOW + 5)
+    direct = Assigned(group, "ann", [M[2]])
+    assert rules(*begin, waits, Assigned(group, "ann", [M[0]], 1), session=group) == []
+    assert rules(*begin, direct, session=group) == []
+    wrong = rules(*begin, waits, Assigned(group, "ann", [M[1]], 1), session=group)
+    assert wrong == [(Rule.QUEUE, 3)]
+    late = rules(*begin, waits, (NOW + 6, Assigned(group, "ann", [M[0]], 1)), session=group)
+    assert late == [(Rule.EXPIRY, 3)]
+    back = Queued(group, "t", 1, [M[0]], 1, behind=0)
+    given = Assigned(group, "ann", [M[0]], 1)
+    assert rules(*begin, waits, given, back, given, session=group) == []
+
+
+def test_a_member_returns_what_it_was_sent() -> None:
+    group = "$share/g/t"
+    steps = [
+        SessionOpened("s", False, False, 5),
+        Subscribed("s", [(group, 2)]),
+        Delivered("s", group, 1, [1, 2], [M[0], M[1]]),
+    ]
+    assert rules(*steps, Returned("s", group, [1, 2], [M[0], M[1]])) == []
+    assert rules(*steps, Returned("s", group, [1], [M[1]])) == [(Rule.ACKNOWLEDGEMENT, 3)]
+    assert rules(*steps, Returned("s", group, [3], [M[1]])) == [(Rule.ACKNOWLEDGEMENT, 3)]
+
+
+def test_only_a_delivery_of_qos_2_is_refused_by_pubrec() -> None:
+    steps = [opened(), subscribed(), delivered(M[0])]
+    assert rules(*steps, Refused("s", [1], [0x80])) == [(Rule.ACKNOWLEDGEMENT, 3)]
