@@ -43,7 +43,7 @@ from actors.session import (
     Session,
 )
 from actors.session.decisions import DeliveryLimits, by_text
-from actors.session.shared_subscriptions import SharedSubscriptions
+from actors.sharing import SharedSubscriptions, make_session
 from actors.supervision import inherit, replace, succeed
 from eventstore.errors import CorruptLog, LogUnavailable
 from eventstore.format import (
@@ -256,7 +256,7 @@ class Broker(LoopActor):
         """Return the actor of a session, activated if it was passive."""
         session = self._sessions.get(name)
         if session is None:
-            session = Session(self.node, name, self.node.state.sessions.get(name))
+            session = make_session(self.node, name, self.node.state.sessions.get(name))
             self._sessions[name] = session
             self._offline.add(session)
             self.kernel.spawn(session, self)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.session import Detached, decisions
+from actors.session import Detached
+from actors.session.decisions import shared_in_flight
 from eventstore.errors import CorruptLog, LogUnavailable
 from eventstore.format import (
     INDEX_BITS,
@@ -315,7 +316,7 @@ def _end_connections(node: NodeContext) -> None:
     for name, state in list(node.state.sessions.live.items()):
         if not state.connected:
             node.directory.watch_expiry(state)
-        elif state.will is not None or decisions.shared_in_flight(state):
+        elif state.will is not None or shared_in_flight(state):
             node.kernel.tell(
                 node.directory.session(name), Detached(None, "broker_restarted", False)
             )

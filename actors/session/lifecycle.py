@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import structlog
 
 from actors.routing import is_shared
+from actors.session import decisions
 from actors.session.actor_messages import (
     NEXT_TURN,
     Attach,
@@ -18,7 +19,6 @@ from actors.session.actor_messages import (
     Retire,
     Retry,
 )
-from actors.session.shared_subscriptions import refs_to_return, return_unacknowledged
 from eventstore.format import (
     MessageDropped,
     SessionClosed,
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from actors.session.publisher import Publisher
     from actors.session.session import Session
     from actors.session.subscription_handler import SubscriptionHandler
+    from eventstore.format import Position
     from protocol.mqtt import Connect
 
 _log = structlog.get_logger("foldmq")
@@ -245,7 +246,7 @@ class SessionLifecycle:
         That is the will, and what goes back to shared subscriptions.
         """
         if self._session.state.connected:
-            refs = refs_to_return(self._session)
+            refs = decisions.refs_to_return(self._session.state)
             if self._delivery.find(refs) is None:
                 self._delivery.load(refs, then)
                 return False
@@ -358,7 +359,7 @@ class SessionLifecycle:
         self._publisher.connection = None
         if connection is not None and connection.session is session:
             connection.session = None
-        returned = self._delivery.find(refs_to_return(session))
+        returned = self._delivery.find(decisions.refs_to_return(state))
         self._delivery.forget()
         stays = not state.clean if expiry is None else bool(expiry)
         if state.will is not None:
@@ -371,7 +372,7 @@ class SessionLifecycle:
             self._node.router.set_acl(session.name, None)
             self._subscriptions.stop_actors(self._node.router.subscribers(session.name))
         if returned:
-            return_unacknowledged(self._node, session, returned, ends=not stays)
+            self._return_unacknowledged(returned, ends=not stays)
         event = SessionClosed(session.name, reason, state.generation)
         if connection is not None and connection.properties is not None:
             event.code = code or ENDINGS.get(reason, 0)
@@ -386,6 +387,23 @@ class SessionLifecycle:
         )
         if state.clean:
             self._node.router.remove_session(session.name)
+
+    def _return_unacknowledged(self, found: dict[Position, Message], *, ends: bool) -> None:
+        """Return what the client did not acknowledge to its shared subscriptions.
+
+        ``ends``: the session ends with its connection. What is of a shared subscription without
+        another member then goes with it; what is of one that ended before is for this client alone.
+        """
+        session, groups = self._session, self._node.router.groups
+        state = session.state
+        for name, pids in decisions.shared_in_flight(state).items():
+            members = groups.find(name).members
+            if not members or (ends and members == {session.name}):
+                continue
+            refs = [state.inflight[pid].ref for pid in pids]
+            for event in decisions.returned(state, name, pids):
+                session.emit(event)
+            self._node.directory.session(name).take_back({ref: found[ref] for ref in refs})
 
     def _fire_will(self, connection: ClientConnection | None) -> None:
         session = self._session

@@ -20,7 +20,6 @@ import structlog
 
 from actors.kernel import Failed, LoopActor
 from actors.node import ReadPause
-from actors.routing import is_shared
 from actors.session import decisions
 from actors.session.actor_messages import (
     NEXT_TURN,
@@ -40,7 +39,6 @@ from actors.session.delivery import Delivery
 from actors.session.lifecycle import SessionLifecycle
 from actors.session.packet_handler import PacketHandler
 from actors.session.publisher import Publisher
-from actors.session.shared_delivery import SharedDelivery
 from actors.session.subscription import Subscription
 from actors.session.subscription_handler import SubscriptionHandler
 from eventstore.format import (
@@ -84,6 +82,8 @@ class Session(LoopActor):
         "to_deliver",
     )
 
+    delivery_class: ClassVar[type[Delivery]] = Delivery
+
     def __init__(self, node: NodeContext, name: str, state: SessionState | None) -> None:
         super().__init__()
         self._node = node
@@ -91,7 +91,7 @@ class Session(LoopActor):
         self.state = state if state is not None else SessionState(name)
         self.connection: ClientConnection | None = None
         self.last_active = node.clock.monotonic()
-        self._delivery = delivery = (SharedDelivery if is_shared(name) else Delivery)(node, self)
+        self._delivery = delivery = self.delivery_class(node, self)
         self._subscriptions = subscriptions = SubscriptionHandler(node, self)
         publisher = Publisher(node, name)
         self._packets = PacketHandler(node, self, delivery, publisher, subscriptions)
@@ -201,8 +201,7 @@ class Session(LoopActor):
 
     def take_back(self, returned: dict[Position, Message]) -> None:
         """Queue what a member of this shared subscription returns."""
-        if isinstance(self._delivery, SharedDelivery):
-            self._delivery.take_back(returned)
+        raise TypeError(f"{self.name} is no shared subscription: {len(returned)} messages")
 
     # Longer work.
 

@@ -32,7 +32,9 @@ from actors.session.decisions.sharing import (
     assign,
     assign_by_topic,
     first_ones,
+    refs_to_return,
     requeued,
+    returned,
     shared_in_flight,
 )
 
@@ -58,9 +60,11 @@ __all__ = [
     "next_waiting",
     "queued",
     "received",
+    "refs_to_return",
     "refused",
     "released",
     "requeued",
+    "returned",
     "room",
     "shared_in_flight",
     "subscribe",

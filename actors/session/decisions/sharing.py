@@ -8,7 +8,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from actors.session.decisions.acknowledgements import in_parts
-from eventstore.format import Queued, expiry_runs, to_runs
+from eventstore.format import Queued, Returned, expiry_runs, to_runs
 from projections.state import FLAG_BITS, QOS_MASK
 from protocol.mqtt5 import SHARE
 
@@ -157,24 +157,39 @@ def shared_in_flight(state: SessionState) -> dict[str, list[int]]:
     return found
 
 
+def refs_to_return(state: SessionState) -> list[Position]:
+    """Return the positions of what a member has to return should its connection end now."""
+    pids = [pid for some in shared_in_flight(state).values() for pid in some]
+    return [state.inflight[pid].ref for pid in pids]
+
+
+def returned(state: SessionState, name: str, pids: Sequence[int]) -> list[Returned]:
+    """Say that deliveries of a shared subscription end unacknowledged, and wait in it again."""
+    refs = [state.inflight[pid].ref for pid in pids]
+    return [
+        Returned(state.session, name, to_runs(some), to_runs(those))
+        for some, those in zip(in_parts(pids), in_parts(refs), strict=True)
+    ]
+
+
 def requeued(
-    session: str, held: SubscriptionState | None, topic_filter: str, returned: dict[int, Message]
+    session: str, held: SubscriptionState | None, topic_filter: str, messages: dict[int, Message]
 ) -> list[Queued]:
     """Say that messages wait again: where they stood, in front of those that were not assigned."""
     events: list[Queued] = []
-    refs = sorted(returned)
+    refs = sorted(messages)
     for behind, neighbours in _places(held, refs):
         for some in in_parts(neighbours):
-            messages = [returned[ref] for ref in some]
+            chosen = [messages[ref] for ref in some]
             event = Queued(
                 session,
                 topic_filter,
                 1,
                 to_runs(some),
-                sum(len(message.payload) for message in messages),
+                sum(len(message.payload) for message in chosen),
                 behind=behind,
             )
-            expires = [message.expires for message in messages]
+            expires = [message.expires for message in chosen]
             if any(expires):
                 event.expires = expiry_runs(expires)
             events.append(event)

@@ -5,24 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from actors.routing import is_shared
-from actors.session import decisions
-from actors.session.actor_messages import ContinueSending
-from actors.session.node_context import NEVER_EXPIRES
+from actors.session import NEVER_EXPIRES, ContinueSending
 from eventstore.format import (
-    Returned,
     SessionClosed,
     SessionExpired,
     SessionOpened,
     Subscribed,
-    to_runs,
 )
 from protocol.mqtt5 import split_share
 
 if TYPE_CHECKING:
-    from actors.session.node_context import NodeContext
-    from actors.session.session import Session
-    from eventstore.format import Position
-    from eventstore.log import Message
+    from actors.session import NodeContext
 
 _QOS = 2
 """Members cap it."""
@@ -79,30 +72,3 @@ class SharedSubscriptions:
     def _wake(self, name: str) -> None:
         node = self._node
         node.tell_session(node.directory.session(name), ContinueSending())
-
-
-def refs_to_return(session: Session) -> list[Position]:
-    """Return the positions of what a member has to return should its connection end now."""
-    state = session.state
-    pids = [pid for some in decisions.shared_in_flight(state).values() for pid in some]
-    return [state.inflight[pid].ref for pid in pids]
-
-
-def return_unacknowledged(
-    node: NodeContext, session: Session, found: dict[Position, Message], *, ends: bool
-) -> None:
-    """Return what a member that goes did not acknowledge to its shared subscriptions.
-
-    ``ends``: its session ends with its connection. What is of a shared subscription that has no
-    other member then goes with it; what is of one that ended before is for this client alone.
-    """
-    state, groups = session.state, node.router.groups
-    for name, pids in decisions.shared_in_flight(state).items():
-        members = groups.find(name).members
-        if not members or (ends and members == {session.name}):
-            continue
-        refs = [state.inflight[pid].ref for pid in pids]
-        for some in decisions.in_parts(pids):
-            of = [state.inflight[pid].ref for pid in some]
-            session.emit(Returned(session.name, name, to_runs(some), to_runs(of)))
-        node.directory.session(name).take_back({ref: found[ref] for ref in refs})

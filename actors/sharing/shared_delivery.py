@@ -12,9 +12,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from actors.node import BACKLOG, Backlog
-from actors.session import decisions
-from actors.session.actor_messages import Batch, Outgoing
-from actors.session.delivery import Delivery
+from actors.session import Batch, Delivery, Outgoing, decisions
 from actors.session.level5 import left_of
 from eventstore.format import (
     Assigned,
@@ -28,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from actors.routing import SharedGroup, Subscriber
-    from actors.session.interfaces import ClientConnection
-    from actors.session.session import Session
+    from actors.session import ClientConnection, Session
     from eventstore.format import Position
     from eventstore.log import Message
     from projections.state import SubscriptionState
