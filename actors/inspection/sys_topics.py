@@ -231,7 +231,7 @@ class SysTopicTree:
             "bytes/received": counters.bytes_in,
             "bytes/sent": counters.bytes_out,
             "subscriptions/count": node.router.subscriptions,
-            "shared_subscriptions/count": 0,
+            "shared_subscriptions/count": len(node.router.groups),
             "retained messages/count": len(node.state.retained),
         }
         values.update(self._load.values())

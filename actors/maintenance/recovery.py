@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from actors.session import Detached
+from actors.session.decisions import shared_in_flight
 from eventstore.errors import CorruptLog, LogUnavailable
 from eventstore.format import (
     INDEX_BITS,
@@ -309,12 +310,13 @@ def software() -> str:
 def _end_connections(node: NodeContext) -> None:
     """Record the end of the connections of the previous run of the broker.
 
-    Wills are published as for any connection that ended without a DISCONNECT.
+    Wills are published as for any connection that ended without a DISCONNECT, and what the clients
+    did not acknowledge goes back to shared subscriptions.
     """
     for name, state in list(node.state.sessions.live.items()):
         if not state.connected:
             node.directory.watch_expiry(state)
-        elif state.will is not None:
+        elif state.will is not None or shared_in_flight(state):
             node.kernel.tell(
                 node.directory.session(name), Detached(None, "broker_restarted", False)
             )

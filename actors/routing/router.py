@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from weakref import WeakSet
 
 from actors.configuration import REQUESTS
+from actors.routing.shared_groups import SharedGroups, is_shared
 from actors.routing.wildcard_patterns import Patterns
 from protocol.mqtt import FilterTrie, certificate_topic, is_reserved_topic
-from protocol.mqtt5 import NO_LOCAL
+from protocol.mqtt5 import NO_LOCAL, split_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -225,11 +226,13 @@ class Router:
         """Which topics have too many levels: they have no receivers."""
         self.system: set[Subscriber] = set()
         """Subscriptions below ``$SYS`` of sessions that are not passive."""
+        self.groups = SharedGroups()
+        """The shared subscriptions; their members do not stand in the index."""
 
     @property
     def subscriptions(self) -> int:
         """The number of subscriptions."""
-        return len(self._index)
+        return len(self._index) + self.groups.memberships
 
     def match(self, topic: str, until: float | None = None) -> _Receivers:
         """Return the receivers of a topic, and the subscribers that may not read it.
@@ -323,7 +326,9 @@ class Router:
 
     def _set_acl(self, found: Subscriber, access: TopicAcl | None) -> bool:
         before = found.acl
-        found.acl = access if access is not None and access.guards(found.filter) else None
+        found.acl = (
+            access if access is not None and access.guards(split_share(found.filter)[1]) else None
+        )
         return found.acl is not before
 
     def subscribe(
@@ -343,7 +348,7 @@ class Router:
         if found is None:
             found = Subscriber(session, topic_filter, qos)
             held[topic_filter] = found
-            self.patterns.begun(session, topic_filter)
+            self.patterns.begun(session, split_share(topic_filter)[1])
             self._insert(topic_filter, session, found)
             if is_reserved_topic(topic_filter):
                 self.system.add(found)
@@ -362,7 +367,7 @@ class Router:
         if found is not None:
             self._remove(found)
             self.system.discard(found)
-            self.patterns.ended(session, topic_filter)
+            self.patterns.ended(session, split_share(topic_filter)[1])
             self._leaving.setdefault(session, WeakSet()).add(found)
             self.routes.changed(topic_filter)
             if not held:
@@ -372,6 +377,9 @@ class Router:
     def _remove(self, found: Subscriber) -> None:
         """Remove a subscription from the index, unless another one has replaced it."""
         session, topic_filter = found.session, found.filter
+        if is_shared(topic_filter):
+            self.groups.left(topic_filter, session)
+            return
         if self._index.get(topic_filter, session) is not found:
             return
         self._index.remove(topic_filter, session)
@@ -395,12 +403,18 @@ class Router:
         for found in gone:
             found.ended = True
             self.system.discard(found)
-        if len(gone) > _REMOVED_AT_ONCE:
+        indexed = []
+        for found in gone:
+            if is_shared(found.filter):
+                self.groups.left(found.filter, session)
+            else:
+                indexed.append(found)
+        if len(indexed) > _REMOVED_AT_ONCE:
             self.routes.forget()
-            self._gone += gone
+            self._gone += indexed
             self.on_gone()
         else:
-            for found in gone:
+            for found in indexed:
                 self._remove(found)
                 self.routes.changed(found.filter)
         return gone
@@ -428,6 +442,9 @@ class Router:
         self._leaving.setdefault(subscriber.session, WeakSet()).add(subscriber)
 
     def _insert(self, topic_filter: str, session: str, value: Subscriber | str) -> None:
+        if is_shared(topic_filter):
+            self.groups.joined(topic_filter, session)
+            return
         before = len(self._index)
         self._index.insert(topic_filter, session, value)
         if len(self._index) > before:
@@ -437,11 +454,15 @@ class Router:
 
     def started(self, subscriber: Subscriber) -> None:
         """Record that a subscription has a client, which now answers requests."""
+        if is_shared(subscriber.filter):
+            self.groups.connected(subscriber)
         if self._observer is not None and subscriber.filter.startswith(REQUESTS):
             self._observer.added(subscriber.session, subscriber.filter)
 
     def stopped(self, subscriber: Subscriber) -> None:
         """Record that a subscription has no client, so that NATS rejects requests for it."""
+        if is_shared(subscriber.filter):
+            self.groups.disconnected(subscriber)
         if self._observer is not None and subscriber.filter.startswith(REQUESTS):
             self._observer.removed(subscriber.session, subscriber.filter)
 
