@@ -123,7 +123,7 @@ class _Desk:
         except Refused as refused:
             found = _refusal(str(refused), 400)
         except Exception as error:  # noqa: BLE001 - the caller and the log get it
-            _log.error("query cannot be answered", endpoint=endpoint, exc_info=error)
+            _log.error("question cannot be answered", endpoint=endpoint, exc_info=error)
             found = _refusal(f"cannot be answered: {type(error).__name__}", 500)
         else:
             found = orjson.dumps(answer), None
