@@ -125,8 +125,8 @@ def test_another_user_of_the_machine_is_refused(running: Broker) -> None:
         pytest.skip("others cannot run the foldmq of this environment")
     assert (done.returncode, done.stdout) == (69, "")
     assert done.stderr == (
-        f"foldmq: data directory {running.data_dir} cannot be read: only the user of the broker "
-        "may ask it\n"
+        f"foldmq: data directory {running.data_dir} cannot be read: run this command "
+        "as the user of the broker\n"
     )
 
 
