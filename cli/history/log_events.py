@@ -87,12 +87,11 @@ def _event_type(given: str) -> type:
     found = EVENT_TYPES.get(given.casefold())
     if found is None:
         close = difflib.get_close_matches(given.casefold(), EVENT_TYPES, n=1)
-        names = [EVENT_TYPES[one].__name__ for one in close] or [
-            kind.__name__ for kind in EVENT_TYPES.values()
-        ]
-        raise UsageError(
-            f'unknown event type "{text.escaped(given)}": must be one of {", ".join(names)}'
-        )
+        unknown = f'unknown event type "{text.escaped(given)}"'
+        if close:
+            raise UsageError(f'{unknown} (did you mean "{EVENT_TYPES[close[0]].__name__}"?)')
+        names = ", ".join(kind.__name__ for kind in EVENT_TYPES.values())
+        raise UsageError(f"{unknown}: must be one of {names}")
     return found
 
 

@@ -436,7 +436,7 @@ def test_errors_are_one_line(data: tuple[str, str], tmp_path: Path) -> None:
     assert "beyond the log" in refused("why", *data, "--position", "999999", code=2)
     assert "is no message but" in refused("why", *data, "--position", "1.0", code=2)
     assert "give the earlier moment first" in refused("diff", *data, "5", "2", code=2)
-    assert "is it Delivered?" in refused("log", *data, "--type", "deliverd", code=2)
+    assert 'did you mean "Delivered"?' in refused("log", *data, "--type", "deliverd", code=2)
     assert "[MQTT-4.7.1-2]" in refused("log", *data, "--topic", "a#", code=2)
     assert "no session who as of" in refused("replay", *data, "--session", "who", code=2)
     assert "the log records no message on x" in refused(
