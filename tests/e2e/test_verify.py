@@ -217,7 +217,7 @@ def test_memory_that_went_its_own_way(debug: DebugBroker, clients_of: Clients) -
     out = run("verify", *data, code=1).out
     assert f"session archive: missing in the broker, as of {archive['as_of']}\n" in out
     assert f"\n  in flight, from {third} on:\n    only in the log: packet 3: message " in out
-    assert "session ghost\\u001b[2J: in the broker, but not by the log" in out
+    assert "session ghost\\u001b[2J: in the broker but not in the log" in out
     assert re.search(
         rf"^different: \d differences, the first at {archive['parts_at']}$", out, re.MULTILINE
     )
