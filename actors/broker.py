@@ -43,6 +43,7 @@ from actors.session import (
     Session,
 )
 from actors.session.decisions import DeliveryLimits, by_text
+from actors.sharing import SharedSubscriptions, make_session
 from actors.supervision import inherit, replace, succeed
 from eventstore.errors import CorruptLog, LogUnavailable
 from eventstore.format import (
@@ -58,6 +59,7 @@ from eventstore.log import EventLog, Message, MessageStore
 from projections.state import NodeState
 from protocol.errors import FoldmqError
 from protocol.mqtt import Connect, ConnectCode
+from protocol.mqtt5 import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
+_SHARE = len(SHARE)
 _IDLE_SWEEP = 1.0
 """Seconds between checks for offline sessions to passivate, and for a stuck log."""
 _DEFER = 0.01
@@ -144,6 +147,7 @@ class Broker(LoopActor):
         does not answer.
         """
         mark = await recover(self.node, self.projector, self._reset, progress)
+        SharedSubscriptions(self.node).begin()
         self.node.recovered = True
         self.kernel.turn_ended = self._end_turn
         self.kernel.take_gathered = Turn(self.node).take
@@ -252,7 +256,7 @@ class Broker(LoopActor):
         """Return the actor of a session, activated if it was passive."""
         session = self._sessions.get(name)
         if session is None:
-            session = Session(self.node, name, self.node.state.sessions.get(name))
+            session = make_session(self.node, name, self.node.state.sessions.get(name))
             self._sessions[name] = session
             self._offline.add(session)
             self.kernel.spawn(session, self)
@@ -403,7 +407,8 @@ class Broker(LoopActor):
             connection.client_id = connect.client_id
             connection.id_assigned = True
         name = connect.client_id
-        if NATS_SESSION in (name, connection.given_id):
+        given = connection.given_id
+        if NATS_SESSION in (name, given) or SHARE in (name[:_SHARE], given[:_SHARE]):
             connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "reserved_client_id")
             return
         if self.admission.refuses_stranger(connection, name):

@@ -29,6 +29,7 @@ from actors.session import (
     Session,
     Subscription,
 )
+from actors.sharing import make_session
 from eventstore.errors import LogUnavailable
 from eventstore.format import SessionClosed
 from protocol.errors import FoldmqError
@@ -48,7 +49,7 @@ MAX_ATTEMPTS = 3
 
 def succeed(node: NodeContext, broken: Session) -> None:
     """Replace a session that has just failed."""
-    fresh = Session(node, broken.name, None)
+    fresh = make_session(node, broken.name, None)
     fresh.begin_rebuild()
     node.rebuilding.add(broken.name)
     node_state = node.state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from actors.configuration.limit_options import LimitOptions
 
@@ -47,6 +48,11 @@ class BrokerOptions:
     """Groups or permissions may come from elsewhere than the permission file."""
     reject_qos2_publish: bool = False
     downgrade_qos2_subscribe: bool = False
+    shared_strategy: Literal["balanced", "topic"] = "balanced"
+    """How messages of a shared subscription are divided: by the room that its members have, or all
+    of a topic to one member."""
+    shared_for_mqtt3: bool = True
+    """Clients below level 5 may share subscriptions."""
     commit_timeout: float = 30.0
     """Time that the log may be unwritable before connections are closed."""
     keep: float = 7 * 86_400.0

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 import structlog
 
 from actors.node import ReadPause
+from actors.routing import is_shared
 from actors.session import Batch, Outgoing, Writable
 from actors.session.decisions import PACKET_IDS
 from eventstore.format import (
@@ -425,7 +426,8 @@ class Turn:
         if first == _PUBREC:
             self._answer(some.connections, b"\x62\x02", some.pids)
         for connection, session in zip(some.connections, some.sessions, strict=True):
-            if session.state.queued and not session.stopped:
+            waiting = session.state.queued or node.router.groups.waiting
+            if waiting and not session.stopped:
                 node.kernel.tell(session, Writable(connection))
 
     def _answer(self, connections: Sequence[Connection], head: bytes, pids: Sequence[int]) -> None:
@@ -478,6 +480,7 @@ class Turn:
         """Send messages of QoS 0, which nothing records, as they came."""
         node = self._node
         tell, journal, counters = node.kernel.tell, node.journal, node.counters
+        shared: dict[tuple[Subscriber, bool], list[int]] = {}
         columns = zip(
             messages.publishers,
             messages.routes,
@@ -486,12 +489,15 @@ class Turn:
             messages.blocks,
             strict=True,
         )
-        for publisher, route, topic, packet, block in columns:
+        for at, (publisher, route, topic, packet, block) in enumerate(columns):
             publisher.caused += len(route.targets)
             node.router.deliveries += len(route.targets)
             for target in route.targets:
                 actor: Subscription | None = target.actor  # type: ignore[assignment]
                 if actor is None:
+                    if is_shared(target.session):
+                        level5 = publisher.properties is not None
+                        shared.setdefault((target, level5), []).append(at)
                     continue
                 session = actor.session
                 connection = session.connection
@@ -519,6 +525,17 @@ class Turn:
                 actor.matched += 1
                 journal.send_unlogged(connection, packet)
                 counters.gave(connection, 0, 1, len(packet))
+        for (target, level5), some in shared.items():
+            batch = Batch(
+                0,
+                [messages.topics[at] for at in some],
+                (),
+                (),
+                packets=[messages.payloads[at] for at in some],
+                publisher=messages.publishers[some[-1]],
+                blocks=[messages.blocks[at] for at in some] if level5 else None,
+            )
+            tell(node.directory.session(target.session), Outgoing(target, batch, 0))
 
 
 class _Sending:
@@ -542,8 +559,12 @@ class _Sending:
         """What they are told: which message."""
 
     def run(self) -> None:
-        """Send to each receiver that can take a message; tell the sessions of the others."""
+        """Send to each receiver that can take a message; tell the sessions of the others.
+
+        A shared subscription is told all its messages at once: it divides them.
+        """
         node, messages = self._node, self._messages
+        shared: dict[Subscriber, list[int]] = {}
         deliveries = 0
         for at, route in enumerate(messages.routes):
             targets = route.targets
@@ -554,12 +575,17 @@ class _Sending:
                     actor: Subscription | None = target.actor  # type: ignore[assignment]
                     if actor is not None:
                         self._aside.add(actor.session)
+                    elif is_shared(target.session):
+                        shared.setdefault(target, []).append(at)
+                        continue
                     if actor is not None or target.qos:
                         self._left.append((target, at))
         node.router.deliveries += deliveries
         self._flush()
         for target, at in self._left:
-            self._tell(target, at)
+            self._tell(target, (at,))
+        for target, some in shared.items():
+            self._tell(target, some)
 
     def _send(self, target: Subscriber, at: int) -> bool:
         """Send a message if nothing stands in its way."""
@@ -659,19 +685,19 @@ class _Sending:
         counters.packets_out += len(rows)
         counters.publish_bytes_out += size
 
-    def _tell(self, target: Subscriber, at: int) -> None:
-        """Have a session decide on a message."""
+    def _tell(self, target: Subscriber, some: Sequence[int]) -> None:
+        """Have a session decide on some messages."""
         node, messages = self._node, self._messages
-        payload = messages.payloads[at]
+        payloads = [messages.payloads[at] for at in some]
         batch = Batch(
             self._qos,
-            [messages.topics[at]],
-            [payload],
-            [messages.refs[at]],
-            size=len(payload),
-            publisher=messages.publishers[at],
-            blocks=(messages.blocks[at],),
-            expires=(messages.expires[at],) if messages.expires else (),
+            [messages.topics[at] for at in some],
+            payloads,
+            [messages.refs[at] for at in some],
+            size=sum(map(len, payloads)),
+            publisher=messages.publishers[some[-1]],
+            blocks=[messages.blocks[at] for at in some],
+            expires=[messages.expires[at] for at in some] if messages.expires else (),
         )
         actor = target.actor
         if actor is not None and not actor.stopped:

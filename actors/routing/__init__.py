@@ -1,10 +1,13 @@
 """The subscription index of a node: from a topic to the subscriptions that match it."""
 
 from actors.routing.router import NOWHERE, Route, Router, Subscriber
+from actors.routing.shared_groups import SharedGroup, is_shared
 
 __all__ = [
     "NOWHERE",
     "Route",
     "Router",
+    "SharedGroup",
     "Subscriber",
+    "is_shared",
 ]

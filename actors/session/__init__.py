@@ -7,6 +7,7 @@ from actors.session.actor_messages import (
     ChangeQos,
     Close,
     ConnectRequest,
+    ContinueSending,
     Detached,
     Expire,
     Kick,
@@ -20,14 +21,16 @@ from actors.session.actor_messages import (
     Writable,
 )
 from actors.session.authorization import Authorizer
+from actors.session.delivery import Delivery
 from actors.session.interfaces import ClientConnection
-from actors.session.node_context import NodeContext
+from actors.session.node_context import NEVER_EXPIRES, NodeContext
 from actors.session.operator_commands import OperatorCommand
 from actors.session.publisher import Publisher
 from actors.session.session import Session
 from actors.session.subscription import Subscription
 
 __all__ = [
+    "NEVER_EXPIRES",
     "Attach",
     "Authenticated",
     "Authorizer",
@@ -36,6 +39,8 @@ __all__ = [
     "ClientConnection",
     "Close",
     "ConnectRequest",
+    "ContinueSending",
+    "Delivery",
     "Detached",
     "Expire",
     "Kick",

@@ -29,7 +29,7 @@ from eventstore.format import (
 from eventstore.log import Message, StoredMessages
 from projections.state import QOS_MASK, RAP_FLAG, RETAIN_FLAG
 from protocol.mqtt import PacketType, PublishEncoder, acks
-from protocol.mqtt5 import RETAIN_AS_PUBLISHED
+from protocol.mqtt5 import RETAIN_AS_PUBLISHED, SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
-    from projections.state import InFlight
+    from projections.state import InFlight, SubscriptionState
     from protocol.mqtt import ConnectProperties
 
 _DRAIN_AT_ONCE = 1024
@@ -107,6 +107,16 @@ class Delivery:
     def resuming(self) -> bool:
         """True while something is still to be sent again after a reconnect."""
         return bool(self._redelivery)
+
+    @property
+    def packet_limit(self) -> int:
+        """Bytes of the largest packet that the client accepts; 0: any."""
+        return self._encoder.limit if self._encoder is not None else 0
+
+    def too_large(self, message: Outgoing) -> list[int]:
+        """Return which messages of a batch the client does not accept, by their numbers."""
+        subscriber, batch, qos = message
+        return self._encoder.too_large(batch, subscriber, qos) if self._encoder is not None else []
 
     def deliver(self, message: Outgoing) -> None:
         """Send, queue or drop what a subscription says is to be delivered."""
@@ -258,7 +268,13 @@ class Delivery:
         )
 
     def send_queued(self) -> None:
-        """Send what waits, as far as the windows allow."""
+        """Send what waits, as far as the windows allow; so may shared subscriptions."""
+        groups = self._node.router.groups
+        if groups.waiting:
+            groups.has_room(self._session.name)
+        self._send_own_queue()
+
+    def _send_own_queue(self) -> None:
         connection, state = self._session.connection, self._session.state
         if self._backlog is not None and state.queued <= BACKLOG // 2:
             self._backlog.release()
@@ -464,11 +480,17 @@ class Delivery:
         packet_ids: Sequence[int],
         *,
         dup: bool = False,
+        shared: SubscriptionState | None = None,
     ) -> bytes:
-        """Encode messages that waited or are sent again; ``flags`` are QoS and RETAIN."""
+        """Encode messages that waited or are sent again; ``flags`` are QoS and RETAIN.
+
+        ``shared`` is the shared subscription that they are of.
+        """
         if self._encoder is not None:
             now_ms = self._node.clock.time_ms()
-            return self._encoder.render_messages(messages, flags, packet_ids, now_ms, dup=dup)
+            return self._encoder.render_messages(
+                messages, flags, packet_ids, now_ms, dup=dup, shared=shared
+            )
         topics = [message.topic for message in messages]
         payloads = [message.payload for message in messages]
         prepared = PublishEncoder(topics, payloads, flags[0], retain=flags[1])
@@ -553,11 +575,11 @@ class Delivery:
         payloads = [found[state.inflight[pid].ref].payload for pid in unacked]
         unacked = unacked[: decisions.within(payloads, self._node.delivery_limits.batch_bytes)]
         parts = []
-        for flags, run in _by_flags([(pid, state.inflight[pid]) for pid in unacked]):
+        for (flags, shared), run in _alike([(pid, state.inflight[pid]) for pid in unacked]):
             messages = [found[sent.ref] for _, sent in run]
             numbers = [pid for pid, _ in run]
             sent_as = flags & QOS_MASK, self._has_retain(flags)
-            parts.append(self._encode(messages, sent_as, numbers, dup=True))
+            parts.append(self._encode(messages, sent_as, numbers, dup=True, shared=shared))
             self._node.counters.gave(connection, flags & QOS_MASK, len(run), len(parts[-1]))
         self.release([state.inflight[pid].ref for pid in unacked])
         self._session.emit(Redelivered(self._session.name, to_runs(unacked), cause))
@@ -663,13 +685,15 @@ class Delivery:
         return covered if in_hand is outgoing else 0
 
 
-def _by_flags(
+def _alike(
     entries: list[tuple[int, InFlight]],
-) -> list[tuple[int, list[tuple[int, InFlight]]]]:
-    """Group neighbours with the same flags, keeping the order."""
-    groups: list[tuple[int, list[tuple[int, InFlight]]]] = []
+) -> list[tuple[tuple[int, SubscriptionState | None], list[tuple[int, InFlight]]]]:
+    """Group neighbours with the same flags and of the same shared subscription, if of any."""
+    groups: list[tuple[tuple[int, SubscriptionState | None], list[tuple[int, InFlight]]]] = []
     for pid, sent in entries:
-        if not groups or groups[-1][0] != sent.flags:
-            groups.append((sent.flags, []))
+        held = sent.subscription
+        key = sent.flags, held if held.filter.startswith(SHARE) else None
+        if not groups or groups[-1][0] != key:
+            groups.append((key, []))
         groups[-1][1].append((pid, sent))
     return groups

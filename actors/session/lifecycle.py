@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import structlog
 
+from actors.routing import is_shared
+from actors.session import decisions
 from actors.session.actor_messages import (
     NEXT_TURN,
     Attach,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from actors.session.publisher import Publisher
     from actors.session.session import Session
     from actors.session.subscription_handler import SubscriptionHandler
+    from eventstore.format import Position
     from protocol.mqtt import Connect
 
 _log = structlog.get_logger("foldmq")
@@ -95,7 +98,7 @@ class SessionLifecycle:
 
     def _on_attach(self, message: Attach) -> None:
         self.attaching = message.connection
-        if self._load_will(lambda: self._on_attach(message)):
+        if self._load_closing(lambda: self._on_attach(message)):
             self._session.begin_work(self._attach(message))
 
     def _attach(self, message: Attach) -> Iterator[object]:
@@ -206,7 +209,6 @@ class SessionLifecycle:
                 maximum_packet_size=connection.max_packet,
                 assigned_client_identifier=connection.given_id if connection.id_assigned else None,
                 topic_alias_maximum=options.max_topic_aliases,
-                shared_subscriptions=False,
             ),
             limit=asked.maximum_packet_size,
         )
@@ -237,6 +239,18 @@ class SessionLifecycle:
             return False
         self._will = found[will.ref]
         return True
+
+    def _load_closing(self, then: Callable[[], None]) -> bool:
+        """Return whether all that the end of a connection needs is at hand; if not, load it first.
+
+        That is the will, and what goes back to shared subscriptions.
+        """
+        if self._session.state.connected:
+            refs = decisions.refs_to_return(self._session.state)
+            if self._delivery.find(refs) is None:
+                self._delivery.load(refs, then)
+                return False
+        return self._load_will(then)
 
     def _end_delayed_will(self, *, resumed: bool) -> None:
         """Cancel a will whose delay has not passed, or publish it if its session is over.
@@ -272,6 +286,8 @@ class SessionLifecycle:
         if session.connection is None:
             message.command.refuse("is not connected")
             return
+        if not self._load_closing(lambda: self._on_kick(message)):
+            return
         message.command.carry_out(self._node)
         self._kick(session.connection)
 
@@ -281,7 +297,10 @@ class SessionLifecycle:
 
     def _on_remove(self, message: Remove) -> None:
         session = self._session
-        if not self._load_will(lambda: self._on_remove(message)):
+        if is_shared(session.name):
+            message.command.refuse("is a shared subscription, which ends with its last member")
+            return
+        if not self._load_closing(lambda: self._on_remove(message)):
             return
         state, before = session.state, message.offline_before_ms
         if self._node.state.sessions.get(session.name) is not state:
@@ -304,7 +323,7 @@ class SessionLifecycle:
         # After a rebuild or a restart there is no connection, only a state that says so.
         if not state.connected or session.connection not in (None, connection):
             return
-        if self._load_will(lambda: self._on_detached(message)):
+        if self._load_closing(lambda: self._on_detached(message)):
             self._disconnected(
                 message.reason, orderly=message.orderly, code=message.code, expiry=message.expiry
             )
@@ -340,9 +359,10 @@ class SessionLifecycle:
         self._publisher.connection = None
         if connection is not None and connection.session is session:
             connection.session = None
+        returned = self._delivery.find(decisions.refs_to_return(state))
         self._delivery.forget()
+        stays = not state.clean if expiry is None else bool(expiry)
         if state.will is not None:
-            stays = not state.clean if expiry is None else bool(expiry)
             if orderly or (resumed and state.will.delay):
                 self._will = None
                 session.emit(WillCancelled(session.name))
@@ -351,6 +371,8 @@ class SessionLifecycle:
         if not resumed:
             self._node.router.set_acl(session.name, None)
             self._subscriptions.stop_actors(self._node.router.subscribers(session.name))
+        if returned:
+            self._return_unacknowledged(returned, ends=not stays)
         event = SessionClosed(session.name, reason, state.generation)
         if connection is not None and connection.properties is not None:
             event.code = code or ENDINGS.get(reason, 0)
@@ -365,6 +387,23 @@ class SessionLifecycle:
         )
         if state.clean:
             self._node.router.remove_session(session.name)
+
+    def _return_unacknowledged(self, found: dict[Position, Message], *, ends: bool) -> None:
+        """Return what the client did not acknowledge to its shared subscriptions.
+
+        ``ends``: the session ends with its connection. What is of a shared subscription without
+        another member then goes with it; what is of one that ended before is for this client alone.
+        """
+        session, groups = self._session, self._node.router.groups
+        state = session.state
+        for name, pids in decisions.shared_in_flight(state).items():
+            members = groups.find(name).members
+            if not members or (ends and members == {session.name}):
+                continue
+            refs = [state.inflight[pid].ref for pid in pids]
+            for event in decisions.returned(state, name, pids):
+                session.emit(event)
+            self._node.directory.session(name).take_back({ref: found[ref] for ref in refs})
 
     def _fire_will(self, connection: ClientConnection | None) -> None:
         session = self._session

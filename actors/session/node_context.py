@@ -15,6 +15,7 @@ import structlog
 
 from actors.kernel import Timers
 from actors.node import Counters
+from actors.routing import is_shared
 from actors.session.decisions import dropped
 from eventstore.format import LogEvent, Position, entries, format_position
 from eventstore.log import MessageStore
@@ -222,6 +223,8 @@ class NodeContext:
 
     def expires_in(self, state: SessionState) -> float:
         """Return in how many seconds an offline session expires; infinity if it never does."""
+        if is_shared(state.session):
+            return float("inf")  # it ends with its last member
         limit = self.options.session_expiry
         if state.expiry is not None and not (limit and limit < state.expiry):
             limit = state.expiry

@@ -188,7 +188,8 @@ class PacketHandler:
         known = [event for event in events if event is not None]
         for event in known:
             session.emit(event)
-        if known and (session.state.queued or self._delivery.resuming):
+        waiting = session.state.queued or self._node.router.groups.waiting
+        if known and (waiting or self._delivery.resuming):
             self._delivery.send_queued()
         return None
 

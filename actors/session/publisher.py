@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
-from actors.routing import NOWHERE, Route, Subscriber
+from actors.routing import NOWHERE, Route, Subscriber, is_shared
 from actors.session.actor_messages import Batch, Outgoing, Publication, Withheld
 from actors.session.decisions import dropped
 from eventstore.format import (
@@ -460,9 +460,9 @@ class Publisher:
                 tell(actor, batch)
                 continue
             # Without an actor the session is offline: QoS 0 is not for it. With one that failed
-            # in this turn, the session is told in its place.
+            # in this turn, the session is told in its place. A shared subscription has members.
             qos = batch.qos if batch.qos < target.qos else target.qos
-            if qos or actor is not None:
+            if qos or actor is not None or is_shared(target.session):
                 tell(node.directory.session(target.session), Outgoing(target, batch, qos))
 
     def _send_own(self, batch: Batch) -> None:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
     from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
+    from eventstore.log import Message
 
 _log = structlog.get_logger("foldmq")
 
@@ -81,6 +82,8 @@ class Session(LoopActor):
         "to_deliver",
     )
 
+    delivery_class: ClassVar[type[Delivery]] = Delivery
+
     def __init__(self, node: NodeContext, name: str, state: SessionState | None) -> None:
         super().__init__()
         self._node = node
@@ -88,7 +91,7 @@ class Session(LoopActor):
         self.state = state if state is not None else SessionState(name)
         self.connection: ClientConnection | None = None
         self.last_active = node.clock.monotonic()
-        self._delivery = delivery = Delivery(node, self)
+        self._delivery = delivery = self.delivery_class(node, self)
         self._subscriptions = subscriptions = SubscriptionHandler(node, self)
         publisher = Publisher(node, name)
         self._packets = PacketHandler(node, self, delivery, publisher, subscriptions)
@@ -177,6 +180,28 @@ class Session(LoopActor):
     def expect_acks(self) -> None:
         """Look after a while whether what was sent was acknowledged."""
         self._delivery.expect_acks()
+
+    # Shared subscriptions, of which it is a member, or which it is.
+
+    @property
+    def packet_limit(self) -> int:
+        """Bytes of the largest packet that the client accepts; 0: any."""
+        return self._delivery.packet_limit
+
+    def too_large(self, outgoing: Outgoing) -> list[int]:
+        """Return which messages of a batch the client does not accept, by their numbers."""
+        return self._delivery.too_large(outgoing)
+
+    def deliver_shared(self, outgoing: Outgoing) -> None:
+        """Send what a shared subscription has found room for."""
+        self._delivery.deliver(outgoing)
+        actor = outgoing.subscriber.actor
+        if isinstance(actor, Subscription):
+            actor.matched += len(outgoing.batch)
+
+    def take_back(self, returned: dict[Position, Message]) -> None:
+        """Queue what a member of this shared subscription returns."""
+        raise TypeError(f"{self.name} is no shared subscription: {len(returned)} messages")
 
     # Longer work.
 
@@ -335,6 +360,8 @@ class Session(LoopActor):
             for event, at, time_ms in recorded or ():
                 if sequence_of(at) > last:
                     self._node.state.apply(event, at, time_ms)
+        if self.state.queued:
+            self.kernel.tell(self, ContinueSending())
         stashed, self._stash = self._stash, []
         for message in (*first, *stashed):
             self.kernel.tell(self, message)

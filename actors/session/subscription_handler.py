@@ -8,11 +8,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from actors.limits import SubscriptionRate
+from actors.routing import is_shared
 from actors.session import decisions
 from actors.session.actor_messages import NEXT_TURN, SAME_TURN, ChangeQos
 from actors.session.subscription import Subscription
-from protocol.mqtt import FAILURE, SUBSCRIBE_FAILURE, ReasonCode, suback, unsuback
-from protocol.mqtt5 import RETAIN_HANDLING, SHARE, answers
+from protocol.mqtt import FAILURE, SUBSCRIBE_FAILURE, ReasonCode, TopicError, suback, unsuback
+from protocol.mqtt5 import RETAIN_HANDLING, SHARE, answers, check_topic_filter, split_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -73,7 +74,8 @@ class SubscriptionHandler:
                 # One that stands there again is replayed once.
                 if subscriber.filter not in replayed:
                     replayed.add(subscriber.filter)
-                    if _replays(grant.granted[subscriber.filter]):
+                    shared = is_shared(subscriber.filter)
+                    if not shared and _replays(grant.granted[subscriber.filter]):
                         yield from self._replay(subscriber)
             at = stop
             changes += len(begun)
@@ -101,9 +103,9 @@ class SubscriptionHandler:
         refused = Counter[str]()
 
         def refuses(topic_filter: str) -> int:
-            if connection.properties is not None and topic_filter.startswith(SHARE):
-                return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-            code = node.permissions.refuses(connection, topic_filter)
+            code = self._refuses_share(connection, topic_filter)
+            topic_filter = split_share(topic_filter)[1]
+            code = code or node.permissions.refuses(connection, topic_filter)
             if code:
                 return code
             if node.permissions.allows_pattern(session.name, connection, topic_filter, fresh):
@@ -128,6 +130,18 @@ class SubscriptionHandler:
         for event in grant.events:
             session.emit(event)
         return grant
+
+    def _refuses_share(self, connection: ClientConnection, topic_filter: str) -> int:
+        """Return the reason code for which a client may not share a subscription; 0: it may."""
+        if connection.properties is not None or not topic_filter.startswith(SHARE):
+            return 0
+        if not self._node.options.shared_for_mqtt3:
+            return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        try:
+            check_topic_filter(topic_filter)
+        except TopicError:
+            return ReasonCode.TOPIC_FILTER_INVALID
+        return 0
 
     def _subscribe_to(
         self, connection: ClientConnection, topic_filter: str, granted: decisions.GrantedFilter

@@ -17,6 +17,10 @@ _FATES = {
     "in_flight": "in flight: sent, not acknowledged",
     "releasing": "in flight: received (PUBREC), waiting for PUBCOMP",
     "acknowledged": "acknowledged",
+    "refused": "refused by the client",
+    "assigned": "given to a member of the shared subscription",
+    "returned": "returned to the shared subscription",
+    "expired": "expired in the queue",
     "dropped": "dropped",
     "gone": "not delivered: the session ended first",
 }
@@ -120,6 +124,8 @@ def _message(story: MessageStory) -> str:
         parts.append(f"QoS {story.qos}{' retained' if story.retain else ''}")
     if story.size is not None:
         parts.append(text.size(story.size))
+    if story.expires:
+        parts.append(f"expires {text.clock(story.expires * 1000)}")
     return ", ".join(parts)
 
 
@@ -134,6 +140,8 @@ def _publisher(story: MessageStory) -> str:
 def _own_step(step: StoryStep) -> str:
     if step.what == "released":
         return f"released (PUBREL of packet {step.pid}): it takes effect"
+    if step.what == "expired":
+        return "expired: it is no longer retained"
     if step.what == "carried":
         return "copied before the log was cut: a session still needs it"
     if step.what == "repeated":
@@ -198,15 +206,26 @@ def _copy_step(step: StoryStep) -> str:
             return f"sent as packet {step.pid}"
         case "redelivered":
             return f"sent again as packet {step.pid}: {text.escaped(step.detail)}"
-        case "acked":
-            return f"acknowledged: PUBACK of packet {step.pid}"
-        case "received":
-            return f"received: PUBREC of packet {step.pid}"
-        case "completed":
-            return f"complete: PUBCOMP of packet {step.pid}"
+        case "acked" | "received" | "refused" | "completed":
+            code = f" with reason code {step.detail}" if step.detail else ""
+            return f"{_ANSWERED[step.what]} of packet {step.pid}{code}"
+        case "assigned":
+            return f"given to the member {text.name(step.detail)} of the shared subscription"
+        case "returned":
+            return "returned to the shared subscription: its member went without an answer"
+        case "expired":
+            return "expired in the queue"
         case "dropped":
             return f"dropped: {text.escaped(step.detail)}"
     return "the session ended"
+
+
+_ANSWERED = {
+    "acked": "acknowledged: PUBACK",
+    "received": "received: PUBREC",
+    "refused": "refused: PUBREC",
+    "completed": "complete: PUBCOMP",
+}
 
 
 def story_object(story: MessageStory, client: str | None) -> dict[str, object]:
@@ -221,6 +240,7 @@ def story_object(story: MessageStory, client: str | None) -> dict[str, object]:
         "retain": story.retain,
         "will": story.will,
         "size": story.size,
+        **({"expires": text.iso(story.expires * 1000)} if story.expires else {}),
         "session": story.session,
         "packet_id": story.pid or None,
         "effective": story.effective,

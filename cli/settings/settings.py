@@ -229,6 +229,16 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
         default=_OPTIONS.downgrade_qos2_subscribe,
         description="Grant QoS 1 to subscriptions that request QoS 2.",
     )
+    shared_strategy: Literal["balanced", "topic"] = Field(
+        default="balanced",
+        description="How messages of a shared subscription are divided among its members. "
+        "balanced: each to one that has room, in turn; topic: all of a topic to the same one as "
+        "long as the members are the same, in order.",
+    )
+    shared_for_mqtt3: bool = Field(
+        default=True,
+        description="Let clients below MQTT 5 share subscriptions ($share/NAME/FILTER), too.",
+    )
     keep: Seconds = Field(
         default=_OPTIONS.keep,
         ge=0,
@@ -379,6 +389,8 @@ RELOADABLE = frozenset(
         "proxy_protocol",
         "reject_qos2_publish",
         "session_expiry",
+        "shared_for_mqtt3",
+        "shared_strategy",
         "sys_interval",
         "tls_cert",
         "tls_ciphers",

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from eventstore.format import (
     Acked,
+    Assigned,
     CheckpointBegun,
     CheckpointCompleted,
     Completed,
     Delivered,
     Event,
+    Expired,
     MessageDropped,
     MessagePublished,
     MessagesCarried,
@@ -28,12 +30,16 @@ from eventstore.format import (
     Queued,
     Received,
     Redelivered,
+    Refused,
     Released,
+    RetainedExpired,
     RetainedSnapshot,
+    Returned,
     SessionClosed,
     SessionExpired,
     SessionOpened,
     SessionSnapshot,
+    expiries,
     from_runs,
     position,
 )
@@ -47,10 +53,21 @@ if TYPE_CHECKING:
     from projections.state import SessionState
 
 DeliveryOutcome: TypeAlias = Literal[
-    "queued", "in_flight", "releasing", "acknowledged", "dropped", "gone"
+    "queued",
+    "in_flight",
+    "releasing",
+    "acknowledged",
+    "refused",
+    "assigned",
+    "returned",
+    "expired",
+    "dropped",
+    "gone",
 ]
-"""What has become of one copy. ``releasing``: PUBREC came, PUBCOMP is awaited. ``gone``: the
-session ended before the copy was complete."""
+"""What has become of one copy. ``releasing``: PUBREC came, PUBCOMP is awaited. ``refused``: the
+client answered with an error. ``assigned``: a shared subscription gave it to a member.
+``returned``: the member went, and it is with the shared subscription again. ``expired``: in the
+queue. ``gone``: the session ended before the copy was complete."""
 
 
 class StoryStep(NamedTuple):
@@ -59,13 +76,14 @@ class StoryStep(NamedTuple):
     at: Position
     time_ms: int
     what: str
-    """queued, delivered, redelivered, acked, received, completed, dropped, session_ended, or held:
-    so a checkpoint found it; for the message itself released, discarded, carried (repeated under
-    its position) or repeated (and has this position from here on)."""
+    """queued, delivered, redelivered, acked, received, completed, refused, assigned, returned,
+    expired, dropped, session_ended, or held: so a checkpoint found it; for the message itself
+    released, discarded, expired (it is retained no more), carried (repeated under its position) or
+    repeated (and has this position from here on)."""
     pid: int = 0
     """Packet identifier, 0 when there is none."""
     detail: str = ""
-    """Cause or reason; of held what had become of it."""
+    """Cause, reason, reason code other than 0, or member; of held what had become of it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -109,6 +127,8 @@ class MessageStory:
     retain: bool = False
     will: bool = False
     size: int | None = None
+    expires: int = 0
+    """Unix time in seconds at which it expires; 0: never, or not known."""
     pid: int = 0
     """Packet identifier under which it was published; 0 at QoS 0 and for a will."""
     before: int = 0
@@ -153,6 +173,8 @@ class StoryBuilder:
         self._node = NodeState(begin)
         self._known: dict[Position, MessageStory] = {}
         """Followed messages by all their positions."""
+        self._record: Record | None = None
+        """The one that is read."""
         self._wills: set[Position] = set()
         self._parts: list[dict[str, Any]] = []
         self._clean: set[str] = set()
@@ -182,6 +204,7 @@ class StoryBuilder:
     def take(self, record: Record) -> None:
         """Follow the events of a record; raises UnreadableEvent."""
         base = position(record.sequence, 0)
+        self._record = record
         for index, event in record.events():
             at = base + index
             self._follow(event, at, record.time_ms)
@@ -204,7 +227,7 @@ class StoryBuilder:
             for offset, story in self._concerned(from_runs(event.refs)):
                 copy = self._new_copy(story, event.session, event.filter, event.qos, event.retain)
                 copy.steps.append(StoryStep(at + offset, ms, "queued"))
-        elif isinstance(event, (Redelivered, Acked, Received, Completed)):
+        elif isinstance(event, (Redelivered, Acked, Received, Refused, Completed, Returned)):
             self._answered(event, at, ms)
         elif isinstance(event, Released):
             self._released(event, at, ms)
@@ -215,8 +238,20 @@ class StoryBuilder:
         elif isinstance(event, MessagesCarried):
             for offset, story in self._concerned(from_runs(event.refs)):
                 story.steps.append(StoryStep(at + offset, ms, "carried"))
-        elif isinstance(event, SessionSnapshot) and self._node.partial:
-            self._snapshot(event, at, ms)
+        elif isinstance(event, SessionSnapshot):
+            if self._node.partial:
+                self._snapshot(event, at, ms)
+        else:
+            self._follow_level5(event, at, ms)
+
+    def _follow_level5(self, event: Event, at: Position, ms: int) -> None:
+        if isinstance(event, Expired):
+            self._left_queue(event, event.filter, at, ms, "expired")
+        elif isinstance(event, Assigned):
+            inner = event.session.split("/", 2)[-1]
+            self._left_queue(event, inner, at, ms, "assigned", event.member)
+        elif isinstance(event, RetainedExpired):
+            self._retained_expired(event, at, ms)
 
     def _concerned(self, refs: list[Position]) -> Iterator[tuple[int, MessageStory]]:
         """Yield (index, story) of the messages that are followed."""
@@ -232,6 +267,7 @@ class StoryBuilder:
         if not chosen:
             return
         pids = from_runs(event.pids)
+        expires = expiries(self._record.blocks(event), ms) if self._record is not None else []
         for offset in chosen:
             story = MessageStory(
                 at + offset,
@@ -242,6 +278,7 @@ class StoryBuilder:
                 event.retain,
                 event.will,
                 event.sizes if isinstance(event.sizes, int) else event.sizes[offset],
+                expires[offset] if expires else 0,
                 pids[offset] if offset < len(pids) else 0,
             )
             self.stories[story.ref] = self._known[story.ref] = story
@@ -429,26 +466,52 @@ class StoryBuilder:
             copy.steps.append(StoryStep(at + offset, ms, "delivered", copy.pid))
             self._sent.setdefault(event.session, {})[copy.pid] = copy
 
-    def _answered(
-        self, event: Redelivered | Acked | Received | Completed, at: Position, ms: int
-    ) -> None:
+    def _answered(self, event: _Answer, at: Position, ms: int) -> None:
         sent = self._sent.get(event.session)
         if not sent:
             return
+        codes = from_runs(getattr(event, "reasons", ()))
         for offset, pid in enumerate(from_runs(event.pids)):
             copy = sent.get(pid)
             if copy is None:
                 continue
+            code = codes[offset] if codes else 0
+            detail = f"0x{code:02x}" if code else ""
             if isinstance(event, Redelivered):
                 copy.steps.append(StoryStep(at + offset, ms, "redelivered", pid, event.cause))
-            elif isinstance(event, Received):
-                copy.fate = "releasing"
-                copy.steps.append(StoryStep(at + offset, ms, "received", pid))
-            else:
-                copy.fate = "acknowledged"
-                what = "acked" if isinstance(event, Acked) else "completed"
-                copy.steps.append(StoryStep(at + offset, ms, what, pid))
+                continue
+            what, copy.fate = _ANSWERS[type(event)]
+            if code >= _ERROR:
+                copy.fate = "refused"
+            copy.steps.append(StoryStep(at + offset, ms, what, pid, detail))
+            if copy.fate != "releasing":
                 self._settle(copy)
+
+    def _left_queue(
+        self,
+        event: Expired | Assigned,
+        topic_filter: str,
+        at: Position,
+        ms: int,
+        what: Literal["expired", "assigned"],
+        detail: str = "",
+    ) -> None:
+        """Follow a copy that is queued, or was to be, and goes another way than to the client."""
+        for offset, story in self._concerned(from_runs(event.refs)):
+            copy = self._waiting(story, event.session, topic_filter)
+            if copy is None:
+                copy = self._new_copy(story, event.session, topic_filter, 0, retain=False)
+            copy.fate = what
+            copy.steps.append(StoryStep(at + offset, ms, what, 0, detail))
+            self._settle(copy)
+
+    def _retained_expired(self, event: RetainedExpired, at: Position, ms: int) -> None:
+        """Follow the last message that was retained on each of some topics."""
+        topics = set(event.topics)
+        for story in reversed(self.stories.values()):
+            if story.topic in topics and story.retain and story.effective:
+                topics.discard(story.topic)
+                story.steps.append(StoryStep(at, ms, "expired"))
 
     def _dropped(self, event: MessageDropped, at: Position, ms: int) -> None:
         for _, story in self._concerned(from_runs(event.refs)):
@@ -465,8 +528,11 @@ class StoryBuilder:
         self, event: SessionOpened | SessionClosed | SessionExpired, at: Position, ms: int
     ) -> None:
         name = event.session
-        if isinstance(event, SessionClosed) and name not in self._clean:
-            return
+        if isinstance(event, SessionClosed):
+            if event.expiry is not None:
+                (self._clean.discard if event.expiry else self._clean.add)(name)
+            if name not in self._clean:
+                return
         if not (isinstance(event, SessionOpened) and event.resumed):
             self._session_ended(name, at, ms)
         if isinstance(event, SessionOpened) and event.clean:
@@ -487,6 +553,17 @@ class StoryBuilder:
 
 
 _FLAGS = RETAIN_FLAG | QOS_MASK
+_ERROR: Final = 0x80
+"""The least reason code that is an error."""
+_Answer: TypeAlias = Redelivered | Acked | Received | Refused | Completed | Returned
+_ANSWERS: Final[dict[type, tuple[str, DeliveryOutcome]]] = {
+    Acked: ("acked", "acknowledged"),
+    Received: ("received", "releasing"),
+    Refused: ("refused", "refused"),
+    Completed: ("completed", "acknowledged"),
+    Returned: ("returned", "returned"),
+}
+"""What an event that ends or continues a delivery is called, and what becomes of the copy."""
 _HOLDING = frozenset({"inflight", "releasing", "queues", "inbound"})
 """Fields of a snapshot that refer to messages."""
 

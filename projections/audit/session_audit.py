@@ -367,8 +367,13 @@ class SessionAudit:
             self._tell_all(checks.from_the_head(held, refs, None, at))
             self._tell_all(checks.sent_in_time(held, refs, ms, at))
         for ref in refs:
-            message = (self._queue if event.queued >= 0 else self._expected).pop(ref, None)
-            if message is not None and event.queued >= 0:
+            if event.queued < 0:
+                message = self._expected.pop(ref)
+                if message is None:
+                    self._unexpected(ref, at)
+                continue
+            message = self._queue.pop(ref, None)
+            if message is not None:
                 self._order.left(message.stream)
 
     def _check_subscription(self, state: SessionState, topic_filter: str, at: Position) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, get_args
 
 from eventstore.format import (
+    Assigned,
     Delivered,
     Event,
+    Expired,
     MessageDropped,
     MessagePublished,
     MessagesCarried,
@@ -14,7 +16,9 @@ from eventstore.format import (
     Queued,
     Released,
     RetainedCleared,
+    RetainedExpired,
     RetainedSnapshot,
+    Returned,
     WillArmed,
     entries,
     from_runs,
@@ -74,9 +78,19 @@ class EventFilter:
         return any(map(self._matches, _topics(event, refs, topics)))
 
 
+_WITH_TOPICS = (
+    MessagePublished,
+    MessagesCarried,
+    RetainedCleared,
+    RetainedExpired,
+    RetainedSnapshot,
+)
+_WITH_REFS = (Assigned, Delivered, Expired, MessageDropped, Queued, Released, Returned)
+
+
 def _topics(event: Event, refs: list[Position], topics: TopicBook) -> Iterator[str]:
     """Yield the topics that an event concerns."""
-    if isinstance(event, (MessagePublished, MessagesCarried, RetainedCleared, RetainedSnapshot)):
+    if isinstance(event, _WITH_TOPICS):
         yield from event.topics
     elif isinstance(event, WillArmed):
         yield event.topic
@@ -88,7 +102,7 @@ def _topics(event: Event, refs: list[Position], topics: TopicBook) -> Iterator[s
 
 def refs_of(event: Event) -> list[Position]:
     """Return the positions of the messages that an event concerns."""
-    if isinstance(event, (Delivered, Queued, Released, MessageDropped)):
+    if isinstance(event, _WITH_REFS):
         return from_runs(event.refs)
     return []
 

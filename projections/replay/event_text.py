@@ -111,13 +111,30 @@ def _messages(refs: list[Run], topics: Topics) -> str:
 def _opened(event: SessionOpened, _topics: Topics) -> str:
     kind = "session resumed" if event.resumed else "new session"
     parts = [kind, *(["clean"] if event.clean else [])]
+    parts += ["clean start"] if event.clean_start else []
     parts += _LEVELS.get(event.level, [f"protocol level {event.level}"])
     if event.keep_alive:
         parts.append(f"keep alive {event.keep_alive} s")
     if event.user is not None:
         parts.append(f"user {display.name(event.user)}")
+    if event.level >= 5 and event.expiry is not None:
+        parts.append(f"session expiry {_interval(event.expiry)}")
+    if event.receive_maximum != 65_535:
+        parts.append(f"receive maximum {event.receive_maximum}")
+    if event.packet_maximum:
+        parts.append(f"packets of {display.size(event.packet_maximum)} at most")
     origin = f" from {display.escaped(event.address)}" if event.address else ""
     return f"connected{origin}: {', '.join(parts)}"
+
+
+def _interval(seconds: int) -> str:
+    return "never" if seconds == 0xFFFFFFFF else f"{seconds} s"
+
+
+def _closed(event: SessionClosed, _topics: Topics) -> str:
+    code = f" with reason code 0x{event.code:02x}" if event.code else ""
+    changed = f", session expiry {_interval(event.expiry)}" if event.expiry is not None else ""
+    return f"connection ended: {display.escaped(event.reason)}{code}{changed}"
 
 
 def _published(event: MessagePublished, _topics: Topics) -> str:
@@ -133,7 +150,7 @@ def _published(event: MessagePublished, _topics: Topics) -> str:
 
 def _delivered(event: Delivered, topics: Topics) -> str:
     origin = " from the queue" if event.queued >= 0 else ""
-    retained = " retained" if event.retain else ""
+    retained = " retained" if event.retain or event.rap else ""
     return (
         f"sent{origin} {_messages(event.refs, topics)} QoS {event.qos}{retained}, "
         f"{_ids(event.pids)}, for {display.name(event.filter)}"
@@ -141,9 +158,13 @@ def _delivered(event: Delivered, topics: Topics) -> str:
 
 
 def _queued(event: Queued, topics: Topics) -> str:
+    back = "" if event.behind < 0 else " again"
+    until = ""
+    if isinstance(event.expires, int) and event.expires:
+        until = f", until {display.clock(event.expires * 1000)}"
     return (
-        f"queued {_messages(event.refs, topics)} QoS {event.qos}, {display.size(event.size)}, "
-        f"for {display.name(event.filter)}"
+        f"queued{back} {_messages(event.refs, topics)} QoS {event.qos}, "
+        f"{display.size(event.size)}{until}, for {display.name(event.filter)}"
     )
 
 
@@ -170,15 +191,31 @@ def _assigned(event: Assigned, topics: Topics) -> str:
 
 
 def _granted(event: Subscribed, _topics: Topics) -> str:
-    granted = (f"{display.name(one)} QoS {qos}" for one, qos in event.filters)
-    return f"subscribed {run_text.several(granted, len(event.filters))}"
+    options = event.options or [0] * len(event.filters)
+    granted = (
+        f"{display.name(one)} QoS {qos}{_options(bits)}"
+        for (one, qos), bits in zip(event.filters, options, strict=False)
+    )
+    identifier = f", identifier {event.identifier}" if event.identifier else ""
+    return f"subscribed {run_text.several(granted, len(event.filters))}{identifier}"
+
+
+def _options(bits: int) -> str:
+    """Return subscription options of MQTT 5, each behind a blank."""
+    words = [" no local"] if bits & 0x04 else []
+    words += [" retain as published"] if bits & 0x08 else []
+    return "".join([*words, _HANDLING.get(bits & 0x30, "")])
+
+
+_HANDLING = {0x10: " retained if new", 0x20: " nothing retained"}
 
 
 def _will_armed(event: WillArmed, _topics: Topics) -> str:
     retained = " retained" if event.retain else ""
+    delay = f", {event.delay} s after the connection ends" if event.delay else ""
     return (
         f"left a will for {display.name(event.topic)} QoS {event.qos}{retained}, "
-        f"{display.size(event.size)}"
+        f"{display.size(event.size)}{delay}"
     )
 
 
@@ -260,7 +297,7 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     BrokerStopped: lambda _event, _: "broker stopped",
     SessionOpened: _opened,
     SessionTakenOver: lambda event, _: f"taken over: connection {event.generation} is closed",
-    SessionClosed: lambda event, _: f"connection ended: {display.escaped(event.reason)}",
+    SessionClosed: _closed,
     SessionExpired: lambda event, _: f"session removed: {display.escaped(event.reason)}",
     Subscribed: _granted,
     Unsubscribed: lambda event, _: (

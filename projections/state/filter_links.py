@@ -11,6 +11,8 @@ A link must hold as long as anything waits. When a filter is removed, links may 
 while anything waits, every filter counts as linked with every other
 (``SessionState.all_linked``). Waiting needlessly is allowed, overtaking is not. Removing a filter
 without wildcards loses no link: all filters that match its topic are linked with each other.
+
+A shared subscription is linked with nothing: what waits for it waits in its own session.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from protocol.mqtt import filters_overlap
+from protocol.mqtt5 import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -32,6 +35,8 @@ _SHORT: Final = 256
 
 def holds_links(state: SessionState, topic_filter: str) -> bool:
     """Return whether links may go when a filter of a session goes."""
+    if topic_filter.startswith(SHARE):
+        return False
     return not _is_plain(topic_filter) or len(state.subscriptions) > _FEW
 
 
@@ -44,14 +49,16 @@ def linked(state: SessionState, topic_filter: str) -> AbstractSet[str]:
 
 def _groups(state: SessionState) -> dict[str, set[str]]:
     filters = state.subscriptions
-    reaching = [one for one in filters if not _is_plain(one)]
+    reaching = [one for one in filters if not _is_plain(one) and not one.startswith(SHARE)]
     many = len(filters) > _FEW and len(reaching) * len(filters) > _FEW * _FEW
     if state.all_linked or many:
-        all_of_them = set(filters)
-        return dict.fromkeys(filters, all_of_them)
+        all_of_them = {one for one in filters if not one.startswith(SHARE)}
+        return {one: {one} if one.startswith(SHARE) else all_of_them for one in filters}
     groups = {one: {one} for one in filters}
     for one in reaching:
         for other in filters:
+            if other.startswith(SHARE):
+                continue
             mine, theirs = groups[one], groups[other]
             if mine is not theirs and _overlap(one, other):
                 small, large = sorted((mine, theirs), key=len)

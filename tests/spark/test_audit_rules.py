@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from brokenlevel5 import BROKEN_LEVEL5, KEPT_LEVEL5
 from brokenlogs import BROKEN, KEPT, Case, at
 from harness.nats import access
 from harness.plans import compiled
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
 
     from spark.audit.facts.outcome import Outcome
 
-NAMES = [make.__name__ for make in (*BROKEN, *KEPT)]
+ALL_BROKEN = (*BROKEN, *BROKEN_LEVEL5)
+ALL = (*ALL_BROKEN, *KEPT, *KEPT_LEVEL5)
+NAMES = [make.__name__ for make in ALL]
 
 
 @pytest.fixture(scope="module")
 def cases() -> dict[str, Case]:
-    return {make.__name__: make(make.__name__) for make in (*BROKEN, *KEPT)}
+    return {make.__name__: make(make.__name__) for make in ALL}
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +53,7 @@ def test_what_is_broken_is_found(name: str, cases: dict[str, Case], outcome: Out
 
 
 def test_every_rule_is_broken_by_some_log() -> None:
-    made = {make.__name__: make(make.__name__) for make in BROKEN}
+    made = {make.__name__: make(make.__name__) for make in ALL_BROKEN}
     broken = {rule for case in made.values() for rule, _, _ in case.expected}
     assert broken == {*RULES} - {Rule.STATE}
 

@@ -24,6 +24,7 @@ from projections.state import (
     SubscriptionState,
     linked,
 )
+from protocol.mqtt5 import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,7 +139,7 @@ def goes_behind(state: SessionState, topic_filter: str) -> str | None:
 
     It is the last one that may have messages of the same topics [MQTT-4.6.0-6].
     """
-    if not state.waiting:
+    if not state.waiting or topic_filter.startswith(SHARE):
         return None
     last = next(reversed(state.waiting))
     if last == topic_filter:

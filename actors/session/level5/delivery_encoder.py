@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Protocol
 
 from protocol.mqtt import FilterTrie
-from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, Wire, count_down, prepare
+from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, SHARE, Wire, count_down, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -83,7 +83,11 @@ class DeliveryEncoder:
         """Look anew which subscriptions have identifiers."""
         self._known.clear()
         self._known_of_own.clear()
-        found = [held for held in self._state.active() if held.identifier]
+        found = [
+            held
+            for held in self._state.active()
+            if held.identifier and not held.filter.startswith(SHARE)
+        ]
         self._identifiers = self._identifiers_of_own = _by_filter(found)
         if any(held.options & NO_LOCAL for held in found):
             self._identifiers_of_own = _by_filter(
@@ -163,10 +167,10 @@ class DeliveryEncoder:
         end = len(batch) if stop is None else stop
         published = batch.published_retain and bool(subscriber.options & RETAIN_AS_PUBLISHED)
         retain = batch.retain or published
-        if batch.retain:
-            held = self._state.subscriptions.get(subscriber.filter)
-            own = (held.identifier,) if held is not None and held.identifier else ()
-            return [(Wire(qos, retain=True, identifiers=own), 0, end)]
+        if batch.retain or subscriber.filter.startswith(SHARE):
+            own = self._own(self._state.subscriptions.get(subscriber.filter))
+            wire = Wire(qos, retain=retain, identifiers=own) if retain or own else WIRES5[qos]
+            return [(wire, 0, end)]
         if self._identifiers is None:
             return [(Wire(qos, retain=True) if retain else WIRES5[qos], 0, end)]
         is_own = batch.publisher is self._connection
@@ -181,6 +185,10 @@ class DeliveryEncoder:
             begin += count
         return wires
 
+    def _own(self, held: SubscriptionState | None) -> tuple[int, ...]:
+        """Return the identifier of one subscription."""
+        return (held.identifier,) if held is not None and held.identifier else ()
+
     def render_messages(
         self,
         messages: Sequence[Message],
@@ -189,11 +197,16 @@ class DeliveryEncoder:
         now_ms: int,
         *,
         dup: bool = False,
+        shared: SubscriptionState | None = None,
     ) -> bytes:
-        """Encode messages that waited, or are sent again; ``flags`` are QoS and RETAIN."""
+        """Encode messages that waited, or are sent again; ``flags`` are QoS and RETAIN.
+
+        ``shared`` is the shared subscription that they are of.
+        """
         qos, retain = flags
+        own = None if shared is None else self._own(shared)
         columns = [
-            (self.identifiers(message.topic), message, packet_id)
+            (self.identifiers(message.topic) if own is None else own, message, packet_id)
             for message, packet_id in zip(messages, packet_ids, strict=True)
         ]
         parts = []

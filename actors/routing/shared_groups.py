@@ -1,0 +1,167 @@
+"""The shared subscriptions of this node and their members.
+
+A shared subscription ``$share/NAME/FILTER`` is a session of that name without a connection. It
+stands in the subscription index under FILTER; its members do not. It begins with its first member
+and ends with its last one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final
+
+from protocol.mqtt5 import SHARE, split_share
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from actors.routing.router import Subscriber
+
+
+def is_shared(topic_filter: str) -> bool:
+    """Return whether a topic filter, or the name of a session, is that of a shared subscription."""
+    return topic_filter.startswith(SHARE) and all(split_share(topic_filter))
+
+
+class SharedGroup:
+    """A shared subscription's members."""
+
+    __slots__ = ("_names", "last_served", "members", "online", "told")
+
+    def __init__(self) -> None:
+        self.members: set[str] = set()
+        """Client identifiers of all members."""
+        self.online: dict[str, Subscriber] = {}
+        """Those that are connected, with their subscriptions."""
+        self.last_served = ""
+        """The member that was given a message last."""
+        self.told = False
+        """The group's session has been told that a member has room."""
+        self._names: list[str] | None = None
+
+    def rotated(self) -> list[Subscriber]:
+        """Return the members that are connected, beginning behind the one served last."""
+        names = self._ordered()
+        at = bisect_right(names, self.last_served)
+        return [self.online[name] for name in (*names[at:], *names[:at])]
+
+    def ordered(self) -> list[Subscriber]:
+        """Return the members that are connected, by client identifier."""
+        return [self.online[name] for name in self._ordered()]
+
+    def _ordered(self) -> list[str]:
+        if self._names is None:
+            self._names = sorted(self.online)
+        return self._names
+
+    def connected(self, subscriber: Subscriber) -> None:
+        """Record that a member is connected."""
+        self.online[subscriber.session] = subscriber
+        self._names = None
+
+    def disconnected(self, name: str) -> None:
+        """Record that a member is not connected."""
+        self.online.pop(name, None)
+        self._names = None
+
+
+_NOBODY: Final = SharedGroup()
+
+
+class SharedGroups:
+    """The shared subscriptions of a node, by ``$share/NAME/FILTER``."""
+
+    __slots__ = ("_groups", "_of", "memberships", "on_change", "waiting", "wake")
+
+    def __init__(self) -> None:
+        self._groups: dict[str, SharedGroup] = {}
+        self._of: dict[str, set[str]] = {}
+        """The shared subscriptions of each member that is connected."""
+        self.memberships = 0
+        """Members of all of them together."""
+        self.waiting: set[str] = set()
+        """Shared subscriptions in which messages wait."""
+        self.on_change: Callable[[str], object] = _nothing
+        """Called with one that got its first member, or lost its last one."""
+        self.wake: Callable[[str], object] = _nothing
+        """Called with one in which messages wait when a member may have room."""
+
+    def __len__(self) -> int:
+        """Return the number of shared subscriptions."""
+        return len(self._groups)
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is such a shared subscription: it has members."""
+        return name in self._groups
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the shared subscriptions that have members."""
+        return iter(self._groups)
+
+    def find(self, name: str) -> SharedGroup:
+        """Return a shared subscription; one without members if there is none."""
+        return self._groups.get(name, _NOBODY)
+
+    def joined(self, name: str, session: str) -> None:
+        """Record a member, connected or not."""
+        group = self._groups.get(name)
+        is_new = group is None
+        if group is None:
+            group = self._groups[name] = SharedGroup()
+        self.memberships += session not in group.members
+        group.members.add(session)
+        if is_new:
+            self.on_change(name)
+
+    def left(self, name: str, session: str) -> None:
+        """Record that a session is a member no longer, if it was one."""
+        group = self._groups.get(name)
+        if group is None or session not in group.members:
+            return
+        self._disconnected(name, session)
+        group.members.discard(session)
+        self.memberships -= 1
+        if not group.members:
+            del self._groups[name]
+            self.waiting.discard(name)
+            self.on_change(name)
+
+    def connected(self, subscriber: Subscriber) -> None:
+        """Record that a member is connected."""
+        name = subscriber.filter
+        group = self._groups.get(name)
+        if group is not None and subscriber.session in group.members:
+            group.connected(subscriber)
+            self._of.setdefault(subscriber.session, set()).add(name)
+            self._wake(name, group)
+
+    def disconnected(self, subscriber: Subscriber) -> None:
+        """Record that a member is not connected."""
+        self._disconnected(subscriber.filter, subscriber.session)
+
+    def _disconnected(self, name: str, session: str) -> None:
+        self.find(name).disconnected(session)
+        names = self._of.get(session)
+        if names is not None:
+            names.discard(name)
+            if not names:
+                del self._of[session]
+
+    def has_messages(self, name: str) -> None:
+        """Record that messages wait in a shared subscription, and wake it."""
+        self.waiting.add(name)
+        self._wake(name, self.find(name))
+
+    def has_room(self, session: str) -> None:
+        """Wake the shared subscriptions that may have messages for a member."""
+        for name in self._of.get(session, ()):
+            self._wake(name, self._groups[name])
+
+    def _wake(self, name: str, group: SharedGroup) -> None:
+        if name in self.waiting and not group.told:
+            group.told = True
+            self.wake(name)
+
+
+def _nothing(_name: str) -> None:
+    """Do nothing."""

@@ -1,0 +1,218 @@
+"""Decisions about shared subscriptions: which member gets which message (MQTT 5, section 4.8.2)."""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_left
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+from actors.session.decisions.acknowledgements import in_parts
+from eventstore.format import Queued, Returned, expiry_runs, to_runs
+from projections.state import FLAG_BITS, QOS_MASK
+from protocol.mqtt5 import SHARE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from eventstore.format import Position
+    from eventstore.log import Message
+    from projections.state import SessionState, SubscriptionState
+
+_NONE: frozenset[int] = frozenset()
+_NEAR = 65_536
+"""Messages that wait which are looked at to put those that return in order, about."""
+
+
+class Assignment(NamedTuple):
+    """Which messages each member gets, by their numbers in the batch."""
+
+    pieces: list[Sequence[int]]
+    """For each member the messages that it gets, ascending."""
+    waiting: Sequence[int]
+    """Messages for which no member has room, ascending."""
+    refused: Sequence[int]
+    """Messages that no member may or can have, ascending."""
+
+
+class Rows(NamedTuple):
+    """The members to choose from, as columns."""
+
+    rooms: Sequence[int]
+    """How many messages each can take."""
+    barred: Sequence[AbstractSet[int]] = ()
+    """Numbers of the messages that each may not have, or that are too large for it; empty: none
+    is barred from any."""
+
+
+def assign(count: int, members: Rows) -> Assignment:
+    """Divide messages among members by their room; the first members get one more than the others.
+
+    Each member gets neighbouring messages, and no member more than it has room for.
+    """
+    if not any(members.barred):
+        pieces = _divide(range(count), members.rooms)
+        return Assignment(pieces, range(sum(map(len, pieces)), count), ())
+    rooms = list(members.rooms)
+    shares: list[list[int]] = [[] for _ in rooms]
+    waiting: list[int] = []
+    refused: list[int] = []
+    for allowed, numbers in _by_members(count, members.barred).items():
+        if not allowed:
+            refused += numbers
+            continue
+        parts = _divide(numbers, [rooms[one] for one in allowed])
+        for one, part in zip(allowed, parts, strict=True):
+            rooms[one] -= len(part)
+            shares[one] += part
+        waiting += numbers[sum(map(len, parts)) :]
+    return Assignment([sorted(share) for share in shares], sorted(waiting), sorted(refused))
+
+
+def assign_by_topic(topics: Sequence[bytes], members: Rows) -> Assignment:
+    """Give each topic to one member, the same one as long as the members are the same.
+
+    A message whose member has no room waits, and so do all behind it.
+    """
+    rooms, barred = list(members.rooms), members.barred
+    shares: list[list[int]] = [[] for _ in rooms]
+    refused: list[int] = []
+    everyone = range(len(rooms))
+    for number, topic in enumerate(topics):
+        allowed: Sequence[int] = everyone
+        if barred:
+            allowed = [one for one in everyone if number not in barred[one]]
+        if not allowed:
+            refused.append(number)
+            continue
+        chosen = allowed[zlib.crc32(topic) % len(allowed)]
+        if not rooms[chosen]:
+            return Assignment([*shares], range(number, len(topics)), refused)
+        rooms[chosen] -= 1
+        shares[chosen].append(number)
+    return Assignment([*shares], (), refused)
+
+
+def first_ones(assignment: Assignment) -> Assignment:
+    """Return what becomes of the first messages, up to one that waits or, unlike them, is refused.
+
+    What leaves a queue leaves its head. ``waiting`` is empty if others behind may be taken.
+    """
+    pieces, waiting, refused = assignment
+    if refused and not refused[0]:
+        lead = next((at for at, number in enumerate(refused) if at != number), len(refused))
+        return Assignment([()] * len(pieces), (), refused[:lead])
+    ends = [*waiting[:1], *refused[:1]]
+    if not ends:
+        return assignment
+    end = min(ends)
+    blocked = waiting if waiting and waiting[0] == end else ()
+    return Assignment([piece[: bisect_left(piece, end)] for piece in pieces], blocked, ())
+
+
+def _divide(numbers: Sequence[int], rooms: Sequence[int]) -> list[Sequence[int]]:
+    """Cut messages into one piece for each member, in proportion to its room."""
+    total = sum(rooms)
+    taken = min(len(numbers), total)
+    sizes = [taken * room // total for room in rooms] if taken else [0] * len(rooms)
+    left = taken - sum(sizes)
+    for one, room in enumerate(rooms):
+        if not left:
+            break
+        if sizes[one] < room:
+            sizes[one] += 1
+            left -= 1
+    pieces: list[Sequence[int]] = []
+    at = 0
+    for size in sizes:
+        pieces.append(numbers[at : at + size])
+        at += size
+    return pieces
+
+
+def _by_members(count: int, barred: Sequence[AbstractSet[int]]) -> dict[tuple[int, ...], list[int]]:
+    """Group messages by the members that may have them."""
+    groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    everyone = tuple(range(len(barred)))
+    restricted = _NONE.union(*barred)
+    for number in range(count):
+        allowed = everyone
+        if number in restricted:
+            allowed = tuple(one for one in everyone if number not in barred[one])
+        groups[allowed].append(number)
+    return groups
+
+
+def shared_in_flight(state: SessionState) -> dict[str, list[int]]:
+    """Return the QoS 1 deliveries of shared subscriptions that a client did not acknowledge.
+
+    Packet identifiers by ``$share/NAME/FILTER``, in the order of delivery. QoS 2 messages stay with
+    their member [MQTT-4.8.2-4].
+    """
+    found: dict[str, list[int]] = defaultdict(list)
+    for pid, sent in state.inflight.items():
+        if sent.flags & QOS_MASK == 1 and sent.subscription.filter.startswith(SHARE):
+            found[sent.subscription.filter].append(pid)
+    return found
+
+
+def refs_to_return(state: SessionState) -> list[Position]:
+    """Return the positions of what a member has to return should its connection end now."""
+    pids = [pid for some in shared_in_flight(state).values() for pid in some]
+    return [state.inflight[pid].ref for pid in pids]
+
+
+def returned(state: SessionState, name: str, pids: Sequence[int]) -> list[Returned]:
+    """Say that deliveries of a shared subscription end unacknowledged, and wait in it again."""
+    refs = [state.inflight[pid].ref for pid in pids]
+    return [
+        Returned(state.session, name, to_runs(some), to_runs(those))
+        for some, those in zip(in_parts(pids), in_parts(refs), strict=True)
+    ]
+
+
+def requeued(
+    session: str, held: SubscriptionState | None, topic_filter: str, messages: dict[int, Message]
+) -> list[Queued]:
+    """Say that messages wait again: where they stood, in front of those that were not assigned."""
+    events: list[Queued] = []
+    refs = sorted(messages)
+    for behind, neighbours in _places(held, refs):
+        for some in in_parts(neighbours):
+            chosen = [messages[ref] for ref in some]
+            event = Queued(
+                session,
+                topic_filter,
+                1,
+                to_runs(some),
+                sum(len(message.payload) for message in chosen),
+                behind=behind,
+            )
+            expires = [message.expires for message in chosen]
+            if any(expires):
+                event.expires = expiry_runs(expires)
+            events.append(event)
+            behind += len(some)
+    return events
+
+
+def _places(
+    held: SubscriptionState | None, refs: Sequence[Position]
+) -> Iterable[tuple[int, list[Position]]]:
+    """Yield how many messages wait before some that return, and those, so that all are in order."""
+    queue = held.queue if held is not None and held.queue is not None else ()
+    at = behind = 0
+    for packed in queue:
+        if at == len(refs):
+            break
+        stop = bisect_left(refs, packed >> FLAG_BITS, at)
+        if stop > at:
+            yield behind, list(refs[at:stop])
+            behind += stop - at
+            at = stop
+        behind += 1
+        if behind > 2 * len(refs) + _NEAR:
+            break
+    if at < len(refs):
+        yield behind, list(refs[at:])

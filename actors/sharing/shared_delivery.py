@@ -1,0 +1,333 @@
+"""What a shared subscription does with messages: it gives each to one member that has room.
+
+In place of a ``Delivery`` in the session that a shared subscription is. What no member has room for
+waits in that session's queue, not in that of a member; so does what a member that went returned.
+All of a batch is divided at once: a batch costs one event for each member that gets a piece of it.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby, takewhile
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+from actors.node import BACKLOG, Backlog
+from actors.session import Batch, Delivery, Outgoing, decisions
+from actors.session.level5 import left_of
+from eventstore.format import (
+    Assigned,
+    Expired,
+    MessageDropped,
+    to_runs,
+)
+from protocol.mqtt5 import split_share
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors.routing import SharedGroup, Subscriber
+    from actors.session import ClientConnection, Session
+    from eventstore.format import Position
+    from eventstore.log import Message
+    from projections.state import SubscriptionState
+
+_DIVIDED_AT_ONCE = 1024
+"""Messages taken from the queue and divided in one step."""
+_STEPS = 4
+"""Such steps in one turn."""
+_NO_WINDOW = 1 << 62
+
+
+class _Member(NamedTuple):
+    """A member that is connected."""
+
+    subscriber: Subscriber
+    session: Session
+    room: int
+
+
+class SharedDelivery(Delivery):
+    """Gives the messages of one shared subscription to its members."""
+
+    __slots__ = ()
+
+    @property
+    def _group(self) -> SharedGroup:
+        return self._node.router.groups.find(self._session.name)
+
+    def deliver(self, message: Outgoing) -> None:
+        """Give messages that match to members; queue what none of them has room for."""
+        subscriber, batch, _ = message
+        session = self._session
+        if subscriber.ended or self._node.state.sessions.get(session.name) is not session.state:
+            return
+        session.last_active = self._node.clock.monotonic()
+        if not batch.qos:
+            self._divide(batch)
+            return
+        if session.state.queued or self.loading:
+            self._enqueue(message, range(len(batch)))
+            return
+        limit = self._node.delivery_limits.batch_bytes
+        fitting = len(batch)
+        if batch.size > limit:
+            fitting = decisions.within(batch.payloads, limit)
+        whole = batch if fitting == len(batch) else batch.select(range(fitting))
+        assignment = self._divide(whole)
+        self._in_hand = (message, fitting - len(assignment.waiting))
+        left = [*assignment.waiting, *range(fitting, len(batch))]
+        if left:
+            self._enqueue(message, left)
+
+    def _divide(self, batch: Batch, *, queued: bool = False) -> decisions.Assignment:
+        """Give the messages of a batch to members; return what became of each.
+
+        ``queued``: they are the first ones of the queue, and leave it. Those behind the first one
+        that no member has room for are not given to any then.
+        """
+        group = self._group
+        members = self._members(group, len(batch))
+        assignment = self._assign(batch, members)
+        if queued:
+            assignment = decisions.first_ones(assignment)
+        for member, piece in zip(members, assignment.pieces, strict=True):
+            if len(piece):
+                subscriber, session, _ = member
+                some = batch if len(piece) == len(batch) else batch.select(piece)
+                session.deliver_shared(Outgoing(subscriber, some, _qos(some, subscriber)))
+                group.last_served = session.name
+        if batch.qos:
+            self._record(batch, members, assignment.pieces, queued=queued)
+        if batch.qos and assignment.refused:
+            self._drop_refused(batch.select(assignment.refused), members, queued=queued)
+        return assignment
+
+    def _members(self, group: SharedGroup, count: int) -> list[_Member]:
+        """Return members that may get some of ``count`` messages, with their room.
+
+        In the order in which they are served; all that are connected where that matters.
+        """
+        by_topic = self._node.options.shared_strategy == "topic"
+        found: list[_Member] = []
+        restricted, with_room = by_topic, 0
+        for subscriber in group.ordered() if by_topic else group.rotated():
+            session = self._node.directory.find_session(subscriber.session)
+            if session is None or session.connection is None or subscriber.ended:
+                continue
+            room = self._room(session, session.connection, subscriber, count)
+            restricted = restricted or subscriber.acl is not None or bool(session.packet_limit)
+            found.append(_Member(subscriber, session, room))
+            with_room += room > 0
+            if with_room >= count and not restricted:
+                break
+        return found if restricted else [member for member in found if member.room]
+
+    def _room(
+        self, session: Session, connection: ClientConnection, subscriber: Subscriber, count: int
+    ) -> int:
+        """Return how many messages a member can take."""
+        node, state = self._node, session.state
+        if node.state.sessions.live.get(session.name) is not state:
+            return 0
+        if not session.may_send(connection):
+            return 0
+        held = state.subscriptions.get(subscriber.filter)
+        if held is None or not held.active:
+            return 0
+        if not subscriber.qos:
+            return count
+        return decisions.room(state, held, node.delivery_limits.window)
+
+    def _assign(self, batch: Batch, members: Sequence[_Member]) -> decisions.Assignment:
+        barred = [self._barred(batch, member) for member in members]
+        rooms = [
+            member.room if batch.qos else min(member.room, 1) * len(batch) for member in members
+        ]
+        rows = decisions.Rows(rooms, barred if any(barred) else ())
+        if not members:
+            return decisions.Assignment([], range(len(batch)), ())
+        if self._node.options.shared_strategy == "topic":
+            return decisions.assign_by_topic(batch.topics, rows)
+        return decisions.assign(len(batch), rows)
+
+    def _barred(self, batch: Batch, member: _Member) -> set[int]:
+        """Return the numbers of the messages that a member may not have, or does not accept."""
+        subscriber, session, _ = member
+        found: set[int] = set()
+        if session.packet_limit:
+            found.update(session.too_large(Outgoing(subscriber, batch, _qos(batch, subscriber))))
+        if subscriber.acl is not None:
+            may_read = subscriber.acl.read
+            found.update(at for at, topic in enumerate(batch.topics) if not may_read[topic])
+        return found
+
+    def _record(
+        self,
+        batch: Batch,
+        members: Sequence[_Member],
+        pieces: Sequence[Sequence[int]],
+        *,
+        queued: bool,
+    ) -> None:
+        """Record which messages were assigned to which member."""
+        if not queued:
+            for member, piece in zip(members, pieces, strict=True):
+                self._record_piece(batch, member, piece, queued=False)
+            return
+        # What leaves the queue is recorded in its order.
+        owners = sorted((number, one) for one, piece in enumerate(pieces) for number in piece)
+        for one, group in groupby(owners, itemgetter(1)):
+            numbers = [number for number, _ in group]
+            self._record_piece(batch, members[one], numbers, queued=True)
+        self.sent_from_queue += len(owners)
+        self.release([batch.positions[number] for number, _ in owners])
+
+    def _record_piece(
+        self, batch: Batch, member: _Member, piece: Sequence[int], *, queued: bool
+    ) -> None:
+        name, refs = self._session.name, [batch.positions[at] for at in piece]
+        size = sum(len(batch.payloads[at]) for at in piece) if queued else -1
+        for some in decisions.in_parts(refs):
+            if some:
+                # Of a part alone it is not known how many bytes they are: the first has them all.
+                self._session.emit(Assigned(name, member.session.name, to_runs(some), size))
+                size = min(size, 0)
+
+    def _drop_refused(self, batch: Batch, members: Sequence[_Member], *, queued: bool) -> None:
+        """Record that no member may have some messages, or accepts them."""
+        topics = set(batch.topics)
+        denied = all(
+            member.subscriber.acl is not None
+            and not any(member.subscriber.acl.read[topic] for topic in topics)
+            for member in members
+        )
+        name = self._session.name
+        reason = "not_permitted" if denied else "packet_too_large"
+        size = sum(map(len, batch.payloads)) if queued else -1
+        for event in decisions.dropped(name, reason, batch.positions, split_share(name)[1], size):
+            self._count_dropped(event, self._session.emit(event))
+        self.release(batch.positions)
+
+    def _enqueue(self, message: Outgoing, numbers: Sequence[int]) -> None:
+        """Queue messages as far as the limits allow."""
+        subscriber, whole, _ = message
+        batch = whole if len(numbers) == len(whole) else whole.select(numbers)
+        covered = len(whole) - len(batch)
+        decision = decisions.deliver(
+            self._session.state,
+            subscriber.filter,
+            batch.qos,
+            batch.positions,
+            batch.payloads,
+            batch.size,
+            self._node.delivery_limits,
+            retain=False,
+            ready=False,
+            expires=batch.expires,
+        )
+        for event in decision.events:
+            at = self._session.emit(event)
+            if type(event) is MessageDropped:
+                self._count_dropped(event, at)
+        self._in_hand = (message, covered + len(batch))
+        self._node.router.groups.waiting.add(self._session.name)
+        if self._group.online:
+            self._hold(batch, 0, len(batch))
+            if batch.publisher is not None and self._session.state.queued > BACKLOG:
+                self._slow_publisher(batch.publisher, len(batch))
+
+    def _slow_publisher(self, publisher: ClientConnection, count: int) -> None:
+        """Hold a publisher until the members have taken some of what waits for them."""
+        if self._backlog is None:
+            self._backlog = Backlog(self._node.timers, self._node.clock, self._backlog_of)
+        self._backlog.hold(publisher, count)
+
+    def send_queued(self) -> None:
+        """Give what waits to members, as far as they have room."""
+        state, group = self._session.state, self._group
+        group.told = False
+        for _ in range(_STEPS):
+            if self.loading or not state.queued or not group.online:
+                break
+            if not self._divide_queued(group):
+                break
+        else:
+            if state.queued:
+                self._send_queued_later()
+        if self._backlog is not None and (state.queued <= BACKLOG // 2 or not group.online):
+            self._backlog.release()
+        waiting = self._node.router.groups.waiting
+        if state.queued:
+            waiting.add(self._session.name)
+        else:
+            waiting.discard(self._session.name)
+
+    def _divide_queued(self, group: SharedGroup) -> bool:
+        """Divide the first messages of the queue; return whether to go on with those behind."""
+        state, limits = self._session.state, self._node.delivery_limits
+        if not any(member.room for member in self._members(group, _DIVIDED_AT_ONCE)):
+            return False
+        typical = state.queued_bytes // state.queued
+        most = max(1, min(_DIVIDED_AT_ONCE, limits.batch_bytes // (typical + 1)))
+        runs = decisions.next_waiting(state, _NO_WINDOW, most)
+        if not runs:
+            return False
+        run = runs[0]
+        found = self._cached(run.refs)
+        if not found:
+            self.load(self._prefetch(run.refs), self.send_queued)
+            return False
+        if self._expire(run.held, found):
+            return True
+        _, alike = next(
+            groupby(takewhile(found.__contains__, run.refs), lambda ref: found[ref].retain)
+        )
+        messages = [found[ref] for ref in alike]
+        del messages[decisions.within([one.payload for one in messages], limits.batch_bytes) :]
+        refs = run.refs[: len(messages)]
+        assignment = self._divide(self._batch_of(run.qos, refs, messages), queued=True)
+        return not assignment.waiting
+
+    def _batch_of(self, qos: int, refs: Sequence[Position], messages: Sequence[Message]) -> Batch:
+        """Return messages that waited as a batch; all were published with RETAIN, or none."""
+        now_ms = self._node.clock.time_ms()
+        blocks = [left_of(message, now_ms) for message in messages]
+        payloads = [message.payload for message in messages]
+        expires = [message.expires for message in messages]
+        return Batch(
+            qos,
+            [message.topic for message in messages],
+            payloads,
+            refs,
+            size=sum(map(len, payloads)),
+            blocks=blocks if any(blocks) else None,
+            published_retain=messages[0].retain,
+            expires=expires if any(expires) else (),
+        )
+
+    def _expire(self, held: SubscriptionState, found: dict[Position, Message]) -> bool:
+        """Record which of some messages have expired in the queue; return whether any has."""
+        queue, now = held.queue, self._node.clock.time_ms() // 1000
+        if queue is None or not 0 < queue.expiry() <= now:
+            return False
+        gone = [ref for ref in queue.expired(now) if ref in found]
+        if gone:
+            name, size = self._session.name, sum(len(found[ref].payload) for ref in gone)
+            self._session.emit(Expired(name, held.filter, to_runs(gone), size))
+            self._node.count_dropped("expired", len(gone), client=name)
+            self.release(gone)
+        return bool(gone)
+
+    def take_back(self, returned: dict[Position, Message]) -> None:
+        """Queue what a member that went did not acknowledge, where it stood before."""
+        name, state = self._session.name, self._session.state
+        topic_filter = split_share(name)[1]
+        held = state.subscriptions.get(topic_filter)
+        for event in decisions.requeued(name, held, topic_filter, returned):
+            self._session.emit(event)
+        self._node.router.groups.has_messages(name)
+
+
+def _qos(batch: Batch, subscriber: Subscriber) -> int:
+    """Return the QoS at which a member gets a batch [MQTT-3.8.4-8]."""
+    return batch.qos if batch.qos < subscriber.qos else subscriber.qos

@@ -1,0 +1,33 @@
+"""The session that a shared subscription is: it has members in place of a connection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.routing import is_shared
+from actors.session import Session
+from actors.sharing.shared_delivery import SharedDelivery
+
+if TYPE_CHECKING:
+    from actors.session import NodeContext
+    from eventstore.format import Position
+    from eventstore.log import Message
+    from projections.state import SessionState
+
+
+class SharedSession(Session):
+    """A shared subscription."""
+
+    __slots__ = ()
+
+    _delivery: SharedDelivery
+    delivery_class = SharedDelivery
+
+    def take_back(self, returned: dict[Position, Message]) -> None:
+        """Queue what a member returns."""
+        self._delivery.take_back(returned)
+
+
+def make_session(node: NodeContext, name: str, state: SessionState | None) -> Session:
+    """Return the actor of a client's session, or of a shared subscription."""
+    return (SharedSession if is_shared(name) else Session)(node, name, state)

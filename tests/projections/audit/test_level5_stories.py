@@ -1,0 +1,120 @@
+"""The story of a message that expires, is refused, or goes to a shared subscription."""
+
+from __future__ import annotations
+
+from cli.history.why import story_lines, story_object
+from eventstore.format import (
+    GENESIS,
+    Acked,
+    Assigned,
+    Delivered,
+    Event,
+    Expired,
+    MessagePublished,
+    Queued,
+    Refused,
+    RetainedExpired,
+    Returned,
+    SessionClosed,
+    SessionOpened,
+    decode_record,
+    encode_record,
+    position,
+)
+from projections.audit import MessageStory, StoryBuilder
+
+GROUP = "$share/g/t"
+REF = position(1, 0)
+BLOCK = b"\2\0\0\0\5"
+
+
+def published(*, retain: bool = False) -> MessagePublished:
+    return MessagePublished("p", 1, retain, ["t"], [], [1], 2, len(BLOCK), 1, blocks=[len(BLOCK)])
+
+
+def told(*steps: Event, retain: bool = False) -> MessageStory:
+    """The story of a message, published in a record of its own, with each step in another."""
+    builder = StoryBuilder(wanted=lambda _topic: True)
+    for sequence, event in enumerate((published(retain=retain), *steps), 1):
+        payloads = [BLOCK, b"on"] if sequence == 1 else []
+        data = encode_record(
+            previous=GENESIS, node="n", time_ms=1000 * sequence, events=[event], payloads=payloads
+        )
+        builder.take(decode_record(sequence, data))
+    (story,) = builder.stories.values()
+    return story
+
+
+def queued(session: str = "c", *, behind: int = -1) -> Queued:
+    return Queued(session, "t", 1, [REF], 2, expires=6, behind=behind)
+
+
+def sent(qos: int = 1, topic_filter: str = "t", session: str = "c", queued: int = -1) -> Delivered:
+    return Delivered(session, topic_filter, qos, [7], [REF], queued=queued)
+
+
+def said(story: MessageStory) -> list[str]:
+    """What is said of its copies, without positions and times."""
+    lines = list(story_lines(story, None))
+    first = next(at for at, line in enumerate(lines) if line.startswith("  for "))
+    return [line.split("  ")[-1] if line.startswith("    ") else line for line in lines[first:]]
+
+
+def test_a_message_expires_in_the_queue() -> None:
+    story = told(queued(), Expired("c", "t", [REF], 2))
+    assert story.expires == 6
+    assert "expires 1970-01-01 00:00:06" in next(story_lines(story, None))
+    assert said(story) == [
+        "  for c, subscription t at QoS 1: expired in the queue",
+        "queued",
+        "expired in the queue",
+    ]
+    assert story_object(story, None)["expires"] == "1970-01-01T00:00:06.000Z"
+
+
+def test_a_client_refuses_a_message() -> None:
+    assert said(told(sent(2), Refused("c", [7], [0x97]))) == [
+        "  for c, subscription t at QoS 2: refused by the client",
+        "sent as packet 7",
+        "refused: PUBREC of packet 7 with reason code 0x97",
+    ]
+    assert said(told(sent(), Acked("c", [7], reasons=[0x83])))[-1] == (
+        "acknowledged: PUBACK of packet 7 with reason code 0x83"
+    )
+    assert told(sent(), Acked("c", [7], reasons=[0x83])).copies[0].fate == "refused"
+    assert told(sent(), Acked("c", [7], reasons=[0x10])).copies[0].fate == "acknowledged"
+
+
+def test_a_member_of_a_shared_subscription_goes_and_another_one_gets_the_message() -> None:
+    story = told(
+        Assigned(GROUP, "ann", [REF]),
+        sent(topic_filter=GROUP, session="ann"),
+        Returned("ann", GROUP, [7], [REF]),
+        queued(GROUP, behind=0),
+        Assigned(GROUP, "bob", [REF], 2),
+        sent(topic_filter=GROUP, session="bob"),
+        Acked("bob", [7]),
+    )
+    assert [(one.session, one.fate) for one in story.copies] == [
+        (GROUP, "assigned"),
+        ("ann", "returned"),
+        (GROUP, "assigned"),
+        ("bob", "acknowledged"),
+    ]
+    assert "given to the member bob of the shared subscription" in said(story)
+    assert "returned to the shared subscription: its member went without an answer" in said(story)
+
+
+def test_a_retained_message_expires() -> None:
+    story = told(RetainedExpired(["t"]), retain=True)
+    assert [(step.what, step.at) for step in story.steps] == [("expired", position(2, 0))]
+    assert any("expired: it is no longer retained" in line for line in story_lines(story, None))
+    assert told(RetainedExpired(["t"])).steps == []
+
+
+def test_disconnect_says_when_the_session_ends() -> None:
+    opened = SessionOpened("c", False, False, 5, expiry=60)
+    kept = told(opened, sent(), SessionClosed("c", "disconnect"))
+    assert kept.copies[0].fate == "in_flight"
+    ended = told(opened, sent(), SessionClosed("c", "disconnect", expiry=0))
+    assert ended.copies[0].fate == "gone"

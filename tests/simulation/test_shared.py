@@ -1,0 +1,383 @@
+"""Shared subscriptions: each message to one member, none lost when members or the broker go."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+
+import pytest
+from harness import packets as p
+from harness.packets import Puback, Publish, Suback
+
+from eventstore.format import Assigned, Delivered, Queued, Returned, SessionExpired
+from simulation.fold import compare
+from simulation.promises import violations
+from simulation.world import SimClient, World, simulate
+
+SHARED = "$share/g/a/+"
+
+
+def publish(client: SimClient, *numbers: int, topic: str = "a/b", qos: int = 1) -> None:
+    client.send(
+        *(p.publish(topic, b"%d" % number, qos, number if qos else None) for number in numbers)
+    )
+
+
+def numbers(client: SimClient, *, ack: bool = True) -> list[int]:
+    """Take the messages that a client got, and acknowledge them."""
+    found = [one for one in client.take() if isinstance(one, Publish)]
+    if ack and client.open:
+        client.send(*(p.puback(one.packet_id) for one in found if one.packet_id and one.qos == 1))
+    return [int(one.payload) for one in found]
+
+
+async def members(world: World, *names: str, qos: int = 1) -> list[SimClient]:
+    return [await world.connect(name, filters=[(SHARED, qos)]) for name in names]
+
+
+def prove(world: World) -> None:
+    """Compare the broker's state with the log, and audit the log."""
+    compare(world)
+    assert not [*violations(world.disk.decoded())]
+
+
+def test_each_message_goes_to_one_member_in_turn() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            some = await members(world, "m1", "m2", "m3")
+            sender = await world.connect("d")
+            for number in range(1, 10):
+                publish(sender, number)
+                await world.go(0.1)
+            shares = [numbers(member) for member in some]
+            assert sorted(chain(*shares)) == [*range(1, 10)]
+            assert [len(share) for share in shares] == [3, 3, 3]
+            await world.go(0.1)
+            prove(world)
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_batch_is_cut_into_one_piece_for_each_member(qos: int) -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            some = await members(world, "m1", "m2", "m3", qos=qos)
+            sender = await world.connect("d")
+            publish(sender, *range(1, 31), qos=1 if qos else 0)
+            await world.go(0.1)
+            shares = [numbers(member) for member in some]
+            assert shares == [[*range(1, 11)], [*range(11, 21)], [*range(21, 31)]]
+            events = world.disk.events()
+            assert len([one for one in events if isinstance(one, Assigned)]) == (3 if qos else 0)
+            assert len([one for one in events if isinstance(one, Delivered)]) == (3 if qos else 0)
+            await world.go(0.1)
+            prove(world)
+
+    simulate(scenario)
+
+
+def test_what_nobody_has_room_for_waits_in_the_group() -> None:
+    async def scenario() -> None:
+        async with World(max_ack_pending=2).running() as world:
+            one, two = await members(world, "m1", "m2")
+            sender = await world.connect("d")
+            publish(sender, *range(1, 11))
+            await world.go(0.1)
+            assert numbers(one, ack=False) == [1, 2]
+            assert numbers(two) == [3, 4]
+            queued = [event for event in world.disk.events() if isinstance(event, Queued)]
+            assert {event.session for event in queued} == {SHARED}
+            rest: list[int] = []
+            for _ in range(5):
+                await world.go(0.1)
+                rest += numbers(two)
+            assert rest == [5, 6, 7, 8, 9, 10]  # the first one does not acknowledge
+            prove(world)
+
+    simulate(scenario)
+
+
+def test_messages_wait_while_all_members_are_away_and_the_first_one_back_gets_them() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            one, two = await members(world, "m1", "m2")
+            one.send(p.disconnect())
+            two.send(p.disconnect())
+            sender = await world.connect("d")
+            publish(sender, 1, 2, 3)
+            await world.go(5)  # the group is passive, as the members are
+            prove(world)
+            back = await world.connect("m2", present=True)
+            assert numbers(back) == [1, 2, 3]
+            await world.go(0.1)
+            prove(world)
+
+    simulate(scenario)
+
+
+def test_what_a_member_did_not_acknowledge_goes_to_others_in_order() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            one, two = await members(world, "m1", "m2")
+            sender = await world.connect("d")
+            publish(sender, *range(1, 9))
+            await world.go(0.1)
+            assert numbers(one, ack=False) == [1, 2, 3, 4]
+            assert numbers(two) == [5, 6, 7, 8]
+            one.drop()
+            await world.go(0.1)
+            assert numbers(two) == [1, 2, 3, 4]
+            returned = [event for event in world.disk.events() if isinstance(event, Returned)]
+            assert [(event.session, event.filter) for event in returned] == [("m1", SHARED)]
+            await world.go(0.1)
+            again = await world.connect("m1", present=True)
+            assert numbers(again) == []
+            prove(world)
+
+    simulate(scenario)
+
+
+def test_what_members_return_one_after_the_other_stands_in_order() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            one, two = await members(world, "m1", "m2")
+            sender = await world.connect("d")
+            for number in range(1, 9):
+                publish(sender, number)
+                await world.go(0.1)
+            assert numbers(one, ack=False) == [1, 3, 5, 7]
+            assert numbers(two, ack=False) == [2, 4, 6, 8]
+            two.send(p.disconnect())
+            one.send(p.disconnect())
+            await world.go(0.1)
+            publish(sender, 9)
+            await world.go(0.1)
+            prove(world)
+            await world.restart()
+            (three,) = await members(world, "m3")
+            assert numbers(three) == [*range(1, 10)]
+            await world.go(0.1)
+            prove(world)
+
+    simulate(scenario)
+
+
+def test_qos_2_messages_stay_with_their_member() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            one, two = await members(world, "m1", "m2", qos=2)
+            sender = await world.connect("d")
+            for number in (1, 2):
+                publish(sender, number, qos=2)
+                sender.send(p.pubrel(number))
+                await world.go(0.1)
+            assert numbers(one) == [1]
+            assert numbers(two) == [2]
+            one.drop()
+            await world.go(1)
+            assert numbers(two) == []
+            await world.restart()
+            again = await world.connect("m1", present=True)
+            (found,) = [packet for packet in again.take() if isinstance(packet, Publish)]
+            assert (found.payload, found.qos, found.dup) == (b"1", 2, True)
+            prove(world)
+
+    simulate(scenario)
+
+
+def test_a_group_ends_with_its_last_member_and_begins_anew() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            one, two = await members(world, "m1", "m2")
+            assert SHARED in world.broker.node.state.sessions
+            one.send(p.unsubscribe(3, SHARED))
+            await world.go(0.1)
+            assert SHARED in world.broker.node.state.sessions
+            two.send(p.unsubscribe(3, SHARED))
+            await world.go(0.1)
+            assert SHARED not in world.broker.node.state.sessions
+            ended = [one for one in world.disk.events() if isinstance(one, SessionExpired)]
+            assert [(event.session, event.reason) for event in ended] == [(SHARED, "no_members")]
+            sender = await world.connect("d")
+            publish(sender, 1)
+            await world.go(0.1)
+            one.send(p.subscribe(4, (SHARED, 1)))
+            publish(sender, 2)
+            await world.go(0.1)
+            assert numbers(one) == [2]
+            assert numbers(two) == []
+            await world.go(0.1)
+            prove(world)
+
+    simulate(scenario)
+
+
+def test_a_group_goes_with_clean_sessions() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            one = await world.connect("m1", clean=True, filters=[(SHARED, 1)])
+            (two,) = await members(world, "m2")
+            sender = await world.connect("d")
+            publish(sender, 1, 2)
+            await world.go(0.1)
+            assert numbers(one, ack=False) == [1]
+            one.drop()
+            await world.go(0.1)
+            assert numbers(two) == [2, 1]
+            two.send(p.disconnect())
+            await world.go(0.1)
+            (again,) = [await world.connect("m2", clean=True, present=False)]
+            assert SHARED not in world.broker.node.state.sessions
+            publish(sender, 3)
+            await world.go(0.1)
+            assert numbers(again) == []
+            prove(world)
+
+    simulate(scenario)
+
+
+def test_a_broker_that_is_killed_gives_what_was_unacknowledged_to_the_first_one_back() -> None:
+    async def scenario() -> None:
+        async with World(message_cache=0).running() as world:
+            one, two = await members(world, "m1", "m2")
+            gone = await world.connect("m0", clean=True, filters=[(SHARED, 1)])
+            sender = await world.connect("d")
+            publish(sender, *range(1, 10))
+            await world.go(0.1)
+            assert [numbers(client, ack=False) for client in (gone, one, two)] == [
+                [1, 2, 3],
+                [4, 5, 6],
+                [7, 8, 9],
+            ]
+            await world.restart()
+            await world.go(1)
+            back = await world.connect("m2", present=True)
+            assert numbers(back) == [*range(1, 10)]
+            await world.go(0.1)
+            prove(world)
+
+    simulate(scenario)
+
+
+def test_a_topic_stays_with_its_member_if_asked_for() -> None:
+    async def scenario() -> None:
+        async with World(shared_strategy="topic").running() as world:
+            some = await members(world, "m1", "m2", "m3")
+            sender = await world.connect("d")
+            topics = [f"a/{number}" for number in range(20)]
+            for turn in range(3):
+                for at, topic in enumerate(topics):
+                    publish(sender, turn * 20 + at + 1, topic=topic)
+                await world.go(0.1)
+            found = [
+                [one.topic for one in member.take() if isinstance(one, Publish)] for member in some
+            ]
+            assert Counter(chain(*found)) == dict.fromkeys(topics, 3)
+            assert all(found)
+            assert sum(len(set(each)) for each in found) == len(topics)
+            prove(world)
+
+    simulate(scenario)
+
+
+def test_a_member_gets_its_own_subscription_beside() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            one = await world.connect("m1", filters=[(SHARED, 1), ("a/b", 1)])
+            sender = await world.connect("d")
+            publish(sender, 1)
+            await world.go(0.1)
+            assert numbers(one) == [1, 1]
+            await world.go(0.1)
+            prove(world)
+
+    simulate(scenario)
+
+
+def test_a_member_that_comes_back_elsewhere_is_not_sent_what_others_got() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            one, two = await members(world, "m1", "m2")
+            sender = await world.connect("d")
+            publish(sender, 1, 2)
+            await world.go(0.1)
+            assert numbers(one, ack=False) == [1]
+            again = await world.connect("m1", present=True)
+            assert sorted(numbers(again) + numbers(two)) == [1, 2]
+            await world.go(0.1)
+            prove(world)
+
+    simulate(scenario)
+
+
+def test_retained_messages_are_not_sent_to_members() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            sender = await world.connect("d")
+            sender.send(p.publish("a/b", b"1", 1, 1, retain=True))
+            await world.go(0.1)
+            (one,) = await members(world, "m1")
+            assert numbers(one) == []
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("name", ["$share/g", "$share//a", "$share/g/", "$share/+/a"])
+def test_filters_that_are_not_legal_are_refused(name: str) -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("m1")
+            client.send(p.subscribe(1, (name, 1)))
+            await world.go(0.1)
+            assert client.take() == [Suback(1, (0x80,))]
+
+    simulate(scenario)
+
+
+def test_clients_below_level_5_share_only_where_they_may() -> None:
+    async def scenario() -> None:
+        async with World(shared_for_mqtt3=False).running() as world:
+            client = await world.connect("m1")
+            client.send(p.subscribe(1, (SHARED, 1)))
+            await world.go(0.1)
+            assert client.take() == [Suback(1, (0x80,))]
+            assert SHARED not in world.broker.node.state.sessions
+
+    simulate(scenario)
+
+
+def test_no_client_has_the_identifier_of_a_group() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = SimClient(world)
+            client.send(p.connect("$share/g/a/+"))
+            await world.go(0.1)
+            assert client.take() == [p.Connack(2)]
+            assert not client.open
+
+    simulate(scenario)
+
+
+def test_a_long_queue_is_divided_among_all_members() -> None:
+    async def scenario() -> None:
+        async with World(max_ack_pending=100).running() as world:
+            one, two = await members(world, "m1", "m2")
+            one.send(p.disconnect())
+            two.send(p.disconnect())
+            sender = await world.connect("d")
+            for begin in range(1, 2001, 100):
+                publish(sender, *range(begin, begin + 100))
+                await world.go(0.1)
+            assert len([packet for packet in sender.take() if isinstance(packet, Puback)]) == 2000
+            one, two = await world.connect("m1"), await world.connect("m2")
+            shares: list[list[int]] = [[], []]
+            for _ in range(100):
+                shares[0] += numbers(one)
+                shares[1] += numbers(two)
+                await world.go(0.1)
+            assert sorted(shares[0] + shares[1]) == [*range(1, 2001)]
+            assert min(map(len, shares)) > 500
+            prove(world)
+
+    simulate(scenario)

@@ -1,0 +1,146 @@
+"""Logs of MQTT 5 that break one promise each, and like logs that keep them all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from brokenlogs import Case, Story, at, closed, delivered, opened, published
+
+from eventstore.format import (
+    Acked,
+    BrokerStarted,
+    Expired,
+    Queued,
+    RetainedExpired,
+    SessionClosed,
+    SessionOpened,
+    Subscribed,
+)
+
+NO_LOCAL, IF_NEW, NEVER = 0x04, 0x10, 0x20
+BLOCK = b"\2\0\0\0\5\1\1"
+
+
+def opened5(generation: int = 1, **given: Any) -> SessionOpened:
+    resumed = generation > 1
+    return SessionOpened("s", resumed, False, 5, generation=generation, expiry=60, **given)
+
+
+def level5(name: str, options: int = 0, **given: Any) -> Story:
+    """``s`` is at level 5 and subscribed to ``t`` with options; ``p`` publishes."""
+    story = Story(name, bare=True)
+    story(BrokerStarted("0.1"), opened("p"), opened5(**given))
+    return story(Subscribed("s", [("t", 2)], options=[options]))
+
+
+def _seconds(story: Story) -> int:
+    return story.log.time_ms // 1000
+
+
+def _waiting(name: str) -> Story:
+    """A message of which the properties say that it expires in five seconds waits for ``s``."""
+    story = level5(name)(closed())
+    event = published("t", blocks=[len(BLOCK)])
+    event.at = len(BLOCK)
+    waits = Queued("s", "t", 1, [at(4)], 3, expires=_seconds(story) + 5)
+    story.log.record(event, waits, payloads=[BLOCK, b"one"])
+    return story
+
+
+def sent_too_late(name: str) -> Case:
+    story = _waiting(name)
+    later = story.log.time_ms + 10_000
+    story(opened5(2), delivered(at(4), queued=3), time_ms=later)
+    return story.breaks("expiry", at(5, 1))
+
+
+def expired_too_early(name: str) -> Case:
+    story = _waiting(name)
+    story(Expired("s", "t", [at(4)], 3), time_ms=story.log.time_ms + 1000)
+    return story.breaks("expiry", at(5))
+
+
+def expired_in_time(name: str) -> Case:
+    story = _waiting(name)
+    story(Expired("s", "t", [at(4)], 3), time_ms=story.log.time_ms + 6000)(opened5(2))
+    return story.keeps()
+
+
+def more_than_it_accepts(name: str) -> Case:
+    story = level5(name, receive_maximum=1)(published("t"), delivered(at(3)), payloads=1)
+    story(published("t", pid=2), delivered(at(4), pid=2), payloads=1)
+    return story.breaks("receive_maximum", at(4, 1))
+
+
+def as_many_as_it_accepts(name: str) -> Case:
+    story = level5(name, receive_maximum=1)(published("t"), delivered(at(3)), payloads=1)
+    story(Acked("s", [1], reasons=[0x10]))
+    story(published("t", pid=2, qos=1), delivered(at(5), pid=2), payloads=1)
+    return story(Acked("s", [2], reasons=[0x87])).keeps()
+
+
+def its_own_message(name: str) -> Case:
+    story = level5(name, NO_LOCAL)
+    story(published("t", session="s"), delivered(at(3)), payloads=1)
+    return story.breaks("no_local", at(3, 1), "s", ("no_subscription", at(3, 1), "s"))
+
+
+def not_its_own_message(name: str) -> Case:
+    story = level5(name, NO_LOCAL)(published("t", session="s"), payloads=1)
+    return story(published("t"), delivered(at(4)), payloads=1).keeps()
+
+
+def _retained(name: str) -> Story:
+    story = Story(name, bare=True)
+    story(BrokerStarted("0.1"), opened("p"), opened5())
+    return story(published("t", qos=0, retain=True), payloads=1)
+
+
+def retained_for_nothing(name: str) -> Case:
+    story = _retained(name)
+    sent = delivered(at(2), retain=True)
+    story(Subscribed("s", [("t", 1)], options=[NEVER]), sent)
+    return story.breaks("retain_handling", at(3, 1))
+
+
+def retained_for_an_old_subscription(name: str) -> Case:
+    story = _retained(name)
+    story(Subscribed("s", [("t", 1)], options=[IF_NEW]), delivered(at(2), retain=True))
+    again = delivered(at(2), pid=2, retain=True)
+    story(Subscribed("s", [("t", 1)], options=[IF_NEW]), again)
+    return story.breaks("retain_handling", at(4, 1))
+
+
+def retained_not_sent_though_asked_for(name: str) -> Case:
+    story = _retained(name)(Subscribed("s", [("t", 1)], options=[NEVER]))
+    story(Subscribed("s", [("#", 1)], options=[IF_NEW]))
+    return story.breaks("undelivered", at(4))
+
+
+def retained_not_asked_for(name: str) -> Case:
+    story = _retained(name)(Subscribed("s", [("t", 1)], options=[NEVER]))
+    return story(Subscribed("s", [("t", 1)], options=[IF_NEW])).keeps()
+
+
+def retained_until_it_expired(name: str) -> Case:
+    story = Story(name, bare=True)
+    story(BrokerStarted("0.1"), opened("p"), opened5())
+    event = published("t", "u", qos=0, retain=True, blocks=[len(BLOCK)], at=len(BLOCK))
+    story.log.record(event, payloads=[BLOCK, b"one", b"two"])
+    story(RetainedExpired(["t"]), time_ms=story.log.time_ms + 5000)
+    return story(Subscribed("s", [("t", 1)])).keeps()
+
+
+def ended_by_disconnect(name: str) -> Case:
+    story = level5(name)(SessionClosed("s", "disconnect", expiry=0))
+    return story(published("t"), payloads=1)(SessionOpened("s", False, False, 5, expiry=9)).keeps()
+
+
+BROKEN_LEVEL5 = (
+    sent_too_late, expired_too_early, more_than_it_accepts, its_own_message, retained_for_nothing,
+    retained_for_an_old_subscription, retained_not_sent_though_asked_for,
+)  # fmt: skip
+KEPT_LEVEL5 = (
+    expired_in_time, as_many_as_it_accepts, not_its_own_message, retained_until_it_expired,
+    retained_not_asked_for,    ended_by_disconnect,
+)  # fmt: skip
