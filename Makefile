@@ -1,26 +1,29 @@
 # make run: serve MQTT on 127.0.0.1:1883; make check: at every save; make test: everything CI runs.
-# Empty: an optimised build where there is one, as tools/choose_python.sh finds it.
+# Empty: tools/choose_python.sh selects an optimised build, if there is one.
 PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 WORKERS ?= 3
+# Compiled modules are kept even where the environment says otherwise: tests start hundreds of
+# processes, each of which would compile all of foldmq.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help install spark run check test lint types pytest drills bench abuse fuzz clean java
 
 help:
 	@echo "make run     install the broker into $(VENV) and serve on 127.0.0.1:1883"
-	@echo "make spark   install what foldmq spark needs, too (1.1 GB)"
-	@echo "make check   ruff, mypy and the tests that need no process and no Spark: at every save"
-	@echo "make test    ruff, mypy and all tests"
-	@echo "make drills  kill, stop, cut and damage for longer (FOLDMQ_DRILL_ROUNDS, FOLDMQ_DRILL_SEED)"
+	@echo "make spark   also install the requirements of foldmq spark (1.1 GB)"
+	@echo "make check   at every save: ruff, mypy and the tests that need no process and no Spark"
+	@echo "make test    before a push: ruff, mypy and all tests"
+	@echo "make drills  longer fault tests: kill, stop, power cut, damage (FOLDMQ_DRILL_ROUNDS, FOLDMQ_DRILL_SEED)"
 	@echo "make bench   compare foldmq with Mosquitto, NATS Server and its last release"
 	@echo "             (ARGS='--rows pairs,cmd --rounds 3', ARGS=--write, ARGS=--help)"
-	@echo "make abuse   attack foldmq beside good clients (ARGS='filter-bombs --nice --busy', ARGS=--help)"
-	@echo "make fuzz    feed what reads bytes or files with inputs made up (SECONDS=600 TARGETS='decoder tls')"
-	@echo "make clean   remove what these made; foldmq-data stays"
+	@echo "make abuse   attack foldmq while well-behaved clients use it (ARGS='filter-bombs --nice --busy', ARGS=--help)"
+	@echo "make fuzz    test all parsers with random input (SECONDS=600 TARGETS='decoder tls')"
+	@echo "make clean   remove generated files and .venv; foldmq-data is kept"
 
-# The stamps make the second time quick: pip runs again only when pyproject.toml changes.
+# Stamps: pip runs again only when pyproject.toml changes.
 install: $(VENV)/installed
 spark: $(VENV)/installed-spark
 
@@ -45,16 +48,16 @@ run: install
 
 test: java lint types pytest
 
-# As foldmq finds it: that of JAVA_HOME, else the one in PATH.
+# As foldmq does: the Java of JAVA_HOME, else the one in PATH.
 java:
 	@for java in $${JAVA_HOME:+"$$JAVA_HOME/bin/java"} java; do \
 	   v=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1); \
 	   if [ "$${v:-0}" -ge 17 ]; then exit 0; fi; \
 	 done; \
-	 echo "make test needs Java 17 or newer, which foldmq's Spark jobs run on, and finds none" >&2; \
+	 echo "make test needs Java 17 or newer for the Spark jobs, but none was found" >&2; \
 	 echo "(on Debian: apt install openjdk-17-jre-headless)" >&2; exit 1
 
-# At every save: what needs no process, no socket and no Spark, and takes less than a minute.
+# At every save, under a minute: tests that need no process, no socket and no Spark.
 check: lint types
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --hypothesis-profile few \
 	  -m 'not slow and not system' \
@@ -68,12 +71,12 @@ lint: $(VENV)/installed-test
 types: $(VENV)/installed-test
 	$(BIN)/mypy
 
-# Most tests wait for brokers, so three at a time; whole files, as what they share is made once,
-# in the order of tests/harness/order.py.
+# Most tests wait for brokers, so three run at a time. A worker runs whole files, which share
+# fixtures, in the order of tests/harness/order.py.
 pytest: $(VENV)/installed-test
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
-# How often each drill strikes, and the seed of when and where; make test strikes a few times.
+# The number of faults of each drill, and of random runs of the simulation; make test has fewer.
 drills: export FOLDMQ_DRILL_ROUNDS ?= 20
 drills: export FOLDMQ_SEEDS ?= 300
 drills: $(VENV)/installed-test
@@ -86,7 +89,7 @@ bench: spark
 abuse: install
 	$(BIN)/python bench/abuse.py $(ARGS)
 
-# Guided by coverage; what it finds that is new is added to tests/fuzz/corpus.
+# Guided by coverage; new inputs are added to tests/fuzz/corpus.
 SECONDS ?= 600
 TARGETS ?= $(shell ls tests/fuzz | sed -n 's/^fuzz_\(.*\)\.py$$/\1/p')
 fuzz: $(VENV)/installed-test

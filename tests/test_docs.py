@@ -21,7 +21,7 @@ from eventstore.format import Event, TurnEvent
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 DECISIONS = sorted((DOCS / "decisions").glob("*.md"))
-GENERATED_ELSEWHERE = {DOCS / "conformance.md", DOCS / "benchmarks.md"}
+GENERATED_ELSEWHERE = {DOCS / "conformance.md", DOCS / "conformance-5.md", DOCS / "benchmarks.md"}
 PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
@@ -44,6 +44,10 @@ _FILE = re.compile(
     r"`((?:tests|tools|docs|bench|deploy|protocol|eventstore|projections|actors|spark|cli)"
     r"/[a-z0-9_./-]*)(?:::\w+)?`"
 )
+
+
+_HELD = re.compile(r"`(?P<name>\w+)`\s+of\s+`(?P<file>[\w/]+\.py)`")
+_HOLDS = re.compile(r"`(?P<file>[\w/]+\.py)`\s+\(`(?P<name>\w+)`\)")
 
 
 def _name(page: Path) -> str:
@@ -101,6 +105,16 @@ def _missing_tests(text: str) -> list[str]:
         f"{path}::{name}"
         for path, name in _TEST.findall(text)
         if not (ROOT / "tests" / path).is_file() or name not in _functions(ROOT / "tests" / path)
+    ]
+
+
+def _not_held(text: str) -> list[str]:
+    """Return the names that a page says a file has and that it does not have."""
+    found = [*_HELD.finditer(text), *_HOLDS.finditer(text)]
+    return [
+        f"{one['file']}: {one['name']}"
+        for one in found
+        if not re.search(rf"\b{one['name']}\b", (ROOT / one["file"]).read_text("utf-8"))
     ]
 
 
@@ -188,6 +202,7 @@ def test_what_a_page_names_exists(page: Path) -> None:
     assert _missing_tests(text) == []
     assert [link for link in _LINK.findall(text) if _is_missing(page, link)] == []
     assert [name for name in _FILE.findall(text) if not (ROOT / name).exists()] == []
+    assert _not_held(text) == []
 
 
 def test_a_name_that_does_not_exist_is_noticed() -> None:
@@ -201,6 +216,9 @@ def test_a_name_that_does_not_exist_is_noticed() -> None:
         "e2e/none.py::test_x"
     ]
     assert _missing_tests("test_docs.py::test_nothing_of_the_kind") != []
+    assert _not_held("`Counters` of `actors/node/counters.py`") == []
+    assert _not_held("`Meters` of\n   `actors/node/counters.py`") != []
+    assert _not_held("`actors/node/counters.py` (`Meters`)") != []
 
 
 def test_parity_rows_are_complete() -> None:

@@ -1,10 +1,13 @@
-"""Writes docs/conformance.md: every normative statement of MQTT 3.1.1 and the tests that prove it.
+"""Writes docs/conformance.md and docs/conformance-5.md: statements and the tests that prove them.
 
-The statements come from normative_statements.toml beside this file, the tests from the
-`@pytest.mark.mqtt("MQTT-x.y.z-n", ...)` marks in tests/, found without running them.
+One page has the normative statements of MQTT 3.1.1, the other one those of MQTT 5.0.
 
-    python tools/conformance_table.py          writes the page
-    python tools/conformance_table.py --check  exits 1 if the page is not up to date
+The statements come from normative_statements.toml and normative_statements_5.toml beside this
+file, the tests from the `@pytest.mark.mqtt("MQTT-x.y.z-n", ...)` and `@pytest.mark.mqtt5(...)`
+marks in tests/, found without running them.
+
+    python tools/conformance_table.py          writes the pages
+    python tools/conformance_table.py --check  exits 1 if a page is not up to date
 """
 
 from __future__ import annotations
@@ -20,12 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "conformance.md"
 SHOWN = 4
 """Tests named per statement; the rest is counted."""
 
 INTRODUCTION = """\
-# Conformance with MQTT 3.1.1
+# Conformance with {name}
 
 Written by `tools/conformance_table.py` from the marks in `tests/`; do not edit.
 
@@ -34,6 +36,25 @@ must fulfil it. Statements that bind clients are tested where the server must de
 The tests connect to a running broker over real sockets.
 
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Standard:
+    """A version of MQTT: where its statements are, how tests name them, where the page goes."""
+
+    name: str
+    mark: str
+    source: str
+    page: Path
+
+
+MQTT_3_1_1 = Standard(
+    "MQTT 3.1.1", "mqtt", "normative_statements.toml", ROOT / "docs" / "conformance.md"
+)
+MQTT_5 = Standard(
+    "MQTT 5.0", "mqtt5", "normative_statements_5.toml", ROOT / "docs" / "conformance-5.md"
+)
+STANDARDS = (MQTT_3_1_1, MQTT_5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,54 +72,57 @@ class Statement:
         return self.binds in {"server", "both"}
 
 
-def statements() -> list[Statement]:
+def statements(standard: Standard) -> list[Statement]:
     """All normative statements, in the order of the standard."""
-    data = tomllib.loads((ROOT / "tools" / "normative_statements.toml").read_text("utf-8"))
+    data = tomllib.loads((ROOT / "tools" / standard.source).read_text("utf-8"))
     return [Statement(**entry) for entry in data["statement"]]
 
 
-def proofs() -> dict[str, list[str]]:
+def proofs(standard: Standard) -> dict[str, list[str]]:
     """Statement number to the tests marked with it, as `path::function`, sorted."""
     found: dict[str, set[str]] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         name = path.relative_to(ROOT).as_posix()
-        for function, number in _marks(ast.parse(path.read_text("utf-8"))):
+        text = path.read_text("utf-8")
+        if f"pytest.mark.{standard.mark}(" not in text:
+            continue
+        for function, number in _marks(ast.parse(text), standard.mark):
             found.setdefault(number, set()).add(f"{name}::{function}")
     return {number: sorted(tests) for number, tests in found.items()}
 
 
-def _marks(tree: ast.Module) -> Iterator[tuple[str, str]]:
+def _marks(tree: ast.Module, mark: str) -> Iterator[tuple[str, str]]:
     """Pairs of a test function and a statement it is marked with, by itself or by its class."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
-            of_class = list(_numbers(node.decorator_list))
+            of_class = list(_numbers(node.decorator_list, mark))
             for inner in node.body:
                 if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
-                    numbers = [*of_class, *_numbers(inner.decorator_list)]
+                    numbers = [*of_class, *_numbers(inner.decorator_list, mark)]
                     yield from ((f"{node.name}::{inner.name}", number) for number in numbers)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from ((node.name, number) for number in _numbers(node.decorator_list))
+            yield from ((node.name, number) for number in _numbers(node.decorator_list, mark))
 
 
-def _numbers(decorators: list[ast.expr]) -> Iterator[str]:
-    """Yield the arguments of the `mqtt` marks among the decorators of a test."""
+def _numbers(decorators: list[ast.expr], mark: str) -> Iterator[str]:
+    """Yield the arguments of the marks of that name among the decorators of a test."""
     for decorator in decorators:
-        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.mqtt":
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == f"pytest.mark.{mark}":
             yield from (str(ast.literal_eval(argument)) for argument in decorator.args)
 
 
-def page() -> str:
-    """Return the text of docs/conformance.md."""
-    proven = proofs()
+def page(standard: Standard) -> str:
+    """Return the text of a standard's page."""
+    proven = proofs(standard)
     rows = ["| Statement | Binds | In short | Proven by |", "|---|---|---|---|"]
     rows += [
         f"| {one.number} | {one.binds} | {one.summary} | {_evidence(one, proven)} |"
-        for one in statements()
+        for one in statements(standard)
     ]
-    binding = [one for one in statements() if one.binds_server]
+    binding = [one for one in statements(standard) if one.binds_server]
     tested = sum(one.number in proven for one in binding)
     count = f"Of {len(binding)} statements that bind a server, {tested} are proven by tests.\n\n"
-    return INTRODUCTION + count + "\n".join(rows) + "\n"
+    return INTRODUCTION.format(name=standard.name) + count + "\n".join(rows) + "\n"
 
 
 def _evidence(statement: Statement, proven: dict[str, list[str]]) -> str:
@@ -115,17 +139,17 @@ def _evidence(statement: Statement, proven: dict[str, list[str]]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write or check the page; the exit code says whether it is up to date."""
-    text = page()
-    if "--check" in arguments:
-        current = PAGE.read_text("utf-8") if PAGE.exists() else ""
-        if current != text:
-            sys.stderr.write("docs/conformance.md: run python tools/conformance_table.py\n")
-            return 1
-        return 0
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(text, "utf-8")
-    return 0
+    """Write or check the pages; the exit code says whether they are up to date."""
+    stale = False
+    for standard in STANDARDS:
+        text = page(standard)
+        if "--check" not in arguments:
+            standard.page.parent.mkdir(exist_ok=True)
+            standard.page.write_text(text, "utf-8")
+        elif not standard.page.exists() or standard.page.read_text("utf-8") != text:
+            sys.stderr.write(f"docs/{standard.page.name}: run python tools/conformance_table.py\n")
+            stale = True
+    return int(stale)
 
 
 if __name__ == "__main__":

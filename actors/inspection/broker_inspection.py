@@ -1,4 +1,4 @@
-"""All that is asked of a running broker: the inspector, and what answers each of its endpoints."""
+"""The inspection of a running broker: the inspector, and the handlers of its endpoints."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class BrokerInspection:
             **Queries(self._sources, BusiestTopics(node)).handlers(),
             "change": Operations(node).change,
         }
-        """What the inspector answers, by endpoint."""
+        """The handlers of the inspector, by endpoint."""
         self.inspector: Inspector
 
     def start(self) -> None:
-        """Start an inspector, in place of one that failed if there was one."""
+        """Start an inspector, or replace a failed one."""
         self.inspector = Inspector(self.node, self.handlers)
         self.node.kernel.spawn(self.inspector, self.node.root)
 

@@ -1,4 +1,4 @@
-"""On which topics most is published: sampled, and only while somebody wants to know."""
+"""The topics with the most messages: sampled, and only while they are queried."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ if TYPE_CHECKING:
     from actors.session import NodeContext, Publication
 
 _LEASE = 10.0
-"""Seconds without a question after which nothing is counted any more."""
+"""Seconds without a query after which counting stops."""
 _SHORTEST = 1.0
-"""Seconds over which is counted, at least."""
+"""Minimum seconds of a measurement."""
 _SAMPLED = 16
-"""Topics of a batch that are looked at, at most; they stand for all of it."""
+"""Maximum topics of a batch that are sampled."""
 _KEPT = 4096
 _TOLD = 50
 
 
 class BusiestTopics:
-    """Counts messages by topic between one question and the next."""
+    """Counts messages by topic between two queries."""
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node
@@ -30,10 +30,10 @@ class BusiestTopics:
         self._watching = False
 
     def told(self) -> list[tuple[str, float]]:
-        """Return the busiest topics with their messages in a second, and begin anew.
+        """Return the busiest topics with their messages per second, and start anew.
 
-        The first time nothing is known yet: counting begins with it. Who asks right after somebody
-        else is told the same.
+        The first query starts the counting and returns nothing. A query right after another one
+        returns the same.
         """
         now = self._node.clock.monotonic()
         self._asked = now

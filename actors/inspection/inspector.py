@@ -1,10 +1,8 @@
-"""The inspector: an actor that answers questions about all the others.
+"""The inspector: an actor that answers queries about all other actors.
 
-A question is a JSON object, and so is its answer; which there are is said in
-``docs/inspector.md``. Whatever looks at many things is done in slices of 0.3 ms, with
-pauses between them while messages flow, so that a list of a hundred thousand actors delays none of
-them noticeably.
-Lists are given in pages; each page is made when it is asked for.
+Queries and answers are JSON objects, described in ``docs/inspector.md``. Long queries run in slices
+of 0.3 ms, with pauses between them while messages flow, so that a list of a hundred thousand actors
+delays no client noticeably. Lists are returned in pages; each page is made when it is requested.
 """
 
 from __future__ import annotations
@@ -29,30 +27,30 @@ _log = structlog.get_logger("foldmq")
 
 Answer: TypeAlias = "dict[str, Any]"
 Work: TypeAlias = "Generator[asyncio.Future[Any] | None, None, Answer | Listing]"
-"""Makes an answer; yields where it can be interrupted, or what it waits for."""
+"""Makes an answer; yields where it can be interrupted, or a future to wait for."""
 Handler: TypeAlias = "Callable[[Mapping[str, Any]], Answer | Work | Listing]"
 
 SLICE = 0.0003
-"""Seconds of work in one go."""
+"""Seconds of work in one slice."""
 _PAUSE_SHARE = 5
-"""Where others have work, a slice is followed by a pause so many times as long."""
+"""Length of the pause after a slice, relative to the slice, while others have work."""
 PAGE_ROWS = 500
 _PAGE_BYTES = 256 * 1024
 _ROW_BYTES = 256
 _TEXT_FACTOR = 6
-"""What a character takes in JSON at most."""
+"""Maximum bytes of a character in JSON."""
 _LOOKED_AT_ONCE = 16
-"""Items looked at between two looks at the clock."""
+"""Items checked between two readings of the clock."""
 _CURSORS = 64
 _CURSOR_LIFE = 60.0
 _PATIENCE = 30.0
-"""Seconds for which an answer waits for the disk."""
+"""Maximum seconds for which an answer waits for the disk."""
 _MOST_WAITING = 256
-"""Questions that may wait for their answer."""
+"""Maximum number of pending queries."""
 
 
 class Listing:
-    """Rows, made as they are asked for."""
+    """Rows, made when they are requested."""
 
     def __init__(
         self,
@@ -60,7 +58,7 @@ class Listing:
         row: Callable[[Any], dict[str, Any] | None],
         **about: Any,
     ) -> None:
-        """Take what is to be listed; ``row`` gives the row of a key, None to leave it out.
+        """Create a listing of keys; ``row`` returns the row of a key, None to leave it out.
 
         ``about`` are fields that every page has.
         """
@@ -91,7 +89,7 @@ class Listing:
 
 
 class _Question(NamedTuple):
-    """Somebody asks."""
+    """A query."""
 
     endpoint: str
     request: Mapping[str, Any]
@@ -103,16 +101,16 @@ class _NextSlice(NamedTuple):
 
 @dataclass(slots=True)
 class _PendingAnswer:
-    """Somebody waits for this."""
+    """A query in progress."""
 
     work: Work
     answer: asyncio.Future[Answer]
 
 
 class Inspector(LoopActor):
-    """Answers questions, one slice at a time.
+    """Answers queries, one slice at a time.
 
-    ``handlers`` are functions by endpoint: they get the request, and give an answer, the work of
+    ``handlers`` are functions by endpoint: they get the request, and return an answer, the work of
     making one, or a listing.
     """
 
@@ -122,7 +120,7 @@ class Inspector(LoopActor):
         self._handlers = handlers
         self._jobs: deque[_PendingAnswer] = deque()
         self._parked: dict[int, _PendingAnswer] = {}
-        """Those that wait for something, by identity."""
+        """Queries that wait for a future, by identity."""
         self._cursors: dict[str, Listing] = {}
         self._going = False
         self._turns = 0
@@ -134,7 +132,7 @@ class Inspector(LoopActor):
         return [*self._handlers, "page"]
 
     async def ask_for(self, endpoint: str, request: Mapping[str, Any] | None = None) -> Answer:
-        """Ask; raises Refused when there is no answer."""
+        """Return the answer to a query; raises Refused if there is none."""
         answer = await self.actor_ref.ask(_Question(endpoint, request or {}), block=False)
         if isinstance(answer, asyncio.Future):
             answer = await answer
@@ -142,7 +140,7 @@ class Inspector(LoopActor):
         return found
 
     def on_receive(self, message: Any) -> Any:
-        """Take a question, or go on with those that take longer."""
+        """Handle a query, or continue with long ones."""
         if isinstance(message, _Question):
             return self._on_question(message)
         if isinstance(message, _NextSlice):
@@ -188,7 +186,7 @@ class Inspector(LoopActor):
             self.kernel.tell(self, _NextSlice())
 
     def _work(self) -> None:
-        """Go on with the oldest job for a slice, then make a pause."""
+        """Work on the oldest query for a slice, then pause."""
         clock = self.kernel.clock
         started = clock()
         while self._jobs:
@@ -206,11 +204,11 @@ class Inspector(LoopActor):
         if turns > 1:
             self._node.timers.after((clock() - started) * _PAUSE_SHARE, self._go_on)
         else:
-            # Nobody else had anything to do since the last slice.
+            # No other actor had work since the last slice.
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _advance(self, job: _PendingAnswer, until: float) -> bool:
-        """Work at one job; return whether it is done, or waits for something."""
+        """Work on one query; return whether it is done, or waits for a future."""
         if job.answer.cancelled():
             job.work.close()
             return True
@@ -255,7 +253,7 @@ class Inspector(LoopActor):
             return
         if isinstance(found, Exception):
             job.answer.set_exception(found)
-            job.answer.exception()  # who asked may be gone: then nobody has to know
+            job.answer.exception()  # the caller may be gone
         else:
             job.answer.set_result(found)
 
@@ -289,6 +287,6 @@ class Inspector(LoopActor):
 
 
 def in_steps(items: Iterable[Any], every: int = _LOOKED_AT_ONCE) -> Iterator[tuple[Any, bool]]:
-    """Yield items, each with whether it is time to look at the clock."""
+    """Yield items, each with whether to read the clock."""
     for number, item in enumerate(items, 1):
         yield item, number % every == 0

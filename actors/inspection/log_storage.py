@@ -1,4 +1,4 @@
-"""How much room the log takes and has: asked for now and then, told at once."""
+"""Size of the log and free disk space: updated periodically, returned at once."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
     from actors.session import NodeContext
 
 _LIFE = 5.0
-"""Seconds for which what is known is good enough."""
+"""Maximum age of the values in seconds."""
 
 
 class LogStorage:
-    """What was found when it was last looked."""
+    """The values of the last update."""
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node
         self._looked = -_LIFE
         self._looking: asyncio.Task[None] | None = None
         self.stream_bytes: int | None = None
-        """Bytes of the log in its stream, None before that is known."""
+        """Bytes of the log in its stream; None before it is known."""
         self.disk_free: int | None = None
-        """Bytes that the disk of the log has left, None when it is not ours to know."""
+        """Free bytes on the disk of the log; None if unknown."""
         self.free_bytes: Callable[[], int] | None = None
-        """Tells the bytes that are left; set where the log is on a disk of this machine."""
+        """Returns the free bytes; set if the log is on a disk of this machine."""
 
     def refresh(self) -> asyncio.Task[None] | None:
-        """Look again if that was some time ago; return what looks."""
+        """Update the values if they are old; return the running update."""
         now = self._node.clock.monotonic()
         if self._looking is None and now - self._looked >= _LIFE:
             self._looked = now
@@ -44,7 +44,7 @@ class LogStorage:
                 self.disk_free = await asyncio.to_thread(self.free_bytes)
             self.stream_bytes = await self._node.log.size()
         except (EventStoreError, OSError):
-            # The log's own writer tells of it when there is trouble.
+            # The writer of the log reports failures.
             self.stream_bytes = None
         finally:
             self._looking = None

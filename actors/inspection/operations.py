@@ -1,8 +1,8 @@
-"""What operators have done to a running broker: kick, restart, remove.
+"""Operators' changes to a running broker: kick, restart, remove.
 
-Whatever is done is an event of the log that names who asked, followed in the same turn by the
-events that it leads to; whoever asked is answered when they are on disk. That the log is archived
-is told in the same way, and by the web page who logs in there.
+Each change is an event of the log that names the operator, followed in the same turn by its
+consequences; the answer is sent when they are on disk. Archives of the log, and logins at the web
+page, are recorded in the same way.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _log = structlog.get_logger("foldmq")
 
 _MOST_NAMES = 500
 _LONGEST_NAME = 256
-"""Characters of the name of who asks."""
+"""Maximum characters of the operator's name."""
 _LONGEST_PLACE = 4096
-"""Characters of the place of an archive."""
+"""Maximum characters of an archive's location."""
 _LONGEST_ADDRESS = 128
 _LONGEST_TIME = 32
 _LATEST_MS = 1 << 53
@@ -42,7 +42,7 @@ _LAST_RECORD = 1 << 43
 
 
 class Operations:
-    """Does what an operator asks of one broker."""
+    """Carries out the operators' changes to one broker."""
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node
@@ -56,7 +56,7 @@ class Operations:
         }
 
     def change(self, request: Mapping[str, Any]) -> Work:
-        """Do what a request says: ``do`` names it, ``by`` who asks."""
+        """Carry out a request: ``do`` names the change, ``by`` the operator."""
         action = self._actions.get(text(request, "do"))
         if action is None:
             raise Refused(f"do must be one of {', '.join(self._actions)}")
@@ -70,7 +70,7 @@ class Operations:
         return action(request, by)
 
     def _kick(self, request: Mapping[str, Any], by: str) -> Work:
-        """Close the connection of a client, or one that is no client's yet."""
+        """Close the connection of a client, or one without a client yet."""
         node = self._node
         urn = optional(request, "actor")
         session: LoopActor | None
@@ -98,7 +98,7 @@ class Operations:
         return (yield from _answer([(name, command)]))
 
     def _restart(self, request: Mapping[str, Any], by: str) -> Work:
-        """Let a session or subscription fail: its successor begins from the log."""
+        """Make a session or subscription fail: its successor starts from the log."""
         node = self._node
         urn = text(request, "actor")
         actor = _actor(urn, node)
@@ -118,7 +118,7 @@ class Operations:
         return (yield from _answer([(urn, command)]))
 
     def _remove_sessions(self, request: Mapping[str, Any], by: str) -> Work:
-        """Remove sessions with all they hold; those that are connected are closed first."""
+        """Remove sessions with all their messages; connected clients are disconnected first."""
         node = self._node
         before = number(request, "offline_before_ms", 0, 1 << 53)
         commands: list[tuple[str, OperatorCommand]] = []
@@ -159,7 +159,7 @@ class Operations:
         }
 
     def _archived(self, request: Mapping[str, Any], by: str) -> Work:
-        """Take note up to which record an archive has the log, if it is this log."""
+        """Record up to which record the log is archived, if the archive is of this log."""
         node = self._node
         through = number(request, "through", 0, _LAST_RECORD)
         link, where = text(request, "link"), text(request, "where")
@@ -171,7 +171,7 @@ class Operations:
             and known.said.where == where
             and known.said.through <= through <= known.at >> INDEX_BITS
         ):
-            # All that may be new is that it was said: to record that again and again has no end.
+            # Nothing changed: recording it again would make the log grow without end.
             return {"through": known.said.through, "position": known.at}
         if (yield from self._link_of(through)) != link:
             raise Refused(f"record {through} is another one here than in {shown(where)}")
@@ -182,7 +182,7 @@ class Operations:
         return {"through": through, "position": at}
 
     def _web_accessed(self, request: Mapping[str, Any], by: str) -> Work:
-        """Record who logged in at the web page, whom it refused, and changes of its tokens."""
+        """Record logins at the web page, accepted or refused, and changes of its tokens."""
         outcome = text(request, "outcome")
         if outcome not in _OUTCOMES:
             raise Refused(f"outcome must be one of {', '.join(_OUTCOMES)}")
@@ -200,7 +200,7 @@ class Operations:
         return {"position": at}
 
     def _link_of(self, sequence: int) -> Generator[asyncio.Future[Any], None, str]:
-        """Return the link of a record of the log, or of the last one that was cut off it."""
+        """Return the link of a record of the log, or of the last deleted one."""
         node = self._node
         last, first = node.journal.durable, node.log.first
         if sequence > last:
@@ -228,7 +228,7 @@ async def _read_link(node: NodeContext, sequence: int) -> str | FoldmqError:
 
 
 def _answer(commands: Iterable[tuple[str, OperatorCommand]]) -> Work:
-    """Wait until all that was ordered is on disk or refused, and say which was what."""
+    """Wait until all commands are on disk or refused, and return the outcome of each."""
     done: list[str] = []
     refused: list[list[str]] = []
     position = None

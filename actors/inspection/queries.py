@@ -1,4 +1,4 @@
-"""What the inspector can be asked, and what each answer is made of.
+"""The queries of the inspector, and how each is answered.
 
 Requests and answers are described in ``docs/inspector.md``; rows in ``actors.inspection.views``.
 """
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 _MOST_TOP = 500
 _LONGEST_PATTERN, _MOST_STARS = 256, 16
-"""What a pattern costs grows with both."""
+"""The cost of a pattern grows with both."""
 _MOST_PART = 1000
 _PART = 100
 _CENSUS_LIFE = 5.0
-"""Seconds for which a count of what sessions hold is good enough."""
+"""Maximum age in seconds of the totals over all sessions."""
 _EPOCH = 1.0
-"""Seconds over which it is measured, at least, what actors do recently."""
+"""Minimum seconds over which the recent work of actors is measured."""
 
 _ACTOR_KEYS: dict[str, Callable[[LoopActor], float]] = {
     "busy": lambda actor: actor.busy,
@@ -61,14 +61,14 @@ _SESSION_KEYS: dict[str, Callable[[SessionState], float]] = {
 
 
 class Top(NamedTuple):
-    """The highest ones are wanted."""
+    """A request for the highest items."""
 
     by: str
     most: int
 
 
 class Queries:
-    """Answers questions about one broker."""
+    """Answers queries about one broker."""
 
     def __init__(self, sources: StatusSources, busiest: BusiestTopics) -> None:
         self._node = sources.node
@@ -79,7 +79,7 @@ class Queries:
         self._counted_ms = 0
 
     def handlers(self) -> dict[str, Handler]:
-        """Return what answers each endpoint."""
+        """Return the handler of each endpoint."""
         return {
             "status": self.status,
             "actors": self.actors,
@@ -94,7 +94,7 @@ class Queries:
     # The whole.
 
     def status(self, request: Mapping[str, Any]) -> Work:
-        """Counters and gauges; with ``topics`` those on which most is published."""
+        """Counters and gauges; with ``topics`` also the busiest topics."""
         topics = self._busiest.told() if flag(request, "topics") else None
         yield from self._count()
         self._sources.storage.refresh()
@@ -113,7 +113,7 @@ class Queries:
         return found if topics is None else {**found, "topics": topics}
 
     def _count(self) -> Work:
-        """Add up what sessions hold, unless that was done a moment ago."""
+        """Update the totals over all sessions, unless they are recent."""
         node = self._node
         now = node.clock.monotonic()
         if now - self._counted < _CENSUS_LIFE:
@@ -133,7 +133,7 @@ class Queries:
     # Actors.
 
     def actors(self, request: Mapping[str, Any]) -> Work | Listing:
-        """Actors, oldest first, or the highest ones by some figure."""
+        """Actors, oldest first, or those with the highest value of a column."""
         node = self._node
         wanted = _wanted_actors(request, node)
         top = _top(request, _ACTOR_KEYS)
@@ -165,7 +165,7 @@ class Queries:
         return {"rows": rows, "total": len(kernel), "more": False, "cursor": None}
 
     def actor(self, request: Mapping[str, Any]) -> Answer:
-        """One actor with all that is known of it."""
+        """One actor in detail."""
         node = self._node
         actor = _actor(request, node)
         row = views.actor_row(actor, node)
@@ -181,7 +181,7 @@ class Queries:
     # Sessions.
 
     def sessions(self, request: Mapping[str, Any]) -> Work | Listing:
-        """Sessions in no order, or the highest ones by some figure."""
+        """Sessions in no order, or those with the highest value of a column."""
         node = self._node
         table = node.state.sessions
         wanted = _wanted_sessions(request, node)
@@ -224,7 +224,7 @@ class Queries:
     # Messages.
 
     def retained(self, request: Mapping[str, Any]) -> Listing:
-        """Retained messages on the topics that a filter matches."""
+        """Retained messages on topics that match a filter."""
         index = self._node.state.retained
         topic_filter = _filter(request)
         topics: Iterable[str] = chain.from_iterable(index.parts())
@@ -250,7 +250,7 @@ class Queries:
         return views.retained_view(message)
 
     def subscriptions(self, request: Mapping[str, Any]) -> Work:
-        """Who would get a message on a topic, and who would not although a filter matches."""
+        """Return the receivers of a topic, and the sessions denied although a filter matches."""
         node = self._node
         topic = _topic(request)
         matching: dict[str, list[tuple[str, int]]] = {}
@@ -272,7 +272,7 @@ class Queries:
 
 
 class _Highest:
-    """Keeps the items with the highest figures."""
+    """Keeps the items with the highest values."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -296,7 +296,7 @@ class _Highest:
 def _receivers(
     name: str, filters: list[tuple[str, int]], node: NodeContext
 ) -> Iterable[dict[str, Any]]:
-    """Yield a row for each of a session's subscriptions that match; one of them is chosen."""
+    """Yield a row for each matching subscription of a session; one of them is chosen."""
     actor = node.directory.find_session(name)
     connected = actor is not None and actor.connection is not None
     best = max(range(len(filters)), key=lambda at: filters[at][1], default=0)
@@ -348,7 +348,7 @@ def _wanted_actors(request: Mapping[str, Any], node: NodeContext) -> Callable[[L
 def _wanted_sessions(
     request: Mapping[str, Any], node: NodeContext
 ) -> Callable[[str], SessionState | None]:
-    """Return what gives the state of a session that is wanted, None for the others."""
+    """Return a function that returns the state of a matching session, None for others."""
     table = node.state.sessions
     matches = _glob(request)
     connected = request.get("connected")

@@ -1,4 +1,4 @@
-"""Reading the requests that are put to the inspector."""
+"""Parsing of requests to the inspector."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _SHOWN = 120
 
 
 class Refused(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
-    """A question that cannot be answered, or a change that is not made; says why."""
+    """A query that cannot be answered, or a change that is not made; the text says why."""
 
 
 class TooLarge(Refused):
-    """The answer would be too large: whoever asks can ask for less at once."""
+    """The answer would be too large: the caller can request less at once."""
 
 
 def shown(name: str) -> str:
-    """Return a name as it may stand in a sentence: quoted, escaped, cut."""
+    """Return a name for use in a message: quoted, escaped, shortened."""
     return ascii(name if len(name) <= _SHOWN else name[:_SHOWN] + "...")
 
 
 def text(request: Mapping[str, Any], field: str) -> str:
-    """Return a field that is text; raises Refused when it is not."""
+    """Return a text field; raises Refused if it is not text."""
     value = request.get(field)
     if not isinstance(value, str):
         raise Refused(f"{field} must be text")
@@ -34,12 +34,12 @@ def text(request: Mapping[str, Any], field: str) -> str:
 
 
 def optional(request: Mapping[str, Any], field: str) -> str | None:
-    """Return a field that is text, None when it is not given."""
+    """Return an optional text field, or None."""
     return None if request.get(field) is None else text(request, field)
 
 
 def flag(request: Mapping[str, Any], field: str) -> bool:
-    """Return a field that is true or false; false when it is not given."""
+    """Return a Boolean field; False if it is missing."""
     value = request.get(field, False)
     if not isinstance(value, bool):
         raise Refused(f"{field} must be true or false")

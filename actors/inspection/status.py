@@ -75,7 +75,7 @@ DROPPED = (
 
 @dataclass(frozen=True, slots=True)
 class StatusSources:
-    """What the status of a broker is read from."""
+    """The parts of a broker that its status is read from."""
 
     node: NodeContext
     admission: Admission
@@ -85,7 +85,7 @@ class StatusSources:
 
 
 class StatusValue(NamedTuple):
-    """A metric, and how its value in the status is read; None: other values put it there."""
+    """A metric, and a function that reads its value; None: other values provide it."""
 
     metric: Metric
     value: Callable[[StatusSources], Any] | None
@@ -116,13 +116,13 @@ def process() -> dict[str, Any]:
 
 
 def _logins(admission: Admission) -> list[tuple[str, str, int]]:
-    """Return how many logins had which end: method, result, number."""
+    """Return the number of logins by method and result."""
     counts = admission.authenticator.counts
     return [(method, result, count) for (method, result), count in counts.items()]
 
 
 def _tls_pool(admission: Admission) -> Handshakes | None:
-    """Return what makes the TLS handshakes of all listeners; None: no listener has TLS."""
+    """Return the TLS handshakes of all listeners; None if no listener has TLS."""
     stacks = (listener.options.stack for listener in admission.listeners.values())
     return next((one.handshakes for one in stacks if one.handshakes is not None), None)
 
@@ -391,7 +391,7 @@ _VALUES = (
         lambda sources: sources.node.kernel.high_water,
     ),
 )
-"""Of any broker."""
+"""Values of any broker."""
 
 _LOG_VALUES = (
     _value(
@@ -457,7 +457,7 @@ _LOG_VALUES = (
         lambda sources: sources.node.journal.gated,
     ),
 )
-"""Of a broker that has recovered."""
+"""Values of a broker that has recovered."""
 
 _BRIDGE_VALUES = (
     _value(
@@ -473,7 +473,7 @@ _BRIDGE_VALUES = (
         lambda sources: sources.bridge.interest.subjects if sources.bridge is not None else 0,
     ),
 )
-"""Of a broker with a bridge to NATS."""
+"""Values of a broker with a bridge to NATS."""
 
 METRICS = (
     *(one.metric for one in _VALUES),
@@ -487,7 +487,7 @@ METRICS = (
 
 
 def status(sources: StatusSources) -> dict[str, Any]:
-    """Return what is known without looking at each session; see ``docs/inspector.md``.
+    """Return the status, without iterating over sessions; see ``docs/inspector.md``.
 
     Times are Unix milliseconds, sizes bytes.
     """

@@ -1,9 +1,9 @@
-"""What the broker tells MQTT clients of itself: the topics ``$SYS/broker/...``.
+"""Broker statistics for MQTT clients: the topics ``$SYS/broker/...``.
 
-Names and payloads are those that Mosquitto made customary. The values are like retained messages:
-who subscribes gets them at once, and from then on what has changed, every ``sys_interval``
-seconds. They are sent at QoS 0 and are not in the log. While nobody subscribes, nothing is done
-but to keep the averages (``load``) going. What sessions hold is counted a few at a time.
+Names and payloads are those of Mosquitto. The values are like retained messages: a subscriber gets
+them at once, and changes every ``sys_interval`` seconds. They are sent at QoS 0 and are not in the
+log. Without subscribers only the averages (``load``) are updated. The totals over sessions are
+counted a few sessions at a time.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 ROOT = "$SYS/broker/"
 _MINUTE = 60.0
 _SPANS = (("1min", _MINUTE), ("5min", 5 * _MINUTE), ("15min", 15 * _MINUTE))
-"""Seconds over which an average is taken."""
+"""Seconds of each moving average."""
 _COUNTED_AT_ONCE = 200
-"""Sessions whose queues are added up in one go."""
+"""Sessions counted at a time."""
 _PAUSE = 0.002
-"""Seconds between that and the next ones."""
+"""Seconds between two steps of counting."""
 
 
 class Counts(NamedTuple):
-    """What averages are kept of; the fields are the names under ``load``, / written as __."""
+    """Counters with moving averages; the fields are the names under ``load``, with __ for /."""
 
     messages__received: int
     messages__sent: int
@@ -51,7 +51,7 @@ _LOADS = [field.replace("__", "/") for field in Counts._fields]
 
 
 class Load:
-    """How much of what is counted happens in a minute: moving averages."""
+    """Moving averages of the counters, per minute."""
 
     __slots__ = ("_at", "_averages", "_last")
 
@@ -61,7 +61,7 @@ class Load:
         self._averages = [[0.0] * len(_SPANS) for _ in _LOADS]
 
     def sample(self, now: float, counts: Counts) -> None:
-        """Take note of the counters at a time, in seconds."""
+        """Record the counters at a time, in seconds."""
         last, self._last = self._last, counts
         at, self._at = self._at, now
         if at is None or now <= at:
@@ -80,26 +80,26 @@ class Load:
 
 
 class SysTopicTree:
-    """Keeps those who subscribed to ``$SYS`` up to date."""
+    """Publishes the ``$SYS`` topics to their subscribers."""
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node
         self._load = Load()
         self._told: dict[str, bytes] = {}
-        """What subscribers know; empty while there are none."""
+        """Values sent to subscribers; empty while there are none."""
         self._topics: TopicTrie[str] = TopicTrie()
         self._life = 0
-        """Another one whenever the interval is changed."""
+        """Replaced whenever the interval changes."""
         self._interval = 0.0
         self._uncounted: Iterator[str] | None = None
-        """Sessions that are still to be counted; None while nothing is counted."""
+        """Sessions still to be counted; None while nothing is counted."""
         self._counting = self._owed = OutstandingTotals()
-        """What sessions hold: as it is being counted, and as it was counted last."""
+        """Totals over sessions: of the current count, and of the last one."""
         self._read = self._values
-        """What is told when that is done."""
+        """Called when the count is done."""
 
     def begin(self) -> None:
-        """Tell from now on, every ``sys_interval`` seconds; 0: no more."""
+        """Publish from now on every ``sys_interval`` seconds; 0 stops it."""
         interval = self._node.options.sys_interval
         if interval == self._interval:
             return
@@ -112,9 +112,9 @@ class SysTopicTree:
             self._arm(self._life)
 
     def retained(self, topic_filter: str, acl: TopicAcl | None = None, /) -> Batch | None:
-        """Return what a new subscription gets at once; None if that is nothing.
+        """Return the messages that a new subscription gets at once, or None.
 
-        ``acl`` says of each topic whether the client may have it; None: of all.
+        ``acl`` says which topics the client may read; None: all.
         """
         if not self._interval:
             return None
@@ -140,7 +140,7 @@ class SysTopicTree:
             self._told = {}
 
     def _count(self, read: Callable[[], dict[str, bytes]]) -> None:
-        """Add up what sessions hold; then tell what has changed of what ``read`` returns."""
+        """Count the totals over sessions, then publish the changed values of ``read``."""
         self._read = read
         if self._uncounted is None:
             self._counting = OutstandingTotals()
@@ -242,7 +242,7 @@ class SysTopicTree:
         return found
 
     def _stored(self) -> dict[str, bytes]:
-        """Return the topics and payloads for which sessions are counted."""
+        """Return the topics and payloads of the totals over sessions."""
         retained, owed = self._node.state.retained, self._owed
         count = len(retained) + owed.queued
         values = {

@@ -1,6 +1,6 @@
-"""What the inspector shows of actors, sessions and messages, as JSON objects.
+"""JSON objects of actors, sessions and messages for the inspector.
 
-A session is shown as the fold has it; nothing is thawed for good, and nothing is changed.
+A session is shown from its folded state; frozen sessions stay frozen, and nothing is changed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from projections.state import InFlight, RetainedMessage, SessionState, SubscriptionState
 
 LARGEST_PAYLOAD = 256 * 1024
-"""Bytes of a payload that an answer may hold."""
+"""Maximum bytes of a payload in an answer."""
 _LARGEST_ANSWER = 512 * 1024
-"""Characters of names that an answer may hold."""
+"""Maximum characters of names in an answer."""
 
 
 class _Room:
-    """Keeps an answer from becoming larger than can be sent at once: names may have 64 KiB."""
+    """Limits the size of an answer: names may have 64 KiB."""
 
     __slots__ = ("_left",)
 
@@ -39,7 +39,7 @@ class _Room:
         self._left = _LARGEST_ANSWER
 
     def taken(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return a row for which there is room; raises TooLarge when there is none."""
+        """Return a row if there is room for it; otherwise raises TooLarge."""
         self._left -= sum(len(value) for value in row.values() if isinstance(value, str))
         if self._left < 0:
             raise TooLarge("the names in the answer are too long: ask for less at once")
@@ -47,12 +47,12 @@ class _Room:
 
 
 def type_of(actor: LoopActor) -> str:
-    """Return the type of an actor as it is called in its name."""
+    """Return the type of an actor, as in its name."""
     return type(actor).__name__.lower()
 
 
 def client_of(actor: LoopActor) -> str | None:
-    """Return the client identifier that an actor works for, None when there is none (yet)."""
+    """Return the client identifier of an actor's client; None if there is none (yet)."""
     if isinstance(actor, Session):
         return actor.name
     if isinstance(actor, Connection):
@@ -63,7 +63,7 @@ def client_of(actor: LoopActor) -> str | None:
 
 
 def name_of(actor: LoopActor, node: NodeContext) -> str:
-    """Return what an actor is known by: client identifier, address, filter or node."""
+    """Return what identifies an actor: client identifier, address, filter or node."""
     if isinstance(actor, Session):
         return actor.name
     if isinstance(actor, Connection):
@@ -74,7 +74,7 @@ def name_of(actor: LoopActor, node: NodeContext) -> str:
 
 
 def state_of(actor: LoopActor, node: NodeContext) -> str:
-    """Return in a word what an actor is about."""
+    """Return the state of an actor in a word."""
     if isinstance(actor, Session):
         if actor.name in node.rebuilding:
             return "rebuilding"
@@ -104,7 +104,7 @@ def actor_row(actor: LoopActor, node: NodeContext) -> dict[str, Any]:
         "client": client_of(actor),
         "parent": actor.parent.actor_urn if actor.parent is not None else None,
         "state": state_of(actor, node),
-        # What the inspector is handling right now does not wait.
+        # The message that the inspector handles now is not waiting.
         "mailbox": actor.mailbox_depth if not isinstance(actor, Inspector) else 0,
         "high_water": actor.high_water,
         "handled": actor.handled,
@@ -116,7 +116,7 @@ def actor_row(actor: LoopActor, node: NodeContext) -> dict[str, Any]:
 
 
 def connection_view(connection: Connection) -> dict[str, Any]:
-    """Return what there is to know of a connection."""
+    """Return a connection in detail."""
     session = connection.session
     return {
         "id": connection.actor_urn,
@@ -140,7 +140,7 @@ def connection_view(connection: Connection) -> dict[str, Any]:
 
 
 def subscription_view(actor: Subscription, node: NodeContext) -> dict[str, Any]:
-    """Return what there is to know of a subscription of a connected session."""
+    """Return a subscription of a connected session in detail."""
     subscriber = actor.subscriber
     state = node.state.sessions.peek(subscriber.session)
     held = state.subscriptions.get(subscriber.filter) if state is not None else None
@@ -177,7 +177,7 @@ def session_row(name: str, state: SessionState, node: NodeContext) -> dict[str, 
 def session_view(
     name: str, state: SessionState, node: NodeContext, offset: int, most: int
 ) -> dict[str, Any]:
-    """Return all of a session; of its lists ``most`` items from ``offset`` on."""
+    """Return a session in detail; of its lists ``most`` items from ``offset`` on."""
     actor = node.directory.find_session(name)
     connection = actor.connection if actor is not None else None
     topic = _topics(node)
@@ -298,7 +298,7 @@ def _subscription(held: SubscriptionState, node: NodeContext) -> dict[str, Any]:
 
 
 def _oldest(held: SubscriptionState) -> Position | None:
-    """Return the position of what is sent next to a subscription."""
+    """Return the position of the next message for a subscription."""
     ends = held.queue.ends() if held.queue is not None else None
     return ends[0] >> FLAG_BITS if ends is not None else None
 
@@ -311,7 +311,7 @@ def _expires(state: SessionState, node: NodeContext) -> int | None:
 
 
 def _topics(node: NodeContext) -> Callable[[Position], str | None]:
-    """Return what gives the topic of a message that is at hand."""
+    """Return a function that returns the topic of a cached message."""
     get = node.messages.get
 
     def topic(ref: Position) -> str | None:

@@ -1,4 +1,4 @@
-"""What counts as one address: hosts, not connections, and whole networks of IPv6."""
+"""What counts as one address: a host, or a whole IPv6 network."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import socket
 from functools import lru_cache
 
 _MAPPED = bytes(10) + b"\xff\xff"
-"""What an IPv4 address begins with when it is written as one of IPv6."""
+"""Prefix of an IPv4-mapped IPv6 address."""
 _REMEMBERED = 4096
 
 
 @lru_cache(_REMEMBERED)
 def network_of(host: str) -> str:
-    """Return what is counted together with ``host``: "192.0.2.1", "2001:db8:1:2::/64".
+    """Return the network under which ``host`` is counted: "192.0.2.1", "2001:db8:1:2::/64".
 
-    One customer has at least a /64 of IPv6, so single addresses of it cost nothing. What is no
-    IP address (a Unix socket, a name that a proxy gave) stands for itself.
+    A customer has at least an IPv6 /64, so single addresses of it cost nothing. Anything else (a
+    Unix socket, a name from a proxy) counts by itself.
     """
     if ":" not in host:
         return host

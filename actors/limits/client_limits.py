@@ -1,4 +1,4 @@
-"""All bounds of a node in one place: what the broker asks when somebody comes, and every second."""
+"""All limits on clients of a node: checked for each connection, and swept every second."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _log = structlog.get_logger("foldmq")
 ReaderT = TypeVar("ReaderT", bound=Reader)
 
 _MOST_DEBT = 2.0
-"""Seconds for which an address or user may have to wait before it gets no further connection."""
+"""Maximum debt in seconds of an address or user that may open another connection."""
 _LINES = 10
-"""Lines in ten seconds about clients that break the standard or say nothing."""
+"""Log lines in ten seconds about protocol errors and silent clients."""
 _LOGINS = 100
-"""The same about logins that are refused: who comes in vain wants to know why."""
+"""The same about rejected logins: operators look for the reason."""
 
 
 class ClientLimits(Generic[ReaderT]):
-    """Keeps the broker up; ``listeners`` has the quota of each listener by its name.
+    """The limits on clients; ``listeners`` holds the quota of each listener by name.
 
-    A connection comes in with :meth:`arrive` and is over with :meth:`leave`. In between it is
+    A connection starts with :meth:`arrive` and ends with :meth:`leave`. In between it is
     :attr:`unauthenticated`, is identified (:meth:`identify`), and gets its :meth:`rate_limiter`.
-    Times are monotonic seconds. Whatever is refused is counted in :attr:`refused`.
+    Times are monotonic seconds. Rejections are counted in :attr:`refused`.
     """
 
     __slots__ = (
@@ -81,9 +81,9 @@ class ClientLimits(Generic[ReaderT]):
         )
 
     def change(self, options: LimitOptions, listeners: Mapping[str, Quota]) -> None:
-        """Take other bounds; who is in stays in. Rate limiters given before go on as they were.
+        """Apply other limits; existing connections stay. Existing rate limiters do not change.
 
-        Those who are jailed or in debt remain so unless the bounds in question changed.
+        Blocked or indebted parties remain so unless their limits changed.
         """
         before, self._options = self._options, options
         known, self._listeners = self._listeners, dict(listeners)
@@ -102,11 +102,11 @@ class ClientLimits(Generic[ReaderT]):
         self.unauthenticated.max_bytes = options.max_unauthenticated_bytes
 
     def refuses(self, listener: str, address: str, now: float) -> bool:
-        """Return whether a connection that is being accepted is to be closed at once.
+        """Return whether a connection being accepted must be closed at once.
 
-        That costs least: nothing was made for it. It is not counted in, so several at a time may
-        pass where one may come in. ``address`` is the host, without the port; it is empty for a
-        Unix socket, and where it is only known later (:meth:`locate`).
+        That is the cheapest way: nothing is allocated for it. It is not counted, so several may
+        pass at a time where one is allowed. ``address`` is the host, without the port; it is empty
+        for a Unix socket, and where it is only known later (:meth:`locate`).
         """
         reason = "overload" if self.overload.reason is not None else None
         reason = reason or self._blamed(address, now)
@@ -116,7 +116,7 @@ class ClientLimits(Generic[ReaderT]):
         return reason is not None
 
     def _blamed(self, address: str, now: float) -> str | None:
-        """Return for what an address is turned away before anything is made for it."""
+        """Return why a connection of an address is rejected before anything is allocated for it."""
         if self._faulty.jailed(network_of(address), now):
             return "faults"
         if self._rates.debt(address, None, now) > _MOST_DEBT:
@@ -124,7 +124,7 @@ class ClientLimits(Generic[ReaderT]):
         return None
 
     def count_fault(self, address: str, now: float) -> None:
-        """Count a connection that ended through its own fault; "" is nobody's address."""
+        """Count a connection that ended with a protocol error; an empty address is not counted."""
         network = network_of(address)
         if network and not self._faulty.jailed(network, now):
             wait = self._faulty.connects(network, now)
@@ -132,16 +132,16 @@ class ClientLimits(Generic[ReaderT]):
                 _log.warning("turned away for its faults", address=address, seconds=round(wait))
 
     def arrive(self, listener: str, address: str, now: float) -> str | None:
-        """Count a new connection in; return why it is refused, None if it is not."""
+        """Count a new connection; return why it is refused, or None."""
         reason = self._admission.arrive(listener, address, now)
         if reason is not None:
             self.refused.add(reason, now, listener=listener, address=address)
         return reason
 
     def locate(self, listener: str, address: str, now: float) -> str | None:
-        """Count a connection in for the address that a PROXY header told, or say why not.
+        """Count a connection for the address of its PROXY header; return why not, or None.
 
-        If it is refused it must leave without an address, as it arrived.
+        A refused one must leave without an address, as it arrived.
         """
         reason = self._blamed(address, now) or self._admission.locate(address, now)
         if reason is not None:
@@ -149,14 +149,14 @@ class ClientLimits(Generic[ReaderT]):
         return reason
 
     def identify(self, user: str | None, address: str, now: float) -> str | None:
-        """Count a connection in for its user, or say why not; it must leave without it then."""
+        """Count a connection for its user; return why not, or None."""
         reason = self._admission.identify(user, now)
         if reason is not None:
             self.refused.add(reason, now, user=user, address=address)
         return reason
 
     def leave(self, listener: str, address: str, user: str | None) -> None:
-        """Count a connection out: what it was counted in for."""
+        """Stop counting a connection, with the arguments that it was counted for."""
         self._admission.leave(listener, address, user)
 
     def connections(self, listener: str) -> int:
@@ -164,16 +164,16 @@ class ClientLimits(Generic[ReaderT]):
         return self._admission.at_listener(listener)
 
     def flaps(self, key: Hashable, now: float, client: str, address: str) -> float:
-        """Count an accepted CONNECT; return for how many seconds it is refused, mostly 0."""
+        """Count an accepted CONNECT; return for how many seconds it is refused, usually 0."""
         wait = self._flapping.connects(key, now)
         if wait:
             self.refused.add("flapping", now, 1, client=client, address=address)
         return wait
 
     def owes(self, address: str, user: str | None, now: float) -> bool:
-        """Say whether a new connection is refused, as its address or user published too much.
+        """Return whether a new connection is refused: its address or user published too much.
 
-        Else whoever is slowed down would be better off with another connection for each message.
+        Otherwise a throttled client could open another connection for each message.
         """
         if self._rates.debt(address, user, now) <= _MOST_DEBT:
             return False
@@ -183,11 +183,11 @@ class ClientLimits(Generic[ReaderT]):
     def rate_limiter(
         self, listener: str, address: str, user: str | None, now: float
     ) -> RateLimiter | None:
-        """Return what counts for a connection that it publishes; None: nothing bounds it."""
+        """Return the rate limiter of a connection; None: its rate is not limited."""
         return self._rates.rate_limiter(listener, address, user, now)
 
     def sweep(self, connections: Collection[ReaderT], now: float) -> list[SlowReader[ReaderT]]:
-        """Forget what no longer matters; return clients to close. To be called once a second."""
+        """Remove expired entries; return clients to close. To be called once a second."""
         self._admission.sweep(now)
         self._flapping.sweep(now)
         self._faulty.sweep(now)

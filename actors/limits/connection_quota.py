@@ -1,7 +1,7 @@
-"""Who may come in: how many connections there are and how fast new ones come.
+"""Connection quotas: the number of connections and the rate of new ones.
 
-Counted per listener, per address and per user. What is refused is not counted in, and costs no
-credit for later. An empty address (a Unix socket) and a missing user have no bounds.
+Counted per listener, per address and per user. Refused connections are not counted and cost no
+credit. An empty address (a Unix socket) and a missing user are not limited.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PartyQuota:
-    """The connections of everybody of one kind, each with the same quota.
+    """The connections of all parties of one kind, each with the same quota.
 
     ``kind`` begins the reasons for which it refuses: "address_connections", "address_rate".
     """
@@ -33,14 +33,14 @@ class PartyQuota:
         self._rates = _rates(quota, burst)
 
     def change(self, quota: Quota, burst: float) -> None:
-        """Take another quota; who is there stays, and rates begin anew if they changed."""
+        """Apply another quota; existing connections stay, and changed rates start anew."""
         if (quota.connection_rate, burst) != (self._quota.connection_rate, self._burst):
             self._rates = _rates(quota, burst)
         self._quota = quota
         self._burst = burst
 
     def refusal(self, who: str, now: float) -> str | None:
-        """Return why ``who`` may have no further connection now, None if it may."""
+        """Return why ``who`` may have no further connection now, or None."""
         most = self._quota.connections
         if most and self._count[who] >= most:
             return f"{self._kind}_connections"
@@ -55,7 +55,7 @@ class PartyQuota:
             self._rates.take(who, 1, now)
 
     def leave(self, who: str) -> None:
-        """Count a connection out."""
+        """Stop counting a connection."""
         if self._count[who] > 1:
             self._count[who] -= 1
         else:
@@ -66,21 +66,21 @@ class PartyQuota:
         return self._count[who]
 
     def __len__(self) -> int:
-        """Return how many have a connection."""
+        """Return the number of parties with a connection."""
         return len(self._count)
 
     def sweep(self, now: float) -> None:
-        """Forget what no longer matters; to be called once a second."""
+        """Remove expired entries; to be called once a second."""
         if self._rates is not None:
             self._rates.forget_full(now)
 
 
 class ConnectionQuotas:
-    """Who may come in at the listeners of a node; ``listeners`` has a quota for each by name.
+    """Connection quotas of the listeners of a node; ``listeners`` holds a quota for each by name.
 
-    A connection goes through :meth:`arrive` when it is accepted, :meth:`locate` once a PROXY
-    header has told where it really comes from, :meth:`identify` when it is known who it is, and
-    :meth:`leave` with the same words once it is gone.
+    A connection passes :meth:`arrive` when it is accepted, :meth:`locate` once a PROXY header has
+    given its address, :meth:`identify` when its user is known, and :meth:`leave` with the same
+    arguments once it is gone.
     """
 
     def __init__(
@@ -94,14 +94,14 @@ class ConnectionQuotas:
     def change(
         self, listeners: Mapping[str, Quota], address: Quota, user: Quota, burst: float
     ) -> None:
-        """Take other quotas; who is in stays in."""
+        """Apply other quotas; existing connections stay."""
         for name, quota in listeners.items():
             self._listener(name).change(quota, burst)
         self._addresses.change(address, burst)
         self._users.change(user, burst)
 
     def refusal(self, listener: str, address: str, now: float) -> str | None:
-        """Return why a connection may not come in now, None if it may; it is not counted in."""
+        """Return why a connection may not be opened now, or None; it is not counted."""
         reason = self._listener(listener).refusal(listener, now)
         network = network_of(address)
         if reason is None and network:
@@ -109,7 +109,7 @@ class ConnectionQuotas:
         return reason
 
     def arrive(self, listener: str, address: str, now: float) -> str | None:
-        """Count a new connection in; return why not, None if it may stay."""
+        """Count a new connection; return why it is refused, or None."""
         reason = self.refusal(listener, address, now)
         if reason is None:
             self._listener(listener).enter(listener, now)
@@ -119,9 +119,9 @@ class ConnectionQuotas:
         return reason
 
     def locate(self, address: str, now: float) -> str | None:
-        """Count a connection that arrived without an address where it comes from, or say why not.
+        """Count a connection for an address known later; return why not, or None.
 
-        If so it must leave without the address.
+        If it is refused it must leave without the address.
         """
         network = network_of(address)
         if not network:
@@ -132,9 +132,9 @@ class ConnectionQuotas:
         return reason
 
     def identify(self, user: str | None, now: float) -> str | None:
-        """Count a connection that is in for a user; return why not, None if it may.
+        """Count a connection for its user; return why it is refused, or None.
 
-        If not it must leave without the user.
+        If it is refused it must leave without the user.
         """
         if user is None:
             return None
@@ -174,5 +174,5 @@ class ConnectionQuotas:
 
 def _rates(quota: Quota, burst: float) -> Buckets | None:
     rate = quota.connection_rate
-    # Fewer than one at once would let nobody in, ever.
+    # A burst below one would reject every connection.
     return Buckets(rate, max(1.0, rate * burst)) if rate else None

@@ -1,4 +1,4 @@
-"""Clients that connect again and again are kept out for a while.
+"""Flapping clients: those that connect too often are refused for a while.
 
 Each connect and each end of a connection is an event on disk, so a client that does nothing else
 costs more than one that publishes.
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class Flapping:
-    """Counts connects by key: who a client is, such as its user and client identifier.
+    """Counts connects by key, such as user and client identifier.
 
-    ``connects`` within ``window`` seconds are not too many; one more, and the key is refused for
-    ``jail`` seconds. Connects while it is refused do not make that longer, so whoever tries
-    again at any pace gets in when its time is over. At most ``most`` keys are remembered.
+    ``connects`` within ``window`` seconds are allowed; with one more, the key is refused for
+    ``jail`` seconds. Connects while it is refused do not extend that, so a client that keeps trying
+    gets in when the time is over. At most ``most`` keys are remembered.
     """
 
     __slots__ = ("_jail", "_jailed", "_most", "_seen")
@@ -29,18 +29,18 @@ class Flapping:
         self._jail = jail
         self._most = most
         self._jailed: dict[Hashable, float] = {}
-        """Until when, those first that are free first: all stay equally long."""
+        """Until when, in the order of the ends: all are refused equally long."""
 
     def __len__(self) -> int:
-        """Return how many are jailed."""
+        """Return the number of refused keys."""
         return len(self._jailed)
 
     def jailed(self, key: Hashable, now: float) -> bool:
-        """Say whether a key is refused, without counting anything."""
+        """Return whether a key is refused, without counting anything."""
         return self._jailed.get(key, now) > now
 
     def connects(self, key: Hashable, now: float) -> float:
-        """Count a connect; return for how many seconds more it is refused, 0 if it is not."""
+        """Count a connect; return for how many seconds the key is refused, 0 if it is not."""
         if self._seen is None:
             return 0.0
         until = self._jailed.get(key)
@@ -57,7 +57,7 @@ class Flapping:
         return self._jail
 
     def sweep(self, now: float) -> None:
-        """Let go whose time is over, and forget who behaves; to be called once a second."""
+        """Remove keys whose time is over, or whose connects are old; to be called once a second."""
         if self._seen is not None:
             self._seen.forget_full(now)
         while self._jailed:

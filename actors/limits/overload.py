@@ -1,8 +1,8 @@
-"""Overload: more work than the broker gets done, for longer than a moment.
+"""Overload detection: the broker has more work than it gets done, for longer than a moment.
 
-Machines stall now and then: a late sample says nothing. What says something is that lateness goes
-on. Hence overload fills a measure with time above the bound and empties it with time below half
-of it, and begins when the measure is full and ends when it is empty.
+Machines stall now and then, so a single late sample says nothing; lasting lateness does. Time above
+the limit fills a bucket, time below half of the limit empties it. Overload begins when the bucket
+is full and ends when it is empty.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import structlog
 _log = structlog.get_logger("foldmq")
 
 _LONGEST_STEP = 1.0
-"""Seconds that one sample counts for at most: after a stall there is one sample, a late one."""
+"""Maximum seconds that one sample counts for: after a stall there is one late sample."""
 
 
 class Overload:
@@ -31,11 +31,11 @@ class Overload:
         """Why new connections should be refused: "loop_lag", "commit_latency"; None: no reason."""
 
     def change(self, lag: float, commit: float, after: float) -> None:
-        """Take other bounds, in seconds; 0 is none."""
+        """Apply other limits, in seconds; 0 disables one."""
         self._lag, self._commit, self._after = lag, commit, after
 
     def sample(self, lag: float, commit: float, now: float) -> None:
-        """Take note how late the event loop is, and how old the oldest record not on disk is."""
+        """Record the lag of the event loop, and the age of the oldest record not on disk."""
         step = 0.0 if self._last is None else min(now - self._last, _LONGEST_STEP)
         self._last = now
         for reason, seen, bound in (

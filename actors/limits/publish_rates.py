@@ -1,12 +1,12 @@
-"""How much a client may publish: what it sends beyond that is not read until later.
+"""Publish rates: input beyond a client's rate is read later.
 
-Several bounds may apply to one connection: its own, and those it shares with the connections of
-its user, of its address and of its listener. It waits for the one that takes longest.
+Several rates may apply to one connection: its own, and those it shares with the connections of its
+user, of its address and of its listener. It waits for the one that takes longest.
 
-Only what a connection took beyond its own bound tries the patience: the debt of a shared one may be
-the doing of others. Nor does it wait for all of that. A shared rate is divided among those who wait
-for it, and each waits until its part has paid for what it took itself: who sends little is read
-again soon, however much others send.
+Only exceeding its own rate counts against a client's patience limit: the debt of a shared rate may
+be caused by others. A shared rate is divided among the connections that wait for it, and each waits
+until its part has paid its own debt: a client that sends little is read again soon, however much
+others send.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from actors.configuration import Quota
 
 _SHORTEST = 0.05
-"""Seconds that nothing is read at least, or each packet would be a read of its own."""
+"""Minimum seconds of a pause; otherwise each packet would be a read of its own."""
 _BREAK = 1.0
-"""Seconds of sending nothing, though it might, after which a client is patient again."""
+"""Seconds of idleness after which the patience of a client is reset."""
 
 
 class RateLimiter:
-    """What one connection is read of: by its own buckets, and by those that it shares."""
+    """The rate limit of one connection: its own buckets, and those that it shares."""
 
     __slots__ = (
         "_due", "_held_since", "_own_bytes", "_own_messages", "_patience", "_shared_bytes",
@@ -42,7 +42,7 @@ class RateLimiter:
         shared: tuple[tuple[Share, ...], tuple[Share, ...]],
         patience: float,
     ) -> None:
-        """``own`` and ``shared`` are those of messages and those of bytes."""
+        """``own`` and ``shared`` hold buckets of messages and of bytes."""
         self._own_messages, self._own_bytes = own
         self._shared_messages, self._shared_bytes = shared
         self._patience = patience
@@ -50,7 +50,7 @@ class RateLimiter:
         self._due = 0.0
 
     def took(self, messages: int, size: int, now: float) -> float:
-        """Count what one read brought; return for how many seconds nothing more is to be read."""
+        """Count the input of one read; return for how many seconds to pause."""
         own = shared = 0.0
         if messages:
             if self._own_messages is not None:
@@ -67,26 +67,26 @@ class RateLimiter:
             if self._held_since is None or now > self._due + _BREAK:
                 self._held_since = now
             if self._patience:
-                # Not longer than the patience lasts: who is gone meanwhile is noticed by reading
-                # only, and who then sends even more need not be waited for.
+                # Not longer than the patience: only reading notices that a client is gone, and a
+                # client that then sends even more is disconnected.
                 own = min(own, self._held_since + self._patience - now)
         wait = max(own, shared, _SHORTEST)
         self._due = now + wait
         return wait
 
     def debt(self, now: float) -> float:
-        """Return for how many seconds nothing is to be read at first because of what others did."""
+        """Return the initial pause in seconds, caused by the debt of shared buckets."""
         shares = (*self._shared_messages, *self._shared_bytes)
         return max((share.debt(now) for share in shares), default=0.0)
 
     def exceeds_patience(self, now: float) -> bool:
-        """Return whether its own bound held it back for too long: it does not slow down."""
+        """Return whether its own rate throttled it for too long: it does not slow down."""
         since = self._held_since
         return bool(self._patience) and since is not None and now - since >= self._patience
 
 
 class Share:
-    """What one connection has to do with a bucket that it shares with others."""
+    """The share of one connection in a bucket that it shares with others."""
 
     __slots__ = ("__weakref__", "_paid_at", "_pool", "_waiting", "_who")
 
@@ -95,10 +95,10 @@ class Share:
         self._who = who
         self._waiting = waiting
         self._paid_at = 0.0
-        """When its part of the rate has paid for what it took while there was a debt."""
+        """When its part of the rate has paid its own debt."""
 
     def take(self, amount: float, now: float) -> float:
-        """Take credit; return for how many seconds this connection has to wait."""
+        """Take credit; return for how many seconds this connection must wait."""
         debt = self._pool.buckets.take(self._who, amount, now)
         if debt <= 0:
             self._waiting.discard(self)
@@ -109,7 +109,7 @@ class Share:
         return min(debt, self._paid_at - now)
 
     def debt(self, now: float) -> float:
-        """Return in how many seconds the debt of all is paid."""
+        """Return in how many seconds the whole debt is paid."""
         return self._pool.buckets.take(self._who, 0.0, now)
 
 
@@ -122,10 +122,10 @@ class Pool:
         self.rate = rate
         self.buckets = Buckets(rate, _burst_of(rate, burst))
         self._waiting: WeakValueDictionary[str, WeakSet[Share]] = WeakValueDictionary()
-        """By party the shares that were in debt when they took something last."""
+        """Shares by party that were in debt when they were last used."""
 
     def share(self, who: str) -> Share:
-        """Return what a new connection of a party takes from."""
+        """Return the share of a new connection of a party."""
         waiting = self._waiting.get(who)
         if waiting is None:
             waiting = self._waiting[who] = WeakSet()
@@ -140,7 +140,7 @@ def _longest(shares: Iterable[Share], amount: float, now: float) -> float:
 
 
 class PublishRates:
-    """The publish rates of all who share one; gives each connection its meter."""
+    """The shared publish rates; creates the rate limiter of each connection."""
 
     __slots__ = ("_burst", "_client", "_patience", "_shared")
 
@@ -165,7 +165,7 @@ class PublishRates:
     def rate_limiter(
         self, listener: str, address: str, user: str | None, now: float
     ) -> RateLimiter | None:
-        """Return what counts for a connection; None when nothing bounds it."""
+        """Return the rate limiter of a connection; None if its rate is not limited."""
         client = self._client
         own = (
             _bucket(client.publish_rate, self._burst, now),
@@ -187,7 +187,7 @@ class PublishRates:
         return RateLimiter(own, (tuple(messages), tuple(sizes)), self._patience)
 
     def debt(self, address: str, user: str | None, now: float) -> float:
-        """Return for how many seconds an address and a user have published too much already."""
+        """Return the debt of an address and a user in seconds."""
         longest = 0.0
         for kind, who in (("address", network_of(address)), ("user", user)):
             shared = self._shared[kind]
@@ -205,7 +205,7 @@ class PublishRates:
 
 
 class _Shared:
-    """What the parties of a kind may publish."""
+    """The publish rates of the parties of a kind."""
 
     __slots__ = ("bytes", "messages")
 

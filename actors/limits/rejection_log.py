@@ -1,4 +1,4 @@
-"""Counts what is refused, by reason, and says so now and then: never once for each."""
+"""Counts rejections by reason and logs them at a limited rate."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import structlog
 _log = structlog.get_logger("foldmq")
 
 _EVERY = 10.0
-"""Seconds between log lines about the same reason, at least."""
+"""Minimum seconds between log lines about the same reason."""
 
 
 class RejectionLog:
-    """What was refused, or closed, because a bound was reached; ``what`` begins the log lines.
+    """Rejections and disconnects because of a limit; ``what`` begins the log lines.
 
-    Of each reason ``lines`` are said in ten seconds. ``counts`` may be shared with others.
+    For each reason ``lines`` are logged in ten seconds. ``counts`` may be shared with others.
     """
 
     __slots__ = ("_lines", "_said", "_what", "counts")
@@ -25,10 +25,10 @@ class RejectionLog:
         self._lines = lines
         self._said: dict[str, _LoggedReason] = {}
         self.counts: Counter[str] = Counter() if counts is None else counts
-        """How many, by reason, since the start."""
+        """Numbers by reason, since the start."""
 
     def add(self, reason: str, now: float, number: int = 1, **whose: str | float | None) -> None:
-        """Count some; ``whose`` goes into the log if it is said."""
+        """Count rejections; ``whose`` are fields of the log line, if there is one."""
         self.counts[reason] += number
         count = self.counts[reason]
         said = self._said.setdefault(reason, _LoggedReason(now))
@@ -41,7 +41,7 @@ class RejectionLog:
 
 
 class _LoggedReason:
-    """What was said of a reason: since when, how many lines, and how many there had been then."""
+    """The log lines of a reason: since when, how many, and the count at the last one."""
 
     __slots__ = ("count", "lines", "since")
 

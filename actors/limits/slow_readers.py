@@ -1,8 +1,8 @@
-"""Clients that do not take what waits for them.
+"""Slow readers: clients that do not read the data waiting for them.
 
-That is found by looking at them, some at a time, and not by a timer for each: a client is
-suspected when something waits for it, and is closed when it took nothing of it for so long. When
-much waits for all such clients together, those go for whom most waits.
+They are found by checking some clients at a time, without a timer for each: a client is suspected
+when data waits for it, and closed when it has read nothing for the configured time. When too much
+data waits for all of them, those with the most are closed.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _LEAST = 500
-"""Clients looked at in one go, at least."""
+"""Minimum number of clients checked at a time."""
 _PARTS = 10
-"""Into how many goes a look at all of them is divided, at most."""
+"""Maximum number of steps of a check of all clients."""
 _KEPT = 7 / 8
-"""Part of the bound on bytes that is left when it was reached."""
+"""Part of the limit on bytes that remains after it was reached."""
 
 
 class Reader(Hashable, Protocol):
-    """A client's connection, as far as it matters here."""
+    """The part of a client's connection used here."""
 
     @property
     def bytes_out(self) -> int:
-        """Bytes written to its transport, ever."""
+        """Bytes written to its transport so far."""
 
     @property
     def unread(self) -> int:
@@ -41,19 +41,19 @@ ReaderT = TypeVar("ReaderT", bound=Reader)
 
 
 class SlowReader(NamedTuple, Generic[ReaderT]):
-    """A client that is to be closed."""
+    """A client that must be closed."""
 
     reader: ReaderT
     reason: str
     """"slow_reader": it took nothing for too long; "unread_bytes": too much waits for all."""
     unread: int
-    """Bytes that it did not take."""
+    """Bytes that it did not read."""
 
 
 class SlowReaders(Generic[ReaderT]):
-    """Finds clients that take nothing for ``patience`` seconds.
+    """Finds clients that read nothing for ``patience`` seconds.
 
-    ``max_unread`` bounds the bytes that wait for all suspects. 0 is no bound for either.
+    ``max_unread`` limits the bytes waiting for all suspects. 0 disables either.
     """
 
     __slots__ = ("_round", "_suspects", "_total", "max_unread", "patience")
@@ -62,23 +62,23 @@ class SlowReaders(Generic[ReaderT]):
         self.patience = patience
         self.max_unread = max_unread
         self._round: list[ReaderT] = []
-        """Those who are still to be looked at in this round."""
+        """Clients still to be checked in this round."""
         self._suspects: dict[ReaderT, _Suspect] = {}
         self._total = 0
 
     def __len__(self) -> int:
-        """Return for how many something waits."""
+        """Return the number of clients with waiting data."""
         return len(self._suspects)
 
     @property
     def unread(self) -> int:
-        """Bytes that wait for all of them, when they were last looked at."""
+        """Bytes waiting for all of them, when last checked."""
         return self._total
 
     def sweep(self, readers: Collection[ReaderT], now: float) -> list[SlowReader[ReaderT]]:
-        """Look at suspects and at some of the others; return who is to be closed.
+        """Check the suspects and some other clients; return those to close.
 
-        To be called once a second. Those returned are suspects no more.
+        To be called once a second. Those returned are no longer suspects.
         """
         found = [
             SlowReader(reader, "slow_reader", suspect.unread)
@@ -97,13 +97,13 @@ class SlowReaders(Generic[ReaderT]):
         return found + self._largest()
 
     def forget(self, reader: ReaderT) -> None:
-        """Suspect a client no more: it is gone. It need not have been suspected."""
+        """Remove a client that is gone from the suspects, if it is one."""
         suspect = self._suspects.pop(reader, None)
         if suspect is not None:
             self._total -= suspect.unread
 
     def _look(self, reader: ReaderT, now: float) -> bool:
-        """Take note of what a suspect took; return whether it still is one."""
+        """Update a suspect; return whether it still is one."""
         suspect = self._suspects[reader]
         unread = reader.unread
         if not unread or reader.ended:
@@ -112,7 +112,7 @@ class SlowReaders(Generic[ReaderT]):
         taken = reader.bytes_out - unread
         if taken > suspect.taken:
             suspect.since = now
-        # It gets smaller when nothing is taken and TLS adds to what is written.
+        # It shrinks when nothing is read and TLS adds to the written bytes.
         suspect.taken = taken
         self._total += unread - suspect.unread
         suspect.unread = unread
@@ -133,13 +133,13 @@ class SlowReaders(Generic[ReaderT]):
 
 
 class _Suspect:
-    """What is known of a client for whom something waits."""
+    """The progress of a client with waiting data."""
 
     __slots__ = ("since", "taken", "unread")
 
     def __init__(self, taken: int, now: float) -> None:
         self.taken = taken
-        """Bytes that it took, ever."""
+        """Bytes that it has read so far."""
         self.since = now
-        """When that was seen to grow, or first seen."""
+        """When that last grew, or was first checked."""
         self.unread = 0

@@ -1,7 +1,7 @@
-"""Token buckets: so much in the mean, and some at once.
+"""Token buckets: an average rate and a burst.
 
-A bucket may be overdrawn, since what was read is read: it is in debt then, and says for how long
-nothing more should be read. Times are monotonic seconds and come from the caller.
+A bucket may be overdrawn, since input is counted after it was read: then it is in debt, and returns
+for how long to pause reading. Times are monotonic seconds and come from the caller.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
 _AT_ONCE = 1000
-"""Buckets looked at in one go."""
+"""Buckets checked at a time."""
 
 
 class Bucket:
-    """Credit that grows by ``rate`` a second, up to ``burst``; it begins full."""
+    """Credit that grows by ``rate`` per second, up to ``burst``; initially full."""
 
     __slots__ = ("_burst", "_credit", "_rate", "_since")
 
@@ -28,18 +28,18 @@ class Bucket:
         self._since = now
 
     def take(self, amount: float, now: float) -> float:
-        """Take credit, into debt if need be; return in how many seconds the debt is paid."""
+        """Take credit, going into debt if necessary; return the seconds until it is paid."""
         credit = self._grown(now) - amount
         self._credit = credit
         self._since = now
         return 0.0 if credit >= 0 else -credit / self._rate
 
     def allows(self, now: float, amount: float = 1.0) -> bool:
-        """Return whether so much could be taken without debt."""
+        """Return whether the amount could be taken without debt."""
         return self._grown(now) >= amount
 
     def full_in(self, now: float) -> float:
-        """Return in how many seconds it is as if it were new, if nobody takes anything."""
+        """Return in how many seconds it is full, if nothing is taken."""
         return (self._burst - self._grown(now)) / self._rate
 
     def _grown(self, now: float) -> float:
@@ -49,8 +49,8 @@ class Bucket:
 class Buckets:
     """A bucket for each key.
 
-    A full bucket is as good as none, hence it is forgotten (:meth:`forget_full`). At most
-    ``most`` are kept: beyond that, one that is soon full anyway goes.
+    Full buckets are dropped (:meth:`forget_full`). At most ``most`` are kept: beyond that, one that
+    is full soon is dropped.
     """
 
     __slots__ = ("_buckets", "_burst", "_due", "_most", "_rate", "_serial")
@@ -61,7 +61,7 @@ class Buckets:
         self._most = most
         self._buckets: dict[Hashable, Bucket] = {}
         self._due: list[tuple[float, int, Hashable]] = []
-        """When to look whether a bucket is full, each once: a heap."""
+        """When to check whether a bucket is full, once each: a heap."""
         self._serial = 0
 
     def __len__(self) -> int:
@@ -81,7 +81,7 @@ class Buckets:
         return bucket is None or bucket.allows(now)
 
     def forget_full(self, now: float) -> None:
-        """Forget buckets that are full again, some of them; to be called once a second."""
+        """Drop some of the buckets that are full again; to be called once a second."""
         due = self._due
         for _ in range(min(len(due), _AT_ONCE)):
             if due[0][0] > now:
@@ -102,6 +102,6 @@ class Buckets:
         return bucket
 
     def _look_again(self, key: Hashable, when: float) -> None:
-        # The number settles ties: keys of different types cannot be compared.
+        # The number breaks ties: keys of different types cannot be compared.
         self._serial += 1
         heapq.heappush(self._due, (when, self._serial, key))

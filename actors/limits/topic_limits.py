@@ -1,10 +1,10 @@
-"""How many subscriptions a session may have, and how deep topics and topic filters may be."""
+"""Limits on subscriptions per session, and on levels of topics and topic filters."""
 
 from __future__ import annotations
 
 
 class TopicLimits:
-    """Bounds on what a single client may make the subscription index hold; 0 is no bound."""
+    """Limits on what a single client may add to the subscription index; 0 disables one."""
 
     __slots__ = ("_levels", "_subscriptions", "_wildcards", "patterns", "patterns_in_all")
 

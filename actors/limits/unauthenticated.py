@@ -1,9 +1,9 @@
-"""Connections that have not said who they are yet: bounded in number and memory, all together.
+"""Unauthenticated connections: their total number and memory is limited.
 
-Each has its own bounds (the time until its CONNECT is accepted, the bytes until then). Those do
-not help against many. When they are too many, those go that look most like an attack: of the
-address that takes most, the oldest; then of the address that takes most now. An address that has
-a few newly opened connections loses them last.
+Each has its own limits (the time until its CONNECT is accepted, the bytes until then), which do not
+help against many connections. When there are too many, those most like an attack are closed: the
+oldest of the address that takes most; then of the address that takes most now. An address with a
+few newly opened connections loses them last.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from actors.limits.addresses import network_of
 ConnectionT = TypeVar("ConnectionT")
 
 _OWN_COST = 8192
-"""Bytes that a connection costs although it sends nothing, the kernel's part left out."""
+"""Bytes that an idle connection costs, without the operating system's part."""
 _KEPT = 7 / 8
-"""Part of a bound that is left when it was reached: making room costs little, done rarely."""
+"""Part of a limit that remains after it was reached, so that making room is rare."""
 
 
 class Unauthenticated(Generic[ConnectionT]):
-    """The connections whose CONNECT is not accepted, and what they hold."""
+    """The connections whose CONNECT is not accepted, and their memory."""
 
     __slots__ = ("_addresses", "_bytes", "_count", "max_bytes", "max_connections")
 
     def __init__(self, max_connections: int, max_bytes: int) -> None:
         self.max_connections = max_connections
-        """0: no bound, as with ``max_bytes``; both may be changed."""
+        """0: unlimited, as with ``max_bytes``; both may be changed."""
         self.max_bytes = max_bytes
         self._addresses: dict[str, _Address[ConnectionT]] = {}
         self._bytes = 0
@@ -40,13 +40,13 @@ class Unauthenticated(Generic[ConnectionT]):
 
     @property
     def bytes(self) -> int:
-        """Memory they take, about."""
+        """Approximate memory that they take."""
         return self._bytes
 
     def join(self, connection: ConnectionT, address: str) -> list[ConnectionT]:
-        """Take a new connection in; return those that have to be closed for it, with their words.
+        """Add a new connection; return those that must be closed for it, with the reasons.
 
-        They are forgotten already. The new one may be among them.
+        They are removed already. The new one may be among them.
         """
         name = network_of(address)
         at = self._addresses.get(name)
@@ -59,9 +59,9 @@ class Unauthenticated(Generic[ConnectionT]):
         return self._make_room()
 
     def holds(self, connection: ConnectionT, address: str, size: int) -> list[ConnectionT]:
-        """Take note that a connection holds ``size`` bytes; return those that must be closed.
+        """Record that a connection holds ``size`` bytes; return those that must be closed.
 
-        They are forgotten already. A connection that is not here is not looked at.
+        They are removed already. An unknown connection is ignored.
         """
         at = self._addresses.get(network_of(address))
         before = at.held.get(connection) if at is not None else None
@@ -74,7 +74,7 @@ class Unauthenticated(Generic[ConnectionT]):
         return self._make_room() if more > 0 else []
 
     def leave(self, connection: ConnectionT, address: str) -> None:
-        """Forget a connection: it is accepted, or gone. It need not be here any more."""
+        """Remove a connection that is accepted or gone; it may have been removed already."""
         name = network_of(address)
         at = self._addresses.get(name)
         if at is not None:
@@ -113,7 +113,7 @@ class Unauthenticated(Generic[ConnectionT]):
 
 
 class _Address(Generic[ConnectionT]):
-    """What one address holds: cost by connection, the oldest first."""
+    """The connections of one address with their cost, the oldest first."""
 
     __slots__ = ("bytes", "held")
 

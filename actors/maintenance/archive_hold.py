@@ -1,8 +1,8 @@
-"""Keeps what no archive has from being cut off the log, where that is wanted.
+"""Holds back deletions from the log until the records are archived, if configured.
 
-What an archive has, the broker knows from whoever writes it (``LogArchived``): the log itself says
-it, so that it is known in the next life as well. What was said last counts, also if it is less: an
-archive was begun anew, perhaps because another one is lost.
+The broker learns what is archived from the archive job (``LogArchived``); it is recorded in the
+log, and so known after a restart. The last value counts, even if it is lower: an archive may have
+been started anew because another one was lost.
 """
 
 from __future__ import annotations
@@ -20,25 +20,24 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _LATE = 8 * 86_400.0
-"""Seconds by which the log may be older than ``keep`` without a word: archives that are written
-once a week are no reason to worry."""
+"""Seconds by which the log may exceed ``keep`` without a warning: weekly archives are normal."""
 _REMIND = 3600.0
 
 Cut: TypeAlias = "tuple[Checkpoint, str]"
-"""Before which checkpoint the log is cut, and why."""
+"""The checkpoint before which the log is cut, and the reason."""
 
 
 class ArchiveHold:
-    """Says how much of what is to be cut off may go (``keep_until_archived``)."""
+    """Decides how much of a cut is allowed (``keep_until_archived``)."""
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node
         self._reminded: float | None = None
-        """When it was last said that the log outgrows its bounds; None while it does not."""
+        """When it was last logged that the log exceeds its limits; None while it does not."""
 
     @property
     def through(self) -> int:
-        """The last record that an archive has, 0 when none is known to have any."""
+        """The last archived record; 0 if none is known."""
         archived = self._node.state.archived
         return archived.said.through if archived is not None else 0
 
@@ -47,9 +46,9 @@ class ArchiveHold:
         return not self._node.options.keep_until_archived or first - 1 <= self.through
 
     def allowed(self, wanted: Cut | None, size: int, begins_ms: int) -> Cut | None:
-        """Return the cut to be made in place of one that is wanted, None if there is none.
+        """Return the allowed part of a wanted cut, or None.
 
-        ``size`` is that of the log in bytes, ``begins_ms`` the time of its first record.
+        ``size`` is the size of the log in bytes, ``begins_ms`` the time of its first record.
         """
         if wanted is None or not self._node.options.keep_until_archived:
             self._reminded = None
@@ -68,7 +67,7 @@ class ArchiveHold:
         return (able[-1], "archived") if able else None
 
     def _remind(self, size: int, begins_ms: int) -> None:
-        """Warn, once in a while, when the log is larger than it is to be, or much older."""
+        """Warn periodically while the log is larger than configured, or much older."""
         node, options = self._node, self._node.options
         now, age = node.clock.monotonic(), (node.clock.time_ms() - begins_ms) / 1000
         if options.keep_bytes and size > options.keep_bytes:

@@ -1,4 +1,4 @@
-"""What a running broker says of its state, so that it can be compared with the log.
+"""Attestation: digests of a running broker's state, for comparison with the log.
 
 Whoever may use our NATS account asks, one JSON object a request, and gets one back:
 
@@ -17,8 +17,8 @@ Whoever may use our NATS account asks, one JSON object a request, and gets one b
 
 Every answer bears ``position``: it is what the state was when all before that had happened; and
 ``broker``, by which answers of a broker that was started anew are known. What cannot be answered
-gets ``error``. A page is made between two turns in about a millisecond;
-nothing is thawed for it, and nothing is written.
+gets ``error``. A page is made between two turns in about a millisecond; frozen sessions stay
+frozen, and nothing is written.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _SLICE = 0.001
-"""Seconds that a page takes to make, about."""
+"""Approximate seconds for making a page."""
 _SLICE_SHARE = 6
-"""A page is followed by a pause so many times as long."""
+"""Length of the pause after a page, relative to the page."""
 _PAGE_BYTES = 256 * 1024
-"""About how large a page may become: twice as much fits into any message of NATS."""
+"""Approximate maximum size of a page: twice as much fits into any NATS message."""
 _ENTRY_BYTES = 32
 _TEXT_FACTOR = 6
-"""What a character takes in JSON at most."""
+"""Maximum bytes of a character in JSON."""
 _REQUEST_BYTES = 512 * 1024
 _MOST_OPEN = 4
 _LIFE = 60.0
-"""Seconds without a request after which what was begun is forgotten."""
+"""Seconds without a request after which an attestation is dropped."""
 
 
 def subject_of(node: str) -> str:
@@ -76,7 +76,7 @@ class _BadRequest(FoldmqError):  # noqa: N818 - named for the condition, as in e
 
 
 class _OpenPages:
-    """Pages, made one at a time as they are asked for."""
+    """Pages, made one at a time when they are requested."""
 
     __slots__ = ("last", "more", "number", "pages", "used")
 
@@ -84,7 +84,7 @@ class _OpenPages:
         self.pages = pages
         self.number = -1
         self.last = b""
-        """The last page, for whoever did not get it."""
+        """The last page, in case the caller did not get it."""
         self.more = True
         self.used = 0.0
         """Monotonic time of the last request."""
@@ -100,7 +100,7 @@ class Attestor:
         self._name = secrets.token_hex(8)
 
     def answer(self, data: bytes) -> tuple[bytes, float]:
-        """Return the answer to a request, and how many seconds to let pass before the next."""
+        """Return the answer to a request, and the seconds to wait before the next."""
         started = time.perf_counter()
         try:
             said = self._answer(_request(data))
@@ -239,7 +239,7 @@ class Attestor:
 
 
 def _told(node_state: NodeState, name: str) -> str | None:
-    """Return the digest of a session; one that no session has if its state is broken."""
+    """Return the digest of a session; an impossible one if its state is broken."""
     try:
         return session_digest(node_state, name)
     except Exception as error:  # noqa: BLE001 - all the others are to be told all the same

@@ -1,8 +1,8 @@
-"""Reads in the background what a start did not: the log behind the projections.
+"""Verifies in the background the part of the log that a restart did not read.
 
-A restart folds the end of the log only. That the rest is still there, intact and in order is found
-out afterwards, a little at a time. Damage there does not change the state that the broker has; it
-is told in one line, and whoever needs a message that it took is told then.
+A restart folds only the end of the log. The rest is checked afterwards, gradually: that it is
+complete, intact and in order. Damage there does not change the broker's state; it is logged in one
+line, and a session that needs a lost message fails then.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = structlog.get_logger("foldmq")
 _AT_ONCE = 16
 """Records read between two pauses."""
 _SHARE = 9
-"""A pause is so many times as long as what was done before it."""
+"""Length of a pause, relative to the work before it."""
 _RETRY = 5.0
 
 

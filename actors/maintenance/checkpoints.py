@@ -1,6 +1,6 @@
-"""What a checkpoint says, and what is carried over a cut: events made from the state.
+"""The events of a checkpoint, and of messages kept after a cut, made from the state.
 
-Pure, as every decision: state and messages in, events out.
+Pure functions: state and messages in, events out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MESSAGES_AT_ONCE = 512
 BYTES_AT_ONCE = 256 * 1024
-"""About how much goes into one event."""
+"""Approximate maximum size of one event."""
 
 
 class StateEvent(NamedTuple):
@@ -47,14 +47,14 @@ class StateEvent(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """All that it takes in the log, about."""
+        """Approximate size in the log."""
         return self.size + len(orjson.dumps(json_object(self.event)))
 
 
 def repeat_session(node: NodeState, name: str) -> list[StateEvent]:
-    """Say what the state of a session is; nothing when there is no such session.
+    """Return the events that repeat a session's state; empty if there is no such session.
 
-    All of it must go into the same turn.
+    All of them must go into the same turn.
     """
     frozen = node.sessions.frozen(name)
     if frozen is not None:
@@ -64,7 +64,7 @@ def repeat_session(node: NodeState, name: str) -> list[StateEvent]:
         if state is None:
             return []
         texts = [orjson.dumps(part) for part in encode_session(state)]
-    # As JSON already: it is measured, and written, without being encoded again.
+    # Already JSON: it is measured and written without being encoded again.
     parts: list[Any] = list(map(orjson.Fragment, texts))
     said = [
         StateEvent(SessionSnapshot(name, part, number, number == len(parts) - 1))
@@ -75,7 +75,7 @@ def repeat_session(node: NodeState, name: str) -> list[StateEvent]:
 
 
 def repeat_retained(node: NodeState, topics: Iterable[str]) -> Iterator[StateEvent]:
-    """Say what is retained on some topics."""
+    """Return the events that repeat the retained messages on some topics."""
     found = (node.retained.get(topic) for topic in topics)
     for some in _batches(message for message in found if message is not None):
         yield _repeat(some, None)
@@ -100,7 +100,7 @@ def _repeat(messages: Sequence[RetainedMessage], session: str | None) -> StateEv
 
 
 def _batches(messages: Iterable[RetainedMessage]) -> Iterator[list[RetainedMessage]]:
-    """Yield messages in lists that fit into an event each."""
+    """Yield messages in lists of which each fits into an event."""
     some: list[RetainedMessage] = []
     size = 0
     for message in messages:
@@ -163,6 +163,6 @@ def _weight(message: Message | RetainedMessage) -> int:
 
 
 def _sizes(payloads: Sequence[bytes]) -> list[int] | int:
-    """Return the sizes as an event holds them: one number when all are alike."""
+    """Return the sizes as stored in an event: one number if all are equal."""
     sizes = list(map(len, payloads))
     return sizes[0] if len(set(sizes)) == 1 else sizes

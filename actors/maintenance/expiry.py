@@ -1,7 +1,7 @@
-"""When to look at which offline session: names in buckets of a tenth of a second.
+"""When to check which offline session: names in buckets of a tenth of a second.
 
-A session that waits for its client costs an entry here, not a timer. A name stands here once;
-whoever gets it looks whether it is really due.
+An offline session costs an entry here, not a timer. A name is here once; the callback checks
+whether it is really due.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 _BUCKETS_PER_SECOND = 10
 _AT_ONCE = 500
-"""Names handed on in one go: a fleet that went offline together also expires together."""
+"""Names processed at a time: a fleet that went offline together also expires together."""
 _PAUSE = 0.01
 
 
 class Expiries:
-    """Hands names on when their time has come.
+    """Calls back with names when they are due.
 
-    ``after(delay, callback)`` is the broker's timer, ``due(name)`` who is told.
+    ``after(delay, callback)`` is the broker's timer, ``due(name)`` the callback.
     """
 
     def __init__(
@@ -38,9 +38,9 @@ class Expiries:
         self._order: list[int] = []
 
     def watch(self, name: str, delay: float) -> None:
-        """Hand a name on in so many seconds, up to a tenth of a second later, or before.
+        """Call back with a name after some seconds, up to a tenth of a second later.
 
-        It comes before when that was asked for; who gets it then asks again.
+        It is called earlier if that was requested before; the callback then calls this again.
         """
         bucket = int((self._monotonic() + delay) * _BUCKETS_PER_SECOND) + 1
         watched = self._bucket_of.get(name)
@@ -59,7 +59,7 @@ class Expiries:
             self._arm()
 
     def forget(self, name: str) -> None:
-        """Do not hand a name on: it is gone."""
+        """Remove a name."""
         bucket = self._bucket_of.pop(name, None)
         if bucket is not None:
             self._buckets[bucket].discard(name)

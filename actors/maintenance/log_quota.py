@@ -1,9 +1,9 @@
-"""How much room ``keep_bytes`` leaves, and who waits for more.
+"""The quota of the log, ``keep_bytes``, and the pause of input when it is reached.
 
-The log is cut when it has filled three quarters of ``keep_bytes``. Where that takes longer than
-its clients take to fill the rest, the work on it gets a larger share of the time first
-(:attr:`LogQuota.pressed`), and then input waits (``Journal.ceiling``) until the log is cut. What a
-cut leaves is needed: nobody waits for that to go, so that the bound moves up with it.
+The log is cut when it has filled three quarters of ``keep_bytes``. If clients fill the rest faster
+than that is done, the cut first gets a larger share of the time (:attr:`LogQuota.pressed`), then
+input waits (``Journal.ceiling``) until the log is cut. What remains after a cut is needed: the
+limit moves up with it, so that input does not wait for it.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ _log = structlog.get_logger("foldmq")
 
 _EIGHTHS = 8
 _REMIND = 60.0
-"""Seconds between two lines that say that input waits."""
+"""Seconds between two log lines about waiting input."""
 
 
 class LogQuota:
-    """Knows how large the log is, and lets no more be appended than there is room for."""
+    """Tracks the size of the log, and limits how much may be appended."""
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node
         self._before = 0
-        """Bytes of the log when it was last asked for, less what was appended before."""
+        """Bytes of the log at the last measurement, less those appended before it."""
         self._left = 0
-        """Bytes of the log after the last attempt to make it smaller: it is needed, or stays."""
+        """Bytes of the log after the last attempt to cut it: they are needed."""
         self._bound = 0
         self._repeated = 0
         self._told: float | None = None
 
     @property
     def appended(self) -> int:
-        """Bytes that were appended since the start, with what JetStream stores around them."""
+        """Bytes appended since the start, including JetStream's overhead."""
         stats = self._node.journal.stats
         return stats.bytes + STORED_OVERHEAD * stats.records
 
@@ -50,7 +50,7 @@ class LogQuota:
 
     @property
     def pressed(self) -> bool:
-        """True when the bound is near: cutting the log takes precedence."""
+        """True when the limit is near: cutting the log takes precedence."""
         bound = self._node.options.keep_bytes
         if not bound:
             return False
@@ -63,26 +63,26 @@ class LogQuota:
 
     @property
     def _more(self) -> int:
-        """Bytes that may be appended to what is left, whatever the bound is."""
-        # By so much it has to grow for another checkpoint to be worth it.
+        """Bytes that may always be appended to what remains."""
+        # Growth from which another checkpoint is worthwhile.
         return self._node.options.keep_bytes // _EIGHTHS + self._repeated // 2
 
     def measured(self, size: int) -> None:
-        """Take note of how large the log is in fact."""
+        """Record the measured size of the log."""
         self._before = size - self.appended
 
     def settle(self) -> None:
-        """Take what is in the log now for what must stay in it."""
+        """Treat the current content of the log as needed."""
         self._left = self.size
         self.look()
 
     def look(self, repeated: int | None = None) -> None:
-        """Set how much may be appended; ``repeated`` bytes are what a checkpoint takes."""
+        """Set how much may be appended; ``repeated`` is the size of a checkpoint in bytes."""
         if repeated is not None:
             self._repeated = repeated
         journal, bound = self._node.journal, self._node.options.keep_bytes
         if bound != self._bound:
-            # At the start, or with other settings: nobody can have kept it until now.
+            # At the start, or after a change of settings: the limit could not be kept until now.
             self._bound, self._left = bound, self.size
         if not bound:
             journal.raise_ceiling(None)
@@ -98,7 +98,7 @@ class LogQuota:
             )
 
     def stop_waiting(self, why: str) -> None:
-        """Have nobody wait any longer for a cut that is held up."""
+        """Resume input: the cut is held up."""
         if self.full:
             _log.warning(
                 "the log grows beyond keep_bytes: it cannot be cut",

@@ -1,9 +1,9 @@
 """Writes the projections beside the log, in the background.
 
-What changed since the last round is written, retained messages first, each as it is at that
-moment and not before the log has it on disk. A round ends with the mark: everything up to its
-record is reflected. Work comes in slices of some milliseconds with pauses several times as long,
-and a round is followed by a pause in proportion to what it cost.
+Changes since the last round are written, retained messages first, each in its current state and not
+before the log has it on disk. A round ends with the mark: everything up to its record is reflected.
+Work is done in slices of some milliseconds with pauses several times as long, and a round is
+followed by a pause in proportion to its cost.
 """
 
 from __future__ import annotations
@@ -42,33 +42,33 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _ROUND_EVERY = 1.0
-"""Seconds from the end of a round to the next one, at least."""
+"""Minimum seconds from the end of a round to the next one."""
 _SHARE = 10
-"""A round costs no more than one in so many seconds of the broker's time."""
+"""A round takes at most one in this many seconds of the broker's time."""
 _SLICE, _SLICE_BYTES = 0.002, 1024 * 1024
 _SLICE_SHARE = 6
-"""A slice is followed by a pause so many times as long."""
+"""Length of the pause after a slice, relative to the slice."""
 _PRESSED = 4
-"""A slice is so many times as long, and the pause no longer than it, while it is urgent."""
+"""Factor by which slices are longer while it is urgent; pauses are no longer than slices then."""
 _POLL = 0.005
 _UNCONFIRMED = 2000
-"""Messages sent before it is looked whether they arrived."""
+"""Messages sent before their arrival is checked."""
 _RETRY = 2.0
 _FINISH = 10.0
-"""Seconds that the last round may take when the broker ends."""
+"""Maximum seconds of the last round when the broker stops."""
 
 
 class Unwritable(LogUnavailable):
-    """What was sent did not all arrive."""
+    """Not all sent messages arrived."""
 
 
 class _Sent(NamedTuple):
-    """A message on its way, to be taken back if it does not arrive."""
+    """A sent message, to be sent again if it does not arrive."""
 
     kind: int
     name: str
     before: Position
-    """Version that was stored before, 0 for none."""
+    """Version stored before, 0 for none."""
 
 
 class Projector:
@@ -81,31 +81,31 @@ class Projector:
         self._digest = 0
         self._stored_digest = 0
         self._last = 0
-        """Sequence of the last message that is known to be stored."""
+        """Sequence of the last message known to be stored."""
         self._sent: list[_Sent] = []
         self._parts: dict[str, int] = {}
         self._marked: ProjectionMark | None = None
         self._offered: ProjectionMark | None = None
         self._unsure = False
-        """What was sent may not have arrived."""
+        """Sent messages may not have arrived."""
         self._void = True
-        """What is stored is of no use."""
+        """The stored projections are not usable."""
         self._hurry = False
         self.pressed: Callable[[], bool] = bool
-        """Whether the log is to be cut soon, for which this must have caught up."""
+        """Whether the log is to be cut soon, for which the projections must have caught up."""
         self.progress = 0
-        """Grows with all that is written."""
+        """Increases with each write."""
         self._busy = 0.0
         self.trouble: str | None = None
-        """Why nothing can be written at present."""
+        """Why writing fails at present; None if it does not."""
 
     @property
     def marked(self) -> int:
-        """The record up to which the projections reflect the log; 0 when not known."""
+        """The record up to which the projections reflect the log; 0 if not known."""
         return self._marked.sequence if self._marked is not None else 0
 
     def go_on(self, loaded: LoadedProjections) -> None:
-        """Begin with what was loaded: it is what is stored."""
+        """Start from loaded projections, which are those stored."""
         node_state = self._node.state
         node_state.dirty = {}
         node_state.retained.dirty = {}
@@ -116,7 +116,7 @@ class Projector:
         self._void = False
 
     def begin(self) -> None:
-        """Begin anew: everything is to be written."""
+        """Start anew: everything must be written."""
         node_state = self._node.state
         node_state.dirty = dict.fromkeys(node_state.sessions.names(), 0)
         node_state.retained.dirty = dict.fromkeys(node_state.retained.topics(), 0)
@@ -152,7 +152,7 @@ class Projector:
                 await self._rest(max(_ROUND_EVERY, self._busy * _SHARE))
 
     async def _rest(self, seconds: float) -> None:
-        """Do nothing for some time, or until it is urgent."""
+        """Pause for some time, or until it is urgent."""
         until = self._now() + seconds
         while self._now() < until:
             await asyncio.sleep(min(_ROUND_EVERY, until - self._now()))
@@ -160,7 +160,7 @@ class Projector:
                 return
 
     async def finish(self) -> None:
-        """Bring the projections up to date at the end, if that is soon done."""
+        """Update the projections at the end, if that does not take long."""
         self._hurry = True
         with contextlib.suppress(LogUnavailable, LostLog, TimeoutError):
             await asyncio.wait_for(self._finish(), _FINISH)
@@ -179,27 +179,27 @@ class Projector:
         self.trouble = trouble
 
     async def round(self) -> None:
-        """Write what changed, then the mark. Raises LogUnavailable."""
+        """Write the changes, then the mark. Raises LogUnavailable."""
         node_state, journal = self._node.state, self._node.journal
         self._busy = 0.0
         while (behind := journal.last_closed) is None:  # noqa: ASYNC110 - a turn goes on: rare
             await asyncio.sleep(_POLL)
         if self._marked is not None and behind[0] == self._marked.sequence:
             return
-        # All that happened up to the last closed record is in these, or stored already.
+        # All changes up to the last closed record are in these, or stored already.
         topics, node_state.retained.dirty = node_state.retained.dirty or {}, {}
         sessions, node_state.dirty = node_state.dirty or {}, {}
         try:
             await self._in_slices(topics, RETAINED)
             await self._in_slices(sessions, SESSION)
         finally:
-            # What was not reached is as it was before the round.
+            # What was not reached stays changed.
             node_state.retained.dirty = {**(node_state.retained.dirty or {}), **topics}
             node_state.dirty = {**(node_state.dirty or {}), **sessions}
         await self._mark(*behind)
 
     async def _in_slices(self, changed: dict[str, Position], kind: int) -> None:
-        """Write what changed, taking it out of the dict when it is on its way."""
+        """Write changes, removing them from the dict when they are sent."""
         while changed:
             started = self._now()
             most = _SLICE * _PRESSED if self.pressed() else _SLICE
@@ -209,7 +209,7 @@ class Projector:
             while changed and self._now() - started < most and size < _SLICE_BYTES:
                 name = next(iter(changed))
                 if kind == SESSION and name in self._node.rebuilding:
-                    # What was recorded for it since it failed is not in its state.
+                    # Events recorded for it since it failed are not in its state.
                     changed[name] = changed.pop(name)
                     await asyncio.sleep(_POLL)
                     break
@@ -228,7 +228,7 @@ class Projector:
                     if whole:
                         del taken[entry.name]
             finally:
-                # What could not be sent is still to be written.
+                # What could not be sent remains to be written.
                 changed.update(taken)
             if len(self._sent) > _UNCONFIRMED:
                 await self._confirm(self._marked or ProjectionMark(0, "", 0, 0))
@@ -272,7 +272,7 @@ class Projector:
         before: Position,
         made: list[StoredEntry],
     ) -> bool:
-        """Add what brings a name up to date, each with the version it replaces, if it is not."""
+        """Add the messages that update a name, each with the version it replaces."""
         if kind == RETAINED and made and made[0].version == before:
             return False
         parts = self._parts.pop(name, 1) if kind == SESSION else 1
@@ -286,7 +286,7 @@ class Projector:
         return bool(made)
 
     async def _until_whole(self, bound: Position) -> None:
-        """Wait until everything before a position is on disk, with all of its turn."""
+        """Wait until the turns before a position are on disk as a whole."""
         journal = self._node.journal
         while journal.last_complete_turn < (bound - 1) >> INDEX_BITS:  # noqa: ASYNC110 - the disk sets the pace
             await asyncio.sleep(_POLL)
@@ -306,7 +306,7 @@ class Projector:
         await self._store.put(key, data, gone=gone)
 
     async def _mark(self, sequence: int, link: bytes) -> None:
-        """Say that everything up to a record is reflected, once all that was sent is stored."""
+        """Store the mark of a record, once all sent messages are stored."""
         node_state = self._node.state
         mark = ProjectionMark(
             sequence,
@@ -321,12 +321,12 @@ class Projector:
             else (node_state.archived.at, node_state.archived.said),
             node_state.bridged,
         )
-        # It names checkpoints, cuts and repetitions that may be newer than the record.
+        # The mark names checkpoints, cuts and repetitions that may be newer than the record.
         await self._until_whole(self._node.journal.next_position)
         await self._confirm(mark)
 
     async def _confirm(self, mark: ProjectionMark) -> None:
-        """Store a mark behind all that was sent: if it is stored, so is all before it."""
+        """Store a mark behind all sent messages: if it is stored, so are they."""
         entry = StoredEntry(MARK, "", mark.sequence << INDEX_BITS, self._digest, mark.body())
         self._offered = mark
         self._unsure = True
@@ -343,7 +343,7 @@ class Projector:
         self._unsure = False
 
     async def _take_back(self) -> None:
-        """Find out what arrived of what was sent; the rest is to be written again."""
+        """Check which sent messages arrived; the rest must be written again."""
         last = await self._store.last()
         arrived, sent = last - self._last, self._sent
         offered, self._offered = self._offered, None
@@ -358,7 +358,7 @@ class Projector:
             for one in reversed(sent):
                 self._touched(one.kind)[one.name] = one.before
         else:
-            # Which of them arrived is not known, as a connection that broke may lose what is in
-            # the middle; or somebody else wrote. Only all of them anew are whole.
+            # Which of them arrived is not known: a broken connection may lose messages in the
+            # middle, or another program wrote. Only writing all of them again is safe.
             self.begin()
         self._unsure = False

@@ -1,8 +1,8 @@
-"""From the log to a running broker, and from the log to one session.
+"""Recovery of a broker, and of one session, from the log.
 
-The projections are read first, if they are whole; then the log is folded from their mark on.
-Without them it is folded from where it begins: from its first record, or from the checkpoint
-before which it was cut.
+The projections are read first, if they are intact; then the log is folded from their mark on.
+Without them it is folded from its beginning: its first record, or the checkpoint before which it
+was cut.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _log = structlog.get_logger("foldmq")
 
 _POLL = 0.002
 _BREATHE_EVERY = 64
-"""Records folded between two looks at the event loop."""
+"""Records folded between two returns to the event loop."""
 _FREEZE_FROM = 50_000
-"""Sessions in memory from which those that are offline are frozen while the log is folded."""
+"""Number of sessions in memory from which offline ones are frozen while the log is folded."""
 
 
 async def recover(
@@ -56,7 +56,7 @@ async def recover(
     reset: Callable[[], None],
     progress: Callable[[int, int], None],
 ) -> ProjectionMark | None:
-    """Bring the broker's state up to date, open the journal, end what was connected.
+    """Restore the broker's state, open the journal, record the end of connections.
 
     ``reset`` empties the state. Returns the mark of the projections if they were used: the log up
     to it was not read.
@@ -99,9 +99,9 @@ async def recover(
 
 
 async def _load(node: NodeContext, projector: Projector, tail: LogTail) -> LoadedProjections | None:
-    """Read the projections into the broker's state; None when there are none.
+    """Read the projections into the broker's state; None if there are none.
 
-    Raises BadProjection when they are of no use.
+    Raises BadProjection if they are not usable.
     """
     log = node.log
     inbound: dict[str, list[Position]] = {}
@@ -124,7 +124,7 @@ async def _load(node: NodeContext, projector: Projector, tail: LogTail) -> Loade
             return None
         loaded = loader.finish(await log.projections.last())
     except LogUnavailable as error:
-        # If the log does not answer either, that is told when it is read.
+        # If the log does not answer either, reading it reports that.
         raise BadProjection(f"the projections cannot be read: {error}") from None
     await _check_mark(log, loaded)
     node.state.begin = log.first
@@ -136,7 +136,7 @@ async def _load(node: NodeContext, projector: Projector, tail: LogTail) -> Loade
 
 
 async def _check_mark(log: EventLog, loaded: LoadedProjections) -> None:
-    """Raise BadProjection unless the log goes on from the projections' mark."""
+    """Raise BadProjection unless the log continues at the projections' mark."""
     mark = loaded.mark
     if mark.sequence < log.first:
         if mark.sequence == log.first - 1 and mark.cut and mark.cut.link == mark.link:
@@ -151,7 +151,7 @@ async def _check_mark(log: EventLog, loaded: LoadedProjections) -> None:
 
 
 async def _fill_carried(node: NodeContext, loaded: LoadedProjections) -> None:
-    """Learn from the records that repeat messages which those are, and where the log was cut."""
+    """Read from records which messages they repeat, and where the log was cut."""
     node_state, mark = node.state, loaded.mark
     node_state.take_marks(mark.checkpoints, mark.cut, mark.archived, mark.bridged)
     carriers = [sequence for sequence in mark.carriers if sequence >= node.log.first]
@@ -163,7 +163,7 @@ async def _fill_carried(node: NodeContext, loaded: LoadedProjections) -> None:
 
 
 async def _recall(node: NodeContext, wanted: dict[str, list[Position]]) -> None:
-    """Find retained messages that sessions have sent at QoS 2 and not released.
+    """Find retained messages that sessions sent at QoS 2 and did not release.
 
     The projections hold their identifiers; the messages are in the log.
     """
@@ -186,9 +186,9 @@ async def _recall(node: NodeContext, wanted: dict[str, list[Position]]) -> None:
 
 
 async def _read(node: NodeContext, sequences: Iterable[int]) -> list[Record]:
-    """Return records that the projections refer to; raise BadProjection when there are not all.
+    """Return records that the projections refer to; raise BadProjection if one is missing.
 
-    Projections that lost their end may refer to what was cut off since.
+    Projections that lost their end may refer to records deleted since.
     """
     try:
         return await node.log.read_some(sequences)
@@ -197,7 +197,7 @@ async def _read(node: NodeContext, sequences: Iterable[int]) -> list[Record]:
 
 
 def _retained_at_qos2(record: Record) -> Iterable[tuple[Position, RetainedMessage]]:
-    """Yield what a record holds of messages that are retained with their PUBREL."""
+    """Yield the messages of a record that are retained with their PUBREL."""
     base = position(record.sequence, 0)
     waiting: set[Position] = set()
     for index, event in record.events():
@@ -222,7 +222,7 @@ async def _fold(
     loaded: LoadedProjections | None,
     progress: Callable[[int, int], None],
 ) -> None:
-    """Fold what the projections do not reflect."""
+    """Fold the records that the projections do not reflect."""
     log, node_state = node.log, node.state
     noted = log.watermark.read() if log.watermark is not None else None
     last = tail.sequence
@@ -257,7 +257,7 @@ async def _fold(
 def _unknown_releases(
     node_state: NodeState, record: Record, before: Position
 ) -> dict[str, list[Position]]:
-    """Return what is released in a record that was sent before a position and is not known."""
+    """Return unknown messages from before a position that a record releases."""
     found: dict[str, list[Position]] = {}
     for raw in record.raw_events:
         if raw.get("e") != "Released":
@@ -275,7 +275,7 @@ def _freeze_offline(node_state: NodeState, bound: Position) -> None:
 
 
 def _check_begin(log: EventLog, node_state: NodeState, tail: LogTail) -> None:
-    """Raise CorruptLog unless the log may begin where it does, and is complete from there."""
+    """Raise CorruptLog unless the beginning of the log is valid and nothing is missing after it."""
     if log.first == 1 or not tail.sequence:
         return
     if not any(cut.first >= log.first for cut in node_state.cuts):
@@ -285,7 +285,7 @@ def _check_begin(log: EventLog, node_state: NodeState, tail: LogTail) -> None:
 
 
 def _restore(node: NodeContext, loaded: LoadedProjections | None) -> None:
-    """Bring the subscription index in line with the state."""
+    """Update the subscription index from the state."""
     node_state = node.state
     for name in node.router.active_sessions():
         if name not in node_state.sessions:
@@ -308,7 +308,7 @@ def software() -> str:
 
 
 def _end_connections(node: NodeContext) -> None:
-    """Record the end of the connections that ended with the broker's predecessor.
+    """Record the end of the connections of the previous run of the broker.
 
     Wills are published as for any connection that ended without a DISCONNECT, and what the clients
     did not acknowledge goes back to shared subscriptions.
@@ -329,11 +329,11 @@ def _end_connections(node: NodeContext) -> None:
 
 
 async def rebuild_session(node: NodeContext, name: str) -> tuple[int, SessionState | None]:
-    """Return a session's state as the log has it, None when there is no such session.
+    """Return a session's state from the log, None if there is no such session.
 
-    With it comes the stream sequence of the last record that was folded.
+    The second value is the stream sequence of the last folded record.
 
-    Waits until all that was appended until now is on disk. Nothing may append for this session
+    Waits until all events appended so far are on disk. Nothing may append for this session
     meanwhile.
     """
     with node.retention.holding_still():
@@ -361,7 +361,7 @@ async def _rebuild(node: NodeContext, name: str) -> tuple[int, SessionState | No
             await asyncio.sleep(0)
         if node.failed.done():
             break
-        # A turn that went on in the next record counts as a whole or not at all.
+        # A turn that continues in the next record counts as a whole or not at all.
         last += not whole
     return last, node_state.sessions.get(name)
 

@@ -1,12 +1,12 @@
-"""Bounds the log: repeats the state in it from time to time, and cuts off what is older.
+"""Retention: repeats the state in the log from time to time, and deletes what is older.
 
 A log can begin wherever a *checkpoint* does, a repetition of the whole state. Before the log is
-cut, messages that sessions still refer to are repeated as well, the projections have caught up,
-and the cut is on record: whoever reads the log knows what is gone, and that it may be.
+cut, messages that sessions still refer to are repeated as well, the projections have caught up, and
+the cut is recorded: a reader of the log knows what is gone, and that it may be.
 
-With ``keep_until_archived`` nothing is cut off before an archive has it
-(:mod:`actors.maintenance.archive_hold`). Near ``keep_bytes`` all of this takes precedence, and at
-it input waits (:mod:`actors.maintenance.log_quota`).
+With ``keep_until_archived`` nothing is deleted before it is archived
+(:mod:`actors.maintenance.archive_hold`). Near ``keep_bytes`` this work takes precedence, and at the
+limit input waits (:mod:`actors.maintenance.log_quota`).
 """
 
 from __future__ import annotations
@@ -57,20 +57,20 @@ _LOOK_EVERY = 0.5
 _RETRY = 5.0
 _POLL = 0.02
 _PARTS = 8
-"""Checkpoints within the time that is kept: by so much more may be kept."""
+"""Checkpoints within the retention time, which determine how much more is kept."""
 _QUARTERS = 4
 _SMALL = 32
-"""Near the bound this part of it is worth a checkpoint."""
+"""Growth worth a checkpoint near the limit, as a part of it."""
 _LEAST = 1024 * 1024
-"""Bytes that the log must have grown by for a checkpoint to be worth it."""
+"""Growth in bytes from which a checkpoint is worthwhile."""
 _SLICE = 0.002
 _SLICE_SHARE = 6
 _PRESSED = 4
-"""Near the bound a slice is so many times as long, and the pause no longer than it."""
+"""Factor by which slices are longer near the limit; pauses are no longer than slices then."""
 _MOST_PAUSES = 5
-"""Near the bound a slice waits for the disk so many times at most."""
+"""Maximum number of times that a slice near the limit waits for the disk."""
 _PATIENCE = 15.0
-"""Seconds for which input waits for a cut that is held up by something else."""
+"""Maximum seconds for which input waits for a cut that is held up."""
 _HOLDERS = 3
 """Sessions named in a warning."""
 _REMIND = 3600.0
@@ -87,22 +87,22 @@ class Retention:
         self._room = LogQuota(node)
         self._begins_ms = 0
         self._begun_at: dict[int, int] = {}
-        """Bytes that had been appended when a checkpoint began, by its number."""
+        """Bytes appended when a checkpoint began, by its number."""
         self._took: Counter[str] = Counter()
-        """Bytes that the last checkpoint and what was carried since took, about: no growth. By what
-        they hold: sessions, retained messages, messages that wait."""
+        """Approximate bytes of the last checkpoint and of repeated messages, which are not growth:
+        of sessions, retained messages, and waiting messages."""
         self._queues: dict[str, int] = {}
-        """Bytes that wait for sessions that hold messages back from being cut off."""
+        """Bytes held in the log by messages waiting for sessions."""
         self._readers = 0
         self._held_up: tuple[str, float, object] = "", 0.0, None
-        """What was waited for last, since when, and how far it was then."""
+        """What was last waited for, since when, and its progress then."""
         self._warned: tuple[str, float] | None = None
         self._guard = ArchiveHold(node)
         projector.pressed = lambda: self._room.pressed
 
     @contextlib.contextmanager
     def holding_still(self) -> Iterator[None]:
-        """Cut nothing off while somebody reads the log."""
+        """Do not cut the log while it is being read."""
         self._readers += 1
         try:
             yield
@@ -110,7 +110,7 @@ class Retention:
             self._readers -= 1
 
     async def run(self) -> None:
-        """Look after the log until cancelled."""
+        """Maintain the log until cancelled."""
         while True:
             try:
                 await self._learn()
@@ -125,7 +125,7 @@ class Retention:
         except CorruptLog as error:
             self._give_up(error)
         except EventTooLarge as error:
-            # It came while NATS took larger ones. A checkpoint without it would be none.
+            # It was appended while NATS accepted larger ones. A checkpoint needs all of them.
             _log.error(
                 "the log holds a message that cannot be repeated: not cut", reason=str(error)
             )
@@ -143,21 +143,21 @@ class Retention:
                 await asyncio.sleep(_RETRY)
 
     def _give_up(self, damage: CorruptLog) -> None:
-        """Cut nothing more: what is left of a damaged log may be all that there is."""
+        """Stop cutting: a damaged log may be the only copy."""
         what = f"record {damage.sequence} {damage.what}"
         _log.error("the log is damaged and will not be cut", reason=what)
 
     async def look(self) -> None:
-        """Finish what was begun, write a checkpoint if one is due, cut if that is due."""
+        """Finish the current work, write a checkpoint if one is due, cut if that is due."""
         node_state, log = self._node.state, self._node.log
         if node_state.cuts and node_state.cuts[-1].first > log.first:
             await self._purge(node_state.cuts[-1].first)
-        if self._room.pressed:  # with a checkpoint that is there already, if there is one
+        if self._room.pressed:  # with an existing checkpoint, if there is one
             await self._cut_if_wanted()
         if self._checkpoint_due():
             await self.checkpoint()
         await self._cut_if_wanted()
-        if self._room.full:  # all was done that can be
+        if self._room.full:  # everything possible was done
             self._room.settle()
 
     async def _cut_if_wanted(self) -> None:
@@ -169,7 +169,7 @@ class Retention:
     # When.
 
     async def _learn(self) -> None:
-        """Find out what is not known after a start: how large the log is, how old."""
+        """Determine the size and age of the log after a start."""
         log = self._node.log
         self._room.measured(await log.size())
         self._room.look(0)
@@ -195,7 +195,7 @@ class Retention:
         grown = (self._room.size if last is None else self._behind(last)) - self._repeated
         little = min(_LEAST, options.keep_bytes // _SMALL)
         if self._room.pressed and grown >= max(little, self._repeated // 2):
-            # With the one that is there too little could be cut off, or too much of it is needed.
+            # With the existing checkpoint too little could be deleted, or too much of it is needed.
             return True
         if grown < max(_LEAST, 2 * self._repeated):
             return False
@@ -203,11 +203,11 @@ class Retention:
             return True
         since_ms = self._begins_ms if last is None else last.time_ms
         age = (self._node.clock.time_ms() - since_ms) / 1000
-        # A clock that was set back says nothing about the age.
+        # A clock set back says nothing about the age.
         return bool(options.keep) and (age >= options.keep / _PARTS or age < 0)
 
     def _wanted(self) -> tuple[Checkpoint, str] | None:
-        """Return before which checkpoint the log is to be cut to be within its bounds, and why."""
+        """Return the checkpoint before which to cut the log to keep its limits, and the reason."""
         options, first = self._node.options, self._node.log.first
         known = [one for one in self._node.state.checkpoints if one.begun >> INDEX_BITS > first]
         chosen: tuple[Checkpoint, str] | None = None
@@ -261,7 +261,7 @@ class Retention:
         _log.info("checkpoint written", number=number, sessions=sessions, retained=retained)
 
     def _some(self, topics: list[str]) -> list[str]:
-        """Take topics from the end of a list, as many as may be repeated in one go."""
+        """Remove topics from the end of a list, as many as may be repeated at once."""
         some: list[str] = []
         size = 0
         while topics and len(some) < MESSAGES_AT_ONCE and size < BYTES_AT_ONCE:
@@ -273,7 +273,7 @@ class Retention:
         return some
 
     async def _begin(self) -> tuple[int, Position]:
-        """Begin a checkpoint in a record with which a turn begins: a log cannot begin otherwise."""
+        """Begin a checkpoint in a record that begins a turn: a log can begin only there."""
         node_state, journal = self._node.state, self._node.journal
         while True:
             while journal.last_closed is None:  # noqa: ASYNC110 - a turn goes on: rare
@@ -291,19 +291,19 @@ class Retention:
         return _SLICE * _PRESSED if self._room.pressed else _SLICE
 
     async def _breathe(self, started: float) -> None:
-        """Let the broker do its work for some time, and the disk keep up."""
+        """Pause for the broker's work, and for the disk."""
         room, journal = self._room, self._node.journal
         self._node.kernel.wake()
         room.look()
         await asyncio.sleep((self._now() - started) * (1 if room.pressed else _SLICE_SHARE))
         pauses = 0
-        # The disk sets the pace; but its clients would keep it busy until there is no room left.
+        # The disk sets the pace; but clients would keep it busy until the log is full.
         while journal.lagging and (pauses < _MOST_PAUSES or room.full or not room.pressed):
             await asyncio.sleep(_POLL)
             pauses += 1
 
     async def _wait(self, why: str, progress: object) -> None:
-        """Wait a little for something else; if it makes no progress, input waits no longer."""
+        """Wait briefly for other work; if it makes no progress, resume input."""
         reason, since, before = self._held_up
         if (reason, before) != (why, progress):
             self._held_up = why, self._now(), progress
@@ -312,7 +312,7 @@ class Retention:
         await asyncio.sleep(_POLL)
 
     def _say(self, said: Iterable[StateEvent], what: str) -> bool:
-        """Append events that hold sessions, retained messages or such that wait."""
+        """Append events with sessions, retained messages or waiting messages."""
         found = False
         for one in said:
             self._node.emit(one.event, one.payloads, one.size)
@@ -323,17 +323,18 @@ class Retention:
     # A cut.
 
     async def cut(self, checkpoint: Checkpoint, reason: str) -> None:
-        """Cut off what stands before a checkpoint."""
+        """Delete the records before a checkpoint."""
         node = self._node
         first = checkpoint.begun >> INDEX_BITS
         await self._carry(position(first, 0))
         needed = (node.journal.next_position - 1) >> INDEX_BITS
-        # What a recovery folds must refer to nothing that goes and was not carried.
+        # The records that a recovery folds must not refer to deleted messages that were not
+        # repeated.
         while self._projector.marked < needed:
             await self._wait("the projections have not caught up", self._projector.progress)
         (record,) = await node.log.read_some([first])
         if not self._guard.lets_go(first):
-            return  # what holds has changed meanwhile
+            return  # the sessions that hold messages have changed meanwhile
         event = LogCut(first, record.previous.hex(), record.time_ms, reason)
         at = node.emit(event)
         node.kernel.wake()
@@ -344,12 +345,12 @@ class Retention:
         self._warn_if_large()
 
     def _warn_if_large(self) -> None:
-        """Say what the log holds that makes it larger than it is to be, once in a while."""
+        """Log periodically why the log is larger than configured."""
         size, bound, took = self._room.size, self._node.options.keep_bytes, self._took
         if not bound or size <= bound:
             self._warned = None
             return
-        # A checkpoint is there twice until the log is cut.
+        # There are two checkpoints until the log is cut.
         queued = sum(self._queues.values())
         needed = 2 * (took["sessions"] + took["retained"]) + queued > bound
         why = (
@@ -394,8 +395,8 @@ class Retention:
         node_state = self._node.state
         self._queues.clear()
         needed: dict[int, set[Position]] = {}
-        # A message moves: from its publisher, by way of what is retained, to who is to get it.
-        # Where it comes from is looked at before where it comes to, so that none slips through.
+        # A message moves from its publisher, via retained messages, to its receivers. Sources are
+        # checked before destinations, so that none is missed.
         waiting = await self._look_for(before, needed)
         for retained in node_state.retained.before(before):
             if self._must_carry(retained.ref, before):
@@ -420,7 +421,7 @@ class Retention:
             await self._breathe(started)
 
     async def _look_for(self, before: Position, needed: dict[int, set[Position]]) -> set[Position]:
-        """Add to ``needed``, by record, what sessions refer to before a position and must be kept.
+        """Add to ``needed``, by record, messages before a position that sessions refer to.
 
         Returns those of them that are retained with their PUBREL.
         """
@@ -429,12 +430,12 @@ class Retention:
         started = self._now()
         for name in node_state.sessions.names():
             while name in self._node.rebuilding:
-                # What made it fail may have spoilt its state.
+                # The failure may have damaged its state.
                 await self._wait("a session is being rebuilt", name)
                 started = self._now()
             if not node_state.sessions.holds(name, before):
                 continue
-            # As of now: what is published later stands behind the checkpoint.
+            # As of now: later messages are behind the checkpoint.
             state = node_state.sessions.peek(name)
             runs = list(reference_runs(state)) if state is not None else []
             if state is not None and state.queued_bytes:
@@ -450,7 +451,7 @@ class Retention:
         return waiting
 
     def _must_carry(self, ref: Position, before: Position) -> bool:
-        """Return whether a message is repeated nowhere behind a position yet."""
+        """Return whether a message is not repeated behind a position yet."""
         carriers = self._node.state.carried.get(ref >> INDEX_BITS, ())
         return not any(at >= before >> INDEX_BITS for at in carriers)
 

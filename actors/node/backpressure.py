@@ -1,4 +1,4 @@
-"""Slows down clients that publish to a client which does not keep up."""
+"""Backpressure: slows down the publishers of clients that do not keep up."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from actors.kernel import Clock, Timers
 
 _LONGEST = 1.0
-"""Seconds for which a slow reader may slow others down."""
+"""Maximum seconds for which a slow reader slows its publishers down."""
 BACKLOG = 2048
-"""Messages waiting in a connected client's queue from which its publishers wait."""
+"""Length of a connected client's queue from which its publishers wait."""
 _LOOK = 0.5
-"""Seconds between two looks at how fast a backlog gets shorter."""
+"""Seconds between two checks how fast a backlog gets shorter."""
 _SOON = 2.0
-"""Seconds within which it must be gone at that speed; else no publisher waits for it."""
+"""Seconds within which it must be empty at that speed; otherwise no publisher waits for it."""
 _AT_MOST = 5.0
-"""Seconds for which publishers wait for a client without a break."""
+"""Maximum seconds for which publishers wait for a client without a break."""
 _GIVEN_UP = 10.0
 """Seconds for which no publisher waits for a client that did not keep up."""
 
@@ -34,10 +34,10 @@ class SlowedPublisher(Protocol):
         """True once the connection is closed or being closed."""
 
     def pause(self, reason: ReadPause) -> None:
-        """Read nothing more until every reason to pause is gone."""
+        """Stop reading until every reason to pause is gone."""
 
     def resume(self, reason: ReadPause) -> None:
-        """Take back a reason to pause; read again if it was the last one."""
+        """Remove a reason to pause; read again if it was the last one."""
 
 
 class _Shares:
@@ -62,8 +62,8 @@ class _Shares:
 class SlowReaderBackpressure:
     """Publishers that wait for one client: those that publish at least as much as the mean.
 
-    Not for long: a client that does not catch up must not hold up others for ever. From then on it
-    loses QoS 0 messages instead, until it has caught up.
+    They wait for a limited time: after it a client that does not catch up loses QoS 0 messages
+    instead, until it has caught up.
     """
 
     __slots__ = ("__weakref__", "_gave_up", "_held", "_shares")
@@ -74,7 +74,7 @@ class SlowReaderBackpressure:
         self._gave_up = False
 
     def hold(self, publisher: SlowedPublisher, count: int, timers: Timers) -> None:
-        """Read nothing more from a publisher for a moment; it has just published ``count``."""
+        """Pause a publisher that has just published ``count`` messages."""
         if self._gave_up or publisher.ended or not self._shares.add(publisher, count):
             return
         if not self._held:
@@ -83,7 +83,7 @@ class SlowReaderBackpressure:
         publisher.pause(ReadPause.SLOW_READER)
 
     def release(self) -> None:
-        """Let all go on: the client has caught up, or is gone."""
+        """Resume all publishers: the client has caught up, or is gone."""
         held, self._held = self._held, set()
         for publisher in held:
             publisher.resume(ReadPause.SLOW_READER)
@@ -97,11 +97,10 @@ class SlowReaderBackpressure:
 class Backlog:
     """Publishers that wait for the queue of one client to become shorter.
 
-    They wait as long as it will be short soon, at the speed at which the client takes what is in
-    it. No publisher waits for a client that is dead or much slower: what is published to it goes
-    into its queue, whose limits then decide. Only publishers wait that
-    publish at least as much as the others do in the mean. ``state`` returns how many messages
-    wait, and how many ever left the queue for the client.
+    They wait while the queue will soon be short, at the speed at which the client reads. No
+    publisher waits for a client that is dead or much slower: its messages go into its queue, whose
+    limits apply. Only publishers that publish at least as much as the mean wait. ``state`` returns
+    how many messages wait, and how many ever left the queue.
     """
 
     __slots__ = (
@@ -128,10 +127,10 @@ class Backlog:
         self._looks = 0
         self._seen = 0
         self._since: float | None = None
-        """How many had left the queue then; None: no timer is set."""
+        """When the timer was set; None: no timer is set."""
 
     def hold(self, publisher: SlowedPublisher, count: int) -> None:
-        """Read nothing more from a publisher until the queue is short, or hopeless.
+        """Pause a publisher until the queue is short, or will not become short soon.
 
         ``count`` is how many messages it has just published to the client.
         """
@@ -149,19 +148,19 @@ class Backlog:
         publisher.pause(ReadPause.BACKLOG)
 
     def release(self) -> None:
-        """Read all publishers again."""
+        """Resume all publishers."""
         held, self._held = self._held, set()
         self._shares.clear()
         for publisher in held:
             publisher.resume(ReadPause.BACKLOG)
 
     def _look(self) -> None:
-        """Read all publishers again if the queue does not become short soon."""
+        """Resume all publishers if the queue does not become short soon."""
         since, self._since = self._since, None
         if not self._held or since is None:
             return
         now = self._clock.monotonic()
-        if now - since < _LOOK / 2:  # they were let go meanwhile, and wait again
+        if now - since < _LOOK / 2:  # they were resumed meanwhile, and wait again
             self._since = since
             self._timers.remind(_LOOK, self._look)
             return

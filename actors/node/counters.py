@@ -1,7 +1,7 @@
-"""Counters of what the broker takes and gives, since its start.
+"""Counters of the broker since its start.
 
-They are moved by batch, never by message. What is counted by the journal (records, latency of
-commits) stands in ``eventstore.log.journal_stats``, what actors do in ``actors.kernel``.
+They are increased by batch, never by message. The journal counts records and commit latencies in
+``eventstore.log.journal_stats``, the kernel what actors do.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ _LAG_SECONDS = (
 )  # fmt: skip
 _MINUTE = 60.0
 _HELD_UP = 0.25
-"""Seconds of a turn that are worth a line in the log."""
+"""Duration in seconds from which a turn is logged."""
 _WARN_EVERY = 60.0
 _LAG_EVERY = 0.1
-"""Seconds between two looks at the lag of the event loop."""
+"""Seconds between two measurements of the lag of the event loop."""
 
 
 class LongestTurn:
-    """The longest stretch for which the actors kept the event loop, in seconds."""
+    """The longest time in seconds that the actors held the event loop."""
 
     __slots__ = ("_before", "_begun", "_now", "_warned")
 
     def __init__(self) -> None:
         self._now = self._before = 0.0
-        """In this minute, and in the one before."""
+        """In this minute, and in the previous one."""
         self._begun = 0.0
         self._warned = -_WARN_EVERY
 
     @property
     def recent(self) -> float:
-        """The longest one of the last one to two minutes."""
+        """The longest time of the last one to two minutes."""
         return max(self._now, self._before)
 
     def observe(self, seconds: float, now: float) -> None:
-        """Take the longest stretch since the last call; ``now`` is monotonic."""
+        """Record the longest time since the last call; ``now`` is monotonic."""
         if now - self._begun > _MINUTE:
             self._before = self._now if now - self._begun <= 2 * _MINUTE else 0.0
             self._now, self._begun = 0.0, now
@@ -150,7 +150,7 @@ class Counters:
         self.packets_in += count
 
     def gave(self, connection: Counted, qos: int, count: int, size: int) -> None:
-        """Count messages on their way to a client: ``size`` bytes of PUBLISH packets."""
+        """Count messages sent to a client: ``size`` bytes of PUBLISH packets."""
         connection.messages_out += count
         self.sent[qos] += count
         self.packets_out += count
@@ -158,7 +158,7 @@ class Counters:
 
 
 async def watch_loop(counters: Counters, tell: Callable[[float], None]) -> None:
-    """Measure, again and again, by how many seconds the event loop is late; ``tell`` of it."""
+    """Measure the lag of the event loop in seconds, periodically; pass it to ``tell``."""
     while True:
         due = time.perf_counter() + _LAG_EVERY
         await asyncio.sleep(_LAG_EVERY)

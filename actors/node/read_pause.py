@@ -1,28 +1,28 @@
-"""Why nothing is read from a client."""
+"""Reasons to pause reading from a client."""
 
 from enum import IntFlag, auto
 
 
 class ReadPause(IntFlag):
-    """Why nothing is read from a connection at present."""
+    """Why a connection is paused."""
 
     CONNECT = auto()
-    """It sent much before its CONNECT was answered."""
+    """The client sent too much before its CONNECT was answered."""
     LOG = auto()
-    """More waits for the disk than should."""
+    """The log is congested."""
     SLOW_READER = auto()
-    """It publishes to a client that does not keep up."""
+    """The client publishes to a client that does not keep up."""
     LOADING = auto()
-    """Its session waits for messages from the log."""
+    """The session waits for messages from the log."""
     DRAIN = auto()
     """The broker ends."""
     NATS = auto()
-    """It publishes more than the bridge can give to NATS."""
+    """The client publishes faster than the bridge can send to NATS."""
     RATE = auto()
-    """It publishes faster than it may."""
+    """The client exceeds its publish rate."""
     TURN = auto()
-    """What it sent is taken little by little, others come first."""
+    """The input is handled in parts, other clients come first."""
     WORK = auto()
-    """What it sent before is more work than fits into a turn, and goes on."""
+    """Earlier input is more work than fits into a turn and continues."""
     BACKLOG = auto()
-    """It publishes faster than the receivers of its topics take it."""
+    """The client publishes faster than its receivers read."""

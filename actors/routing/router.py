@@ -2,14 +2,14 @@
 
 A *route* is the set of subscribers that get a message, one for each session: of the overlapping
 subscriptions of a session the one with the highest QoS is chosen, so that a session gets one copy
-at that QoS [MQTT-3.3.5-1]. Topics with the same subscribers share a route, so that what one read
-brought can be grouped by route: messages in a group stay in order and are prepared once.
+at that QoS [MQTT-3.3.5-1]. Topics with the same subscribers share a route, so that the messages of
+one read can be grouped by route: messages in a group stay in order and are prepared once.
 
-Routes are looked up by raw topic in a dict. When a subscription without wildcards changes, it
-forgets the route of that topic; when one with wildcards changes, everything.
+Routes are looked up by raw topic in a dict. When a subscription without wildcards changes, the
+route of that topic is dropped; when one with wildcards changes, all routes are.
 
-What a match may cost is bounded by ``actors.routing.wildcard_patterns``; the filters of a session
-that ended are taken out of the index little by little, and match nothing meanwhile.
+``actors.routing.wildcard_patterns`` limits the cost of a match; the filters of an ended session are
+removed from the index gradually, and match nothing meanwhile.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ _CACHED_TOPICS = 65_536
 _CACHED_BYTES = 16 * 1024 * 1024
 _SPARKPLUG = b"spBv1.0/"
 _MATCHED_AT_ONCE, _MATCHING = 256, 0.001
-"""Topics that are matched in one turn for one client, and for how many seconds."""
+"""Topics matched in one turn for one client, and the seconds for it."""
 _REMOVED_AT_ONCE = 64
-"""Subscriptions of a session that ended which are taken out of the index at once."""
+"""Subscriptions of an ended session that are removed from the index at once."""
 _THAWED_AT_ONCE = 64
-"""Passive sessions that are activated in one turn for one client."""
+"""Passive sessions activated in one turn for one client."""
 _STALE = 1024
-"""Sets of receivers that are kept although no known topic has them."""
+"""Sets of receivers kept although no known topic has them."""
 _UNBOUNDED = 1 << 62
 
 
 class SubscriptionObserver(Protocol):
-    """Told of each subscription that begins or ends, also of passive sessions."""
+    """Notified of each subscription that begins or ends, including those of passive sessions."""
 
     def added(self, session: str, topic_filter: str) -> None:
-        """Record a subscription that a session did not have."""
+        """Record a new subscription of a session."""
 
     def removed(self, session: str, topic_filter: str) -> None:
         """Record the end of a subscription."""
@@ -69,12 +69,12 @@ class Subscriber:
         self.options = 0
         """Subscription options of MQTT 5 beside the QoS."""
         self.actor: LoopActor | None = None
-        """Who delivers; None while the session is offline."""
+        """The subscription actor; None while the session is offline."""
         self.acl: TopicAcl | None = None
-        """Says of each topic whether the client may have it; None: of all, or it is offline."""
+        """Which topics the client may read; None: all, or it is offline."""
         self.ended = False
-        """The session it belonged to is gone: what is still on its way is for nobody. What an
-        UNSUBSCRIBE ends still gets what matched before."""
+        """Its session is gone: pending messages are discarded. A subscription ended by UNSUBSCRIBE
+        still gets what matched before."""
 
     def __repr__(self) -> str:
         """Return session, filter and QoS."""
@@ -82,7 +82,7 @@ class Subscriber:
 
 
 _Receivers: TypeAlias = tuple[tuple[Subscriber, ...], tuple[Subscriber, ...]]
-"""Who gets a message, and who subscribed and may not have it."""
+"""The receivers of a message, and the subscribers that may not read it."""
 
 
 class Route:
@@ -95,7 +95,7 @@ class Route:
     ) -> None:
         self.targets = targets
         self.denied = denied
-        """Who subscribed and may not have the messages."""
+        """Subscribers that may not read the messages."""
         self.no_local = any(target.options & NO_LOCAL for target in targets)
         """Some do not get what they publish themselves."""
 
@@ -119,17 +119,17 @@ class Routes(dict[bytes, Route]):
         self._interned: dict[_Receivers, Route] = {}
         self._size = 0
         self._forgot = False
-        """Everything was dropped since this was set to False."""
+        """All routes were dropped since this was set to False."""
         self._left = _UNBOUNDED
         """Topics that may still be matched."""
         self._until = 0.0
         self.matched_at_once = _MATCHED_AT_ONCE
-        """Topics that :meth:`look_up` matches at most."""
+        """Maximum topics that :meth:`look_up` matches."""
 
     def look_up(self, topics: Sequence[bytes]) -> list[Route]:
-        """Return the routes of the first topics: of all if that is soon done, else of some.
+        """Return the routes of the first topics: of all if there are few, otherwise of some.
 
-        Of none while passive sessions are made ready that get messages on the first one.
+        Return none while passive receivers of the first topic are activated.
         """
         self._left = self.matched_at_once
         self._until = self._router.clock() + _MATCHING
@@ -142,8 +142,8 @@ class Routes(dict[bytes, Route]):
         finally:
             self._left = _UNBOUNDED
         if self._forgot:
-            # For a session that was activated, or for want of room: what was found holds, and who
-            # asks for some of it again in this turn is not to have all of it matched once more.
+            # Dropped because a session was activated, or for lack of room: the result is still
+            # valid, and need not be matched again in this turn.
             self.update(zip(topics, found, strict=False))
             self._size = sum(map(len, self))
         return found
@@ -169,7 +169,7 @@ class Routes(dict[bytes, Route]):
         return route
 
     def changed(self, topic_filter: str) -> None:
-        """Drop what a subscription matches that changed."""
+        """Drop the routes that a changed subscription matches."""
         if "+" in topic_filter or "#" in topic_filter:
             self.forget()
             return
@@ -177,10 +177,10 @@ class Routes(dict[bytes, Route]):
         if self.pop(raw, None) is not None:
             self._size -= len(raw)
             if len(self._interned) > len(self) + _STALE:
-                self.forget()  # sets of receivers that no topic has any more
+                self.forget()  # sets of receivers that no topic has any longer
 
     def forget(self) -> None:
-        """Drop everything: the subscriptions changed, or it grew too large."""
+        """Drop all routes: the subscriptions changed, or there are too many."""
         self.clear()
         self._interned.clear()
         self._size = 0
@@ -190,8 +190,8 @@ class Routes(dict[bytes, Route]):
 class Router:
     """The subscription index of this node.
 
-    The subscriptions of a passive session stand in the index with its name alone; ``activate`` is
-    called with the name of one that is needed, and has :meth:`restore` called.
+    Subscriptions of a passive session are in the index with its name only; ``activate`` is called
+    with the name of a session that is needed, and calls :meth:`restore`.
     """
 
     def __init__(
@@ -201,27 +201,29 @@ class Router:
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.clock = clock
-        """Seconds, to measure how long matching takes."""
+        """A clock in seconds, to measure how long matching takes."""
         self._observer = observer
-        """Told of each subscription that begins or ends, also of passive sessions; of those to
-        requests from NATS (``$nats/request/...``), only while the session is connected."""
+        """Notified of each subscription that begins or ends, including those of passive sessions;
+        of those to requests from NATS (``$nats/request/...``) only while the session is
+        connected."""
         self._index: FilterTrie[Subscriber | str] = FilterTrie()
         self._subscribers: dict[str, dict[str, Subscriber]] = {}
         self._activate = activate
         self.routes = Routes(self)
         self.patterns = Patterns()
         self._gone: deque[Subscriber] = deque()
-        """Subscriptions of sessions that ended which still stand in the index."""
+        """Subscriptions of ended sessions that are still in the index."""
         self.deliveries = 0
         """Deliveries of this turn; reset by the broker."""
         self.on_gone: Callable[[], None] = _nothing
         """Called when :meth:`sweep` has something to do."""
         self._leaving: dict[str, WeakSet[Subscriber]] = {}
-        """Subscriptions that ended before their session, while something is on its way for them."""
+        """Subscriptions that ended before their session, with pending messages."""
         self.births: dict[bytes, bytes] = {}
-        """Topics of Sparkplug's births among the routes that are known -> where they are kept."""
+        """Topics of Sparkplug births among the known routes -> topics under which they are
+        retained."""
         self.too_deep: Callable[[bytes], bool] = _never
-        """Says which topics have more levels than there may be: nobody gets them."""
+        """Which topics have too many levels: they have no receivers."""
         self.system: set[Subscriber] = set()
         """Subscriptions below ``$SYS`` of sessions that are not passive."""
         self.groups = SharedGroups()
@@ -233,10 +235,11 @@ class Router:
         return len(self._index) + self.groups.memberships
 
     def match(self, topic: str, until: float | None = None) -> _Receivers:
-        """Return who gets a message on a topic, and who subscribed and may not have it.
+        """Return the receivers of a topic, and the subscribers that may not read it.
 
-        Of each session the subscription with the highest QoS. ``until`` bounds how many passive
-        sessions are activated: at least one; raises _EnoughMatched if that is too few.
+        Of each session the subscription with the highest QoS counts. ``until`` limits the time for
+        activating passive sessions, of which at least one is activated; raises _EnoughMatched if it
+        is over.
         """
         if is_reserved_topic(topic):
             return _NOBODY
@@ -281,11 +284,11 @@ class Router:
         return found
 
     def _enough(self, thawed: int, until: float) -> bool:
-        """Return whether no further passive session is to be activated: some have much to keep."""
+        """Return whether to activate no further passive session in this turn."""
         return thawed >= _THAWED_AT_ONCE or self.clock() >= until
 
     def record_birth(self, topic: str, raw: bytes) -> None:
-        """Take note of where a birth of Sparkplug is kept, if a topic is one's."""
+        """Record under which topic a Sparkplug birth is retained, if the topic is one's."""
         if len(self.births) >= _CACHED_TOPICS:
             self.births.clear()
         certificate = certificate_topic(topic)
@@ -293,13 +296,13 @@ class Router:
             self.births[raw] = certificate.encode()
 
     def matching(self, topic: str) -> list[Subscriber | str]:
-        """Return the subscriptions that a topic matches; of passive sessions the name alone."""
+        """Return the subscriptions that match a topic; of passive sessions only the name."""
         return [
             found for found in self._index.match(topic) if isinstance(found, str) or not found.ended
         ]
 
     def match_system(self, topic: str) -> tuple[Subscriber, ...]:
-        """Return who of those that are not passive gets a message of the broker, each once."""
+        """Return the active receivers of a message of the broker, each once."""
         matching = self._index.match(topic)
         best = {
             found.session: found
@@ -311,9 +314,9 @@ class Router:
         return tuple(best.values())
 
     def set_acl(self, session: str, access: TopicAcl | None) -> None:
-        """Have a session get only what ``access`` lets it have, from now on; None: everything.
+        """Set the ACL of a session; None: it may read everything.
 
-        Of a session that is offline nobody says; what is queued is looked at when it is sent.
+        Offline sessions have no ACL; queued messages are checked when they are sent.
         """
         changed = False
         for found in self._subscribers.get(session, {}).values():
@@ -338,7 +341,7 @@ class Router:
     ) -> Subscriber:
         """Add a subscription, or change QoS and options of the one with this filter.
 
-        ``access`` says what the client may have; None: everything, or it is offline.
+        ``access`` is the ACL of the client; None: it may read everything, or is offline.
         """
         held = self._subscribers.setdefault(session, {})
         found = held.get(topic_filter)
@@ -358,7 +361,7 @@ class Router:
         return found
 
     def unsubscribe(self, session: str, topic_filter: str) -> Subscriber | None:
-        """Remove a subscription; return what it was."""
+        """Remove and return a subscription."""
         held = self._subscribers.get(session)
         found = held.pop(topic_filter, None) if held else None
         if found is not None:
@@ -372,7 +375,7 @@ class Router:
         return found
 
     def _remove(self, found: Subscriber) -> None:
-        """Take a subscription out of the index, unless another one stands in its place."""
+        """Remove a subscription from the index, unless another one has replaced it."""
         session, topic_filter = found.session, found.filter
         if is_shared(topic_filter):
             self.groups.left(topic_filter, session)
@@ -389,9 +392,9 @@ class Router:
         return list(self._subscribers.get(session, {}).values())
 
     def remove_session(self, session: str) -> list[Subscriber]:
-        """Remove all subscriptions of a session, which is gone; return what they were.
+        """Remove and return all subscriptions of an ended session. They match nothing from now on.
 
-        They match nothing more. Many are taken out of the index little by little (:meth:`sweep`).
+        Many are removed from the index gradually (:meth:`sweep`).
         """
         gone = [*self._subscribers.pop(session, {}).values()]
         self.patterns.forget(session)
@@ -417,13 +420,13 @@ class Router:
         return gone
 
     def sweep(self) -> bool:
-        """Take some subscriptions of ended sessions out of the index; return if some are left."""
+        """Remove some subscriptions of ended sessions; return whether some are left."""
         for _ in range(min(_REMOVED_AT_ONCE, len(self._gone))):
             self._remove(self._gone.popleft())
         return bool(self._gone)
 
     def passivate(self, session: str, filters: Iterable[str]) -> None:
-        """Keep nothing but the filters of a session whose state is frozen."""
+        """Keep only the filters of a session whose state is frozen."""
         self.system.difference_update(self._subscribers.pop(session, {}).values())
         self.patterns.forget(session)
         self._leaving.pop(session, None)
@@ -432,9 +435,9 @@ class Router:
         self.routes.forget()
 
     def remember(self, subscriber: Subscriber) -> None:
-        """Know a subscription again that was forgotten with something on its way for it.
+        """Add a subscription that was removed while messages were pending for it.
 
-        It must end with its session, which was passive since.
+        It must end with its session, which was passive meanwhile.
         """
         self._leaving.setdefault(subscriber.session, WeakSet()).add(subscriber)
 
@@ -450,25 +453,25 @@ class Router:
                 self._observer.added(session, topic_filter)
 
     def started(self, subscriber: Subscriber) -> None:
-        """Note that a subscription has a client: one to requests is answered from now on."""
+        """Record that a subscription has a client, which now answers requests."""
         if is_shared(subscriber.filter):
             self.groups.connected(subscriber)
         if self._observer is not None and subscriber.filter.startswith(REQUESTS):
             self._observer.added(subscriber.session, subscriber.filter)
 
     def stopped(self, subscriber: Subscriber) -> None:
-        """Note that a subscription has no client: NATS is to know that nobody answers requests."""
+        """Record that a subscription has no client, so that NATS rejects requests for it."""
         if is_shared(subscriber.filter):
             self.groups.disconnected(subscriber)
         if self._observer is not None and subscriber.filter.startswith(REQUESTS):
             self._observer.removed(subscriber.session, subscriber.filter)
 
     def active_sessions(self) -> list[str]:
-        """Return the sessions that have subscriptions and are not passive."""
+        """Return the active sessions with subscriptions."""
         return list(self._subscribers)
 
     def restore(self, state: SessionState) -> None:
-        """Bring the index in line with a session's state: after recovery or a rebuild."""
+        """Update the index from a session's state, after recovery or a rebuild."""
         wanted = {held.filter: held for held in state.active()}
         for found in self.subscribers(state.session):
             if found.filter not in wanted:

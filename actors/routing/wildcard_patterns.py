@@ -1,4 +1,4 @@
-"""How many wildcard patterns there are: what matching a topic may cost.
+"""Limits on wildcard patterns, which bound the cost of matching a topic.
 
 The *pattern* of a topic filter is where its ``+`` levels are. Matching a topic follows, at each
 level, the level's name and ``+``: at most one way for each pattern that some filter has, however
@@ -6,9 +6,9 @@ many filters there are. So a bound on the patterns of a session, and of all sess
 cost of every match. 8,192 filters such as ``a/+/a/...`` in all combinations have 8,192 patterns;
 a million filters of the form ``site/+/sensor/42`` have one.
 
-What all sessions may have is not for one alone: a pattern that is new to the index counts for the
-user or address that brings it, as long as it stands there, and none may bring more than it leaves
-to the others. The first that takes what it can gets half of all, the next one half of the rest.
+A single client cannot use up the limit of all sessions: a pattern that is new to the index counts
+for the user or address that adds it, while it is there, and none may add more than it leaves to the
+others. The first that adds as many as it can gets half of all, the next one half of the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections import Counter
 from typing import TypeVar
 
 _FEW = 32
-"""Wildcards that are looked for one by one."""
+"""Wildcards that are found one by one."""
 
 
 def pattern_of(topic_filter: str) -> int:
@@ -33,17 +33,17 @@ def pattern_of(topic_filter: str) -> int:
 
 
 class Patterns:
-    """Counts the wildcard patterns of the subscription index; 0 as a bound is none."""
+    """Counts the wildcard patterns of the subscription index; a limit of 0 is unlimited."""
 
     __slots__ = ("_all", "_brought", "_owners", "_sessions")
 
     def __init__(self) -> None:
         self._all: Counter[int] = Counter()
-        """Filters in the index with each pattern; 0: granted, and about to be there."""
+        """Filters in the index with each pattern; 0: granted, and about to be added."""
         self._owners: dict[int, str] = {}
-        """The user or address that brought a pattern; unknown after a restart."""
+        """The user or address that added a pattern; unknown after a restart."""
         self._brought: Counter[str] = Counter()
-        """How many patterns each of them brought."""
+        """Number of patterns added by each of them."""
         self._sessions: dict[str, Counter[int]] = {}
         """Filters with each pattern, of each session that is not passive."""
 
@@ -52,12 +52,12 @@ class Patterns:
         return len(self._all)
 
     def filed(self, topic_filter: str) -> None:
-        """Count a filter that was put into the index."""
+        """Count a filter that was added to the index."""
         if pattern := pattern_of(topic_filter):
             self._all[pattern] += 1
 
     def removed(self, topic_filter: str) -> None:
-        """Count a filter out that was taken out of the index."""
+        """Stop counting a filter that was removed from the index."""
         if pattern := pattern_of(topic_filter):
             _take(self._all, pattern)
             if pattern not in self._all and pattern in self._owners:
@@ -69,7 +69,7 @@ class Patterns:
             self._sessions.setdefault(session, Counter())[pattern] += 1
 
     def ended(self, session: str, topic_filter: str) -> None:
-        """Count a filter out for a session."""
+        """Stop counting a filter for a session."""
         held = self._sessions.get(session)
         if held is not None and (pattern := pattern_of(topic_filter)):
             _take(held, pattern)
@@ -77,7 +77,7 @@ class Patterns:
                 del self._sessions[session]
 
     def forget(self, session: str) -> None:
-        """Count nothing more for a session: it ended or is passive."""
+        """Stop counting for a session that ended or is passive."""
         self._sessions.pop(session, None)
 
     def allows(

@@ -146,7 +146,7 @@ class Delivery:
             self._node.delivery_limits,
             retain=batch.retain,
             ready=ready,
-            rap=batch.published_retain and bool(subscriber.options & RETAIN_AS_PUBLISHED),
+            rap=batch.published_retain and self._is_as_published(subscriber.options),
             expires=batch.expires,
         )
         sent = len(delivery.packet_ids)
@@ -403,7 +403,7 @@ class Delivery:
     ) -> int:
         """Send the first messages of a run; return their payload bytes."""
         held = self._session.state.subscriptions.get(run.held.filter)
-        as_published = held is not None and bool(held.options & RETAIN_AS_PUBLISHED)
+        as_published = held is not None and self._is_as_published(held.options)
         if not as_published or not any(message.retain for message in messages):
             return self._send_run(connection, run, messages, rap=False)
         size = at = 0
@@ -451,7 +451,9 @@ class Delivery:
     def attach(self, properties: ConnectProperties | None) -> None:
         """Send to a client that connected; ``properties`` are those of its CONNECT at level 5."""
         self._encoder = (
-            DeliveryEncoder(self._session.state, properties) if properties is not None else None
+            DeliveryEncoder(self._session.state, properties, self._session.connection)
+            if properties is not None
+            else None
         )
 
     def takes_plain(self, *, level5: bool) -> bool:
@@ -463,6 +465,14 @@ class Delivery:
         """Look anew at the subscriptions."""
         if self._encoder is not None:
             self._encoder.subscriptions_changed()
+
+    def _is_as_published(self, options: int) -> bool:
+        """Return whether RETAIN goes on as it came; the client of MQTT 3.1.1 gets it at 0."""
+        return self._encoder is not None and bool(options & RETAIN_AS_PUBLISHED)
+
+    def _has_retain(self, flags: int) -> bool:
+        """Return whether a delivery is sent again with RETAIN."""
+        return bool(flags & (RETAIN_FLAG if self._encoder is None else RETAIN_FLAG | RAP_FLAG))
 
     def _encode(
         self,
@@ -510,6 +520,9 @@ class Delivery:
                 return
             chosen = list(islice(self._redelivery, min(_AGAIN_AT_ONCE, room)))
             unacked = [pid for pid in chosen if pid in state.inflight]
+            if not self._end_too_large(unacked):
+                return
+            unacked = [pid for pid in unacked if pid in state.inflight]
             sent = self._republish(unacked, "resumed", self.send_queued)
             if not sent and unacked:
                 return
@@ -517,6 +530,30 @@ class Delivery:
             while self._redelivery:
                 if self._redelivery.popleft() == (last if last is not None else chosen[-1]):
                     break
+
+    def _end_too_large(self, unacked: Sequence[int]) -> bool:
+        """End deliveries that the client accepts no longer, as if they were sent [MQTT-3.1.2-25].
+
+        False while their messages are read from the log.
+        """
+        encoder, state = self._encoder, self._session.state
+        if encoder is None or not encoder.limit or not unacked:
+            return True
+        found = self.find([state.inflight[pid].ref for pid in unacked])
+        if found is None:
+            self.load([state.inflight[pid].ref for pid in unacked], self.send_queued)
+            return False
+        now_ms, large = self._node.clock.time_ms(), []
+        for pid in unacked:
+            sent = state.inflight[pid]
+            flags = sent.flags & QOS_MASK, self._has_retain(sent.flags)
+            if encoder.is_too_large(found[sent.ref], flags, now_ms):
+                large.append(pid)
+        for event in decisions.too_large(state, large):
+            self._session.emit(event)
+        if large:
+            self._node.count_dropped("packet_too_large", len(large), client=self._session.name)
+        return True
 
     def _room_again(self) -> int:
         """Return how many more messages the client accepts before it acknowledges some."""
@@ -542,7 +579,7 @@ class Delivery:
         for (flags, shared), run in _alike([(pid, state.inflight[pid]) for pid in unacked]):
             messages = [found[sent.ref] for _, sent in run]
             numbers = [pid for pid, _ in run]
-            sent_as = flags & QOS_MASK, bool(flags & (RETAIN_FLAG | RAP_FLAG))
+            sent_as = flags & QOS_MASK, self._has_retain(flags)
             parts.append(self._encode(messages, sent_as, numbers, dup=True, shared=shared))
             self._node.counters.gave(connection, flags & QOS_MASK, len(run), len(parts[-1]))
         self.release([state.inflight[pid].ref for pid in unacked])

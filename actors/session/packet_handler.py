@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -174,47 +173,47 @@ class PacketHandler:
         """Handle acknowledgements; return those that are too many for one turn."""
         session = self._session
         kind, ids, reasons = packet.kind, packet.packet_ids, packet.reasons
-        event: Event | None
+        events: list[Event | None]
         if kind is PacketType.PUBACK:
-            event = decisions.acked(session.state, ids, reasons)
+            events = [decisions.acked(session.state, ids, reasons)]
         elif kind is PacketType.PUBREC:
-            event = self._on_received(connection, ids, reasons)
+            events = self._on_received(connection, ids, reasons)
         elif kind is PacketType.PUBCOMP:
-            event = decisions.completed(session.state, ids, reasons)
+            events = [decisions.completed(session.state, ids, reasons)]
         else:
             most = session.at_once(_RELEASED_AT_ONCE)
             rest = self._on_release(connection, ids[:most])
             rest += ids[most:]
             return Acks(kind, rest) if rest else None
-        if event is not None:
+        known = [event for event in events if event is not None]
+        for event in known:
             session.emit(event)
-            waiting = session.state.queued or self._node.router.groups.waiting
-            if waiting or self._delivery.resuming:
-                self._delivery.send_queued()
+        waiting = session.state.queued or self._node.router.groups.waiting
+        if known and (waiting or self._delivery.resuming):
+            self._delivery.send_queued()
         return None
 
     def _on_received(
         self, connection: ClientConnection, ids: list[int], reasons: Sequence[int]
-    ) -> Event | None:
+    ) -> list[Event | None]:
         """Handle PUBRECs: those without an error are answered with PUBREL."""
         state = self._session.state
         if connection.properties is None:
-            event = decisions.received(state, ids)
             self._acknowledge(connection, PacketType.PUBREL, ids)
-            return event
+            return [decisions.received(state, ids)]
+        events: list[Event | None] = []
         if any(reason >= FAILURE for reason in reasons):
             pairs = list(zip(ids, reasons, strict=True))
             ended = [(pid, reason) for pid, reason in pairs if reason >= FAILURE]
-            refused = decisions.refused(state, [one[0] for one in ended], [one[1] for one in ended])
-            if refused is not None:
-                self._session.emit(refused)
+            events.append(
+                decisions.refused(state, [one[0] for one in ended], [one[1] for one in ended])
+            )
             ids = [pid for pid, reason in pairs if reason < FAILURE]
         known = state.inflight.keys() | state.releasing.keys()
         codes = [0 if pid in known else _NOT_FOUND for pid in ids]
-        received = decisions.received(state, ids)
         if ids:
             self._acknowledge(connection, PacketType.PUBREL, ids, codes)
-        return received
+        return [*events, decisions.received(state, ids)]
 
     def _on_release(self, connection: ClientConnection, packet_ids: list[int]) -> list[int]:
         """Let QoS 2 messages take effect; answer with PUBCOMP in any case.
@@ -243,12 +242,11 @@ class PacketHandler:
                 packet_ids, rest = packet_ids[:stop], packet_ids[stop:]
                 events = decisions.released(session.state, packet_ids)
                 refs = refs[:at_once]
-            known = partial(self._node.state.retained.known, session.name)
             for event in events:
                 at = session.emit(event)
                 released = from_runs(event.refs)
                 took_effect = at, at + len(released) - 1
-                for retain, some in itertools.groupby(released, known):
+                for retain, some in itertools.groupby(released, lambda ref: found[ref].retain):
                     chosen = [*some]
                     messages = [found[ref] for ref in chosen]
                     self._publisher.release(chosen, messages, took_effect, retain=retain)

@@ -68,7 +68,7 @@ class SubscriptionHandler:
             if begun and connection.properties is not None:
                 session.subscriptions_changed()
             if stop == len(filters):
-                session.answer(connection, _suback(connection, packet.packet_id, codes))
+                self._answer(connection, _suback(connection, packet.packet_id, codes))
                 self._node.journal.order_behind(connection)
             for subscriber in begun:
                 # One that stands there again is replayed once.
@@ -213,8 +213,15 @@ class SubscriptionHandler:
             if connection.properties is not None:
                 removed.update(gone)
                 session.subscriptions_changed()
-        session.answer(connection, _unsuback(connection, packet, removed))
+        self._answer(connection, _unsuback(connection, packet, removed))
         yield from self._throttle(changes)
+
+    def _answer(self, connection: ClientConnection, data: bytes) -> None:
+        """Send an answer; close the connection if its client accepts no packet of that size."""
+        if data:
+            self._session.answer(connection, data)
+        else:
+            connection.close_soon("packet_too_large")
 
     def _throttle(self, changes: int) -> Iterator[object]:
         """Take nothing more from the client for a while if it changed too many subscriptions."""

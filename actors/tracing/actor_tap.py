@@ -1,4 +1,4 @@
-"""The tap of an actor that is traced: what it does goes to the traces that cover it."""
+"""The tap of a traced actor: reports what the actor does to its traces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ActorTap:
-    """What one actor does goes to the traces that cover it."""
+    """Reports what one actor does to the traces that cover it."""
 
     __slots__ = ("_recorder", "traces")
 
@@ -22,11 +22,11 @@ class ActorTap:
         self.traces: list[Trace] = []
 
     def begin(self, actor: LoopActor) -> None:
-        """See what the actor sends from now on."""
+        """Observe what the actor sends from now on."""
         self._recorder.begin(actor, self)
 
     def end(self, _actor: LoopActor) -> None:
-        """See no more what is sent."""
+        """Stop observing what is sent."""
         self._recorder.end()
 
     def gets(self, actor: LoopActor, message: Any) -> None:
@@ -34,7 +34,7 @@ class ActorTap:
         self._recorder.run_safely(self._recorder.on_gets, actor, self.traces, message)
 
     def sends(self, target: LoopActor, message: Any) -> None:
-        """Show a message that the actor tells another one."""
+        """Show a message that the actor sends to another one."""
         self._recorder.run_safely(self._recorder.on_sends, target, message)
 
     def ended(self, actor: LoopActor, error: Exception | None) -> None:
@@ -46,7 +46,7 @@ class ActorTap:
         self._recorder.run_safely(self._recorder.on_took, actor, self.traces, packets, error)
 
     def wrote(self, actor: LoopActor, data: bytes) -> None:
-        """Show the packets that leave for the client."""
+        """Show the packets sent to the client."""
         self._recorder.run_safely(self._recorder.on_wrote, actor, self.traces, data)
 
     def closes(self, actor: LoopActor, reason: str) -> None:

@@ -1,11 +1,10 @@
-"""What traced actors do, as lines of the traces that cover them.
+"""Records what traced actors do, as lines of the traces that cover them.
 
-An actor that is traced has a tap, which is the kernel's observer while the actor runs. What it
-appends and what it gives to the gate is seen by the journal's observer, which is there while
-anything is traced (:class:`actors.tracing.tracer.Tracer`).
-Whatever goes wrong here is logged; the actors go on.
+A traced actor has a tap, which is the kernel's observer while the actor runs. The journal's
+observer sees what the actor appends and passes to the gate; it exists while anything is traced
+(:class:`actors.tracing.tracer.Tracer`). Failures here are logged and do not affect actors.
 
-Between actors that one trace covers a message is shown once: where it arrives.
+A message between two actors of one trace is shown once: where it arrives.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _SLICE, _PAUSE = 500, 0.002
-"""Actors that are covered in one go, and seconds until the next ones are."""
+"""Actors added to a trace at a time, and seconds until the next ones."""
 _COUNTED = 2000
-"""Packets of one write that are counted although they are not shown; the rest count as one."""
+"""Maximum packets of one write that are counted but not shown; the rest count as one."""
 
 
 @dataclass(slots=True)
 class _Told:
-    """What an actor told one or more others."""
+    """A message that an actor sent to one or more others."""
 
     actor: LoopActor
     traces: list[Trace]
@@ -61,7 +60,7 @@ class _Told:
 class TraceRecorder:
     """Makes the lines of what actors do.
 
-    ``ended`` is called with a trace whose one actor has ended, and with why.
+    ``ended`` is called with a trace whose only actor has ended, and with the reason.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class TraceRecorder:
         """The traces of each traced client."""
 
     def run_safely(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Do something; a failure is logged and nobody else's."""
+        """Call ``work``; log its exception instead of raising it."""
         try:
             work(*arguments)
         except Exception as error:  # noqa: BLE001 - the actor that is looked at must go on
@@ -90,7 +89,7 @@ class TraceRecorder:
     # What is covered.
 
     def cover(self, actor: LoopActor, trace: Trace) -> None:
-        """Have a trace cover an actor from now on."""
+        """Add an actor to a trace."""
         if actor.stopped or trace.over or trace in self._traces(actor):
             return
         if actor.tap is None:
@@ -99,7 +98,7 @@ class TraceRecorder:
         trace.actors.add(actor)
 
     def cover_client(self, name: str, trace: Trace) -> None:
-        """Have a trace cover the actors of a client, now and later."""
+        """Add the actors of a client to a trace, current and future ones."""
         trace.client = name
         self.clients.setdefault(name, []).append(trace)
         node = self._node
@@ -115,7 +114,7 @@ class TraceRecorder:
         self._in_slices((actor for actor in held if actor is not None), trace, self.cover)
 
     def uncover(self, trace: Trace) -> None:
-        """Have a trace cover nothing any more."""
+        """Remove all actors from a trace."""
         trace.over = True
         self._in_slices(iter(trace.actors), trace, self._release)
         trace.actors = set()
@@ -135,7 +134,7 @@ class TraceRecorder:
         trace: Trace,
         work: Callable[[LoopActor, Trace], None],
     ) -> None:
-        """Do something with some actors, and with the others soon: a client may have thousands."""
+        """Process some actors now and the others soon: a client may have thousands."""
         for number, actor in enumerate(actors, 1):
             work(actor, trace)
             if number == _SLICE:
@@ -163,7 +162,7 @@ class TraceRecorder:
                 self._say(actor, [trace], "starts", type(actor).__name__)
 
     def _on_connect(self, connection: Connection, packets: list[Any]) -> None:
-        """Cover a connection as soon as it says whose it is."""
+        """Add a connection to traces as soon as its client is known."""
         traces = self.clients.get(connection.client_id or "")
         if traces:
             for trace in traces:
@@ -173,7 +172,7 @@ class TraceRecorder:
     # What it does.
 
     def begin(self, actor: LoopActor, tap: ActorTap) -> None:
-        """See what is sent while an actor runs."""
+        """Observe what is sent while an actor runs."""
         self.running, self._tap = actor, tap
 
     def end(self) -> None:
@@ -182,7 +181,7 @@ class TraceRecorder:
         self.running = self._tap = None
 
     def on_gets(self, actor: LoopActor, traces: Sequence[Trace], message: Any) -> None:
-        """Show what an actor is told."""
+        """Show a message that an actor receives."""
         self._say_told()
         if isinstance(message, Attach) and isinstance(message.connection, Connection):
             for trace in traces:
@@ -191,7 +190,7 @@ class TraceRecorder:
         if isinstance(message, Packets):
             self._gets_packets(actor, traces, message)
         elif not isinstance(message, (bytes, _ActorStop)):
-            # Bytes are shown as the packets that they are, a stop when it is done.
+            # Bytes are shown as packets, a stop when it is done.
             self._say_message(actor, traces, "gets", message)
 
     def _gets_packets(self, actor: LoopActor, traces: Sequence[Trace], message: Packets) -> None:
@@ -202,7 +201,7 @@ class TraceRecorder:
             self._say_packets(actor, others, "gets", packet, message=about)
 
     def on_sends(self, target: LoopActor, message: Any) -> None:
-        """Show what the running actor tells another one."""
+        """Show a message that the running actor sends."""
         actor, tap = self.running, self._tap
         if actor is None or tap is None or target.stopped:
             return
@@ -216,7 +215,7 @@ class TraceRecorder:
             self._told = _Told(actor, others, message, target)
 
     def _say_told(self) -> None:
-        """Show what the running actor told others last: one line for all who were told it."""
+        """Show the last message of the running actor: one line for all its receivers."""
         told, self._told = self._told, None
         if told is not None:
             to = {"to": told.target.actor_urn, "to_client": _client(told.target)}
@@ -224,7 +223,7 @@ class TraceRecorder:
             self._say_message(told.actor, told.traces, "sends", told.message, **to, **more)
 
     def on_gated(self, sink: OutputSink, data: bytes) -> None:
-        """Show what is given to the gate; where the connection is covered, when it leaves."""
+        """Show output passed to the gate; if the connection is traced, when it is sent."""
         actor, tap = self.running, self._tap
         if actor is None or tap is None or not isinstance(sink, Connection):
             return
@@ -240,14 +239,14 @@ class TraceRecorder:
         packets: Sequence[Any],
         error: Exception | None,
     ) -> None:
-        """Show the packets that came over a connection."""
+        """Show the packets received on a connection."""
         for packet in packets:
             self._say_packets(actor, traces, "packet_in", packet)
         if error is not None:
             self._say(actor, traces, "packet_in", "violation", text=tracelines.short(str(error)))
 
     def on_wrote(self, actor: LoopActor, traces: Sequence[Trace], data: bytes) -> None:
-        """Show the packets that leave over a connection."""
+        """Show the packets sent on a connection."""
         self._say_bytes(actor, traces, "packet_out", data)
 
     def on_closes(self, actor: LoopActor, traces: Sequence[Trace], reason: str) -> None:
@@ -255,7 +254,7 @@ class TraceRecorder:
         self._say(actor, traces, "closes", tracelines.short(reason))
 
     def on_ended(self, actor: LoopActor, traces: list[Trace], error: Exception | None) -> None:
-        """Show that an actor stopped or failed, and end the traces that are about it alone."""
+        """Show that an actor stopped or failed, and end the traces of this actor alone."""
         text = None if error is None else tracelines.short(f"{type(error).__name__}: {error}")
         kind, what = ("ends", "stopped") if error is None else ("fails", text)
         self._say(actor, traces, kind, what)
@@ -267,7 +266,7 @@ class TraceRecorder:
                 self._ended(trace, End("actor", f"{actor.actor_urn} {how}"))
 
     def on_event(self, event: Event, at: Position, payloads: Sequence[bytes]) -> None:
-        """Show an event to those who trace the actor that runs, or the session it is about."""
+        """Show an event in traces of the running actor, and of the event's session."""
         session = getattr(event, "session", None)
         traces = list(self._tap.traces) if self._tap is not None else []
         if session in self.clients and not isinstance(event, SessionSnapshot):
@@ -346,7 +345,7 @@ class TraceRecorder:
     def _say_bytes(
         self, actor: LoopActor, traces: Sequence[Trace], kind: str, data: bytes, **more: Any
     ) -> None:
-        """Show the packets in some bytes, as many as there is room for."""
+        """Show the packets in some bytes, as many as the trace has room for."""
         if not traces:
             return
         room = min(AT_ONCE, max(trace.room() for trace in traces))

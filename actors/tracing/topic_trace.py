@@ -1,10 +1,10 @@
-"""The trace of what is published on some topics, and of what becomes of it.
+"""Trace of the messages on some topics, from publication to acknowledgement.
 
-Publications are seen where they are routed and, at QoS 1 and 2, where they are recorded. The
-positions of those that match are remembered, a bounded number of them, and so are the packet
-identifiers under which they are delivered: events that concern them are shown.
+Publications are observed where they are routed and, at QoS 1 and 2, where they are recorded. The
+positions of matching ones are kept, up to a limit, and so are the packet identifiers of their
+deliveries: events about them are shown.
 
-The work for one batch is bounded: who else publishes must not pay for a trace.
+The work for one batch is limited: other publishers must not pay for a trace.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from eventstore.format import Event, Position, Run
 
 _LOOKED_AT = 4096
-"""Messages of one batch or event that are looked at."""
+"""Maximum messages of one batch or event that are checked."""
 _KNOWN_TOPICS = 4096
 _KNOWN_LENGTH = 1024
 _REMEMBERED = 10_000
-"""Messages that are remembered, and deliveries."""
+"""Maximum messages and deliveries that are kept."""
 
 
 _BEFORE = frozenset({MessagePublished, RetainedCleared})
@@ -96,18 +96,18 @@ class TopicTrace:
     ) -> None:
         self.trace = trace
         self.events = _BEFORE
-        """Types of events that may be about messages that match."""
+        """Types of events that may be about matching messages."""
         self._node = node
         self._recorder = recorder
         self._matches = _Matching(topic_filter).__getitem__
         self._messages: dict[Position, _Message] = {}
         self._sent: dict[tuple[str, int], Position] = {}
-        """(client, packet identifier) -> the message that was delivered under it."""
+        """(client, packet identifier) -> the message delivered under it."""
 
     # Publications.
 
     def on_publication(self, publication: Publication) -> None:
-        """Show who gets the messages that match; at QoS 0 also the messages."""
+        """Show the receivers of matching messages; at QoS 0 also the messages."""
         topics = publication.topics[:_LOOKED_AT]
         if True not in map(self._matches, topics):
             return
@@ -127,7 +127,7 @@ class TopicTrace:
     def _routed(
         self, actor: LoopActor, publication: Publication, route: Route, chosen: list[int]
     ) -> Iterator[dict[str, Any]]:
-        """Yield the lines about messages that go the same way."""
+        """Yield the lines about messages with the same route."""
         refs = publication.refs
         if not refs:
             payloads = publication.payloads or cut_payloads(
@@ -158,7 +158,7 @@ class TopicTrace:
         }
 
     def _published(self, event: MessagePublished, at: Position, payloads: Sequence[bytes]) -> None:
-        """Show messages that are recorded, and remember where."""
+        """Show recorded messages, and keep their positions."""
         topics = event.topics[:_LOOKED_AT]
         if True not in map(self._matches, topics):
             return
@@ -190,7 +190,7 @@ class TopicTrace:
                 ),
                 "position": at + one,
                 "will": event.will,
-                # At QoS 2 it takes effect with its PUBREL only.
+                # At QoS 2 a message takes effect with its PUBREL.
                 "waits": event.qos == 2 and not event.will,
             }
             for one in chosen[:AT_ONCE]
@@ -200,7 +200,7 @@ class TopicTrace:
     # Events.
 
     def on_event(self, event: Event, at: Position, payloads: Sequence[bytes]) -> None:
-        """Show an event if it is about messages that match: the part that is."""
+        """Show the part of an event that is about matching messages."""
         if isinstance(event, MessagePublished):
             self._published(event, at, payloads)
             return

@@ -1,4 +1,4 @@
-"""One trace: what it covers, how many lines it may give, and what it still has to send."""
+"""One trace: what it covers, its rate limit, and its unsent lines."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from actors.kernel import LoopActor
 
 AT_ONCE = 100
-"""Lines that one thing that happens may give, at most."""
+"""Maximum lines for one observation."""
 _LINE_BYTES = 64 * 1024
 _BUFFER_BYTES = 256 * 1024
-"""Bytes that wait to be sent; a NATS server takes this much in one message."""
+"""Maximum unsent bytes; a NATS server accepts this much in one message."""
 
 
 class End(NamedTuple):
@@ -30,8 +30,8 @@ class End(NamedTuple):
 class Trace:
     """The lines of one trace, until they are sent; bounded in rate and size.
 
-    In each second the first ``rate`` lines are taken. What is not shown is counted, and the count
-    is sent with the lines. ``on_content`` is called when there is something to be sent.
+    In each second the first ``rate`` lines are shown. The others are counted, and the count is sent
+    with the lines. ``on_content`` is called when there is something to send.
     """
 
     __slots__ = (
@@ -64,15 +64,15 @@ class Trace:
         self.token = token
         self.subject = subject
         self.actors: set[LoopActor] = set()
-        """What it covers at present."""
+        """The actors it covers at present."""
         self.client: str | None = None
-        """The client whose actors it covers, also those that come later."""
+        """The client whose actors it covers, including future ones."""
         self.one: LoopActor | None = None
         """The actor with which it ends."""
         self.over = False
-        """It has ended: nothing more is to be covered."""
+        """It has ended: no more actors are added."""
         self.deadline = 0.0
-        """Monotonic time at which it ends if nobody asks for more."""
+        """Monotonic time at which it ends unless it is kept."""
         self._rate = rate
         self._monotonic = monotonic
         self._on_content = on_content
@@ -84,14 +84,14 @@ class Trace:
         self._number = 0
 
     def room(self) -> int:
-        """Return how many lines would be taken now."""
+        """Return how many lines it accepts now."""
         now = self._monotonic()
         if now - self._begun >= 1.0:
             self._begun, self._given = now, 0
         return self._rate - self._given if self._size < _BUFFER_BYTES else 0
 
     def add(self, line: bytes) -> None:
-        """Take a line, or count it as skipped."""
+        """Add a line, or count it as skipped."""
         if not self.room() or len(line) > _LINE_BYTES:
             self.skip(1)
             return
@@ -101,15 +101,15 @@ class Trace:
         self._on_content()
 
     def skip(self, count: int) -> None:
-        """Count what is not shown, if it is anything."""
+        """Count lines that are not shown."""
         if count > 0:
             self._skipped += count
             self._on_content()
 
     def take(self, end: End | None = None) -> bytes | None:
-        """Return what is to be sent, and forget it; None when there is nothing.
+        """Remove and return the unsent lines; None if there are none.
 
-        ``end`` says why nothing more will come.
+        ``end`` is the reason for the end of the trace.
         """
         if not (self._lines or self._skipped or end):
             return None
@@ -123,7 +123,7 @@ class Trace:
 
 
 def add_lines(traces: Iterable[Trace], count: int, lines: Iterable[dict[str, Any]]) -> None:
-    """Give traces as many of ``count`` lines as they take; the others are not even made."""
+    """Add as many of ``count`` lines to traces as they accept; the others are not made."""
     traces = list(traces)
     room = max((trace.room() for trace in traces), default=0)
     left = count

@@ -1,7 +1,7 @@
-"""What the lines of a trace hold: packets, messages and events as small JSON objects.
+"""The content of trace lines: packets, messages and events as small JSON objects.
 
-A line is bounded whatever clients choose: names are cut, of lists the beginning is given, of
-payloads the first bytes. Passwords and the payloads of wills are never given.
+The size of a line is limited: names are shortened, lists and payloads show their beginning.
+Passwords and the payloads of wills are never shown.
 """
 
 from __future__ import annotations
@@ -50,35 +50,35 @@ if TYPE_CHECKING:
     from projections.state import RetainedMessage
 
 NAME_LIMIT = 256
-"""Characters of a name (client identifier, topic, filter, ...) that are given."""
+"""Maximum characters of a name (client identifier, topic, filter, ...)."""
 PAYLOAD_LIMIT = 200
-"""Bytes of a payload that are given."""
+"""Maximum bytes of a payload."""
 LISTED = 20
-"""Items of a list that are given."""
+"""Maximum items of a list."""
 _MESSAGES = 3
-"""Messages of a batch that are given."""
+"""Maximum messages of a batch."""
 _DEPTH = 4
 
 
 def short(text: str) -> str:
-    """Return a name, cut if it is long; what is left out is counted."""
+    """Return a name, shortened if it is long, with the number of omitted characters."""
     rest = len(text) - NAME_LIMIT
     return f"{text[:NAME_LIMIT]}...({rest} more)" if rest > 0 else text
 
 
 def payload_fields(payload: bytes) -> dict[str, Any]:
-    """Return size and beginning of a payload."""
+    """Return the size and beginning of a payload."""
     head = base64.b64encode(payload[:PAYLOAD_LIMIT]).decode("ascii")
     return {"size": len(payload), "payload_base64": head}
 
 
 def topic_text(raw: bytes) -> str:
-    """Return a topic, cut if it is long."""
+    """Return a topic, shortened if it is long."""
     return short(raw.decode("utf-8", "replace"))
 
 
 def first_of(runs: Sequence[Run], most: int) -> list[int]:
-    """Return the first integers that runs stand for, ``most`` of them at most."""
+    """Return the first integers of runs, at most ``most``."""
     values: list[int] = []
     for run in runs:
         left = most - len(values)
@@ -96,12 +96,12 @@ def first_of(runs: Sequence[Run], most: int) -> list[int]:
 
 
 def packet_count(packet: Any) -> int:
-    """Return how many objects :func:`packet_objects` gives for a packet."""
+    """Return how many objects :func:`packet_objects` yields for a packet."""
     return len(packet) if isinstance(packet, Publishes) else 1
 
 
 def packet_objects(packet: Any) -> Iterator[dict[str, Any]]:
-    """Yield a packet, from a client or from the broker, as objects; each when it is asked for."""
+    """Yield a packet, from a client or from the broker, as objects."""
     if isinstance(packet, Publishes):
         yield from _publishes(packet)
         return
@@ -226,7 +226,7 @@ _PACKETS: dict[type, Callable[[Any], dict[str, Any]]] = {
 
 
 def message_object(message: Any) -> tuple[str, dict[str, Any]]:
-    """Return the name of what an actor is told, and what it is about."""
+    """Return the name and a description of a message to an actor."""
     if isinstance(message, list):
         return "Retained", {"count": len(message), "messages": _retained(message)}
     make = _MESSAGES_MADE.get(type(message))
@@ -306,10 +306,10 @@ _MESSAGES_MADE: dict[type, Callable[[Any], dict[str, Any]]] = {
 
 
 def event_object(event: Event) -> tuple[dict[str, Any], dict[str, int]]:
-    """Return an event as it stands in the log, but bounded, and what was left out.
+    """Return an event as in the log, shortened, and what was left out.
 
-    The second value has the true length of each list of the event that was cut. It can be read
-    back by ``eventstore.format.events.parse_event``.
+    The second value has the full length of each shortened list. The event can be parsed by
+    ``eventstore.format.events.parse_event``.
     """
     found: dict[str, Any] = {}
     cut: dict[str, int] = {}
@@ -321,7 +321,7 @@ def event_object(event: Event) -> tuple[dict[str, Any], dict[str, int]]:
 
 
 def payload_bytes(event: MessagePublished) -> int:
-    """Return the payload bytes of an event, all together."""
+    """Return the total payload bytes of an event."""
     sizes = event.sizes
     return sizes * event.count if isinstance(sizes, int) else sum(sizes)
 
@@ -338,7 +338,7 @@ def _bounded(value: Any, depth: int) -> Any:
 
 
 def messages_of(refs: Sequence[Run], store: MessageStore) -> list[dict[str, Any]]:
-    """Return topic and size of the first messages at these positions, if they are at hand."""
+    """Return topic and size of the first messages at these positions, if they are cached."""
     return [
         {"position": ref, "topic": topic_text(message.topic), "size": len(message.payload)}
         for ref in first_of(refs, _MESSAGES)
@@ -349,7 +349,7 @@ def messages_of(refs: Sequence[Run], store: MessageStore) -> list[dict[str, Any]
 def published_messages(
     event: MessagePublished, at: Position, payloads: Sequence[bytes]
 ) -> list[dict[str, Any]]:
-    """Return the first messages of a publication that is being recorded."""
+    """Return the first messages of a publication being recorded."""
     return [
         {
             "position": at + offset,

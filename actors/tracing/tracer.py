@@ -1,10 +1,10 @@
-"""Live traces: what an actor, the actors of a client, or messages on some topics are about.
+"""Live traces of an actor, of the actors of a client, or of messages on some topics.
 
-Somebody asks for a trace and names its token; its lines are published on the subject that is made
-from it, some twenty times a second. A trace ends when it is stopped, with the one actor that it
-is about, or when nobody asked to keep it for 15 s. ``docs/inspector.md`` has the lines.
+The caller requests a trace and names its token; lines are published on a subject derived from the
+token, about twenty times a second. A trace ends when it is stopped, with its only actor, or when it
+was not kept for 15 s. ``docs/inspector.md`` describes the lines.
 
-While there is no trace, nothing of this is in anybody's way: see ``actors.tracing.recorder``.
+Without a trace there is no cost: see ``actors.tracing.recorder``.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 LEASE = 15.0
-"""Seconds after which a trace ends that nobody asked to keep."""
+"""Seconds after which a trace ends that is not kept."""
 MOST_TRACES = 8
 DEFAULT_RATE, MOST_RATE = 500, 5000
 """Lines a second."""
 _TOKEN = re.compile(r"[A-Za-z0-9]{22,64}")
 _SEND = 0.05
-"""Seconds for which lines gather before they are sent."""
+"""Seconds for which lines are collected before they are sent."""
 _LOOK = 1.0
-"""Seconds between looks for traces that nobody keeps."""
+"""Seconds between checks for traces that are not kept."""
 _STANDSTILL = 0.5
-"""Seconds of not running after which nobody can be blamed for not having asked."""
+"""Seconds of standstill after which missing requests do not end a trace."""
 _LISTED = 20
-"""Actors that the answer names."""
+"""Maximum actors named in the answer."""
 
 
 class Tracer:
@@ -72,11 +72,11 @@ class Tracer:
     # Requests.
 
     def handlers(self) -> dict[str, Handler]:
-        """Return what the inspector answers, by endpoint."""
+        """Return the handlers for the inspector, by endpoint."""
         return {"trace": self.start, "trace.keep": self.keep, "trace.stop": self.stop}
 
     def start(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Begin a trace: of an ``actor``, a ``client`` or a ``topic`` filter."""
+        """Start a trace of an ``actor``, a ``client`` or a ``topic`` filter."""
         token = _token(request)
         rate = number(request, "rate", DEFAULT_RATE, MOST_RATE)
         if rate < 1:
@@ -100,7 +100,7 @@ class Tracer:
         return {"token": token, "lease_s": int(LEASE), "subject": subject, **about}
 
     def keep(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Let a trace go on for another 15 s."""
+        """Keep a trace for another 15 s."""
         trace = self._find(request)
         trace.deadline = self._node.clock.monotonic() + LEASE
         return {"token": trace.token, "lease_s": int(LEASE)}
@@ -112,7 +112,7 @@ class Tracer:
         return {"token": trace.token}
 
     def close(self) -> None:
-        """End all traces: the broker ends."""
+        """End all traces: the broker stops."""
         for trace in list(self._traces.values()):
             self._end(trace, End("broker", "the broker ends"))
 
@@ -158,8 +158,8 @@ class Tracer:
     # What traces see.
 
     def appended(self, event: Event, at: Position, payloads: Sequence[bytes]) -> None:
-        """Show an event that was appended to those that it concerns."""
-        # All events of all sessions pass here: those that nobody traces must not be held up.
+        """Show an appended event in the traces that it concerns."""
+        # All events of all sessions pass here: those without a trace must not be delayed.
         recorder = self._recorder
         if recorder.running is not None or getattr(event, "session", None) in recorder.clients:
             recorder.run_safely(recorder.on_event, event, at, payloads)
@@ -168,7 +168,7 @@ class Tracer:
                 recorder.run_safely(topic.on_event, event, at, payloads)
 
     def gated(self, sink: OutputSink, data: bytes) -> None:
-        """Show what the traced actor that runs gives to the gate."""
+        """Show output that the running traced actor passes to the gate."""
         recorder = self._recorder
         if recorder.running is not None:
             recorder.run_safely(recorder.on_gated, sink, data)
@@ -191,7 +191,7 @@ class Tracer:
         self._send(trace, end)
 
     def _look(self) -> None:
-        """See to it that traces which nobody keeps are ended."""
+        """Schedule the check for traces that are not kept."""
         if not self._looking:
             self._looking = True
             self._node.timers.after(_LOOK, self._end_unkept)

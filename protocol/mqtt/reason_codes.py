@@ -161,6 +161,7 @@ ENDINGS: Mapping[str, ReasonCode] = MappingProxyType(
         "login_revoked": ReasonCode.NOT_AUTHORIZED,
         "message_too_large": ReasonCode.PACKET_TOO_LARGE,
         "not_permitted": ReasonCode.NOT_AUTHORIZED,
+        "packet_too_large": ReasonCode.PACKET_TOO_LARGE,
         "publish_rate": ReasonCode.MESSAGE_RATE_TOO_HIGH,
         "qos2_rejected": ReasonCode.QOS_NOT_SUPPORTED,
         "receive_maximum": ReasonCode.RECEIVE_MAXIMUM_EXCEEDED,

@@ -215,6 +215,31 @@ def test_identifiers_that_are_in_use_are_not_used(clients: Clients5, topic: str,
 # ----------------------------------------------------------------- malformed
 
 
+@pytest.mark.mqtt5("MQTT-4.13.1-1", "MQTT-3.14.4-1", "MQTT-4.3.2-4")
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_what_stands_before_a_malformed_packet_is_processed(
+    clients: Clients5, topic: str, qos: int
+) -> None:
+    """What stands behind it is not, and the connection ends with the reason alone."""
+    watcher = clients.listening(topic)
+    client = clients.five()
+    number = 5 if qos else None
+    client.send(
+        p.publish(topic, b"before", qos, number),
+        *([p.acknowledge(PUBREL, 5)] if qos == 2 else []),
+        p.publish(topic, b"bad", properties=b"\x7f\x00"),
+        p.publish(topic, b"behind", 0),
+    )
+    if qos == 1:
+        client.expect_answer(PUBACK, 5)
+    if qos == 2:
+        client.expect_answer(PUBREC, 5)
+        client.expect_answer(PUBCOMP, 5)
+    client.expect_ended(0x81)
+    watcher.expect_message(topic, b"before")
+    watcher.expect_nothing()
+
+
 @pytest.mark.mqtt5("MQTT-3.6.1-1", "MQTT-2.1.3-1", "MQTT-4.13.1-1")
 @pytest.mark.parametrize("kind", [PUBACK, PUBREC, PUBREL, PUBCOMP])
 @pytest.mark.parametrize("flags", [0, 1, 2, 4, 8])

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.broker import Broker
+    from harness.packets5 import Properties
     from harness.rawclient5 import Clients5, RawClient5
 
 KEEP = ((p.SESSION_EXPIRY, 100),)
@@ -136,7 +137,7 @@ def ann(clients: Clients5, **options: object) -> RawClient5:
     return clients.five(username="ann", password=b"secret", **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.mqtt5("MQTT-3.1.4-2", "MQTT-3.2.2-7", "MQTT-3.2.2-8", "MQTT-3.2.2-6")
+@pytest.mark.mqtt5("MQTT-3.1.4-2", "MQTT-3.2.2-7", "MQTT-3.2.2-8", "MQTT-3.2.2-6", "MQTT-4.12.0-4")
 def test_wrong_password_and_no_user(guarded: Callable[..., Clients5]) -> None:
     clients = guarded()
     client = clients.raw5()
@@ -189,6 +190,24 @@ def test_identifier_of_a_refused_message_is_free_again(guarded: Callable[..., Cl
     other.acknowledge(other.expect_message("open/y", b"new", 1))
 
 
+@pytest.mark.mqtt5("MQTT-3.3.2-12", "MQTT-3.4.2-1")
+def test_alias_that_came_with_a_refused_message_holds(guarded: Callable[..., Clients5]) -> None:
+    clients = guarded()
+    client, other = ann(clients), ann(clients)
+    assert other.subscribe(("open/#", 1)) == (1,)
+    alias: Properties = ((p.TOPIC_ALIAS, 1),)
+    client.send(p.publish("closed/x", b"", 1, 1, properties=alias))
+    client.expect_answer(PUBACK, 1, 0x87)
+    client.send(p.publish("", b"", 1, 2, properties=alias))
+    client.expect_answer(PUBACK, 2, 0x87)
+    client.send(p.publish("open/x", b"1", 1, 3, properties=alias))
+    client.expect_answer(PUBACK, 3)
+    client.send(p.publish("", b"2", 1, 4, properties=alias))
+    client.expect_answer(PUBACK, 4)
+    for payload in (b"1", b"2"):
+        other.acknowledge(other.expect_message("open/x", payload, 1))
+
+
 @pytest.mark.mqtt5("MQTT-3.1.2-29")
 def test_problem_information_0_leaves_reasons_out(guarded: Callable[..., Clients5]) -> None:
     client = ann(guarded(), properties=((p.REQUEST_PROBLEM_INFORMATION, 0),))
@@ -213,10 +232,19 @@ def test_problem_information_0_leaves_reasons_out(guarded: Callable[..., Clients
 @pytest.mark.mqtt5(
     "MQTT-3.1.2-24",
     "MQTT-3.4.2-2",
+    "MQTT-3.4.2-3",
     "MQTT-3.5.2-2",
+    "MQTT-3.5.2-3",
+    "MQTT-3.6.2-2",
+    "MQTT-3.6.2-3",
+    "MQTT-3.7.2-2",
+    "MQTT-3.7.2-3",
     "MQTT-3.9.2-1",
+    "MQTT-3.9.2-2",
     "MQTT-3.11.2-1",
+    "MQTT-3.11.2-2",
     "MQTT-3.14.2-3",
+    "MQTT-3.14.2-4",
 )
 def test_reason_strings_do_not_make_packets_too_large(guarded: Callable[..., Clients5]) -> None:
     """20 bytes leave room for each answer, and not for a sentence beside it."""

@@ -316,6 +316,14 @@ def test_client_without_an_identifier_is_assigned_one(
     again.expect_message(topic, b"mine")
 
 
+@pytest.mark.mqtt5("MQTT-3.1.3-8", "MQTT-3.2.2-8")
+@pytest.mark.usefixtures("foldmq_only")
+def test_identifier_that_is_refused(clients: Clients5) -> None:
+    client = clients.raw5()
+    client.send(p.connect("$nats"))  # that of the bridge
+    client.expect_refused(0x85)
+
+
 @pytest.mark.mqtt5("MQTT-3.1.3-2")
 def test_the_identifier_names_the_session(clients: Clients5, topic: str) -> None:
     one = clients.five(f"{topic}a", properties=((p.SESSION_EXPIRY, 100),))
@@ -391,7 +399,7 @@ def test_nothing_after_a_refused_connect_is_processed(clients: Clients5, topic: 
     clients.listening(topic).expect_nothing()
 
 
-@pytest.mark.mqtt5("MQTT-4.12.0-1", "MQTT-3.2.2-7")
+@pytest.mark.mqtt5("MQTT-4.12.0-1", "MQTT-4.12.0-4", "MQTT-3.2.2-7")
 def test_unknown_authentication_method(clients: Clients5) -> None:
     client = clients.raw5()
     method = (p.AUTHENTICATION_METHOD, "no such method")

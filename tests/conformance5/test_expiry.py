@@ -60,10 +60,8 @@ def test_an_expired_message_leaves_the_queue(clients: Clients5, topic: str, qos:
     publisher.publish(topic, b"last", qos)
     time.sleep(OVER)
     client = clients.five(topic, clean=False, session_present=True)
-    client.acknowledge(client.expect_message(topic, b"first", qos))
-    for payload in (b"long", b"last"):
-        message = client.expect_message(topic, payload, qos, properties=None)
-        client.acknowledge(message)
+    for payload in (b"first", b"long", b"last"):
+        client.expect_message(topic, payload, qos, properties=None)
     client.expect_nothing()
 
 

@@ -354,6 +354,27 @@ def test_levels_side_by_side_on_one_topic(clients: Clients5, topic: str) -> None
             other.acknowledge(other.expect_publish(name, b"four", qos))
 
 
+def test_options_of_a_subscription_wait_for_their_level(clients: Clients5, topic: str) -> None:
+    """A client of MQTT 3.1.1 that goes on with the session knows nothing of them."""
+    client = clients.five(topic, properties=expiry(100))
+    identifier: Properties = ((p.SUBSCRIPTION_IDENTIFIER, 5),)
+    assert client.subscribe((topic, 1 | 0x08), properties=identifier) == (1,)
+    client.leave()
+    publisher = clients.five()
+    publisher.publish(topic, b"1", 1, retain=True)
+    old = clients.connect(topic, clean=False, session_present=True)
+    old.acknowledge(old.expect_publish(topic, b"1", 1, retain=False))  # [MQTT-3.3.1-9] of 3.1.1
+    publisher.publish(topic, b"2", 1, retain=True)
+    old.acknowledge(old.expect_publish(topic, b"2", 1, retain=False))
+    old.disconnect()
+    publisher.publish(topic, b"3", 1, retain=True)
+    client = clients.five(topic, clean=False, session_present=True)
+    client.acknowledge(client.expect_message(topic, b"3", 1, retain=True, properties=identifier))
+    publisher.publish(topic, b"4", 1, retain=True)
+    client.acknowledge(client.expect_message(topic, b"4", 1, retain=True, properties=identifier))
+    publisher.publish(topic, retain=True)
+
+
 # ------------------------------------------------------------------- restart
 
 

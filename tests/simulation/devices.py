@@ -81,6 +81,8 @@ class Device:
     next_pid: int = 0
     number: int = 0
     wills: int = 0
+    connects: int = 0
+    """How often it connected: it speaks MQTT 3.1.1 and MQTT 5 in turns."""
 
     def connect(self, world: World) -> None:
         """Open a connection; if there is one, it is taken over.
@@ -122,6 +124,7 @@ class DeviceConnection(SimClient):
         """No other connection of the device came since DISCONNECT was sent."""
         self.requests: dict[int, tuple[str, list[Period]]] = {}
         before = device.connection
+        device.connects += 1
         if before is not None:
             before.alone = False
         self.will = self._will()
@@ -131,7 +134,7 @@ class DeviceConnection(SimClient):
             device.cleans += 1
         else:
             device.maybe = True
-        super().__init__(world, device.latency)
+        super().__init__(world, device.latency, level5=device.connects % 2 == 0)
         self.cleans = device.cleans
         self.transmit(p.connect(device.name, clean=clean, will=self._will_packet()))
 

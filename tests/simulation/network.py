@@ -8,6 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
 from harness import packets as p
+from harness.transcode import from_level5, packets_of, to_level5
 
 from actors.connection.listener import Listener, ListenerOptions
 from actors.transports.stage import Stage
@@ -173,7 +174,11 @@ class SimClient:
         latency: float = 0.0,
         listener: Listener | None = None,
         host: str = "192.0.2.1",
+        *,
+        level5: bool = False,
     ) -> None:
+        self.level5 = level5
+        """What it sends and gets is that of MQTT 3.1.1; on the wire it is MQTT 5."""
         self.world = world
         self.name = f"{len(world.transcripts)}"
         self.open = True
@@ -205,6 +210,9 @@ class SimClient:
         """Send bytes in pieces: what is behind a cut comes later, if the connection lasts."""
         if not self.open:
             return
+        if self.level5:
+            data = to_level5(data)
+            cuts = tuple(cut for cut in cuts if cut < len(data))
         waited = bool(self._unsent)
         bounds = [0, *sorted(cuts), len(data)]
         pieces = [data[start:stop] for start, stop in itertools.pairwise(bounds)]
@@ -237,7 +245,13 @@ class SimClient:
         self._partial += data
         while (found := p.split(self._partial)) is not None:
             first, body, size = found
+            raw = bytes(self._partial[:size])
             del self._partial[:size]
+            if self.level5:
+                raw = from_level5(raw)
+                if not raw:
+                    continue
+                ((first, body),) = packets_of(raw)
             packet = p.parse(first, body)
             self.received.append(packet)
             try:

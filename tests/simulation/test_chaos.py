@@ -19,7 +19,7 @@ from simulation.chaos import run
 from simulation.faults import Append, Ask
 
 SEEDS = int(os.environ.get("FOLDMQ_SEEDS", "100"))
-AT_EVERY_SAVE = 8
+AT_EVERY_SAVE = 4
 """So many of them are run by ``make check``, too."""
 _RUN = Path(__file__).parent / "run.py"
 

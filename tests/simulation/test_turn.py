@@ -33,10 +33,15 @@ def written(world: World) -> list[str]:
     return found
 
 
-async def connected(world: World, count: int, qos: int) -> tuple[list[SimClient], list[SimClient]]:
+async def connected(
+    world: World, count: int, qos: int, level5: Callable[[], bool] = lambda: False
+) -> tuple[list[SimClient], list[SimClient]]:
     """Publishers, and for each one subscriber; the topics are known, the clients no newcomers."""
-    subscribers = [await world.connect(f"s{at}", filters=[(f"t/{at}", qos)]) for at in range(count)]
-    publishers = [await world.connect(f"p{at}") for at in range(count)]
+    subscribers = [
+        await world.connect(f"s{at}", filters=[(f"t/{at}", qos)], level5=level5())
+        for at in range(count)
+    ]
+    publishers = [await world.connect(f"p{at}", level5=level5()) for at in range(count)]
     for at, client in enumerate(publishers):
         client.send(p.publish(f"t/{at}", b"first", 0))
     await world.go(SETTLED)
@@ -155,8 +160,13 @@ async def _outcome(seed: int, prepare: Callable[[Kernel], None]) -> tuple[Any, .
     clients = chance.choice([1, 3, 8])
     async with World(max_ack_pending=chance.choice([2, 1000])).running() as world:
         prepare(world.broker.kernel)
-        publishers, subscribers = await connected(world, clients, chance.choice([0, 1, 2]))
-        every = await world.connect("every", filters=[("t/#", 2)])
+        share = chance.choice([0, 0.5, 1])
+
+        def level5() -> bool:
+            return chance.random() < share
+
+        publishers, subscribers = await connected(world, clients, chance.choice([0, 1, 2]), level5)
+        every = await world.connect("every", filters=[("t/#", 2)], level5=level5())
         await world.go(SETTLED)
         pids = [0] * clients
         all_of_them = _Answering(
@@ -202,7 +212,10 @@ def _by_qos(some: list[Any]) -> dict[Any, list[Any]]:
     return dict(found)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(seed, marks=[pytest.mark.slow] if seed >= 8 else []) for seed in range(40)],
+)
 def test_a_turn_in_columns_comes_to_the_same_as_packets_one_by_one(seed: int) -> None:
     outcomes = []
 

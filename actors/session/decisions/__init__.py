@@ -12,6 +12,7 @@ from actors.session.decisions.acknowledgements import (
     refused,
     released,
     take_packet_ids,
+    too_large,
 )
 from actors.session.decisions.granting import Grant, GrantedFilter, by_text, subscribe, unsubscribe
 from actors.session.decisions.queueing import (
@@ -69,6 +70,7 @@ __all__ = [
     "shared_in_flight",
     "subscribe",
     "take_packet_ids",
+    "too_large",
     "unsubscribe",
     "within",
 ]

@@ -18,6 +18,7 @@ from projections.state import (
     InFlight,
     SessionState,
 )
+from protocol.mqtt import ReasonCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,6 +79,13 @@ def refused(
     if not known:
         return None
     return Refused(state.session, to_runs(known), [*_reasons_of(known, packet_ids, reasons)])
+
+
+def too_large(state: SessionState, packet_ids: Sequence[int]) -> list[Acked | Refused]:
+    """Decide on deliveries that are too large to be sent again: they end, with that reason."""
+    reasons = [int(ReasonCode.PACKET_TOO_LARGE)] * len(packet_ids)
+    ended = acked(state, packet_ids, reasons), refused(state, packet_ids, reasons)
+    return [event for event in ended if event is not None]
 
 
 def completed(

@@ -7,10 +7,10 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Protocol
 
 from protocol.mqtt import FilterTrie
-from protocol.mqtt5 import RETAIN_AS_PUBLISHED, SHARE, Wire, count_down, prepare
+from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, SHARE, Wire, count_down, prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from actors.routing import Subscriber
     from eventstore.log import Message
@@ -34,6 +34,10 @@ class PreparedMessages(Protocol):
     """The publications had RETAIN 1."""
     topics: Sequence[bytes]
 
+    @property
+    def publisher(self) -> object:
+        """The connection that published the messages, if one did."""
+
     def __len__(self) -> int:
         """Return the number of messages."""
 
@@ -47,44 +51,65 @@ class PreparedMessages(Protocol):
 class DeliveryEncoder:
     """Encodes the deliveries of one session while its client is connected at level 5."""
 
-    __slots__ = ("_identifiers", "_known", "_state", "limit")
+    __slots__ = (
+        "_connection",
+        "_identifiers",
+        "_identifiers_of_own",
+        "_known",
+        "_known_of_own",
+        "_state",
+        "limit",
+    )
 
-    def __init__(self, state: SessionState, properties: ConnectProperties) -> None:
+    def __init__(
+        self, state: SessionState, properties: ConnectProperties, connection: object
+    ) -> None:
         self._state = state
+        self._connection = connection
         self.limit = properties.maximum_packet_size
         """Bytes of the largest packet that the client accepts; 0: any."""
         self._identifiers: FilterTrie[int] | None = None
         """Subscription identifiers by topic filter; None: there are none."""
+        self._identifiers_of_own: FilterTrie[int] | None = None
+        """Those that go with what the client publishes itself: not those of No Local."""
         self._known: dict[bytes, tuple[int, ...]] = {}
+        self._known_of_own: dict[bytes, tuple[int, ...]] = {}
         self.subscriptions_changed()
 
     def subscriptions_changed(self) -> None:
         """Look anew which subscriptions have identifiers."""
         self._known.clear()
+        self._known_of_own.clear()
         found = [
             held
             for held in self._state.active()
             if held.identifier and not held.filter.startswith(SHARE)
         ]
-        self._identifiers = FilterTrie[int]() if found else None
-        for held in found:
-            self._identifiers.insert(held.filter, held.filter, held.identifier)  # type: ignore[union-attr]
+        self._identifiers = self._identifiers_of_own = _by_filter(found)
+        if any(held.options & NO_LOCAL for held in found):
+            self._identifiers_of_own = _by_filter(
+                held for held in found if not held.options & NO_LOCAL
+            )
 
     @property
     def plain(self) -> bool:
         """True while messages are sent with their own properties, whatever their size."""
         return self._identifiers is None and not self.limit
 
-    def identifiers(self, topic: bytes) -> tuple[int, ...]:
-        """Return the identifiers of all subscriptions that match a topic [MQTT-3.3.4-3]."""
-        if self._identifiers is None:
+    def identifiers(self, topic: bytes, *, own: bool = False) -> tuple[int, ...]:
+        """Return the identifiers of all subscriptions that match a topic [MQTT-3.3.4-3].
+
+        ``own``: of a message that the client published itself [MQTT-3.8.3-3].
+        """
+        index = self._identifiers_of_own if own else self._identifiers
+        if index is None:
             return ()
-        found = self._known.get(topic)
+        known = self._known_of_own if own else self._known
+        found = known.get(topic)
         if found is None:
-            if len(self._known) >= _CACHED_TOPICS:
-                self._known.clear()
-            found = tuple(sorted(set(self._identifiers.match(topic.decode()))))
-            self._known[topic] = found
+            if len(known) >= _CACHED_TOPICS:
+                known.clear()
+            found = known[topic] = tuple(sorted(set(index.match(topic.decode()))))
         return found
 
     def render(
@@ -128,7 +153,8 @@ class DeliveryEncoder:
             return [(wire, 0, end)]
         if self._identifiers is None:
             return [(Wire(qos, retain=True) if retain else WIRES5[qos], 0, end)]
-        columns = [self.identifiers(topic) for topic in batch.topics[:end]]
+        is_own = batch.publisher is self._connection
+        columns = [self.identifiers(topic, own=is_own) for topic in batch.topics[:end]]
         wires, begin = [], 0
         for identifiers, some in groupby(columns):
             count = len([*some])
@@ -177,6 +203,16 @@ class DeliveryEncoder:
             return False
         wire = Wire(flags[0], retain=flags[1], identifiers=self.identifiers(message.topic))
         return len(_prepared([message], wire, now_ms).render([1])) > self.limit
+
+
+def _by_filter(subscriptions: Iterable[SubscriptionState]) -> FilterTrie[int] | None:
+    """Return the identifiers of subscriptions by topic filter; None: there are none."""
+    found: FilterTrie[int] | None = None
+    for held in subscriptions:
+        if found is None:
+            found = FilterTrie[int]()
+        found.insert(held.filter, held.filter, held.identifier)
+    return found
 
 
 def _prepared(
