@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from projections.audit.checks import is_clean_start
     from projections.audit.message_story import (
         DeliveryCopy,
         DeliveryOutcome,
@@ -37,10 +38,12 @@ __all__ = [
     "SubscriptionSpan",
     "SubscriptionSpans",
     "Violation",
+    "is_clean_start",
     "topic_of",
 ]
 
 _MODULE_OF = {
+    "is_clean_start": "checks",
     "DeliveryCopy": "message_story",
     "DeliveryOutcome": "message_story",
     "MessageStory": "message_story",

@@ -42,17 +42,21 @@ _LEVEL_5: Final = 5
 # --------------------------------------------------------------------- beginnings and ends
 
 
+def is_clean_start(event: SessionOpened) -> bool:
+    """Return whether the client asked for a session that starts empty."""
+    return event.clean_start if event.level >= _LEVEL_5 else event.clean
+
+
 def opened(state: SessionState | None, event: SessionOpened, at: Position) -> Iterator[Violation]:
     """Check whether a session goes on when it must, and only then [MQTT-3.1.2-4, MQTT-3.1.2-6]."""
     if not event.resumed:
-        asked = event.clean_start if event.level >= _LEVEL_5 else event.clean
-        if state is not None and not state.clean and not asked:
+        if state is not None and not state.clean and not is_clean_start(event):
             yield Violation(Rule.SESSION, at, "its state was thrown away though it was to be kept")
     elif state is None:
         yield Violation(Rule.SESSION, at, "a session was resumed that there was not")
     elif state.clean:
         yield Violation(Rule.SESSION, at, "a session was resumed that was clean")
-    elif event.clean_start if event.level >= _LEVEL_5 else event.clean:
+    elif is_clean_start(event):
         yield Violation(Rule.SESSION, at, "a session was resumed though a clean one was asked for")
 
 

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from eventstore.format import (
     Acked,
+    Assigned,
     Completed,
     Delivered,
     Event,
+    Expired,
     MessageDropped,
     MessagePublished,
     Position,
@@ -28,9 +30,11 @@ from eventstore.format import (
     SessionOpened,
     SessionSnapshot,
     WillArmed,
+    WillCancelled,
     WillFired,
     from_runs,
 )
+from projections.audit import is_clean_start
 from projections.state import SessionFold
 from protocol.mqtt import is_death, with_timestamp
 
@@ -43,9 +47,12 @@ _AT_RESTART: Final = frozenset({"broker_restarted", "session_failed"})
 """Why connections end that the broker before left open; the second if an actor failed with it."""
 _WILL_DROPPED: Final = ("reserved_topic", "not_permitted", "topic_levels")
 """Reasons for which a will that was due may not have been published."""
-_TO_THE_ABSENT: Final = (Queued, MessageDropped, SessionSnapshot, RetainedSnapshot)
-"""What may happen to a session without its client. What is dropped was not queued before: only
-an UNSUBSCRIBE removes messages from a queue."""
+_TO_THE_ABSENT: Final = (
+    *(Queued, MessageDropped, Expired, SessionSnapshot, RetainedSnapshot),
+    Assigned,
+)
+"""What may happen to a session without its client, which a shared subscription never has. What is
+dropped was not queued before: only an UNSUBSCRIBE removes messages from a queue."""
 _WITH_OPENING: Final = (WillArmed, SessionSnapshot, RetainedSnapshot)
 """What may stand between the beginning of a connection and the PUBRELs that are sent again."""
 _MOST: Final = 100
@@ -150,11 +157,12 @@ class SessionRecovery:
                 self._tell(at, f"its connection ended as {event.reason!r:.40}, after it had ended")
             if event.generation != self._generation:
                 self._tell(at, f"connection {event.generation} ended, it was {self._generation}")
-            if self._will is not None and not self.fired:
+            clean = self.before is not None and self.before.clean
+            waits = self._will is not None and self._will.delay and not clean
+            if self._will is not None and not self.fired and not waits:
                 self._tell(at, "its will was not published when its connection ended")
             if self.fired and not self._published:
                 self._tell(at, "its will was not published though it says so")
-            clean = self.before is not None and self.before.clean
             self._check = self._none if clean else self._away
         elif isinstance(event, MessageDropped) and event.reason in _WILL_DROPPED:
             self._published = True  # a will that may not be published
@@ -169,8 +177,11 @@ class SessionRecovery:
         elif isinstance(event, SessionExpired):
             self._check = self._none
         elif isinstance(event, (WillFired, MessagePublished)):
-            self._will = None  # it goes before the connection ends, if it does
+            if self._will is not None and not self._will.delay:
+                self._will = None  # it goes before the connection ends, if it does
             self._about_will(event, at, payload)
+        elif isinstance(event, WillCancelled) and self._will is not None and self._will.delay:
+            self._will = None  # the client is back within its delay
         elif not _may_happen_to_the_absent(event):
             self._tell(at, f"{type(event).__name__} while its client was away")
 
@@ -224,7 +235,7 @@ class SessionRecovery:
                 self._tell(at, "its will was published with another payload")
 
     def _opened(self, event: SessionOpened, state: SessionState, at: Position) -> None:
-        kept = not state.clean and not event.clean
+        kept = not state.clean and not is_clean_start(event)
         if event.resumed != kept:
             self._tell(at, "its state was thrown away" if kept else "it was resumed though clean")
         if event.generation != state.generation + 1:

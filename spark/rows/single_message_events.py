@@ -173,7 +173,7 @@ def _messages(group: EventGroup, raws: _Raws, chosen: Integers) -> pa.Array:
         one.update(zip(names, parts, strict=True))
         if "blocks" in one:
             entry = number - firsts[event]
-            one |= _block_of(raws[event], entry)
+            _set_block(one, raws[event], entry)
             _set_expiry(one, entry)
         found.append(orjson.dumps(one))
     return of_texts(found)
@@ -210,6 +210,15 @@ def _block_of(raw: dict[str, Any], entry: int) -> dict[str, list[int]]:
         return {"blocks": [], "block_of": [], "blocks_at": []}
     begins = raw.get("blocks_at") or [*accumulate(sizes, initial=raw["at"] - sum(sizes))]
     return {"blocks": [sizes[number - 1]], "block_of": [], "blocks_at": [begins[number - 1]]}
+
+
+def _set_block(one: dict[str, Any], raw: dict[str, Any], entry: int) -> None:
+    """Leave of the blocks of an event that of one message; its type and version stay last."""
+    for name, values in _block_of(raw, entry).items():
+        one.pop(name, None)
+        if values:
+            one[name] = values
+    one["e"], one["v"] = one.pop("e"), one.pop("v")
 
 
 def _properties(group: EventGroup, raws: _Raws, chosen: Integers) -> list[Any]:

@@ -17,10 +17,12 @@ from eventstore.format import (
     GENESIS,
     MAX_INDEX,
     Acked,
+    Assigned,
     BrokerStarted,
     Completed,
     Delivered,
     Event,
+    Expired,
     MessageDropped,
     MessagePublished,
     MessagesCarried,
@@ -28,8 +30,11 @@ from eventstore.format import (
     Received,
     Record,
     Redelivered,
+    Refused,
     Released,
+    RetainedExpired,
     RetainedSnapshot,
+    Returned,
     SessionClosed,
     SessionOpened,
     Subscribed,
@@ -37,6 +42,7 @@ from eventstore.format import (
     UnreadableEvent,
     Unsubscribed,
     WillArmed,
+    block_columns,
     decode_record,
     encode_record,
     parse_event,
@@ -153,6 +159,10 @@ def runs(draw: st.DrawFn, count: int, values: st.SearchStrategy[int] = positions
     return to_runs(draw(st.lists(values, min_size=count, max_size=count)))
 
 
+BLOCKS = st.sampled_from([b"", b"\1\1", b"\2\0\0\0\5", b"\2\0\0\0\7\1\1"])
+EXPIRES = st.sampled_from([0, 1_700_000_005])
+
+
 @st.composite
 def messages(draw: st.DrawFn) -> Any:
     """An event that brings messages, and its payloads."""
@@ -199,6 +209,12 @@ def messages(draw: st.DrawFn) -> Any:
         qos = draw(st.lists(st.integers(0, 2), min_size=count, max_size=count))
         session = draw(st.one_of(st.none(), names))
         event = RetainedSnapshot(each, qos, draw(runs(count)), sizes, 0, count, session)
+    chosen = draw(st.lists(BLOCKS, min_size=count, max_size=count))
+    if draw(st.booleans()):
+        distinct, event.blocks, event.block_of = block_columns(chosen)
+        payload = b"".join(distinct) + payload
+        if not isinstance(event, MessagePublished) and event.blocks:
+            event.expires = draw(EXPIRES) or draw(runs(count, st.integers(0, 1 << 33)))
     return event, payload
 
 
@@ -208,6 +224,9 @@ def of_sessions(draw: st.DrawFn) -> Any:
     count = draw(st.integers(0, 6))
     session = draw(names)
     pids, refs = draw(runs(count, numbers)), draw(runs(count))
+    reasons, expires = draw(runs(count, numbers)), draw(runs(count, st.integers(0, 1 << 33)))
+    if draw(st.booleans()):
+        reasons, expires = [], draw(EXPIRES)
     return draw(
         st.sampled_from(
             [
@@ -222,6 +241,15 @@ def of_sessions(draw: st.DrawFn) -> Any:
                 Subscribed(session, [("a/+", 1)] * count),
                 Unsubscribed(session, ["a/+"] * count),
                 SessionClosed(session, "disconnect"),
+                SessionClosed(session, "disconnect", expiry=draw(st.integers(0, 1 << 32))),
+                Queued(session, "a", 1, refs, 5, expires=expires, behind=draw(st.integers(-1, 9))),
+                Acked(session, pids, reasons=reasons),
+                Refused(session, pids, reasons or [0x80] * count),
+                Expired(session, "a", refs, draw(st.integers(0, 500))),
+                Assigned(session, "ann", refs, draw(st.integers(-1, 500))),
+                Returned(session, "a", pids, refs),
+                RetainedExpired(["a"] * count),
+                Subscribed(session, [("a/+", 1)] * count, options=[8] * count, identifier=count),
             ]
         )
     ), b""
@@ -233,7 +261,7 @@ def records(draw: st.DrawFn) -> Record:
     chosen, area = [], b""
     for event, payload in draw(st.lists(st.one_of(messages(), of_sessions()), max_size=8)):
         if payload or hasattr(event, "at"):
-            event.at = len(area)
+            event.at = len(area) + sum(event.blocks)
         area += payload
         chosen.append(event)
     return record(*chosen, payload=area, sequence=draw(st.integers(1, 9)))

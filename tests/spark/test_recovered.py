@@ -9,6 +9,7 @@ from eventstore.format import (
     Completed,
     Delivered,
     Event,
+    Expired,
     MessageDropped,
     MessagePublished,
     Queued,
@@ -19,6 +20,7 @@ from eventstore.format import (
     SessionOpened,
     Subscribed,
     WillArmed,
+    WillCancelled,
     WillFired,
     position,
 )
@@ -276,3 +278,47 @@ def test_what_there_was_is_counted() -> None:
     assert found.before == (True, False, True, 3, 0, 0, 0)
     assert found.fired
     assert found.resumed
+
+
+DELAYED = [
+    SessionOpened("c", False, False, 5, expiry=60),
+    WillArmed("c", "w", 1, False, 4, 0, 30),
+]
+"""The will is published half a minute after the connection ends, if the client is not back."""
+BACK = SessionOpened("c", True, False, 5, generation=2, expiry=60)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        [CLOSED],
+        [CLOSED, WillFired("c"), will()],
+        [CLOSED, WillCancelled("c"), BACK],
+        [CLOSED, WillFired("c"), will(), SessionExpired("c", "expired")],
+        [CLOSED, Expired("c", "t/#", [position(1, 0)], 0), WillCancelled("c"), BACK],
+    ],
+)
+def test_a_delayed_will_waits_over_a_start(after: list[Event]) -> None:
+    assert findings(DELAYED, after) == []
+    assert findings([*DELAYED, LEFT], after[1:]) == []
+
+
+def test_a_delayed_will_is_published_once() -> None:
+    twice = [CLOSED, WillFired("c"), will(), WillFired("c"), will()]
+    assert findings(DELAYED, twice) == [
+        "a will was published that was not armed",
+        "its will was published a second time",
+    ]
+
+
+def test_a_will_that_ends_with_its_session_does_not_wait() -> None:
+    clean = [SessionOpened("c", False, True, 5, expiry=0), DELAYED[1]]
+    assert findings(clean, [CLOSED]) == ["its will was not published when its connection ended"]
+
+
+@pytest.mark.parametrize(("clean_start", "resumed"), [(False, True), (True, False)])
+def test_clean_start_asks_for_another_session(*, clean_start: bool, resumed: bool) -> None:
+    back = SessionOpened("c", resumed, False, 5, generation=2, clean_start=clean_start)
+    assert findings(DELAYED[:1], [CLOSED, back]) == []
+    back.resumed = not resumed
+    assert len(findings(DELAYED[:1], [CLOSED, back])) == 1

@@ -1,0 +1,114 @@
+"""What is said of the events of MQTT 5, and of the fields that it added."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eventstore.format import (
+    Acked,
+    Assigned,
+    Completed,
+    Delivered,
+    Event,
+    Expired,
+    Queued,
+    Received,
+    Refused,
+    RetainedExpired,
+    Returned,
+    SessionClosed,
+    SessionOpened,
+    Subscribed,
+    WillArmed,
+    decode_record,
+    position,
+)
+from projections.replay import event_object, words
+from projections.replay.topic_lookup import Published
+
+REF = position(5, 0)
+NONE: dict[int, Published] = {}
+"""No topic of a message is known."""
+GOLDEN = Path(__file__).parents[1] / "eventstore" / "golden" / "v1-level5.records"
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        (
+            SessionOpened(
+                "c", False, False, 5, expiry=60, clean_start=True, receive_maximum=9,
+                packet_maximum=2048,
+            ),
+            ("connected: new session, clean start, MQTT 5, session expiry 60 s, receive maximum 9, "
+            "packets of 2.0 KiB at most"),
+        ),
+        (
+            SessionOpened("c", True, False, 5, expiry=0xFFFFFFFF),
+            "connected: session resumed, MQTT 5, session expiry never",
+        ),
+        (SessionClosed("c", "closed"), "connection ended: closed"),
+        (
+            SessionClosed("c", "disconnect", code=4, expiry=0),
+            "connection ended: disconnect with reason code 0x04, session expiry 0 s",
+        ),
+        (
+            Subscribed("c", [("a", 1), ("b", 0)], options=[0x2C, 0x10], identifier=7),
+            ("subscribed a QoS 1 no local retain as published nothing retained, "
+            "b QoS 0 retained if new, identifier 7"),
+        ),
+        (
+            WillArmed("c", "w", 1, False, 4, 0, 30),
+            "left a will for w QoS 1, 4 B, 30 s after the connection ends",
+        ),
+        (
+            Delivered("c", "t", 1, [7], [REF], rap=True),
+            "sent message 5.0 QoS 1 retained, packet 7, for t",
+        ),
+        (
+            Queued("c", "t", 1, [REF], 3, expires=1_700_000_000),
+            "queued message 5.0 QoS 1, 3 B, until 2023-11-14 22:13:20.000, for t",
+        ),
+        (Queued("c", "t", 1, [REF], 3, behind=0), "queued again message 5.0 QoS 1, 3 B, for t"),
+        (Acked("c", [7], reasons=[0x87]), "acknowledged packet 7 (PUBACK 0x87)"),
+        (Received("c", [7], reasons=[0x10]), "received packet 7 (PUBREC 0x10)"),
+        (Completed("c", [7], reasons=[0x92]), "completed packet 7 (PUBCOMP 0x92)"),
+        (
+            Refused("c", [[7, 3, 1]], [0x87, 0x87, 0x97]),
+            "refused packets 7-9 (PUBREC 0x87, 0x97)",
+        ),
+        (Expired("c", "t", [REF], 3), "expired in the queue: message 5.0, for t"),
+        (Assigned("$share/g/t", "ann", [REF], 3), "gave from the queue message 5.0 to ann"),
+        (
+            Returned("ann", "$share/g/t", [7], [REF]),
+            "returned message 5.0, packet 7, to $share/g/t",
+        ),
+        (RetainedExpired(["a", "b"]), "retained messages expired: a, b"),
+    ],
+    ids=lambda value: value.e if hasattr(value, "e") else "",
+)  # fmt: skip
+def test_events_in_words(event: Event, said: str) -> None:
+    assert words(event, NONE) == said
+
+
+def golden() -> list[tuple[int, Event]]:
+    data = GOLDEN.read_bytes()
+    size = int.from_bytes(data[:4], "big")
+    return list(decode_record(1, data[4 : 4 + size]).events())
+
+
+@pytest.mark.parametrize(("at", "event"), golden(), ids=lambda value: getattr(value, "e", ""))
+def test_every_event_is_an_object_without_what_is_not_said(at: int, event: Event) -> None:
+    found = event_object(event, at, 0, NONE, None)
+    assert found["type"] == event.e
+    assert not {"blocks", "block_of", "blocks_at"} & found.keys()
+    if isinstance(event, RetainedExpired):
+        assert found["topics"] == ["a/b"]
+    assert words(event, NONE)
+
+
+def test_an_event_of_a_client_at_level_4_has_no_fields_of_mqtt_5() -> None:
+    found = event_object(SessionOpened("c", False, False, 4), REF, 0, NONE, None)
+    assert not {"clean_start", "receive_maximum", "packet_maximum"} & found.keys()
