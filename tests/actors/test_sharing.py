@@ -1,0 +1,89 @@
+"""Which member of a shared subscription gets which message: pure decisions."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from actors.session.decisions import Assignment, Rows, assign, assign_by_topic, first_ones, requeued
+from eventstore.format import from_runs
+from eventstore.log import Message
+from projections.state import SubscriptionState, WaitingQueue
+
+
+def plain(found: Assignment) -> tuple[list[list[int]], list[int], list[int]]:
+    return [[*piece] for piece in found.pieces], [*found.waiting], [*found.refused]
+
+
+def test_each_member_gets_a_piece_in_proportion_to_its_room() -> None:
+    assert plain(assign(8, Rows([1, 2, 5]))) == ([[0], [1, 2], [3, 4, 5, 6, 7]], [], [])
+    assert plain(assign(4, Rows([10, 10]))) == ([[0, 1], [2, 3]], [], [])
+
+
+def test_one_message_goes_to_the_first_member_with_room() -> None:
+    assert plain(assign(1, Rows([0, 3, 9]))) == ([[], [0], []], [], [])
+
+
+def test_what_nobody_has_room_for_waits() -> None:
+    assert plain(assign(5, Rows([1, 2]))) == ([[0], [1, 2]], [3, 4], [])
+    assert plain(assign(2, Rows([]))) == ([], [0, 1], [])
+
+
+def test_a_member_gets_nothing_that_it_is_barred_from() -> None:
+    rows = Rows([2, 2], [{0, 1, 4}, {0}])
+    assert plain(assign(5, rows)) == ([[2, 3], [1, 4]], [], [0])
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_every_message_is_assigned_once_or_waits_or_is_refused(seed: int) -> None:
+    chance = random.Random(seed)
+    count, members = chance.randint(1, 40), chance.randint(1, 6)
+    rooms = [chance.choice([0, 1, 5, 100]) for _ in range(members)]
+    barred = [
+        {at for at in range(count) if chance.random() < chance.choice([0.0, 0.5, 1.0])}
+        for _ in range(members)
+    ]
+    topics = [b"%d" % chance.randint(0, 5) for _ in range(count)]
+    rows = Rows(rooms, chance.choice([[], barred]))
+    for found in (assign(count, rows), assign_by_topic(topics, rows)):
+        pieces, waiting, refused = plain(found)
+        everything = [*waiting, *refused, *(at for piece in pieces for at in piece)]
+        assert sorted(everything) == [*range(count)]
+        for piece, room, out in zip(pieces, rooms, rows.barred or [set()] * members, strict=True):
+            assert len(piece) <= room
+            assert piece == sorted(piece)
+            assert out.isdisjoint(piece)
+        if not any(rows.barred):
+            assert not refused
+        head, _, gone = plain(first_ones(found))
+        taken = sorted([*gone, *(at for piece in head for at in piece)])
+        assert taken == [*range(len(taken))]
+        assert not gone or not any(head) or len(head) == 0
+        assert taken or waiting[:1] == [0]
+
+
+def test_a_topic_goes_to_the_same_member_and_waits_for_it() -> None:
+    topics = [b"a", b"b", b"c", b"a", b"b", b"c"]
+    pieces, waiting, _ = plain(assign_by_topic(topics, Rows([9, 9])))
+    owner = {topics[at]: number for number, piece in enumerate(pieces) for at in piece}
+    assert not waiting
+    for number, piece in enumerate(pieces):
+        assert all(owner[topics[at]] == number for at in piece)
+    rooms = [9, 9]
+    rooms[owner[b"a"]] = 0
+    assert plain(assign_by_topic(topics, Rows(rooms))) == ([[], []], [*range(6)], [])
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_what_is_returned_stands_in_order(seed: int) -> None:
+    chance = random.Random(seed)
+    refs = chance.sample(range(1, 100), 30)
+    queue = WaitingQueue()
+    queue.extend(sorted(refs[:15]), 1)
+    held = SubscriptionState("a", 2, queue=queue)
+    messages = {ref: Message(b"t", b"x" * ref) for ref in refs[15:]}
+    for event in requeued("$share/g/a", held, "a", messages):
+        assert event.size == sum(from_runs(event.refs))
+        queue.insert(event.behind, event.refs, event.qos)
+    assert [*queue.refs()] == sorted(refs)
