@@ -28,7 +28,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from actors.configuration.broker_options import BrokerOptions
+from actors.configuration import BrokerOptions
 from cli.common import Address
 from cli.settings import access_settings, bridge_settings
 from cli.settings.access_settings import AccessFields

@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "fuzz")]
+
+from damage import check_many, damage, run_script  # noqa: E402
 
 from protocol.mqtt import (  # noqa: E402
     Acks,
@@ -80,40 +82,13 @@ def damaged(rng: random.Random) -> bytes:
         data += rng.choice(SEEDS[3:] if rng.random() < 0.9 else SEEDS) * rng.choice(
             (1, 1, 3, 30, 90)
         )
-    for _ in range(rng.choice((0, 1, 1, 2, 5))):
-        at = rng.randrange(len(data))
-        match rng.randrange(4):
-            case 0:
-                data[at] = rng.randrange(256)
-            case 1:
-                data[at] ^= 1 << rng.randrange(8)
-            case 2:
-                del data[at : at + rng.randrange(1, 4)]
-            case _:
-                data[at:at] = rng.randbytes(rng.randrange(1, 4))
-        data = data or bytearray(b"\x00")
-    return bytes(data)
+    return damage(rng, data)
 
 
 def run(iterations: int, seed: int) -> int:
     """Check ``iterations`` inputs; the same seed gives the same inputs. Gives the packets seen."""
-    rng = random.Random(seed)
-    packets = 0
-    for _ in range(iterations):
-        data = damaged(rng)
-        try:
-            packets += check(data)
-        except Exception:
-            print(f"failed with {data!r}", file=sys.stderr)
-            raise
-    return packets
-
-
-def main(arguments: list[str]) -> None:
-    """Run as a script."""
-    iterations, seed = (*map(int, arguments), *(10_000, 1)[len(arguments) :])
-    print(f"{iterations} inputs, {run(iterations, seed)} packets, seed {seed}")
+    return check_many(damaged, check, iterations, seed)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_script(run, sys.argv[1:])
