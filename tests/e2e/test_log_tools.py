@@ -444,7 +444,7 @@ def test_errors_are_one_line(data: tuple[str, str], tmp_path: Path) -> None:
     )
     assert "--topic also needs --client" in refused("why", *data, "--topic", "x", code=2)
     assert "give either" in refused("why", *data, "--client", "x", code=2)
-    assert "nats_user needs nats_url" in refused("log", *data, "--nats-user", "x", code=78)
+    assert "nats_user also needs nats_url" in refused("log", *data, "--nats-user", "x", code=78)
 
 
 def test_nothing_is_written(running: Broker, data: tuple[str, str]) -> None:
