@@ -2,25 +2,26 @@
 
 ``kernel``
     pykka's programming model on an event loop: mailboxes, one dispatcher, supervision.
-``options``, ``node``
-    What the broker's behaviour depends on; the node's counters.
+``configuration``, ``node``
+    The validated options of the broker; the node's counters and backpressure.
 ``authn``, ``authz``, ``limits``
-    Authentication, authorization, and the limits on what clients may take.
+    Authentication, authorization, and the limits on clients.
 ``transports``, ``connection``
-    Between a socket and a connection, and one actor for each: bytes <-> packets, keep alive.
+    From sockets to connections, and one actor for each connection: bytes <-> packets, keep alive.
 ``routing``
     From a topic to the subscriptions that match it.
 ``session``
     One actor for each client identifier, and one for each subscription of a connected one:
-    deciding, publishing, delivering. What all actors of a node share.
+    life cycle, packets, subscriptions, publishing, delivery. What all actors of a node share.
+    ``session.decisions``: pure decisions.
 ``bridge``
     MQTT <-> NATS.
 ``maintenance``
     Recovery, projections, retention, attestation.
 ``inspection``, ``tracing``
-    What can be asked of a running broker, and live traces.
+    Queries about a running broker, operators' changes, metrics, and live traces.
 ``supervision``
-    What becomes of a session that failed.
+    Restart of failed sessions.
 ``broker``
     The root: accepts, supervises, recovers, drains.
 """

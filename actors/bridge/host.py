@@ -139,13 +139,13 @@ class BridgeHost:
             return
         try:
             actor.published(client, qos, content, refs, took_effect, retain=retain, gated=gated)
-        except Exception as error:  # noqa: BLE001 - whoever publishes has nothing to do with it
+        except Exception as error:  # noqa: BLE001 - publishers are not affected
             self.failed(error)
 
     def _try(self, work: Callable[..., None], *about: object) -> None:
         try:
             work(*about)
-        except Exception as error:  # noqa: BLE001 - whoever calls has nothing to do with it
+        except Exception as error:  # noqa: BLE001 - callers are not affected
             self.failed(error)
 
     def failed(self, error: BaseException) -> None:
@@ -170,7 +170,7 @@ class BridgeHost:
             self.interest.detach()
             if self._link is not None:
                 self._link.resume_reading()  # the actor may have paused it
-        except Exception as another:  # noqa: BLE001 - nobody else has anything to do with it
+        except Exception as another:  # noqa: BLE001 - nothing else is affected
             _log.error("the bridge failed while it ended", exc_info=another)
 
     # The connection.

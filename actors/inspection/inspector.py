@@ -148,14 +148,14 @@ class Inspector(LoopActor):
         return None
 
     def on_stop(self) -> None:
-        """Leave nobody waiting."""
+        """Fail the pending queries."""
         self._jobs.extend(self._parked.values())
         self._parked.clear()
         while self._jobs:
             self._settle(self._jobs.popleft(), Refused("the broker ends"))
 
     def on_failure(self, *_exc_info: object) -> None:
-        """Leave nobody waiting."""
+        """Fail the pending queries."""
         self.on_stop()
 
     # Questions.

@@ -86,7 +86,9 @@ class Operations:
                 return (yield from _answer([(urn, command)]))
             session = actor.session if isinstance(actor, Connection) else actor
             if not isinstance(session, Session):
-                raise Refused(f"{urn} is no session and no connection: nobody to be kicked")
+                raise Refused(
+                    f"{urn} is neither a session nor a connection: there is nothing to kick"
+                )
             name = session.name
         if not isinstance(session, Session) or session.connection is None:
             raise Refused(f"{shown(name)} is not connected")

@@ -203,7 +203,7 @@ class Tracer:
             if timers.lateness > _STANDSTILL:
                 trace.deadline += timers.lateness
             if trace.deadline <= now:
-                self._end(trace, End("lease", f"nobody asked to keep it for {LEASE:g} s"))
+                self._end(trace, End("lease", f"it was not kept for {LEASE:g} s"))
         if self._traces:
             self._look()
 
