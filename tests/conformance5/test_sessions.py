@@ -283,7 +283,7 @@ def test_dup_only_on_what_was_sent_before(clients: Clients5, topic: str) -> None
     other = clients.five()
     other.publish(topic, b"sent", 1)
     client.expect_message(topic, b"sent", 1)
-    client.close()
+    client.leave()
     other.publish(topic, b"waiting", 1)
     client = clients.five(topic, clean=False, session_present=True)
     client.acknowledge(client.expect_message(topic, b"sent", 1, dup=True))
