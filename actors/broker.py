@@ -416,7 +416,11 @@ class Broker(LoopActor):
         session = self._sessions.get(name)
         old = session.connection if session is not None else None
         if old is not None and self._fought(name, connection, old):
-            _log.info("client identifier is fought over", client=name, address=connection.address)
+            _log.info(
+                "two clients keep taking over the same client identifier",
+                client=name,
+                address=connection.address,
+            )
             self.node.timers.after(self.node.options.jail_time, lambda: self._release(request))
             return
         if (

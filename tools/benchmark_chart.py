@@ -60,7 +60,7 @@ LINES = (
     ("conn: connected /s", "clients that connect and subscribe, /s"),
     ("one: p50 ms", "one message at a time, median latency in ms"),
     ("qos1: delivered /s", "bulk: 4 to 4, window 200, QoS 1, messages/s"),
-    ("qos0: delivered /s", "bulk: 4 to 4, QoS 0 (no promise), messages/s"),
+    ("qos0: delivered /s", "bulk: 4 to 4, QoS 0 (no guarantee), messages/s"),
 )
 """The rows of the README's table, and what it calls them; those not measured are left out."""
 

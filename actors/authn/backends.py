@@ -1,8 +1,8 @@
-"""Authentication backends: each claims the logins that it decides about.
+"""Authentication backends: each claims the logins that it handles.
 
-The chain (:mod:`actors.authn.chain`) asks the first backend that claims a login, and no other: what
-one rejects no other accepts. A new way to log in is a class with the interface :class:`Backend`,
-and a place in the list that :func:`backends` returns.
+The chain (:mod:`actors.authn.chain`) asks only the first backend that claims a login: there is no
+fallback to another one. A new backend is a class with the interface :class:`Backend`, and a place
+in the list of :func:`make_backends`.
 """
 
 from __future__ import annotations
@@ -26,66 +26,66 @@ _FAILED: Final = Verdict(AuthResult.UNAVAILABLE, reason="the check failed")
 
 
 class TokenSource(Source, Protocol):
-    """A source that can tell for which user a token claims to be."""
+    """A source that can return the user claimed by a token."""
 
     def claimed_user(self, token: bytes) -> str:
-        """Return the user that a token names, without work and unverified; may be empty."""
+        """Return the user claimed by a token, cheaply and unverified; may be empty."""
 
 
 class Users(Source, Protocol):
-    """A source that can tell whether a user is its own, without work."""
+    """A source that knows its users."""
 
     @property
     def user_count(self) -> int:
         """The number of users."""
 
     def knows(self, username: str) -> bool:
-        """Return whether this source decides about the user."""
+        """Return whether this source has the user."""
 
     def holds(self, verdict: Verdict) -> bool:
-        """Return, without work, whether what a login was accepted by is still valid."""
+        """Return, cheaply, whether the credential of an accepted login is still valid."""
 
     def verifying(self, credentials: Credentials) -> bool:
-        """Return whether the work on these credentials has begun and will be finished anyway."""
+        """Return whether verification of these credentials is running and cannot be cancelled."""
 
 
 class Backend:
-    """Decides about the logins that it claims.
+    """Authenticates the logins that it claims.
 
-    This base class decides without work; one that needs a :class:`Source` passes it on.
+    This base class decides at once; a subclass with a :class:`Source` passes it on.
     """
 
     method: str
     """The method of a login in the metrics."""
     guessable = False
-    """Credentials could be guessed: failures count for the login backoff."""
+    """Credentials can be guessed: failures count for the login backoff."""
 
     def __init__(self, source: Source | None = None) -> None:
         self._source = source
 
     @property
     def user_count(self) -> int:
-        """The number of users that it knows by itself."""
+        """The number of users in its own database."""
         return 0
 
     def claims(self, credentials: Credentials) -> bool:
-        """Return whether this backend decides about a login."""
+        """Return whether this backend handles a login."""
         raise NotImplementedError
 
     def user_of(self, credentials: Credentials) -> str | None:
-        """Return the user that a login is for, verified or not; None: an anonymous client."""
+        """Return the user of a login, verified or not; None: an anonymous client."""
         return credentials.username
 
     def check_now(self, credentials: Credentials) -> Verdict | None:
-        """Return the verdict if it is known without work, else None: await :meth:`check`."""
+        """Return the verdict if it is known at once, otherwise None: await :meth:`check`."""
         return self._source.check_now(credentials) if self._source is not None else _FAILED
 
     async def check(self, credentials: Credentials) -> Verdict:
-        """Return the verdict; may take a while, during which the event loop is free."""
+        """Return the verdict; may take a while without blocking the event loop."""
         return await self._source.check(credentials) if self._source is not None else _FAILED
 
     def holds(self, _verdict: Verdict) -> bool:
-        """Return, without work, whether what a login was accepted by is still valid here."""
+        """Return, cheaply, whether the credential of an accepted login is still valid here."""
         return False
 
     def verifying(self, _credentials: Credentials) -> bool:
@@ -93,7 +93,7 @@ class Backend:
         return False
 
     def close(self) -> None:
-        """Let threads and connections end once the checks that have begun are done."""
+        """Close threads and connections once the running checks are done."""
         if self._source is not None:
             self._source.close()
 
@@ -118,13 +118,13 @@ class CertificateBackend(Backend):
         return Verdict(AuthResult.ACCEPTED, credentials.certificate_user)
 
     def close(self) -> None:
-        """Do nothing: the source is that of another backend."""
+        """Do nothing: the source belongs to another backend."""
 
 
 class AnonymousBackend(Backend):
-    """Accepts clients that name no user, where the listener is open to them.
+    """Accepts clients without a user name, if the listener allows anonymous clients.
 
-    ``claimed``: they are taken for whom they say they are.
+    ``claimed``: their claimed identity is trusted.
     """
 
     method = "anonymous"
@@ -138,12 +138,12 @@ class AnonymousBackend(Backend):
         return credentials.username is None
 
     def check_now(self, credentials: Credentials) -> Verdict:
-        """Accept the client where the listener is open to anonymous ones."""
+        """Accept the client if the listener allows anonymous clients."""
         return self._accepted if credentials.allow_anonymous else _NOT_ANONYMOUS
 
 
 class TokenBackend(Backend):
-    """Verifies JSON Web Tokens. ``sole``: it also rejects every password that is no token."""
+    """Verifies JSON Web Tokens. ``sole``: it also rejects passwords that are not tokens."""
 
     method = "token"
     guessable = True
@@ -158,24 +158,24 @@ class TokenBackend(Backend):
         return self._sole or looks_like_token(credentials.password)
 
     def user_of(self, credentials: Credentials) -> str | None:
-        """Return the user name, or else the user that the token claims to be for.
+        """Return the user name, or else the user claimed by the token.
 
-        Nothing of that is verified yet: a bad token is held against that user alone, not against
-        all who show tokens at that address.
+        It is not verified yet: a bad token counts against that user alone, not against all clients
+        with tokens at that address.
         """
         if credentials.username == "" and credentials.password is not None:
             return self._tokens.claimed_user(credentials.password)
         return credentials.username
 
     def check_now(self, credentials: Credentials) -> Verdict | None:
-        """Return the verdict if it is known without work."""
+        """Return the verdict if it is known at once."""
         if not looks_like_token(credentials.password):
             return _NO_TOKEN
         return self._tokens.check_now(credentials)
 
 
 class PasswordBackend(Backend):
-    """Verifies passwords of a file. ``sole``: it also decides about users that it does not know."""
+    """Verifies passwords of a file. ``sole``: it also rejects unknown users."""
 
     method = "password"
     guessable = True
@@ -191,11 +191,11 @@ class PasswordBackend(Backend):
         return self._users.user_count
 
     def claims(self, credentials: Credentials) -> bool:
-        """Claim logins of the users of the file."""
+        """Claim logins of users in the file."""
         return self._sole or self._users.knows(credentials.username or "")
 
     def holds(self, verdict: Verdict) -> bool:
-        """Return whether the password in the file is the one that a login was accepted by."""
+        """Return whether the password in the file is still that of an accepted login."""
         return self._users.holds(verdict)
 
     def verifying(self, credentials: Credentials) -> bool:
@@ -204,21 +204,20 @@ class PasswordBackend(Backend):
 
 
 class CalloutBackend(Backend):
-    """Asks a service over NATS about all who name a user."""
+    """Asks a service over NATS about all logins with a user name."""
 
     method = "callout"
     guessable = True
 
     def claims(self, _credentials: Credentials) -> bool:
-        """Claim every login that comes this far."""
+        """Claim every login that no other backend claimed."""
         return True
 
 
 class UnverifiedBackend(Backend):
-    """Accepts user names unseen where nothing verifies any, if the listener is open.
+    """Accepts unverified user names if the listener allows anonymous clients.
 
-    ``claimed``: clients are taken for whom they say they are; right only where nothing depends on
-    it.
+    ``claimed``: the claimed identity is trusted; valid only if nothing depends on it.
     """
 
     method = "none"
@@ -248,10 +247,10 @@ def make_backends(
     claimed_names: bool = False,
     ask_certified: bool = False,
 ) -> list[Backend]:
-    """Return the backends of a broker, in the order in which they may claim a login.
+    """Return the backends of a broker, in the order in which they claim logins.
 
-    ``claimed_names``: while nothing verifies a user name, clients are taken for whom they say they
-    are. ``ask_certified``: users from certificates are asked about by the callout as well.
+    ``claimed_names``: claimed user names are trusted while nothing verifies them.
+    ``ask_certified``: the callout also authorizes users from certificates.
     """
     nothing_verifies = tokens is None and passwords is None and callout is None
     found: list[Backend] = [

@@ -1,8 +1,8 @@
-"""Logins that are decided outside: a question over NATS, and an answer in a bounded time.
+"""Auth callout: an external service decides about logins, by a NATS request with a timeout.
 
-The question is JSON on a subject, the answer its reply. Without a clear answer nobody comes in:
-silence, an error, or an answer with a field that is not known all count as "not available".
-docs/authentication.md describes both, field by field.
+Request and reply are JSON. Without a valid reply the login is rejected: a timeout, an error, or a
+reply with an unknown field all count as "not available". docs/authentication.md describes both,
+field by field.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_REQUEST: Final = 256 * 1024
 MAX_REPLY: Final = 64 * 1024
 MAX_NAME: Final = 1024
 MAX_ENTRIES: Final = 500
-"""Groups in an answer, and filters in all of its lists together."""
+"""Maximum groups in a reply, and filters in all of its lists together."""
 MAX_CACHE_S: Final = 86_400.0
 
 _REMEMBERED_BYTES: Final = 16 << 20
@@ -50,29 +50,29 @@ log = structlog.get_logger("foldmq")
 
 
 class Asker(Protocol):
-    """What a question is asked through; ``eventstore.nats.request_client.Questions`` is one."""
+    """Sends requests; ``eventstore.nats.request_client.Questions`` is one."""
 
     async def ask(self, request: bytes, seconds: float) -> bytes:
-        """Give the answer; raises UnansweredError when there is none within ``seconds``."""
+        """Return the reply; raises UnansweredError if there is none within ``seconds``."""
 
     def close(self) -> None:
-        """Close the connection once the last question is answered."""
+        """Close the connection once the last request is answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalloutOptions:
-    """How logins are asked about. Times are in seconds."""
+    """Options of the auth callout. Times are in seconds."""
 
     timeout: float = 2.0
-    """From the login to the answer, waiting for a turn included; then: not available."""
+    """Timeout from the login to the reply, including the time in the queue."""
     at_once: int = 64
-    """Questions on their way at most."""
+    """Maximum number of concurrent requests."""
     cache_allowed: float = 60.0
-    """How long a yes is remembered, unless the answer says; 0: not at all."""
+    """How long an acceptance is cached, unless the reply says; 0: not at all."""
     cache_denied: float = 5.0
-    """How long a no is remembered, unless the answer says; 0: not at all."""
+    """How long a rejection is cached, unless the reply says; 0: not at all."""
     node: str = ""
-    """Name of this broker, for whoever is asked."""
+    """Name of this broker, for the service."""
 
 
 class Answer(NamedTuple):
@@ -83,21 +83,21 @@ class Answer(NamedTuple):
 
 
 class BadAnswer(Exception):  # noqa: N818 - it is not an error of ours
-    """An answer that cannot be understood; the text says what is wrong, not what it holds."""
+    """An invalid reply; the text says what is wrong without quoting it."""
 
 
 class Callout:
-    """Asks about logins; ``time_ms`` gives Unix time.
+    """Asks the service about logins; ``time_ms`` returns Unix time.
 
-    Decisions are remembered under a keyed hash of all that the question holds, so that a service
-    may decide by any of it. Logins that show the same at the same time are one question.
+    Decisions are cached under a keyed hash of the whole request, so that a service may decide by
+    any part of it. Simultaneous logins with the same credentials are one request.
     """
 
     def __init__(self, options: CalloutOptions, asker: Asker, time_ms: Callable[[], int]) -> None:
         self.asked = 0
-        """Questions since the start."""
+        """Requests since the start."""
         self.unanswered = 0
-        """Those without an answer, or with one that was not understood."""
+        """Requests without a valid reply."""
         self._options = options
         self._asker = asker
         self._time_ms = time_ms
@@ -109,11 +109,11 @@ class Callout:
 
     @property
     def waiting(self) -> int:
-        """How many logins wait for their turn to be asked about."""
+        """Number of queued logins."""
         return self._lanes.waiting
 
     def check_now(self, credentials: Credentials) -> Verdict | None:
-        """Give a decision that is remembered."""
+        """Return a cached decision."""
         return self._verdicts.get(self._key(credentials), self._time_ms())
 
     async def check(self, credentials: Credentials) -> Verdict:
@@ -125,7 +125,7 @@ class Callout:
         return await self._single_flight.do(key, lambda: self._find_out(key, credentials))
 
     def close(self) -> None:
-        """Close the connection once what is being asked is answered."""
+        """Close the connection once the running requests are answered."""
         self._asker.close()
 
     def _key(self, credentials: Credentials) -> bytes:
@@ -173,7 +173,7 @@ class Callout:
             self._verdicts.put(key, verdict, until, _ENTRY_BYTES + size)
 
     def _shared(self, answer: Answer) -> Answer:
-        """Have equal rules be one object: they are made ready for use once for each object."""
+        """Return one object for equal rules: each object is indexed once."""
         rules = answer.verdict.rules
         if rules is None:
             return answer
@@ -185,14 +185,14 @@ class Callout:
 
     def _unavailable(self, why: str) -> Verdict:
         self.unanswered += 1
-        if why != self._last_problem:  # once until it is well again, or another one
+        if why != self._last_problem:  # once until it works again, or fails differently
             self._last_problem = why
             log.warning("external check of logins failed", reason=why)
         return Verdict(AuthResult.UNAVAILABLE, reason=f"external check: {why}")
 
 
 def render_request(credentials: Credentials, node: str) -> bytes:
-    """Give the question about a login as JSON; a password that is no UTF-8 goes as Base64."""
+    """Return the request about a login as JSON; a password that is not UTF-8 is sent as Base64."""
     question: dict[str, object] = {
         "version": 1,
         "node": node,
@@ -212,7 +212,7 @@ def render_request(credentials: Credentials, node: str) -> bytes:
 
 
 def read_answer(reply: bytes, credentials: Credentials, now_ms: int) -> Answer:
-    """Give what the answer about a login says; raises BadAnswer unless all of it is understood."""
+    """Return the verdict of a reply; raises BadAnswer unless all of it is valid."""
     if len(reply) > MAX_REPLY:
         raise BadAnswer(f"the answer has more than {MAX_REPLY} bytes")
     try:
@@ -275,7 +275,7 @@ def _rules(fields: dict[str, Any]) -> tuple[Rule, ...] | None:
             found.extend(_action_rules(action, verb, filters))
     if len(found) > MAX_ENTRIES:
         raise BadAnswer(f"the answer has more than {MAX_ENTRIES} filters")
-    # Lists without anything in them allow nothing; no rule at all could be taken for everything.
+    # Empty lists allow nothing; no rules at all would allow everything.
     return tuple(found) or (_NOTHING,)
 
 

@@ -1,10 +1,10 @@
 """Authentication chain: picks the one backend that authenticates a CONNECT.
 
 The order of the backends and what each claims is in :mod:`actors.authn.backends`: a client
-certificate goes before everything, where the listener takes users from certificates; a password
-that looks like a token is for the token backend, if there is one; users of the password file are
-the file's, all others are asked about outside, if that is set. A client that shows nothing is
-accepted where the listener is open to anonymous clients, and nowhere else.
+certificate comes first, if the listener takes users from certificates; a password that looks like a
+token is for the token backend, if there is one; users in the password file are for the file, all
+others for the auth callout, if configured. A client without credentials is accepted only if the
+listener allows anonymous clients.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from actors.authn.login_backoff import LoginBackoff
 
 LOCKED_OUT: Final = Verdict(AuthResult.BAD_CREDENTIALS, reason="jailed after failed logins")
-"""The same answer as to a wrong password: who guesses is not told that a guess was right."""
+"""The same answer as to a wrong password: an attacker does not learn that a guess was right."""
 
 _FAILED: Final = Verdict(AuthResult.UNAVAILABLE, reason="the check failed")
 
 _MOST_ALONE: Final = 100
-"""Checks that go on although their client has left. Few passwords are verified at once: where there
-are more, they are for the same ones again and again."""
+"""Maximum checks that continue after their client has left. Few passwords are verified at once:
+more of them are for the same credentials."""
 
 log = structlog.get_logger("foldmq")
 
@@ -41,7 +41,7 @@ log = structlog.get_logger("foldmq")
 class AuthenticatorChain:
     """The authenticator of a broker: its backends, and the login backoff before them.
 
-    ``counts`` is what :attr:`counts` goes on with after a reload.
+    ``counts`` initializes :attr:`counts` after a reload.
     """
 
     def __init__(
@@ -52,19 +52,19 @@ class AuthenticatorChain:
         counts: Counter[tuple[str, str]] | None = None,
     ) -> None:
         self.counts: Counter[tuple[str, str]] = Counter() if counts is None else counts
-        """How many logins had which end, by method and result.
+        """Number of logins by method and result.
 
-        Methods: certificate, token, password, callout, anonymous, none. Results: accepted,
-        refused, unavailable, jailed.
+        Methods: certificate, token, password, callout, anonymous, none. Results: accepted, refused,
+        unavailable, jailed.
         """
         self._backends = tuple(backends)
         self._backoff = backoff
         self._attempts: dict[tuple[str, str | None], set[asyncio.Task[Verdict]]] = {}
         self._alone = 0
-        """Those of them whose client has left."""
+        """Checks whose client has left."""
 
     def check_now(self, credentials: Credentials) -> Verdict | None:
-        """Return the verdict if it is known without work; what is right passes the backoff."""
+        """Return the verdict if it is known at once; correct credentials pass the backoff."""
         backend = self._choose(credentials)
         verdict = backend.check_now(credentials)
         if verdict is None and self._backoff is not None:
@@ -79,21 +79,21 @@ class AuthenticatorChain:
 
     @property
     def user_count(self) -> int:
-        """The number of users that the backends know by themselves."""
+        """The number of users in the backends' own databases."""
         return sum(backend.user_count for backend in self._backends)
 
     def suspects(self, credentials: Credentials) -> bool:
-        """Return whether logins of this user or from this address failed lately."""
+        """Return whether logins of this user or from this address failed recently."""
         return self._backoff is not None and self._backoff.suspects(
             credentials.address, self._who(credentials)
         )
 
     async def check(self, credentials: Credentials) -> Verdict:
-        """Ask the source that decides; ends at once when the client is jailed meanwhile.
+        """Ask the responsible backend; end at once if the client is locked out meanwhile.
 
-        Cancelled, as the client has left, it costs nothing if the work on its password has not
-        begun. If it has, a wrong password counts all the same: else whoever hangs up in time could
-        guess, and have the broker work, for ever.
+        If it is cancelled because the client has left, queued work is dropped. Once the work has
+        begun, a wrong password counts nevertheless: otherwise a client that disconnects in time
+        could guess, and cause work, without limit.
         """
         verdict = self.check_now(credentials)
         if verdict is not None:
@@ -121,29 +121,29 @@ class AuthenticatorChain:
         return verdict
 
     def holds(self, verdict: Verdict) -> bool:
-        """Tell whether a login through the password file would be right now; True for others."""
+        """Return whether a login by the password file is still valid; True for others."""
         return verdict.proof is None or any(one.holds(verdict) for one in self._backends)
 
     def close(self) -> None:
-        """Let the threads and connections of all backends end once what has begun is done."""
+        """Close the threads and connections of all backends once the running checks are done."""
         for backend in self._backends:
             backend.close()
 
     def _choose(self, credentials: Credentials) -> Backend:
-        """Return the one backend that decides about a login."""
+        """Return the one backend that handles a login."""
         return next(one for one in self._backends if one.claims(credentials))
 
     def _who(self, credentials: Credentials) -> str | None:
-        """Return the user that a login is for, as the backoff knows it."""
+        """Return the user of a login, as the backoff counts it."""
         return self._choose(credentials).user_of(credentials)
 
     def _settle(
         self, backend: Backend, credentials: Credentials, verdict: Verdict, *, worked: bool
     ) -> None:
-        """Count a verdict, for the jail as well."""
+        """Count a verdict, also for the backoff."""
         if verdict.accepted:
             self.counts[backend.method, "accepted"] += 1
-            # What was only remembered says nothing about the attempts before it.
+            # A cached verdict says nothing about the attempts before it.
             if self._backoff is not None and worked:
                 self._backoff.succeeded(credentials.address, self._who(credentials))
             return
@@ -163,7 +163,7 @@ class AuthenticatorChain:
             self._give_up(credentials, everybody=what == "address")
 
     def _give_up(self, credentials: Credentials, *, everybody: bool) -> None:
-        """End what the user, or everybody at the address, still waits for."""
+        """End the pending checks of the user, or of the whole address."""
         where, who = _where(credentials), self._who(credentials)
         for (address, user), attempts in self._attempts.items():
             if address == where and (everybody or user == who):
@@ -173,7 +173,7 @@ class AuthenticatorChain:
     def _leave_alone(
         self, backend: Backend, credentials: Credentials, attempt: asyncio.Task[Verdict]
     ) -> None:
-        """Give up a check that nobody waits for, unless its work has begun and is to count."""
+        """Cancel a check without a client, unless its work has begun and counts."""
         begun = attempt.done() or backend.verifying(credentials)
         if not begun or self._alone >= _MOST_ALONE:
             attempt.cancel()
@@ -187,10 +187,10 @@ class AuthenticatorChain:
     ) -> None:
         self._alone -= 1
         self._drop((_where(credentials), self._who(credentials)), attempt)
-        if attempt.cancelled():  # jailed meanwhile
+        if attempt.cancelled():  # locked out meanwhile
             return
         verdict = self._result(attempt)
-        # One that was right let nobody in, and forgives nothing.
+        # A success admitted no client, and resets nothing.
         if not verdict.accepted and verdict.result is not AuthResult.UNAVAILABLE:
             self._settle(backend, credentials, verdict, worked=True)
 
@@ -209,5 +209,5 @@ class AuthenticatorChain:
 
 
 def _where(credentials: Credentials) -> str:
-    """Give the address of a login, as the jail knows it."""
+    """Return the address of a login, as the backoff counts it."""
     return network(credentials.address) or credentials.address

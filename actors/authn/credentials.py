@@ -1,4 +1,4 @@
-"""What a client shows when it connects, and what is decided about it."""
+"""The credentials of a client, and the verdict about them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class AuthResult(enum.IntEnum):
-    """The outcome as the CONNACK return code that tells it (MQTT 3.1.1, table 3.1)."""
+    """The outcome, as a CONNACK return code (MQTT 3.1.1, table 3.1)."""
 
     ACCEPTED = 0x00
     UNAVAILABLE = 0x03
@@ -22,80 +22,81 @@ class AuthResult(enum.IntEnum):
 
 
 class Credentials(NamedTuple):
-    """What a client shows with its CONNECT, and where it comes from."""
+    """The credentials of a CONNECT, and where it comes from."""
 
     username: str | None
     password: bytes | None
     client_id: str = ""
     address: str = ""
-    """Host that it connects from, without the port; a name for Unix sockets."""
+    """Host of the client, without the port; a name for Unix sockets."""
     listener: str = ""
-    """Name of the listener that it came to."""
+    """Name of the listener."""
     allow_anonymous: bool = False
-    """The listener lets in clients that show neither a user name nor a certificate."""
+    """The listener allows clients with neither a user name nor a certificate."""
     certificate_user: str | None = None
-    """User that the client certificate stands for, where the listener takes it from there."""
+    """User of the client certificate, if the listener takes users from certificates."""
     suspect: Callable[[], bool] | None = None
-    """Says whether logins of this user, or from this address, failed lately: work on them comes
-    after that on others."""
+    """Returns whether logins of this user, or from this address, failed recently: they are verified
+    after others."""
 
 
 class Verdict(NamedTuple):
-    """What is decided about a CONNECT."""
+    """The verdict about a CONNECT."""
 
     result: AuthResult
     user: str | None = None
-    """Who it is, from now on and in all events; None: nobody, an anonymous client."""
+    """The user, also in all events; None: an anonymous client."""
     groups: tuple[str, ...] = ()
-    """Groups that whoever vouches for the user puts it into; the permission file may add some."""
+    """Groups of the user according to the backend; the permission file may add some."""
     rules: tuple[Rule, ...] | None = None
-    """Permissions that came with the verdict, instead of those in the file; None: those."""
+    """Permissions that replace those in the file; None: those in the file apply."""
     expires_ms: int = 0
-    """When the connection ends, Unix time in milliseconds; 0: it need not."""
+    """When the login expires, Unix time in milliseconds; 0: never."""
     claimed: bool = False
-    """Nothing was looked at: the user is what the client says, and gives it no rights."""
+    """Nothing was verified: the user is claimed, and gives no rights."""
     reason: str = ""
-    """Why not, for the log: a few words without anything that the client sent."""
+    """The reason for a rejection, for the log: a few words without client input."""
     proof: int | None = None
-    """Stands for the hash in the password file that it was let in by; None: by something else."""
+    """Digest of the hash in the password file that accepted the login; None: another backend
+    did."""
 
     @property
     def accepted(self) -> bool:
-        """True if the client may connect."""
+        """True if the client is accepted."""
         return self.result is AuthResult.ACCEPTED
 
 
 class Source(Protocol):
-    """Decides who a client is and whether it may connect."""
+    """Authenticates clients."""
 
     def check_now(self, credentials: Credentials) -> Verdict | None:
-        """Give the verdict if it is known without work, else None: ``check`` must be awaited."""
+        """Return the verdict if it is known at once, otherwise None: ``check`` must be awaited."""
 
     async def check(self, credentials: Credentials) -> Verdict:
-        """Give the verdict; may take a while, during which the event loop is free. Never raises."""
+        """Return the verdict; may take a while without blocking the event loop. Never raises."""
 
     def close(self) -> None:
-        """Let threads and connections end once the checks that have begun are done."""
+        """Close threads and connections once the running checks are done."""
 
 
 class Authenticator(Source, Protocol):
-    """What a broker asks; counts what is decided."""
+    """The authenticator of a broker; counts verdicts."""
 
     @property
     def counts(self) -> Counter[tuple[str, str]]:
-        """How many logins had which end, by method and result."""
+        """Number of logins by method and result."""
 
     def holds(self, verdict: Verdict) -> bool:
-        """Tell, without work, whether what let a client in once is there still.
+        """Return, cheaply, whether the credential of an accepted client is still valid.
 
-        True for whatever has no ``proof``.
+        True for verdicts without ``proof``.
         """
 
 
 def suspects(authenticator: object, credentials: Credentials) -> bool:
-    """Return whether an authenticator has seen logins like this one fail lately.
+    """Return whether an authenticator has seen logins like this one fail recently.
 
-    False for those that remember nothing of that kind.
+    False for those without a backoff.
     """
     ask = getattr(authenticator, "suspects", None)
     return ask is not None and bool(ask(credentials))

@@ -1,4 +1,4 @@
-"""Turns for work that only a few may do at once, shared fairly among addresses."""
+"""Fair queues: limited concurrency, shared fairly among addresses."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ T = TypeVar("T")
 _IPV6_SITE = 48
 
 _Lane: TypeAlias = "dict[asyncio.Future[None], Callable[[], bool] | None]"
-"""Those who wait, and what says whether they come last."""
+"""Waiting callers, and functions that return whether they go last."""
 _Queue: TypeAlias = "OrderedDict[str, OrderedDict[str, _Lane]]"
-"""The lanes of addresses, by network; the next network is the first, and in it the next lane."""
+"""Queues of addresses, by network; the next network is the first, and in it the next queue."""
 
 
 class FairQueue:
-    """At most ``at_once`` have their turn; all others wait, each address in a lane of its own.
+    """At most ``at_once`` callers run; all others wait, each address in a queue of its own.
 
-    Networks (:func:`site`) are served in rotation, and so are the addresses of each. Whoever sends
-    a thousand logins from one address, or one from each of a network's, waits for them; the one
-    login from elsewhere is next. Work that is to come ``last`` waits in lanes of its own, which
-    are served when the others are empty.
+    Networks (:func:`site`) are served in rotation, and so are the addresses of each. A client with
+    a thousand logins from one address, or one from each address of a network, waits for them; a
+    single login from elsewhere is next. Callers that go ``last`` wait in queues of their own,
+    served when the others are empty.
     """
 
     def __init__(self, at_once: int) -> None:
@@ -38,7 +38,7 @@ class FairQueue:
 
     @property
     def waiting(self) -> int:
-        """How many wait for their turn."""
+        """Number of waiting callers."""
         return sum(
             len(lane)
             for queue in self._lanes
@@ -49,8 +49,8 @@ class FairQueue:
     async def enter(self, lane: str, *, last: Callable[[], bool] | None = None) -> None:
         """Wait for a turn; :meth:`leave` must follow, unless this is cancelled.
 
-        ``lane`` is an address, or a name for what has none. ``last`` says, whenever the turn would
-        come, whether it comes last.
+        ``lane`` is an address, or a name for callers without one. ``last`` returns, at each turn,
+        whether the caller goes last.
         """
         if self._free:
             self._free -= 1
@@ -63,12 +63,12 @@ class FairQueue:
             if turn.cancelled():
                 for queue in self._lanes:
                     _forget(queue, lane, turn)
-            else:  # the turn came in the moment in which nobody wanted it any more
+            else:  # the turn came at the moment of the cancellation
                 self.leave()
             raise
 
     def leave(self) -> None:
-        """End a turn: the next lane of the next network has one."""
+        """End a turn: the next queue of the next network gets it."""
         for queue in self._lanes:
             while queue:
                 name, turn, last = _next(queue)
@@ -82,9 +82,9 @@ class FairQueue:
 
 @lru_cache(maxsize=4096)
 def site(address: str) -> str:
-    """Return the network whose addresses one attacker easily has all: an IPv4 /24, an IPv6 /48.
+    """Return the network that one attacker may own: an IPv4 /24, an IPv6 /48.
 
-    What is no address is a network of its own.
+    Anything but an address is a network of its own.
     """
     where = network(address)
     if "." in where:
@@ -99,7 +99,7 @@ def _add(
 
 
 def _next(queue: _Queue) -> tuple[str, asyncio.Future[None], Callable[[], bool] | None]:
-    """Take out who is next; its network and its lane are the last ones from now on."""
+    """Remove the next caller; its network and its queue go to the end."""
     where, lanes = queue.popitem(last=False)
     name, lane = lanes.popitem(last=False)
     turn = next(iter(lane))
@@ -124,16 +124,16 @@ def _forget(queue: _Queue, name: str, turn: asyncio.Future[None]) -> None:
 
 
 class SingleFlight(Generic[T]):
-    """Work that is done once for all who want the same at the same time.
+    """Runs concurrent calls with the same key once.
 
-    It is given up when the last of them leaves: what nobody waits for is not worth doing.
+    The call is cancelled when its last caller leaves.
     """
 
     def __init__(self) -> None:
         self._running: dict[bytes, _Running[T]] = {}
 
     async def do(self, key: bytes, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Give the result of ``work``, or of the same work that is being done already."""
+        """Return the result of ``work``, or of a running call with the same key."""
         running = self._running.get(key)
         if running is None:
             running = self._running[key] = _Running(asyncio.create_task(work()))

@@ -1,7 +1,7 @@
-"""The keys that tokens are verified with, and for which algorithms each of them counts.
+"""The keys for verifying tokens, and the algorithms of each of them.
 
-The algorithms follow from the key alone, never from the token: a public key is no secret that
-HMAC could take, and "none" belongs to no key (RFC 8725, section 3.1).
+The algorithms follow from the key alone, never from the token: a public key cannot be used as an
+HMAC secret, and "none" belongs to no key (RFC 8725, section 3.1).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MIN_RSA: Final = 2048
 """Bits (RFC 7518, section 3.3)."""
 
 _HMAC: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
-"""Algorithm to the bytes that a secret needs: as many as the hash (RFC 7518, section 3.2)."""
+"""Minimum bytes of a secret by algorithm: those of the hash (RFC 7518, section 3.2)."""
 _RSA: Final = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"})
 _CURVES: Final = {
     "secp256r1": frozenset({"ES256"}),
@@ -43,7 +43,7 @@ _PEM: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]{1,60})-----.*?-----END \1-----
 
 
 class TokenKeyError(FoldmqError):
-    """A file of keys that cannot be read, or holds nothing that can be used."""
+    """A key file that cannot be read, or contains no usable key."""
 
     exit_code = 78  # EX_CONFIG of sysexits.h, as in eventstore.errors
 
@@ -56,19 +56,19 @@ class Key(NamedTuple):
     """One key."""
 
     kid: str | None
-    """Its name; a token may say which key signed it."""
+    """Key ID; a token may name the key that signed it."""
     key: Any
-    """What the JWT library takes: a public key object, or the bytes of a secret."""
+    """The key for the JWT library: a public key object, or the bytes of a secret."""
     algorithms: frozenset[str]
 
 
 class KeySet(NamedTuple):
-    """All keys that a token may be signed with."""
+    """All keys that verify tokens."""
 
     keys: tuple[Key, ...]
 
     def candidates(self, kid: object, algorithm: object) -> list[Key]:
-        """Give the keys that a token with this header may be signed with."""
+        """Return the keys that may have signed a token with this header."""
         named = [key for key in self.keys if kid is not None and key.kid == kid]
         unnamed = [key for key in self.keys if kid is None or key.kid is None]
         return [key for key in named or unnamed if algorithm in key.algorithms]
@@ -77,8 +77,8 @@ class KeySet(NamedTuple):
 def load_keys(path: Path) -> KeySet:
     """Read public keys from PEM (keys or certificates, several may follow each other) or a JWKS.
 
-    A secret that is shared with whoever makes the tokens is a key of kind ``oct`` in a JWKS: no
-    file is ever taken for a secret because it is nothing else.
+    A secret shared with the issuer is a key of kind ``oct`` in a JWKS: no other file is ever used
+    as a secret.
 
     Raises TokenKeyError naming the file and what is wrong with it.
     """
@@ -90,7 +90,7 @@ def load_keys(path: Path) -> KeySet:
 
 
 def parse_keys(data: bytes) -> KeySet:
-    """Give the keys of a PEM file or JWKS; raises BadKeys."""
+    """Return the keys of a PEM file or JWKS; raises BadKeys."""
     keys = _from_jwks(data) if data.lstrip().startswith(b"{") else _from_pem(data)
     if len(keys) > MAX_KEYS:
         raise BadKeys(f"holds {len(keys)} keys, {MAX_KEYS} are taken")
@@ -142,7 +142,7 @@ def _from_jwks(data: bytes) -> list[Key]:
     for number, entry in enumerate(entries, 1):
         if not isinstance(entry, dict):
             raise BadKeys(f"key {number} is no JSON object")
-        # Unknown kinds and keys for other purposes are to be ignored (RFC 7517, section 5).
+        # Unknown kinds and keys for other purposes must be ignored (RFC 7517, section 5).
         if entry.get("kty") in ("RSA", "EC", "OKP", "oct") and entry.get("use", "sig") == "sig":
             key = _from_jwk(entry, f"key {number}")
             if key is not None:
@@ -159,7 +159,7 @@ def _from_jwk(entry: dict[str, Any], which: str) -> Key | None:
     if "d" in entry:
         raise BadKeys(f"{which} is a private key: whoever can read it can make tokens")
     if named is not None and named not in _KNOWN:
-        return None  # for something else, such as encryption
+        return None  # for another use, such as encryption
     try:
         key = jwt.PyJWK({name: value for name, value in entry.items() if name != "alg"}).key
     except (jwt.PyJWTError, ValueError, TypeError, KeyError, AttributeError, UnsupportedAlgorithm):
@@ -173,7 +173,7 @@ def _from_jwk(entry: dict[str, Any], which: str) -> Key | None:
 
 
 def _algorithms(key: object, which: str) -> frozenset[str]:
-    """Give what a key may verify; raises BadKeys for a key that is too weak or of no use."""
+    """Return the algorithms of a key; raises BadKeys for a weak or unsuitable key."""
     if isinstance(key, bytes):
         if len(key) < MIN_SECRET:
             raise BadKeys(f"{which} has {len(key)} bytes, it needs {MIN_SECRET}")

@@ -1,7 +1,7 @@
-"""JSON Web Tokens as passwords: whoever holds a token that a trusted issuer signed is its user.
+"""JSON Web Tokens as passwords: a token signed by a trusted issuer authenticates its user.
 
-The user's name is a claim of the token. A CONNECT that names a user must name this one; an empty
-user name says "the one in the token". A token must expire (``exp``), and the connection ends then.
+The user's name is a claim of the token. A user name in the CONNECT must be the same; an empty one
+means that of the token. A token must expire (``exp``), and the connection ends then.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_TOKEN: Final = 16 * 1024
 MAX_NAME: Final = 1024
 MAX_GROUPS: Final = 256
 LEEWAY_S: Final = 30
-"""How much the issuer's clock may be ahead of ours; a token that has expired has expired."""
+"""How much the issuer's clock may be ahead of the broker's; there is no leeway for expiry."""
 
 _REMEMBERED_BYTES: Final = 16 << 20
 _MAX_HEADER: Final = 4096
@@ -43,13 +43,14 @@ _SHAPE: Final = re.compile(rb"e[w-z0-9_-][A-Za-z0-9_-]*\.[A-Za-z0-9_-]*\.[A-Za-z
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenOptions:
-    """What a token must say."""
+    """Requirements for tokens."""
 
     keys: KeySet
     issuer: str | None = None
-    """Value that ``iss`` must have; None: any."""
+    """Required value of ``iss``; None: any."""
     audience: tuple[str, ...] = ()
-    """Names of which ``aud`` must have one; none: the token must not have ``aud`` (RFC 7519)."""
+    """Names of which ``aud`` must contain one; empty: the token must not have ``aud`` (RFC
+    7519)."""
     user_claim: str = "sub"
     """Claim with the user's name; ``a.b`` also finds ``b`` in an object ``a``."""
     groups_claim: str = "groups"
@@ -57,13 +58,13 @@ class TokenOptions:
 
 
 class BadToken(Exception):  # noqa: N818 - it is not an error of ours
-    """A token that lets nobody in; the text says why without quoting it."""
+    """An invalid token; the text says why without quoting it."""
 
 
 class Tokens:
-    """Verifies tokens in a thread beside the event loop; ``time_ms`` gives Unix time.
+    """Verifies tokens in a thread beside the event loop; ``time_ms`` returns Unix time.
 
-    A token that was right is remembered until it expires.
+    A valid token is cached until it expires.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Tokens:
         self._workers = Workers(threads)
 
     def check_now(self, credentials: Credentials) -> Verdict | None:
-        """Answer for a client without a token and for tokens that were right before."""
+        """Return the verdict for a client without a token, and for cached tokens."""
         if credentials.password is None:
             return _refused("no token")
         if len(credentials.password) > MAX_TOKEN:
@@ -85,7 +86,7 @@ class Tokens:
         return self._verdicts.get(key, self._time_ms())
 
     async def check(self, credentials: Credentials) -> Verdict:
-        """Verify the signature in a thread, then what the token says."""
+        """Verify the signature in a thread, then the claims."""
         verdict = self.check_now(credentials)
         if verdict is not None or credentials.password is None:
             return verdict or _refused("no token")
@@ -106,11 +107,11 @@ class Tokens:
         return verdict
 
     def claimed_user(self, token: bytes) -> str:
-        """Return the user that a token claims to be for, unverified; empty if it names none."""
+        """Return the user claimed by a token, unverified; empty if there is none."""
         return claimed_user(token, self._options.user_claim)
 
     def close(self) -> None:
-        """Let the thread end once the checks that have begun are done."""
+        """End the thread once the running checks are done."""
         self._workers.close()
 
     def _verify(self, username: str | None, token: bytes) -> Verdict:
@@ -124,14 +125,14 @@ class Tokens:
 
 
 def looks_like_token(password: bytes | None) -> bool:
-    """Tell whether a password has the shape of a signed token, right or wrong."""
+    """Return whether a password has the form of a signed token, valid or not."""
     return password is not None and _SHAPE.fullmatch(password) is not None
 
 
 def claimed_user(token: bytes, claim: str) -> str:
-    """Return the user that ``claim`` of a token names; nothing of the token is verified.
+    """Return the user in a ``claim`` of a token; the token is not verified.
 
-    At most MAX_NAME characters. Empty when there is no such name or the token cannot be read.
+    At most MAX_NAME characters. Empty if there is no such name or the token cannot be parsed.
     """
     payload = token.split(b".", 2)[1:2] if len(token) <= MAX_TOKEN else []
     try:
@@ -142,7 +143,7 @@ def claimed_user(token: bytes, claim: str) -> str:
 
 
 def read_token(token: bytes, options: TokenOptions, now_ms: int) -> Verdict:
-    """Give who a token stands for at Unix time ``now_ms``; raises BadToken."""
+    """Return the verdict about a token at Unix time ``now_ms``; raises BadToken."""
     if len(token) > MAX_TOKEN:
         raise BadToken("the token is too long")
     claims = _signed_claims(token, options.keys)
@@ -176,14 +177,14 @@ def _signed_claims(token: bytes, keys: KeySet) -> dict[str, Any]:
 
 
 def _header(token: bytes) -> dict[str, Any]:
-    """Give a token's header, of which nothing is believed but which key it asks for."""
+    """Return a token's header, of which only the key ID is used."""
     part = token.partition(b".")[0]
     if len(part) > _MAX_HEADER or not looks_like_token(token):
         raise BadToken("not a token")
     header = _object(_decoded(part))
     if not isinstance(header.get("alg"), str) or not isinstance(header.get("kid"), str | None):
         raise BadToken("the token's header is wrong")
-    # Extensions that must be understood (RFC 7515, section 4.1.11): none is.
+    # Critical extensions (RFC 7515, section 4.1.11): none is supported.
     if "crit" in header or "b64" in header:
         raise BadToken("the token needs an extension")
     return header
@@ -207,7 +208,7 @@ def _object(data: bytes) -> dict[str, Any]:
 
 
 def _check_times(claims: dict[str, Any], now_ms: int) -> int:
-    """Give when the token expires, in Unix milliseconds; raises BadToken if it is not its time."""
+    """Return the expiry in Unix milliseconds; raises BadToken if the token is not valid now."""
     expires = _time_ms(claims, "exp")
     if expires is None:
         raise BadToken("the token never expires")

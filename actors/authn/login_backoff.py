@@ -1,8 +1,8 @@
-"""Clients whose logins fail again and again are turned away for a while, without any work.
+"""Login backoff: clients whose logins fail repeatedly are rejected for a while, at no cost.
 
-Two things are counted in a window of time: failures of one user from one address, and failures
-from one address whoever they name. A user is never jailed everywhere: else anybody could lock
-out anybody.
+Failures are counted within a time window: those of one user from one address, and those from one
+address for any user. A user is never locked out everywhere: otherwise any client could lock out any
+user.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ _IPV6_NETWORK: Final = 64
 _USER: Final = b"u"
 _ADDRESS: Final = b"a"
 _NAME: Final = b"n"
-"""First byte of the key of a record, or of a name that failed somewhere."""
+"""First byte of the key of a record, or of a user name that failed somewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackoffOptions:
-    """What is too much, and what follows. Times are in seconds; 0 failures: no such bound."""
+    """Options of the login backoff. Times are in seconds; 0 failures disables a limit."""
 
     failures: int = 5
-    """Failed logins of one user from one address until that user is jailed there."""
+    """Failed logins of one user from one address until that user is locked out there."""
     address_failures: int = 50
-    """Failed logins from one address until the whole address is jailed."""
+    """Failed logins from one address until the whole address is locked out."""
     window: float = 60.0
-    """Time in which they are counted, from the first one on."""
+    """Time window in which they are counted, from the first one on."""
     duration: float = 300.0
-    """How long it lasts. Attempts meanwhile do not make it longer."""
+    """Duration of a lockout. Attempts meanwhile do not extend it."""
     remembered: int = 20_000
-    """Users and addresses that are kept in mind at most; the longest quiet are forgotten first."""
+    """Maximum users and addresses that are tracked; the least recent are dropped first."""
 
 
 class _Record:
@@ -51,26 +51,26 @@ class _Record:
 
 
 class LoginBackoff:
-    """Counts failed logins; ``clock`` gives seconds that never go back."""
+    """Counts failed logins; ``clock`` returns monotonic seconds."""
 
     def __init__(self, options: BackoffOptions, clock: Callable[[], float]) -> None:
         self._options = options
         self.jailed = 0
-        """How often a user or an address was jailed since the start."""
+        """Number of lockouts of users and addresses since the start."""
         self.refused = 0
-        """Logins that were turned away since the start; counted by whoever asked."""
+        """Rejected logins since the start; counted by the caller."""
         self._clock = clock
         self._key = os.urandom(16)
         self._records: OrderedDict[bytes, _Record] = OrderedDict()
         self._names: OrderedDict[bytes, float] = OrderedDict()
-        """When logins failed last that named a user, wherever they came from."""
+        """When a login of a user last failed, from any address."""
 
     @property
     def options(self) -> BackoffOptions:
-        """The bounds. They may be replaced at any time, by a reload.
+        """The options. A reload may replace them at any time.
 
-        Users and addresses that are jailed stay so, unless their bound is switched off: without a
-        bound for addresses no address is jailed, and without one for users neither is.
+        Lockouts stay, unless their limit is disabled: without a limit for addresses no address is
+        locked out, and without one for users no user is.
         """
         return self._options
 
@@ -87,7 +87,7 @@ class LoginBackoff:
         return len(self._records)
 
     def holds(self, address: str, user: str | None) -> bool:
-        """Tell whether this login is to be turned away unseen."""
+        """Return whether this login must be rejected without verification."""
         if not self._records:
             return False
         now = self._clock()
@@ -96,9 +96,9 @@ class LoginBackoff:
         )
 
     def suspects(self, address: str, user: str | None) -> bool:
-        """Return whether logins from this address or of this user, from anywhere, failed lately.
+        """Return whether logins from this address, or of this user from anywhere, failed recently.
 
-        They are not refused for it; but other passwords are verified first.
+        They are not rejected; but other logins are verified first.
         """
         since = self._clock() - self.options.window
         key = self._address_key(address)
@@ -108,7 +108,7 @@ class LoginBackoff:
         return self._names.get(self._name_key(user), since) > since
 
     def failed(self, address: str, user: str | None) -> tuple[str, ...]:
-        """Count a failed login; gives what is jailed from now on: "user", "address" or both."""
+        """Count a failed login; return what is locked out now: "user", "address" or both."""
         now = self._clock()
         options = self.options
         found = []
@@ -125,9 +125,9 @@ class LoginBackoff:
         return tuple(found)
 
     def succeeded(self, address: str, user: str | None) -> None:
-        """Forget the failures of a user there.
+        """Reset the failures of a user there.
 
-        Those of the address stay: else one account would be enough to guess all others.
+        Those of the address stay: otherwise one account would be enough to guess all others.
         """
         self._names.pop(self._name_key(user), None)
         if self._records:
@@ -155,7 +155,7 @@ class LoginBackoff:
         return True
 
     def _user_key(self, address: str, user: str | None) -> bytes:
-        # A name may have 64 KiB; what is kept of it does not.
+        # A name may have 64 KiB; its digest is short.
         name = "\0" if user is None else user
         return self._digest(_USER, f"{network(address) or address}\n{name}")
 
@@ -173,9 +173,9 @@ class LoginBackoff:
 
 @lru_cache(maxsize=4096)
 def network(address: str) -> str:
-    """Give what one customer has: an IPv4 address, the /64 of an IPv6 address.
+    """Return the network of one customer: an IPv4 address, the /64 of an IPv6 address.
 
-    Empty for what is neither, such as a Unix socket: there everybody has the same address.
+    Empty for anything else, such as a Unix socket: there all clients have the same address.
     """
     host = address.partition("%")[0]
     try:

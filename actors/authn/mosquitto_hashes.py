@@ -16,7 +16,7 @@ import re
 from typing import NamedTuple
 
 MAX_ITERATIONS = 10_000_000
-"""More would keep a thread busy for seconds with each login: a mistake, not a choice."""
+"""More would occupy a thread for seconds with each login: a mistake."""
 
 _DIGEST = 64
 _SALTS = range(8, 129)
@@ -32,12 +32,12 @@ class _Hash(NamedTuple):
 
 
 def is_hash(text: str) -> bool:
-    """Tell whether ``text`` is a hash of Mosquitto's own (not argon2)."""
+    """Return whether ``text`` is a hash in Mosquitto's own format (not argon2)."""
     return _parsed(text) is not None
 
 
 def kind(text: str) -> str:
-    """Give the name of the way in which a hash was made; empty for what is none of Mosquitto's."""
+    """Return the algorithm of a hash; empty if it is not in Mosquitto's format."""
     found = _parsed(text)
     if found is None:
         return ""
@@ -45,22 +45,22 @@ def kind(text: str) -> str:
 
 
 def verify(stored: str, password: bytes) -> bool:
-    """Tell whether ``stored``, which :func:`is_hash` took, is the hash of ``password``."""
+    """Return whether ``stored``, a valid hash (:func:`is_hash`), is that of ``password``."""
     found = _parsed(stored)
     if found is None:
         return False
     same = hmac.compare_digest(_digest(password, found.salt, found.iterations), found.digest)
-    # HMAC fills its key up with zeros: "secret" and "secret\0" would be the same password.
+    # HMAC pads its key with zeros: "secret" and "secret\0" would be the same password.
     return same and not (found.iterations and password.endswith(b"\0"))
 
 
 def parameters(stored: str) -> str:
-    """Give kind and cost of a hash: those with the same take the same time."""
+    """Return kind and cost of a hash: equal ones take the same time."""
     return stored.rsplit("$", 2)[0]
 
 
 def decoy(stored: str) -> str:
-    """Give the hash of a random password that takes the same time as ``stored``."""
+    """Return a hash of a random password that takes the same time as ``stored``."""
     found = _parsed(stored)
     iterations, size = (found.iterations, len(found.salt)) if found is not None else (0, 12)
     salt = os.urandom(size)

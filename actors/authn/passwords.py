@@ -1,7 +1,7 @@
 """Users with password hashes in a file.
 
 The file has one ``user:hash`` per line; blank lines and lines that begin with ``#`` are comments.
-``foldmq passwd`` writes it with argon2 hashes, and Mosquitto's are taken as well.
+``foldmq passwd`` writes it with argon2 hashes; Mosquitto's hashes are supported as well.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from actors.authn.credentials import Credentials
 
 VERIFIER_THREADS: Final = max(1, min(2, (os.cpu_count() or 1) - 1))
-"""Hashes computed at once. One takes a core and its memory, and one core is the event loop's."""
+"""Hashes computed at once. Each takes a core and its memory, and one core is for the event loop."""
 
 HASHER: Final = argon2.PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
 """Makes new hashes: argon2id at the cost that OWASP's Password Storage Cheat Sheet names.
 
 Some 20 ms of one core. The parameters of the library (and of RFC 9106) cost five times as much, on
-four cores at once: a fleet of clients, each with a password of its own, would be let in that much
-later, and whoever guesses passwords would take that much from the others.
+four cores at once: a fleet of clients, each with its own password, would connect that much later,
+and password guessing would cost other clients that much.
 """
 REMEMBERED_CREDENTIALS: Final = 10_000
 
@@ -51,7 +51,7 @@ _MAX_MEMORY_KIB = 4 << 20
 _MAX_PASSES = 1000
 _MAX_LANES = 255
 _MAX_WORK = 64 << 20
-"""KiB times passes: about a minute."""
+"""Maximum of KiB times passes: about a minute."""
 _HASH = re.compile(
     r"\$argon2(?:id|i|d)\$(?:v=(?:16|19)\$)?"
     r"m=([1-9][0-9]{0,7}),t=([1-9][0-9]{0,7}),p=([1-9][0-9]{0,7})"
@@ -66,7 +66,7 @@ log = structlog.get_logger("foldmq")
 
 
 class PasswordFileError(FoldmqError):
-    """A password file that cannot be read or has a bad line."""
+    """A password file that cannot be read or has an invalid line."""
 
     exit_code = 78  # EX_CONFIG of sysexits.h, as in eventstore.errors
 
@@ -74,28 +74,28 @@ class PasswordFileError(FoldmqError):
 class PasswordFile:
     """Users with hashes, verified in a few threads beside the event loop.
 
-    An unknown user costs the same work as a wrong password, so that the time of the answer does
-    not tell which users exist (in a file with hashes of several kinds: the work of the commonest
-    kind). Credentials that were right once are remembered, so that a fleet that connects again is
-    not verified one by one; a new password file means a new object, which remembers nothing.
+    An unknown user costs the same work as a wrong password, so that the response time does not
+    reveal which users exist (in a file with several kinds of hashes: the work of the most common
+    kind). Valid credentials are cached, so that a reconnecting fleet is not verified one by one; a
+    new password file means a new object with an empty cache.
     """
 
     def __init__(self, users: Mapping[str, str], *, threads: int = VERIFIER_THREADS) -> None:
-        """Take ``users`` as user name to hash; the hashes must be ones that :func:`is_hash`."""
+        """``users`` maps user names to valid hashes (:func:`is_hash`)."""
         self._users = dict(users)
         self._decoy = self._make_decoy()
         self._verdicts = VerdictCache(REMEMBERED_CREDENTIALS)
         self._single_flight: SingleFlight[bool] = SingleFlight()
         self._workers = Workers(threads)
         self._verifying: set[bytes] = set()
-        """What is being verified in a thread, by the keys of what was shown."""
+        """Keys of the credentials being verified in a thread."""
 
     @classmethod
     def load(cls, path: Path, *, threads: int = VERIFIER_THREADS) -> PasswordFile:
         """Read the password file at ``path``.
 
-        Raises PasswordFileError naming file and line for a duplicate user, a missing colon and
-        what is no hash, and naming the file when it cannot be read.
+        Raises PasswordFileError with file and line for a duplicate user, a missing colon or an
+        invalid hash, and with the file if it cannot be read.
         """
         return cls(parse_users(path, read(path)), threads=threads)
 
@@ -106,26 +106,26 @@ class PasswordFile:
 
     @property
     def waiting(self) -> int:
-        """How many logins wait for a thread."""
+        """Number of logins waiting for a thread."""
         return self._workers.waiting
 
     def knows(self, username: str) -> bool:
-        """Tell whether the file has this user."""
+        """Return whether the file has this user."""
         return username in self._users
 
     def holds(self, verdict: Verdict) -> bool:
-        """Tell whether the user is in the file with the hash that a login was right by."""
+        """Return whether the user is in the file with the hash that accepted a login."""
         stored = self._users.get(verdict.user) if verdict.user is not None else None
         return stored is not None and _proof(stored) == verdict.proof
 
     def verifying(self, credentials: Credentials) -> bool:
-        """Tell whether a thread is verifying these credentials, for whomever."""
+        """Return whether a thread is verifying these credentials, for any client."""
         if not self._verifying or credentials.username is None or credentials.password is None:
             return False
         return self._verdicts.key(credentials.username, credentials.password) in self._verifying
 
     def check_now(self, credentials: Credentials) -> Verdict | None:
-        """Answer for clients without a user name or password and for remembered credentials."""
+        """Return the verdict for missing credentials and for cached ones."""
         if credentials.username is None:
             return _NOBODY
         if credentials.password is None:
@@ -133,7 +133,7 @@ class PasswordFile:
         return self._verdicts.get(self._verdicts.key(credentials.username, credentials.password))
 
     async def check(self, credentials: Credentials) -> Verdict:
-        """Verify in a thread; the same credentials presented at the same time share one thread."""
+        """Verify in a thread; simultaneous logins with the same credentials share one thread."""
         username, password = credentials.username, credentials.password
         if username is None or password is None:
             return _NOBODY if username is None else _NO_PASSWORD
@@ -152,7 +152,7 @@ class PasswordFile:
         return verdict
 
     def close(self) -> None:
-        """Let the threads end once the checks that have begun are done."""
+        """End the threads once the running checks are done."""
         self._workers.close()
 
     async def _matches(
@@ -195,13 +195,13 @@ class PasswordFile:
 
 
 def _proof(stored: str) -> int:
-    """Give what stands for a hash within this process, and is of no use to whoever sees it."""
-    # Keyed, 64 bits, and kept with the text: at a reload thousands are looked at in one turn.
+    """Return a digest that identifies a hash in this process, and is useless elsewhere."""
+    # Keyed, 64 bits, and cached with the text: a reload checks thousands in one turn.
     return hash(stored)
 
 
 def read(path: Path) -> str:
-    """Give the text of a password file; raises PasswordFileError when it cannot be read."""
+    """Return the text of a password file; raises PasswordFileError if it cannot be read."""
     try:
         return decoded(path, path.read_bytes())
     except OSError as error:
@@ -209,7 +209,7 @@ def read(path: Path) -> str:
 
 
 def decoded(path: Path, data: bytes) -> str:
-    """Give the text of a password file's bytes; raises PasswordFileError if it is not UTF-8."""
+    """Decode a password file; raises PasswordFileError if it is not UTF-8."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -220,10 +220,10 @@ def decoded(path: Path, data: bytes) -> str:
 def parse_users(
     path: Path, text: str, advice: str = "make it with: foldmq passwd FILE USER"
 ) -> dict[str, str]:
-    """Give user name to hash from a password file's text.
+    """Return the hashes by user name from a password file's text.
 
-    Raises PasswordFileError naming file and line for the first line that is not right, with
-    ``advice`` for what is no hash.
+    Raises PasswordFileError with file and line of the first invalid line, with ``advice`` for an
+    invalid hash.
     """
     users: dict[str, str] = {}
     for number, line in enumerate(text.split("\n"), 1):
@@ -250,17 +250,17 @@ def parse_users(
 
 
 def kind(stored: str) -> str:
-    """Give the name of the way in which a hash was made."""
+    """Return the algorithm of a hash."""
     return mosquitto_hashes.kind(stored) or stored.split("$")[1]
 
 
 def is_hash(text: str) -> bool:
-    """Tell whether ``text`` is a hash that can be verified."""
+    """Return whether ``text`` is a supported hash."""
     return is_argon2(text) or mosquitto_hashes.is_hash(text)
 
 
 def is_argon2(text: str) -> bool:
-    """Tell whether ``text`` is an encoded argon2 hash (PHC string format) of a sensible cost."""
+    """Return whether ``text`` is an encoded argon2 hash (PHC string format) of acceptable cost."""
     match = _HASH.fullmatch(text)
     if match is None:
         return False
@@ -277,7 +277,7 @@ def is_argon2(text: str) -> bool:
 
 
 def _unpadded(text: str) -> bytes:
-    """Decode Base64 as the argon2 library does: it takes one spelling of each value."""
+    """Decode Base64 as the argon2 library does: it accepts one encoding of each value."""
     data = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     if base64.b64encode(data).rstrip(b"=").decode("ascii") != text:
         raise ValueError("not the usual spelling")
@@ -285,7 +285,7 @@ def _unpadded(text: str) -> bytes:
 
 
 def user_name_problem(user: str) -> str | None:
-    """Say why ``user`` cannot stand in a password file; None when it can."""
+    """Return why ``user`` is not valid in a password file, or None."""
     if not user:
         return "the user name is empty"
     if ":" in user or user.startswith("#") or not user.isprintable():

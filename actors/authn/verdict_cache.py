@@ -1,4 +1,4 @@
-"""Verdicts that were found once and need not be found again for a while."""
+"""Cache of verdicts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class _Entry(NamedTuple):
 
 
 class VerdictCache:
-    """Verdicts under a keyed hash of what was shown: neither a password nor a plain hash of one.
+    """Verdicts under a keyed hash of the credentials: without passwords or plain hashes.
 
-    The key is made anew for each object and never leaves it. Entries weigh together ``most`` at
-    most; the least recently used go first.
+    Each object has its own random key, which never leaves it. The total weight of entries is at
+    most ``most``; the least recently used are dropped first.
     """
 
     def __init__(self, most: int) -> None:
@@ -34,7 +34,7 @@ class VerdictCache:
         return len(self._entries)
 
     def key(self, *parts: str | bytes | None) -> bytes:
-        """Give the keyed hash of ``parts``; no two different lists of parts have the same."""
+        """Return the keyed hash of ``parts``; different lists of parts have different hashes."""
         digest = hashlib.blake2b(key=self._key, digest_size=32)
         for part in parts:
             if part is None:
@@ -46,7 +46,7 @@ class VerdictCache:
         return digest.digest()
 
     def get(self, key: bytes, now_ms: int = 0) -> Verdict | None:
-        """Give the verdict that was put under ``key`` and still holds at ``now_ms``."""
+        """Return the verdict under ``key`` if it is still valid at ``now_ms``."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -57,7 +57,7 @@ class VerdictCache:
         return entry.verdict
 
     def put(self, key: bytes, verdict: Verdict, until_ms: int = 0, weight: int = 1) -> None:
-        """Remember a verdict until Unix time ``until_ms``; 0: as long as there is room."""
+        """Cache a verdict until Unix time ``until_ms``; 0: as long as there is room."""
         if key in self._entries:
             self._forget(key)
         self._entries[key] = _Entry(verdict, until_ms, weight)

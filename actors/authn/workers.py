@@ -1,4 +1,4 @@
-"""A few threads for checks that take long: hashing and signatures, beside the event loop."""
+"""Worker threads for long checks: hashing and signatures, beside the event loop."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 class Workers:
-    """Runs functions in at most ``threads`` threads, for one address after the other.
+    """Runs functions in at most ``threads`` threads, fairly among addresses.
 
-    Nothing but what runs is handed to the threads. What waits is given up at once when nobody
-    wants it any more, and how much waits is for the caller to bound.
+    Only running functions are passed to the threads. Waiting ones can be cancelled at once, and the
+    caller limits their number.
     """
 
     def __init__(self, threads: int) -> None:
@@ -31,7 +31,7 @@ class Workers:
 
     @property
     def waiting(self) -> int:
-        """How many wait for a thread."""
+        """Number of functions waiting for a thread."""
         return self._lanes.waiting
 
     async def run(
@@ -42,10 +42,10 @@ class Workers:
         begun: Callable[[], object] | None = None,
         last: Callable[[], bool] | None = None,
     ) -> T:
-        """Return what ``work(*arguments)`` returns; cancelled once it runs, it runs to its end.
+        """Return the result of ``work(*arguments)``; once it runs, it cannot be cancelled.
 
-        ``begun`` is called when a thread has it. ``last`` says, whenever its turn
-        would come, whether it has to wait until nothing else does.
+        ``begun`` is called when a thread takes it. ``last`` returns, at each turn, whether it waits
+        until nothing else does.
         """
         self._running += 1
         try:
@@ -59,24 +59,24 @@ class Workers:
                     self._count, "foldmq-auth", lower_thread_priority
                 )
             future = asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
-        except BaseException:  # the system has no thread for us
+        except BaseException:  # the system cannot start a thread
             self._lanes.leave()
             self._left()
             raise
-        # A thread that works for nobody is busy all the same: its turn ends with the work.
+        # A thread is busy even if its caller has left: the turn ends with the work.
         future.add_done_callback(self._done)
         if begun is not None:
             begun()
         return await asyncio.shield(future)
 
     def close(self) -> None:
-        """Let the threads end once all that was asked for is done."""
+        """End the threads once all functions are done."""
         self._closing = True
         self._end_threads()
 
     def _done(self, future: asyncio.Future[Any]) -> None:
         if not future.cancelled():
-            future.exception()  # whoever still waits is told, and nobody else needs to be
+            future.exception()  # callers that still wait get the error
         self._lanes.leave()
         self._left()
 

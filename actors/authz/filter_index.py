@@ -1,12 +1,12 @@
-"""Topic filters of permissions: which of many match a topic, cover a filter or overlap with it.
+"""Index of permission filters: those that match a topic, cover a filter or overlap with it.
 
 One filter *covers* another if it matches every topic that the other one matches; a filter without
 wildcards is a topic, and is covered by what matches it. Two filters *overlap* if some topic matches
-both. The filters of permissions may have ``%u`` and ``%c`` in them, which stand for the names of
-whoever is asked about, and ``%%``, which is a percent sign.
+both. Permission filters may contain ``%u`` and ``%c``, which stand for the user and client
+identifier of the client, and ``%%``, which is a percent sign.
 
-The filters are a trie over their levels, in which a level with a name in it is one entry for
-everybody. All walks are loops, and visit a node at most once.
+The filters are a trie over their levels, in which a level with a placeholder is one entry for all
+clients. All walks are loops, and visit a node at most once.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 TOO_MANY: Final = -1
-"""What a walk gives in place of a number when it was given up."""
+"""Result of a walk that was aborted."""
 _ANY: Final = "+"
 _TOKEN = re.compile(r"(%[uc%]?)")
 _UNFIT = re.compile(r"[/+#]")
-"""What a name must not have in it to stand for a level, or for a part of one."""
+"""Characters that a name must not contain to stand for a level, or a part of one."""
 
 
 class FilterError(FoldmqError, ValueError):
-    """Not a filter that permissions can have."""
+    """An invalid permission filter."""
 
 
 class NameWildcard(enum.Enum):
-    """Whose name a level has in it."""
+    """Which names a level contains."""
 
     USER = "%u"
     CLIENT = "%c"
@@ -47,16 +47,17 @@ Level: TypeAlias = str | Template
 
 
 class Names(NamedTuple):
-    """What ``%u`` and ``%c`` stand for; None or empty: there is no such name."""
+    """The values of ``%u`` and ``%c``; None or empty: there is no such name."""
 
     user: str | None
     client: str | None
 
 
 def parse_filter(text: str) -> list[Level]:
-    """Give the levels of a filter of permissions.
+    """Return the levels of a permission filter.
 
-    Raises FilterError if it is no topic filter, or a ``%`` in it is none of ``%u``, ``%c``, ``%%``.
+    Raises FilterError if it is not a topic filter, or contains a ``%`` other than ``%u``, ``%c``,
+    ``%%``.
     """
     try:
         validate_topic_filter(_TOKEN.sub(_example, text))
@@ -86,12 +87,12 @@ def _parse_level(level: str) -> Level:
 
 
 def uses(levels: Sequence[Level], who: NameWildcard) -> bool:
-    """Say whether a filter has a name of this kind in it."""
+    """Return whether a filter contains a name of this kind."""
     return any(who in level for level in levels if type(level) is tuple)
 
 
 class _Node:
-    """A place in the trie: the levels that lead to it are matched."""
+    """A node of the trie: the levels that lead to it are matched."""
 
     __slots__ = ("any", "below", "here", "literals", "templates")
 
@@ -99,7 +100,7 @@ class _Node:
         self.here: int | None = None
         """The first of the filters that end here."""
         self.below: int | None = None
-        """The first of those that go on with ``#``."""
+        """The first of the filters that continue with ``#``."""
         self.any: _Node | None = None
         """Where ``+`` leads to."""
         self.literals: dict[str, _Node] = {}
@@ -107,12 +108,12 @@ class _Node:
 
 
 class Filters:
-    """Filters with a number each; of equal ones the lowest number counts.
+    """Numbered filters; of equal ones the lowest number counts.
 
-    ``fail_closed`` says what a level with a name in it means if the name cannot stand in a topic,
-    as it has ``/``, ``+`` or ``#`` in it: any level for a deny (True), none for an allow (False).
-    No allow begins with a ``$`` that comes from a name: names are often chosen by the client, and
-    the topics of the broker begin so.
+    ``fail_closed`` says what a level with a name means if the name is not valid in a topic, as it
+    contains ``/``, ``+`` or ``#``: any level for a deny (True), none for an allow (False). An allow
+    never matches a leading ``$`` from a name: names are often chosen by the client, and the topics
+    of the broker begin with it.
     """
 
     __slots__ = ("_fail_closed", "_root")
@@ -122,7 +123,7 @@ class Filters:
         self._fail_closed = fail_closed
 
     def add(self, levels: Sequence[Level], number: int) -> None:
-        """Take a filter in; numbers must not get lower."""
+        """Add a filter; numbers must not decrease."""
         node = self._root
         for level in levels:
             if level == "#":
@@ -141,7 +142,7 @@ class Filters:
             node.here = number
 
     def covering(self, levels: Sequence[str], names: Names) -> Iterator[int]:
-        """Give the numbers of the filters that cover a legal filter or match a topic."""
+        """Return the numbers of the filters that cover a valid filter or match a topic."""
         root, end = self._root, len(levels)
         stack = [(root, 0)]
         while stack:
@@ -165,9 +166,9 @@ class Filters:
     def overlapping(
         self, levels: Sequence[str], names: Names, most: int | None = None
     ) -> Iterator[int]:
-        """Give the numbers of the filters that overlap with a legal filter.
+        """Yield the numbers of the filters that overlap with a valid filter.
 
-        With ``most`` the walk is given up after so many nodes, and ends with ``TOO_MANY``.
+        With ``most`` the walk is aborted after so many nodes, and ends with ``TOO_MANY``.
         """
         end = len(levels)
         stack = [(self._root, 0)]
@@ -190,7 +191,7 @@ class Filters:
                 stack += [(child, at + 1) for child in self._meeting(node, level, names, first)]
 
     def _wider(self, node: _Node, level: str, names: Names, first: bool) -> Iterator[_Node]:
-        """Give what is filed under a level that matches all that this one matches."""
+        """Return the nodes of levels that match everything this one matches."""
         wild = not (first and level.startswith("$"))
         if wild and node.any is not None:
             yield node.any
@@ -202,7 +203,7 @@ class Filters:
                 yield child
 
     def _meeting(self, node: _Node, level: str, names: Names, first: bool) -> Iterator[_Node]:
-        """Give what is filed under a level that matches something that this one matches."""
+        """Return the nodes of levels that match something this one matches."""
         wild = level == _ANY
         if node.any is not None and not (first and level.startswith("$")):
             yield node.any
@@ -219,7 +220,7 @@ class Filters:
                 yield child
 
     def _rendered(self, template: Template, names: Names, first: bool) -> str | None:
-        """Give what a level is for somebody; None: such a level does not exist."""
+        """Return a level with the names of a client; None: it does not exist."""
         text = ""
         fit = True
         for piece in template:
@@ -237,7 +238,7 @@ class Filters:
 
 
 def _meet(one: str, other: str, first: bool) -> bool:
-    """Say whether there is a level that two levels of filters match, ``#`` aside."""
+    """Return whether two levels of filters match a common level, ``#`` aside."""
     if _ANY in (one, other):
         return not (first and "$" in (one[:1], other[:1]))
     return one == other

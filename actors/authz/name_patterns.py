@@ -1,4 +1,4 @@
-"""Sets of names in which a ``*`` stands for any characters: of users and of clients."""
+"""Sets of user and client names in which ``*`` stands for any characters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ANY = "*"
 
 
 class NameSet:
-    """Names, and patterns for names. Upper and lower case count; nothing but ``*`` is special."""
+    """Names and patterns of names. They are case-sensitive; only ``*`` is special."""
 
     __slots__ = ("_patterns", "exact")
 
@@ -23,7 +23,7 @@ class NameSet:
 
     @property
     def patterned(self) -> bool:
-        """True if there are patterns, so that the exact names do not say it all."""
+        """True if there are patterns beside exact names."""
         return bool(self._patterns)
 
     def __bool__(self) -> bool:
@@ -34,7 +34,7 @@ class NameSet:
 
 
 def fits(pattern: str, name: str) -> bool:
-    """Say whether a name is like a pattern. Linear: no part of the name is tried twice."""
+    """Return whether a name matches a pattern. Linear: no part of the name is tried twice."""
     first, *others = pattern.split(_ANY)
     if not others:
         return name == pattern

@@ -1,4 +1,4 @@
-"""The rules of permissions, filed so that those for somebody are found without a look at all."""
+"""Permission rules, indexed by whom they apply to."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Section:
         self._anonymous = rule.anonymous
         self._everybody = not (rule.users or rule.groups or rule.anonymous)
         self.filters: dict[tuple[bool, Action], Filters] = {}
-        """By whether they allow, and what; the number of a filter is that of its rule."""
+        """Filters by allow or deny, and action; the number of a filter is that of its rule."""
         self.names: set[NameWildcard] = set()
-        """Whose names the filters have in them."""
+        """Which names the filters contain."""
 
     def add(self, rule: Rule, number: int) -> None:
-        """Take a rule in; raises FilterError."""
+        """Add a rule; raises FilterError."""
         levels = parse_filter(rule.filter)
         self.names.update(who for who in NameWildcard if uses(levels, who))
         wanted: tuple[tuple[Action, bool], ...] = (
@@ -49,7 +49,7 @@ class Section:
                 self.filters[key].add(levels, number)
 
     def concerns(self, user: str | None, groups: frozenset[str], client: str) -> bool:
-        """Say whether the rules are for somebody."""
+        """Return whether the rules apply to a client."""
         if self._clients and client not in self._clients:
             return False
         if self._everybody or (user is not None and user in self._users):
@@ -57,7 +57,7 @@ class Section:
         return (self._anonymous and user is None) or not self._groups.isdisjoint(groups)
 
     def keys(self) -> Iterable[tuple[str, str]] | None:
-        """Give a (kind, name) of each whom it may concern; None if that cannot be said."""
+        """Return (kind, name) keys of the clients it may apply to; None if unknown."""
         if self._clients and not self._clients.patterned:
             return [("client", name) for name in self._clients.exact]
         if self._everybody or self._anonymous or self._users.patterned:
@@ -74,7 +74,7 @@ class Sections:
     __slots__ = ("_found_by", "_others")
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        """File the rules; raises FilterError for one whose filter is none."""
+        """Index the rules; raises FilterError for an invalid filter."""
         sections: dict[tuple[object, ...], Section] = {}
         for number, rule in enumerate(rules):
             who = frozenset(rule.users), frozenset(rule.groups), frozenset(rule.clients)
@@ -95,7 +95,7 @@ class Sections:
     def concerning(
         self, user: str | None, groups: frozenset[str], client: str
     ) -> tuple[Section, ...]:
-        """Give the sections that are for somebody, each once, in the same order each time."""
+        """Return the sections that apply to a client, each once, in a fixed order."""
         found_by = self._found_by
         candidates = dict.fromkeys(
             chain(

@@ -1,9 +1,9 @@
-"""What somebody may publish and subscribe to: rules that allow and rules that deny.
+"""Permissions to publish and subscribe: rules that allow and rules that deny.
 
-A deny goes before every allow, whatever their order. As soon as there is any rule, what no rule
-allows is denied. A subscription is granted if one allow covers all of its filter and no deny does;
-what a deny takes out of it is kept from it message by message. Several allows that cover a filter
-only together do not grant it.
+A deny takes precedence over every allow, whatever their order. As soon as there is any rule,
+everything that no rule allows is denied. A subscription is granted if one allow covers all of its
+filter and no deny does; messages that a deny excludes are dropped one by one. Several allows that
+cover a filter only together do not grant it.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ BRIDGE: Final = "$nats"
 """The user, and the client identifier, as which the bridge to NATS acts."""
 
 _MOST_VISITED: Final = 1000
-"""Entries of the rules that one question of :meth:`TopicAcl.guards` may look at."""
+"""Maximum entries of the rules that one call of :meth:`TopicAcl.guards` checks."""
 _REMEMBERED: Final = 16_384
 _LONGEST: Final = 512
-"""Topics that are remembered for one ACL, and how long they may be (bytes)."""
+"""Maximum topics cached for one ACL, and their maximum length in bytes."""
 _REMEMBERED_BYTES: Final = 64 * 1024 * 1024
-"""What all topics that are remembered may take, about."""
+"""Approximate maximum size of all cached topics."""
 _ENTRY: Final = 150
-"""Bytes that a topic takes beside itself, about."""
+"""Approximate overhead of a cached topic in bytes."""
 _OWN: Final = 256
-"""Sets of rules that came with logins and are kept ready."""
+"""Maximum sets of rules from logins that are cached."""
 _SHOWN: Final = 5
 
 
 class Rule(NamedTuple):
-    """One filter that somebody is allowed, or denied, to publish or subscribe to.
+    """One filter that clients are allowed, or denied, to publish or subscribe to.
 
-    It is for the named users, for whoever is in one of the named groups, and with ``anonymous`` for
-    clients without a user; for everybody if it has none of these. ``clients`` narrows that down to
-    the named client identifiers. A ``*`` in the name of a user or client stands for any text.
+    It applies to the named users, to members of the named groups, and with ``anonymous`` to clients
+    without a user; to all clients if it has none of these. ``clients`` restricts it to the named
+    client identifiers. A ``*`` in the name of a user or client stands for any text.
     """
 
     allow: bool
@@ -58,44 +58,44 @@ class Rule(NamedTuple):
     groups: Collection[str] = ()
     clients: Collection[str] = ()
     where: str = ""
-    """Where it stands, for those who ask which rule it was."""
+    """Its place in the file, for explanations."""
     anonymous: bool = False
 
     def __str__(self) -> str:
-        """Return what it says and where it stands."""
+        """Return the rule and its place."""
         actions = [name for name in ("publish", "subscribe") if getattr(self, name)]
         said = f"{'allow' if self.allow else 'deny'} {' and '.join(actions)} {self.filter}"
         return f"{said} ({self.where})" if self.where else said
 
 
 class Explanation(NamedTuple):
-    """Why something is allowed or not."""
+    """The reason for a permission or denial."""
 
     allowed: bool
     rule: Rule | None
-    """The rule that decided; None if no rule fits, or there is none."""
+    """The deciding rule; None if no rule matches, or there is none."""
     text: str
     """The reason, on one line."""
     partly: tuple[Rule, ...] = ()
-    """Of a granted subscription: some denies that take topics out of it; of one that is not: some
-    allows for a part of it."""
+    """For a granted subscription some denies that exclude topics from it; otherwise some allows for
+    a part of it."""
 
 
 class _Grants(NamedTuple):
-    """The filters that count for somebody and one action."""
+    """The filters that apply to a client and one action."""
 
     allows: tuple[Filters, ...]
     denies: tuple[Filters, ...]
 
     def allow(self, levels: Sequence[str], names: Names) -> bool:
-        """Say whether a topic, or all of a filter, is allowed."""
+        """Return whether a topic, or all of a filter, is allowed."""
         for filters in self.denies:
             for _ in filters.covering(levels, names):
                 return False
         return self.cover(levels, names)
 
     def cover(self, levels: Sequence[str], names: Names) -> bool:
-        """Say whether one allow covers a filter, whatever is denied."""
+        """Return whether one allow covers a filter, regardless of denies."""
         for filters in self.allows:
             for _ in filters.covering(levels, names):
                 return True
@@ -103,7 +103,7 @@ class _Grants(NamedTuple):
 
 
 class TopicAnswers(dict[bytes, bool]):
-    """Whether a raw topic is allowed; what is not remembered is found out and remembered."""
+    """Cache of whether raw topics are allowed; a miss is computed."""
 
     __slots__ = ("_grants", "_memory", "_names")
 
@@ -114,7 +114,7 @@ class TopicAnswers(dict[bytes, bool]):
         self._memory = memory
 
     def __missing__(self, raw: bytes) -> bool:
-        """Find out."""
+        """Compute and cache the answer."""
         memory = self._memory
         if memory is None:
             return True
@@ -128,7 +128,7 @@ class TopicAnswers(dict[bytes, bool]):
 
 
 class _Memory:
-    """Bounds what all answers together take."""
+    """Limits the total size of the caches."""
 
     __slots__ = ("_size", "holders")
 
@@ -137,7 +137,7 @@ class _Memory:
         self._size = 0
 
     def grow(self, size: int) -> None:
-        """Count what will be remembered; forget everything when it is too much."""
+        """Count a new entry; clear all caches if they are too large."""
         self._size += size
         if self._size > _REMEMBERED_BYTES:
             self._size = size
@@ -147,7 +147,7 @@ class _Memory:
 
 
 class TopicAcl:
-    """What one client may do; clients that may do the same share one."""
+    """The permissions of one client; clients with the same permissions share one."""
 
     __slots__ = (
         "__weakref__",
@@ -173,43 +173,43 @@ class TopicAcl:
         self._publish = _grants(found, "publish")
         self._subscribe = _grants(found, "subscribe")
         self.open = memory is None
-        """No permissions are set: there is no need to ask."""
+        """No permissions are configured."""
         self.publish = TopicAnswers(self._publish, names, memory)
-        """Whether a raw topic may be published to."""
+        """Whether publishing to a raw topic is allowed."""
         self.read = TopicAnswers(self._subscribe, names, memory)
-        """Whether messages on a raw topic may be received."""
+        """Whether receiving messages on a raw topic is allowed."""
         if memory is not None:
             memory.holders.add(self)
 
     def denied(self, topics: Iterable[bytes]) -> set[bytes]:
-        """Return those of some raw topics that may not be published to."""
+        """Return the raw topics to which publishing is denied."""
         publish = self.publish
         return {raw for raw in set(topics) if not publish[raw]}
 
     def may_publish(self, topic: str) -> bool:
-        """Say whether a legal topic may be published to."""
+        """Return whether publishing to a valid topic is allowed."""
         return self.publish[topic.encode()]
 
     def may_read(self, topic: str) -> bool:
-        """Say whether messages on a legal topic may be received."""
+        """Return whether receiving messages on a valid topic is allowed."""
         return self.read[topic.encode()]
 
     def forbids(self, topic: str) -> bool:
-        """Say whether a deny keeps a legal topic from being published to, whatever is allowed."""
+        """Return whether a deny matches publishing to a valid topic, regardless of allows."""
         levels = split_levels(topic)
         return any(
             True for filters in self._publish.denies for _ in filters.covering(levels, self._names)
         )
 
     def may_subscribe(self, topic_filter: str) -> bool:
-        """Say whether a subscription to a legal filter is granted."""
+        """Return whether a subscription to a valid filter is granted."""
         return self.open or self._subscribe.allow(split_levels(topic_filter), self._names)
 
     def guards(self, topic_filter: str) -> bool:
-        """Say whether each topic must be looked at that comes through a subscription.
+        """Return whether each topic received through a subscription must be checked.
 
-        False: all that a legal filter matches may be received. True if that is not so, or would
-        take long to find out.
+        False: all topics that the valid filter matches may be received. True if not, or if that
+        would take long to determine.
         """
         if self.open:
             return False
@@ -223,7 +223,7 @@ class TopicAcl:
         )
 
     def explain(self, action: Action, topic_or_filter: str) -> Explanation:
-        """Say why a legal topic may be published to, or a legal filter subscribed to, or not.
+        """Return why publishing to a topic, or subscribing to a filter, is allowed or denied.
 
         Of several rules the first one is named, a deny before an allow.
         """
@@ -264,20 +264,20 @@ def _grants(sections: Iterable[Section], action: Action) -> _Grants:
 
 
 class Permissions:
-    """Rules, and who is in which group. Without any rule everything is allowed."""
+    """Rules, and the groups of users. Without any rule everything is allowed."""
 
     __slots__ = ("_accesses", "_groups", "_like", "_memory", "_own", "_sections", "rules")
 
     def __init__(
         self, rules: Iterable[Rule] = (), groups: Mapping[str, Iterable[str]] | None = None
     ) -> None:
-        """Take the rules, and the users of each group; raises FilterError for a bad filter."""
+        """Set the rules, and the users of each group; raises FilterError for an invalid filter."""
         self.rules = tuple(rules)
         self._sections = Sections(self.rules)
         self._groups: dict[str, list[str]] = {}
         """Of users by name."""
         self._like: list[tuple[NameSet, str]] = []
-        """The groups that have users like a pattern."""
+        """Groups with patterns of users."""
         for group, users in (groups or {}).items():
             members = NameSet(users)
             for user in members.exact:
@@ -302,10 +302,10 @@ class Permissions:
         client_id: str,
         own_rules: tuple[Rule, ...] | None = None,
     ) -> TopicAcl:
-        """Return what a client may do; None as the user means that it has none.
+        """Return the permissions of a client; a user of None means that it has none.
 
-        ``groups`` are those that the user is in beside those given here. ``own_rules`` count in
-        place of the rules given here, also when they are empty; raises FilterError for a bad one.
+        ``groups`` are those of the user beside the groups here. ``own_rules`` replace the rules
+        here, even if they are empty; raises FilterError for an invalid one.
         """
         rules = self.rules if own_rules is None else own_rules
         all_groups = self.groups_of(user).union(groups)
@@ -325,7 +325,7 @@ class Permissions:
         return found
 
     def _kept_ready(self, own_rules: tuple[Rule, ...]) -> Sections:
-        """Return the sections of rules that came with a login: often with many logins."""
+        """Return the sections of rules from a login; many logins have the same rules."""
         kept = self._own.pop(id(own_rules), None)
         if kept is None:
             kept = own_rules, Sections(own_rules)

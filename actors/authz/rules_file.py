@@ -10,8 +10,8 @@
     [[deny]]
     publish = ["machines/+/secret"]
 
-The first thing that is wrong in it is one line that names file, place and what is allowed: a file
-with a mistake must not let anybody do more than was meant.
+The first error is reported in one line with file, place and valid values: a file with an error must
+not allow more than intended.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HEADER: Final = re.compile(r"[ \t]*\[\[[ \t]*(allow|deny)[ \t]*\]\]")
 
 
 class PermissionFileError(FoldmqError):
-    """A permission file that cannot be read or has a mistake."""
+    """A permission file that cannot be read or has an error."""
 
     exit_code = 78  # EX_CONFIG of sysexits.h, as in eventstore.errors
 
@@ -52,7 +52,7 @@ class _TablePosition(NamedTuple):
     """Among those of its kind, from 1."""
 
     def __str__(self) -> str:
-        """Return it as rules and errors have it."""
+        """Return the place for rules and errors."""
         line = "" if self.line is None else f":{self.line}"
         return f"{self.file}{line}: [[{self.kind}]] {self.number}"
 
@@ -60,7 +60,7 @@ class _TablePosition(NamedTuple):
 def load(path: Path) -> Permissions:
     """Read a permission file.
 
-    Raises PermissionFileError naming the file, and the place, if it cannot be read or is not right.
+    Raises PermissionFileError with file and place if it cannot be read or is invalid.
     """
     try:
         text = path.read_text("utf-8")
@@ -73,9 +73,9 @@ def load(path: Path) -> Permissions:
 
 
 def parse_rules(path: Path, text: str) -> Permissions:
-    """Give the permissions of a file's text; ``path`` is for errors and for the rules' places.
+    """Return the permissions of a file's text; ``path`` is for errors and places of rules.
 
-    Raises PermissionFileError for the first thing that is not right.
+    Raises PermissionFileError for the first error.
     """
     content = _toml(path, text)
     known = ("groups", *_KINDS)
@@ -118,7 +118,7 @@ def _groups(path: Path, table: object) -> dict[str, list[str]]:
 def _tables(
     path: Path, content: dict[str, object], text: str
 ) -> Iterator[tuple[_TablePosition, dict[str, object]]]:
-    """Give all tables with rules, with where they stand: the allows, then the denies."""
+    """Return all tables of rules with their places: the allows, then the denies."""
     lines: dict[str, list[int]] = {kind: [] for kind in _KINDS}
     for number, line in enumerate(text.split("\n"), 1):
         header = _HEADER.match(line)
@@ -128,7 +128,7 @@ def _tables(
         tables = content.get(kind, [])
         if not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):
             raise PermissionFileError(f"{path}: {kind} must be tables, each begun by [[{kind}]]")
-        # As the parser tells no lines; where a text looks like a heading they would be wrong.
+        # The parser reports no lines; text that looks like a heading would make them wrong.
         told = len(lines[kind]) == len(tables)
         for at, table in enumerate(tables):
             yield _TablePosition(str(path), lines[kind][at] if told else None, kind, at + 1), table
@@ -178,7 +178,7 @@ def _rules(place: _TablePosition, table: dict[str, object]) -> Iterator[Rule]:
 
 
 def _names(where: str, value: object, what: str, *, least: int) -> list[str]:
-    """Give a list of texts; raises PermissionFileError if it is none."""
+    """Return a list of texts; raises PermissionFileError if it is not one."""
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise PermissionFileError(f"{where} must be a list, with each {what} in quotes")
     if len(value) < least:

@@ -1,4 +1,4 @@
-"""MQTT and NATS as one: what MQTT clients publish reaches NATS clients, and the other way round.
+"""The bridge: forwards messages of MQTT clients to NATS, and of NATS clients to MQTT.
 
 :mod:`actors.bridge.bridge` has the actor, of which there is one; the other modules are its parts.
 """

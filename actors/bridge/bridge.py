@@ -1,10 +1,10 @@
 """The actor between MQTT and NATS.
 
-What clients publish comes from the sessions' publishers (:meth:`Bridge.packets`,
-:meth:`Bridge.published`), in their turn; what the log holds back comes from the gate. What arrives
-from NATS is put into the actor's mailbox by the batch.
+Messages of clients come from the sessions' publishers (:meth:`Bridge.packets`,
+:meth:`Bridge.published`), in their turn; those that wait for the log come from the gate. Messages
+from NATS are put into the actor's mailbox in batches.
 
-The connection to NATS is the bridge's own: nothing that happens to it concerns the log.
+The bridge has its own connection to NATS: its failures do not affect the log.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _SETTLE = 1.0
-"""Seconds between two notes in the log of how far NATS has what was published."""
+"""Seconds between two events with the position up to which NATS has the messages."""
 _MUCH = 8 * 1024 * 1024
-"""Bytes waiting for NATS from which publishers at QoS 0 are slowed down."""
+"""Bytes waiting for NATS from which QoS 0 publishers are slowed down."""
 _GRACE = 3.0
-"""Seconds after a lost connection is replaced in which what is in the log waits. NATS clients dial
-again every 2 s unless told otherwise."""
+"""Seconds for which messages in the log wait after a reconnect. NATS clients reconnect every 2 s by
+default."""
 _FAREWELL = 2.0
 _POLL = 0.005
 
 
 class Connected(NamedTuple):
-    """The connection to NATS is there."""
+    """The connection to NATS is established."""
 
 
 class Disconnected(NamedTuple):
-    """The connection to NATS is gone."""
+    """The connection to NATS is lost."""
 
 
 class Fenced(NamedTuple):
-    """The server has processed all that was written before, and sent what it answered to it."""
+    """The server has processed everything written before, and its answers were received."""
 
     done: Callable[[], None]
 
 
 class InOrder:
-    """A connection whose fences come through the bridge's mailbox, behind what arrived before."""
+    """A connection whose fences pass through the bridge's mailbox, behind earlier input."""
 
     __slots__ = ("_link", "_tell", "inbox", "subscribe", "unsubscribe", "write")
 
@@ -81,12 +81,12 @@ class InOrder:
         self.unsubscribe = link.unsubscribe
 
     def fence(self, done: Callable[[], None]) -> None:
-        """Have ``done`` called when all was processed that was written until now."""
+        """Call ``done`` when everything written so far is processed."""
         self._link.fence(lambda: self._tell(Fenced(done)))
 
 
 class _ReplyOutput:
-    """Lets answers go to NATS when the gate does."""
+    """Sends replies to NATS when the gate releases them."""
 
     __slots__ = ("_link", "gated", "waits_for")
 
@@ -96,7 +96,7 @@ class _ReplyOutput:
         self.gated = 0
 
     def write(self, data: bytes) -> None:
-        """Send protocol lines; who is not answered asks again."""
+        """Send protocol lines; clients without a reply retry."""
         self._link.write(data)
 
 
@@ -114,7 +114,7 @@ class Bridge(LoopActor):
         prefix_of: Callable[[str], str],
         failed: Callable[[BaseException], None],
     ) -> None:
-        """``failed`` puts another bridge in the place of this one."""
+        """``failed`` replaces this bridge."""
         super().__init__()
         self._prefix_of = prefix_of
         self._failed = failed
@@ -145,12 +145,13 @@ class Bridge(LoopActor):
         self._paused = False
         self._ended = False
         self._confirmed: Position = 0
-        """Up to where the server had everything a moment ago; it may not be on its disk yet."""
+        """The position up to which the server recently had everything; it may not be on its disk
+        yet."""
 
     # Life.
 
     def begin(self) -> None:
-        """Go on where the log says that the bridge was."""
+        """Continue at the position of the bridge in the log."""
         if self._link.connected:
             self._connected()
         self._settle_later()
@@ -164,18 +165,18 @@ class Bridge(LoopActor):
             self._flows.lose()
 
     def permissions_changed(self) -> None:
-        """Look anew at which topics NATS may have."""
+        """Check again which topics may be sent to NATS."""
         self._departures.reset_denied()
 
     async def settle_last(self) -> None:
-        """Have the log say how far NATS has what was published, if NATS says so soon."""
+        """Record the position up to which NATS has the messages, if NATS confirms it soon."""
         if not self.stats.connected:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FAREWELL):
                 while self._outbox.behind or self._flows.oldest() is not None:  # noqa: ASYNC110
                     await asyncio.sleep(_POLL)
-        self._outbox.stop()  # nothing leaves that is not noted
+        self._outbox.stop()  # nothing is sent without being recorded
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FAREWELL):
                 through, confirmed = self._outbox.settled(), asyncio.Event()
@@ -198,11 +199,11 @@ class Bridge(LoopActor):
         self._lost(self._flows.lose(), "bridge_unavailable")
 
     def on_failure(self, *exc_info: Any) -> None:
-        """Have another one put in place."""
+        """Request a replacement."""
         self._failed(exc_info[1])
 
     def on_receive(self, message: Any) -> None:
-        """Handle what arrived, or what has become of the connection."""
+        """Handle messages from NATS, or a change of the connection."""
         if self._ended:
             return
         if type(message) is list:
@@ -237,7 +238,7 @@ class Bridge(LoopActor):
         retain: bool,
         gated: bool,
     ) -> None:
-        """Take messages that take effect in this turn, with the entries between two positions."""
+        """Send messages that take effect in this turn, with the entries between two positions."""
         if client == NATS_SESSION:
             return
         if not qos and not gated:
@@ -262,7 +263,7 @@ class Bridge(LoopActor):
         journal.send_when_durable(self._departures, b".")
 
     def _can(self, count: int) -> bool:
-        """Return whether NATS takes messages at QoS 0; count them as dropped otherwise."""
+        """Return whether NATS accepts QoS 0 messages; otherwise count them as dropped."""
         if not self._link.connected:
             self._lost(count, "bridge_unavailable")
             return False
@@ -313,7 +314,7 @@ class Bridge(LoopActor):
                 self._node.paused.add(self)
 
     def pause(self, _reason: ReadPause) -> None:
-        """Read nothing more from NATS: too much waits for the disk."""
+        """Stop reading from NATS: the log is congested."""
         if not self._paused:
             self._paused = True
             self._link.pause_reading()
@@ -330,15 +331,15 @@ class Bridge(LoopActor):
         self._node.timers.after(_SETTLE, self._settle)
 
     def _settle(self) -> None:
-        """Ask the server to confirm what it was given, if that is news."""
+        """Ask the server to confirm what was sent, if there is anything new."""
         if self._ended:
             return
         self._settle_later()
-        # JetStream stores what a server takes some time after it took it, so that one that is
-        # killed in between has lost it: what is noted was confirmed one round ago.
+        # JetStream stores messages some time after the server received them, so a server killed in
+        # between loses them: the recorded position was confirmed one round ago.
         self._note(self._confirmed)
         through = self._outbox.settled()
-        # Before this actor is told of a new connection, "settled" is about the one before.
+        # Until this actor learns of a new connection, "settled" refers to the previous one.
         if through > (self._node.state.bridged or 0) and self.stats.connected:
             self._wire.fence(lambda: self._confirm(through))
 

@@ -1,13 +1,12 @@
-"""One copy of each message, where several subscriptions in NATS match its subject.
+"""Deduplication of messages whose subject matches several subscriptions in NATS.
 
-NATS delivers a message once for each of them, in any order, and with other publishers' messages
-between. Whichever copy comes first is taken; each of the other subscriptions then *owes* one like
-it, which is left out when it comes. So nothing depends on when exactly the server learnt of a
-subscription, or of its end, while messages flow.
+NATS delivers a message once for each of them, in any order, with other messages in between. The
+first copy is accepted; each of the other subscriptions then *owes* an equal one, which is dropped
+when it arrives. So the exact time at which the server learns of a subscription, or of its end, does
+not matter. Copies are compared by content.
 
-Copies are told apart by what they say. A subscription may owe one that never comes, since the
-message was before its time; hence debts are written off when a server that has confirmed the
-subscription has answered once more.
+A subscription may owe a copy that never comes, since the message was older than it; hence debts are
+cleared when a server that has confirmed the subscription has answered once more.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ if TYPE_CHECKING:
     from eventstore.nats import NatsMessage
 
 _MOST = 10_000
-"""Copies that may be owed; the oldest are written off first."""
+"""Maximum number of owed copies; the oldest are cleared first."""
 
 
 Debt: TypeAlias = tuple[int, bytes]
-"""A subscription, and the digest of the message that it owes a copy of."""
+"""A subscription, and the digest of the message of which it owes a copy."""
 
 
 class DuplicateFilter:
-    """What subscriptions owe, by their numbers."""
+    """Owed copies, by number of the subscription."""
 
     __slots__ = ("_owed",)
 
@@ -37,11 +36,11 @@ class DuplicateFilter:
         self._owed: dict[Debt, int] = {}
 
     def __len__(self) -> int:
-        """Return how many different messages are owed."""
+        """Return the number of different messages owed."""
         return len(self._owed)
 
     def first(self, sids: Collection[int], message: NatsMessage) -> bool:
-        """Say whether a message is the first copy; ``sids`` are the subscriptions that match it."""
+        """Return whether a message is the first copy; ``sids`` are the matching subscriptions."""
         sid, owed = message.sid, self._owed
         if sid not in sids:
             return False
@@ -61,11 +60,11 @@ class DuplicateFilter:
         return True
 
     def of(self, sids: Collection[int]) -> list[Debt]:
-        """Return what some subscriptions owe."""
+        """Return the copies that some subscriptions owe."""
         return [debt for debt in self._owed if debt[0] in sids]
 
     def write_off(self, debts: Collection[Debt]) -> None:
-        """Expect no more what is owed."""
+        """Clear owed copies."""
         for debt in debts:
             self._owed.pop(debt, None)
 
@@ -75,7 +74,7 @@ class DuplicateFilter:
 
 
 def _digest(message: NatsMessage) -> bytes:
-    """Return 16 bytes that stand for all that a message says: it may be large."""
+    """Return a 16-byte digest of a message, which may be large."""
     _, subject, reply, headers, payload = message
     lengths = b"%d %d %d " % (len(subject), len(reply), len(headers))
     digest = blake2b(lengths, digest_size=16)

@@ -1,4 +1,4 @@
-"""What is on its way to NATS: messages that leave together, and the flow of one topic."""
+"""Messages to NATS: those that are sent together, and the flow of one topic."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from eventstore.format import Position
 
 _LINE = 160
-"""Bytes that a message takes as it is sent beside payload, subject, topic and client, about."""
+"""Approximate bytes of a sent message beside payload, subject, topic and client."""
 _ENCODED = 3
-"""Bytes that one byte takes in a header, at most."""
+"""Maximum encoded bytes of one byte in a header."""
 
 
 class Content(Protocol):
-    """Messages in columns: a ``Publishes``, for one."""
+    """Messages in columns, such as ``Publishes``."""
 
     @property
     def topics(self) -> Sequence[bytes]:
@@ -26,22 +26,22 @@ class Content(Protocol):
 
     @property
     def payloads(self) -> Sequence[bytes]:
-        """Their payloads; asked for only when they are sent."""
+        """Their payloads; read only when they are sent."""
 
 
 _FEW = 8
-"""Topics whose order is looked for one by one."""
+"""Maximum topics whose order is determined one by one."""
 
 
 class ByTopic:
-    """Where in a batch of several topics the messages of each are, looked for once for all."""
+    """The places of each topic's messages in a batch, determined once."""
 
     __slots__ = ("_found", "_topics", "distinct", "each", "share")
 
     def __init__(self, topics: Sequence[bytes], each: int) -> None:
         self._topics = topics
         self.each = each
-        """Bytes that a message takes beside what is the same for its topic, on average."""
+        """Average bytes of a message beside those common to its topic."""
         self._found: dict[bytes, list[int]] | None = None
         distinct: Collection[bytes] = set(topics)  # the fastest way to see that there are few
         if len(distinct) <= _FEW:
@@ -49,14 +49,14 @@ class ByTopic:
         else:
             distinct = dict.fromkeys(topics)
         self.distinct = distinct
-        """The topics, in the order in which they come first."""
+        """The topics, in the order of their first messages."""
         self.share = -(-len(topics) // len(self.distinct))
-        """Messages of a topic, on average."""
+        """Average number of messages of a topic."""
 
     def at(self, raw: bytes) -> Sequence[int]:
         """Return the indices of a topic's messages."""
         found = self._found
-        if found is None:  # mostly nobody asks: what waits is dropped
+        if found is None:  # usually not needed: waiting messages are dropped
             found = self._found = {topic: [] for topic in self.distinct}
             for index, topic in enumerate(self._topics):
                 found[topic].append(index)
@@ -68,36 +68,36 @@ class OutgoingMessages(NamedTuple):
 
     client: str
     prefix: str
-    """What their subjects begin with."""
+    """Prefix of their subjects."""
     qos: int
     retain: bool
     content: Content
     size: int
-    """Bytes of the payloads, about."""
+    """Approximate bytes of the payloads."""
     refs: Sequence[Position] = ()
-    """Positions in the log; empty where they are in none."""
+    """Positions in the log; empty if they are not recorded."""
     since: Position = 0
-    """Position of the first entry with which they took effect; 0: they are not in the log."""
+    """Position of the first entry with which they took effect; 0: they are not recorded."""
     through: Position = 0
     """Position of the last one."""
     by_topic: ByTopic | None = None
-    """Which messages are whose; None: all have the topic of the flow that they are sent on."""
+    """The messages of each topic; None: all have the topic of the flow on which they are sent."""
 
     def split(self) -> tuple[OutgoingMessages, ByTopic]:
-        """Return the same, to be sent on the flows of several topics."""
+        """Return the messages prepared for the flows of several topics."""
         topics = self.content.topics
         by_topic = ByTopic(topics, self.size // len(topics) + self.client_bytes)
         return self._replace(by_topic=by_topic), by_topic
 
     @property
     def client_bytes(self) -> int:
-        """Bytes that the client identifier takes in each message, about."""
+        """Approximate bytes of the client identifier in each message."""
         size = len(self.client)
         return _ENCODED * size if size < MAX_CLIENT else _ENCODED * MAX_CLIENT
 
 
 class Flow:
-    """What is published on one topic, under one prefix."""
+    """Messages of one topic under one prefix."""
 
     __slots__ = (
         "_about",
@@ -123,23 +123,22 @@ class Flow:
         self._head = b""
         self._line = _LINE + len(subject) + len(encode_value(topic))
         self.open_until = 0.0
-        """Monotonic time until which it is not asked again whether somebody wants it; 0: nobody
-        is known to."""
+        """Monotonic time until which no probe is sent; 0: no subscriber is known."""
         self.quiet_until = 0.0
-        """Monotonic time until which what comes is gathered: nobody wanted it just now."""
+        """Monotonic time until which messages are collected: there was no subscriber just now."""
         self.token = b""
-        """Name of the last probe; answers to earlier ones say nothing of what it covers."""
+        """Name of the last probe; answers to earlier ones do not apply to what it covers."""
         self.covered: list[OutgoingMessages] | None = None
-        """What waits for the answer to the probe that is on its way: its first message of this
-        topic is the probe. None: there is no probe."""
+        """Messages that wait for the answer to the current probe: the first one is the probe. None:
+        there is no probe."""
         self.covered_bytes = 0
         self.waiting: list[OutgoingMessages] = []
-        """What came after the probe was sent, or is gathered."""
+        """Messages after the probe was sent, or collected."""
         self.waiting_bytes = 0
 
     @property
     def busy(self) -> bool:
-        """Whether something waits."""
+        """Whether messages wait."""
         return self.covered is not None or bool(self.waiting)
 
     @property
@@ -148,12 +147,12 @@ class Flow:
         return (*(self.covered or ()), *self.waiting)
 
     def count(self, leaving: OutgoingMessages) -> int:
-        """Return how many of the messages are this flow's."""
+        """Return how many of the messages belong to this flow."""
         by_topic = leaving.by_topic
         return len(leaving.content.topics) if by_topic is None else len(by_topic.at(self.raw))
 
     def wait(self, leaving: OutgoingMessages) -> int:
-        """Keep messages; return how many bytes they take when they are sent, about."""
+        """Keep messages; return their approximate bytes when sent."""
         self.waiting.append(leaving)
         by_topic = leaving.by_topic
         if by_topic is None:
@@ -165,27 +164,27 @@ class Flow:
         return size
 
     def cover(self) -> list[OutgoingMessages]:
-        """Have all that waits wait for the answer to the probe that is to be sent."""
+        """Make all waiting messages wait for the answer to the next probe."""
         covered = self.covered = self.waiting
         self.covered_bytes = self.waiting_bytes
         self.waiting, self.waiting_bytes = [], 0
         return covered
 
     def uncover(self) -> int:
-        """Forget what waits for the answer to the probe; return what it took."""
+        """Drop the messages that wait for the answer to the probe; return their bytes."""
         size, self.covered_bytes = self.covered_bytes, 0
         self.covered = None
         return size
 
     def release(self) -> tuple[tuple[OutgoingMessages, ...], int]:
-        """Let go all that waits; return it, and what it took."""
+        """Remove all waiting messages; return them, and their bytes."""
         held, size = self.held, self.covered_bytes + self.waiting_bytes
         self.covered, self.covered_bytes = None, 0
         self.waiting, self.waiting_bytes = [], 0
         return held, size
 
     def head(self, leaving: OutgoingMessages, node: str) -> bytes:
-        """Return what the headers of a client's messages have in common."""
+        """Return the common headers of a client's messages."""
         about = leaving.client, leaving.qos, leaving.retain
         if self._about != about:
             self._about = about

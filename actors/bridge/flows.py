@@ -1,17 +1,17 @@
-"""Messages on their way to NATS: sent if anybody there wants them.
+"""Flows of messages to NATS: sent if there are subscribers.
 
-A NATS server does not tell its clients who subscribed, but it answers a message that asks for a
-reply and finds nobody ("503", no responders). So the first message of a subject is sent as a
-*probe*, with a reply subject of ours, and what follows waits until the server has answered or has
-processed what stands behind the probe: one round trip. If nobody was there, what had come before
-the probe was sent is dropped, which is what the server would have done with it; if somebody was,
-the subject is *open* and what follows is sent without asking, for a second.
+A NATS server does not tell its clients who subscribed, but it answers a request without subscribers
+("503", no responders). So the first message of a subject is sent as a *probe*, with a reply subject
+of the bridge, and the following ones wait until the server has answered or has processed the data
+behind the probe: one round trip. Without a subscriber the messages published before the probe was
+sent are dropped, as the server would have done; otherwise the subject is *open* and messages are
+sent without a probe for a second.
 
-So a subject that nobody listens to costs one message every few milliseconds, however many are
-published; and a message is only ever dropped when, after it was published, nobody was there.
+So a subject without subscribers costs one message every few milliseconds, however many are
+published; and a message is dropped only if there was no subscriber after it was published.
 
-Who knows the reply subject of a probe can answer like the server. So it has a name that cannot be
-guessed, and whoever gets the probe gets it too late: the server's own word comes first.
+A client that knows the reply subject of a probe could answer like the server. So its name cannot be
+guessed, and a receiver of the probe learns it too late: the server's own answer comes first.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
     from eventstore.format import Position
 
 _OPEN = 1.0
-"""Seconds for which a subject that somebody wanted is not asked about again."""
+"""Seconds for which a subject with subscribers is not probed again."""
 _QUIET = 0.003
-"""Seconds after an answer that nobody is there in which what comes is gathered."""
+"""Seconds after a "no responders" answer in which messages are collected."""
 _NO_RESPONDERS = b"NATS/1.0 503"
 _CHUNK = 1024 * 1024
-"""Bytes that are rendered, about, before the connection is given them."""
+"""Approximate bytes that are rendered before they are written to the connection."""
 
 
 class NatsOutput(Protocol):
-    """The part of a NATS connection that messages leave by."""
+    """The part of a NATS connection that sends messages."""
 
     @property
     def inbox(self) -> bytes:
-        """Prefix of the subjects that answers come to."""
+        """Prefix of the reply subjects."""
 
     def write(self, data: list[bytes]) -> bool:
-        """Send protocol lines; False: there is no connection."""
+        """Send protocol lines; return False if there is no connection."""
 
     def fence(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when the server has processed all that was written."""
+        """Call ``done`` when the server has processed everything written."""
 
 
 def _token() -> str:
@@ -58,8 +58,8 @@ def _token() -> str:
 class Flows:
     """Sends messages, each on its flow.
 
-    What :meth:`send` makes leaves with :meth:`flush`, and before it where it is much. ``later``
-    calls a function after some seconds; ``token`` gives each probe a name that nobody can guess.
+    Output of :meth:`send` is written by :meth:`flush`, and earlier if it is much. ``later`` calls a
+    function after some seconds; ``token`` returns an unguessable name for each probe.
     """
 
     def __init__(
@@ -79,17 +79,17 @@ class Flows:
         self._token = token
         self._out: list[bytes] = []
         self._rendered = 0
-        """Bytes of what is to be sent, about."""
+        """Approximate bytes of unsent output."""
         self._broken = False
-        """Whether the connection did not take what it was given since the last flush."""
+        """Whether the connection rejected output since the last flush."""
         self._probes: dict[bytes, Flow] = {}
         self._new: list[bytes] = []
         self._gathering: list[Flow] = []
         self.held = 0
-        """Bytes that what waits takes when it is sent, about: headers are most of small ones."""
+        """Approximate bytes of waiting messages when sent: headers are most of small ones."""
 
     def send(self, flow: Flow, leaving: OutgoingMessages) -> None:
-        """Send the messages of a flow's topic, or let them wait for the answer to a probe."""
+        """Send the messages of a flow's topic, or keep them until a probe is answered."""
         if flow.covered is not None:
             self.held += flow.wait(leaving)
             return
@@ -97,7 +97,7 @@ class Flows:
         if flow.open_until:
             asked = now >= flow.open_until
             if asked:
-                # What follows is sent all the same: an answer that nobody is there closes the flow.
+                # The following messages are sent as well: a "no responders" answer closes the flow.
                 flow.open_until = now + _OPEN
                 self._ask(flow, leaving)
             self._write(flow, leaving, int(asked))
@@ -111,7 +111,7 @@ class Flows:
             self._gathering.append(flow)
 
     def flush(self) -> bool:
-        """Give the connection what is to be sent; False: there is none, and it is lost."""
+        """Write the unsent output; return False if there is no connection and it is lost."""
         self._hand_over()
         tokens, self._new = self._new, []
         if self._broken:
@@ -122,13 +122,13 @@ class Flows:
         return True
 
     def answered(self, subject: bytes, headers: bytes) -> None:
-        """Take note of an answer that came to a subject below our inbox."""
+        """Handle an answer on a subject below the inbox."""
         if not headers.startswith(_NO_RESPONDERS):
-            return  # somebody is there: what is behind the probe will say so
+            return  # there is a subscriber: the data behind the probe will confirm it
         token = subject[len(self._wire.inbox) :]
         flow = self._probes.pop(token, None)
         if flow is None:
-            return  # not asked, or answered already
+            return  # no probe, or answered already
         self._stats.sent -= 1
         if token != flow.token:
             return
@@ -141,12 +141,12 @@ class Flows:
             self._gathering.append(flow)
 
     def oldest(self) -> Position | None:
-        """Return the first position of what waits for answers; None: nothing of the log does."""
+        """Return the first position of messages that wait for answers; None if there is none."""
         found = [leaving.since for flow in self._waiting() for leaving in flow.held]
         return min((since for since in found if since), default=None)
 
     def lose(self) -> int:
-        """Forget all that waits: the connection is gone; return how many were not in the log."""
+        """Drop all waiting messages: the connection is lost; return the unrecorded ones."""
         lost = 0
         for flow in self._waiting():
             held, _ = flow.release()
@@ -171,7 +171,7 @@ class Flows:
         self.flush()
 
     def _probe(self, flow: Flow) -> None:
-        """Send the first message that waits, with a question; it covers all that waits."""
+        """Send the first waiting message as a probe; it covers all waiting messages."""
         self._ask(flow, flow.cover()[0])
 
     def _ask(self, flow: Flow, leaving: OutgoingMessages) -> None:
@@ -196,7 +196,7 @@ class Flows:
             self._hand_over()
 
     def _passed(self, tokens: list[bytes]) -> None:
-        """Send what stands behind probes that somebody wanted: no answer came before this."""
+        """Send the messages behind probes with subscribers: no answer came before this."""
         for token in tokens:
             flow = self._probes.pop(token, None)
             if flow is None or flow.covered is None or token != flow.token:
@@ -209,7 +209,7 @@ class Flows:
         self.flush()
 
     def _hand_over(self) -> None:
-        """Give the connection what was rendered: it is not kept twice, nor all of a batch."""
+        """Write rendered output, so that it is not held twice."""
         out, self._out = self._out, []
         self._rendered = 0
         if out and not self._broken:

@@ -1,9 +1,8 @@
-"""From NATS to MQTT: messages that arrived become publications.
+"""From NATS to MQTT: messages from NATS become publications.
 
-At QoS 0 they are routed at once, as any QoS 0 publication. With a QoS of 1 or 2 (a header says so,
-or ``bridge_qos``) or a retain header they are recorded first, as published by the session
-``$nats``; who sent one with a reply subject gets an answer in the form of JetStream's, when the
-record is on disk.
+At QoS 0 they are routed at once, as any QoS 0 publication. With a QoS of 1 or 2 (by a header, or
+``bridge_qos``) or a retain header they are recorded first, as published by the session ``$nats``; a
+message with a reply subject gets an answer in JetStream's format when the record is on disk.
 """
 
 from __future__ import annotations
@@ -38,27 +37,27 @@ if TYPE_CHECKING:
     from protocol.nats import Headers
 
 _LEVEL = 4
-"""Protocol level that the log has for the session of NATS: its rules are those of MQTT 3.1.1."""
+"""Protocol level in the log for the session of NATS: its rules are those of MQTT 3.1.1."""
 _REMEMBERED = 100_000
 _REMEMBERED_FOR = 120.0
-"""How many ``Nats-Msg-Id`` are remembered, and for how many seconds: as JetStream does."""
+"""Number of ``Nats-Msg-Id`` kept for deduplication, and the seconds: as JetStream does."""
 _QOS: Final = {"0": 0, "1": 1, "2": 2}
 _SPARKPLUG: Final = b"spBv1.0/"
 _NOT_ANSWERED: Final = (b"$", b"foldmq.")
-"""What replies to such subjects would do is for those who may publish there themselves."""
+"""Replies to such subjects are allowed only to clients that may publish there."""
 _CONDITIONS: Final = (
     "Nats-Expected-Last-Sequence",
     "Nats-Expected-Last-Subject-Sequence",
     "Nats-Expected-Last-Msg-Id",
 )
-"""Headers that have JetStream store a message only if the stream ends as they say."""
+"""Headers that make JetStream store a message only if the end of the stream matches."""
 _NOT_PERMITTED: Final = {"code": 403, "description": "not permitted"}
 _ANY: Final = "-"
-"""Stands for a token where it is only asked who would get a request."""
+"""Placeholder for a token to determine who would get a request."""
 
 
 class FromNats:
-    """Publishes what came from NATS."""
+    """Publishes messages from NATS."""
 
     def __init__(
         self,
@@ -72,9 +71,9 @@ class FromNats:
         prefix_of: Callable[[str], str],
         answers: OutputSink,
     ) -> None:
-        """``stream`` is that of the log, ``prefix_of`` gives the prefix of a session.
+        """``stream`` is that of the log, ``prefix_of`` returns the prefix of a session.
 
-        ``answers`` takes protocol lines for NATS when the gate lets them go.
+        ``answers`` gets protocol lines for NATS when the gate releases them.
         """
         self._node = node
         self._options = options
@@ -89,7 +88,7 @@ class FromNats:
         self._pid = 0
 
     def take(self, messages: Sequence[NatsMessage]) -> None:
-        """Publish messages, in the order in which they came."""
+        """Publish messages in order of arrival."""
         run: _Run | None = None
         first = self._interest.copies.first
         for message in messages:
@@ -109,7 +108,7 @@ class FromNats:
                     self._refuse(reply)
                 continue
             if key is not None and (known := self._known(key)) is not None:
-                if not known:  # it came just before
+                if not known:  # a duplicate within the same batch
                     self._publish(run)
                     run, known = None, self._seen[key][1]
                 self._acknowledge([(known, reply)], duplicate=True)
@@ -127,15 +126,15 @@ class FromNats:
         self._publish(run)
 
     def end(self, reason: str) -> None:
-        """End the session under which messages from NATS are recorded, if it was begun."""
+        """Close the session under which messages from NATS are recorded, if it is open."""
         state = self._node.state.sessions.live.get(NATS_SESSION)
         if state is not None and state.connected:
             self._node.emit(SessionClosed(NATS_SESSION, reason, state.generation))
 
     def _about(self, message: NatsMessage, prefix: str) -> tuple[int, bool, bytes | None, bytes]:
-        """Return QoS and retain flag, what a message is known by if it comes again, and the reply.
+        """Return QoS and retain flag, the message ID for deduplication, and the reply subject.
 
-        No subject for replies is returned where nobody waits, or may be answered.
+        The reply subject is empty if no answer is expected or allowed.
         """
         qos, retain, reply = self._options.qos, False, message.reply
         key = None
@@ -144,11 +143,11 @@ class FromNats:
             asked = headers.get("Foldmq-QoS")
             if asked in _QOS:
                 qos = _QOS[asked]
-            # Retained messages are everybody's: there are none under the prefix of a user.
+            # Retained messages are shared by all users: there are none under the prefix of a user.
             retain = not prefix and headers.get("Foldmq-Retain") == "1"
             identifier = headers.get("Nats-Msg-Id")
             if identifier and (qos or retain):
-                # Whoever sends it chooses how long it is; this is short.
+                # The sender chooses its length; this is short.
                 about = b"%b %b" % (message.subject, identifier.encode(errors="replace"))
                 key = blake2b(about, digest_size=16).digest()
             if headers.get("Foldmq-Node"):
@@ -160,9 +159,9 @@ class FromNats:
         return qos, retain, key, reply
 
     def _for_another_stream(self, headers: Headers) -> bool:
-        """Say whether a message asks for what only a JetStream stream can promise.
+        """Return whether a message requires a JetStream stream.
 
-        It names another stream than the log, or what the stream must end with.
+        It names another stream than the log, or an expected end of the stream.
         """
         stream = headers.get("Nats-Expected-Stream")
         return (bool(stream) and stream != self._stream) or any(
@@ -170,7 +169,7 @@ class FromNats:
         )
 
     def _may_answer(self, reply: bytes, prefix: str) -> bool:
-        """Say whether whoever published under a prefix may have us publish on a subject."""
+        """Return whether a sender under a prefix may cause a publication on a subject."""
         if reply.startswith(_NOT_ANSWERED) or len(reply) > LONGEST:
             return False
         return self._options.prefix_of(reply.decode(errors="replace")) in ("", prefix)
@@ -198,20 +197,20 @@ class FromNats:
             self._acknowledge([(refs[at] >> INDEX_BITS, reply) for at, reply in run.asked])
 
     def _packet_ids(self, count: int) -> list[int]:
-        """Return identifiers for messages that are released in the turn in which they come."""
+        """Return packet identifiers for messages released in the turn of their arrival."""
         ids = [(self._pid + number) % PACKET_IDS + 1 for number in range(count)]
         self._pid = ids[-1]
         return ids
 
     def _wanted(self, prefix: str) -> Callable[[Subscriber], bool] | None:
-        """Return what says whether a subscriber is one of the users with a prefix."""
+        """Return a function that returns whether a subscriber belongs to a prefix."""
         if not self._options.prefixes:
             return None
         prefix_of = self._prefix_of
         return lambda subscriber: prefix_of(subscriber.session) == prefix
 
     def _ask(self, topic: bytes, prefix: str, payload: bytes, reply: bytes) -> bool:
-        """Deliver a request to those who asked for requests; say whether there are any."""
+        """Deliver a request to subscribers of requests; return whether there are any."""
         if not self._interest.requests:
             return False
         about = topic.decode()
@@ -228,12 +227,12 @@ class FromNats:
         return True
 
     def _refuse(self, reply: bytes) -> None:
-        """Tell a sender that waits that its message may not be published, as JetStream says it."""
+        """Answer a waiting sender that its message is not permitted, in JetStream's format."""
         said = {"stream": self._stream, "seq": 0, "error": _NOT_PERMITTED}
         self._node.journal.send_when_durable(self._answers, encode_pub(reply, orjson.dumps(said)))
 
     def _acknowledge(self, asked: Sequence[tuple[int, bytes]], *, duplicate: bool = False) -> None:
-        """Tell senders, when all of this turn is on disk, in which record their messages are."""
+        """Answer senders with the records of their messages, when this turn is on disk."""
         lines = []
         for sequence, reply in asked:
             if not reply:
@@ -248,7 +247,7 @@ class FromNats:
             self._node.journal.send_when_durable(self._answers, b"".join(lines))
 
     def _known(self, key: bytes) -> int | None:
-        """Return the record that has a message already, 0 if it has none yet; None: it is new."""
+        """Return the record of a known message, 0 if it has none yet; None: it is new."""
         seen, now = self._seen, self._node.clock.monotonic()
         while seen:
             at, _ = seen[next(iter(seen))]
@@ -259,7 +258,7 @@ class FromNats:
         return None if found is None else found[1]
 
     def _open(self) -> None:
-        """Begin the session under which messages from NATS are recorded."""
+        """Open the session under which messages from NATS are recorded."""
         known = self._node.state.sessions.get(NATS_SESSION)
         if known is not None and known.connected:
             return
@@ -268,7 +267,7 @@ class FromNats:
 
 
 class _Run:
-    """Messages with the same flags that came one after the other."""
+    """Consecutive messages with the same flags."""
 
     __slots__ = ("asked", "keys", "packet", "prefix", "qos", "retain")
 
@@ -278,9 +277,9 @@ class _Run:
         self.prefix = prefix
         self.packet = Publishes(qos, retain=retain)
         self.asked: list[tuple[int, bytes]] = []
-        """(number of the message, where to answer)."""
+        """(number of the message, reply subject)."""
         self.keys: list[tuple[int, bytes]] = []
-        """(number of the message, what it is known by)."""
+        """(number of the message, message ID)."""
 
     def __len__(self) -> int:
         return len(self.packet)

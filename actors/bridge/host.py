@@ -1,6 +1,6 @@
-"""The bridge's place in the broker: opens its connection, and replaces its actor when it fails.
+"""The bridge host: opens the connection of the bridge, and replaces its actor if it fails.
 
-What the broker's other parts call is here, so that a failure in the bridge is the bridge's alone.
+Other parts of the broker call this module, so that a failure in the bridge does not affect them.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _log = structlog.get_logger("foldmq")
 
 _DIAL_AGAIN = 2.0
 _AT_ONCE = 1.0
-"""Seconds in which a server that is there is expected to let us in."""
+"""Seconds within which an available server is expected to accept the connection."""
 _BEGIN_AGAIN = 1.0
 _BEGIN_AGAIN_AT_MOST = 60.0
-"""Seconds before a bridge that failed goes on; twice as long each time that it fails again."""
+"""Seconds before a failed bridge is restarted; doubled each time that it fails again."""
 _QUIET = 60.0
-"""Seconds after which it has not failed again, but for the first time."""
+"""Seconds after which a failure counts as the first one again."""
 
 
 class BridgeHost:
-    """Keeps one bridge going."""
+    """Keeps one bridge running."""
 
     def __init__(self, node: NodeContext, options: BridgeOptions) -> None:
         self.options = options
@@ -55,15 +55,15 @@ class BridgeHost:
         self._dialling: asyncio.Task[None] | None = None
         self._starting = False
         self._pause = 0.0
-        """Seconds that the bridge was off when it had failed last."""
+        """Seconds that the bridge was off after its last failure."""
         self._began = 0.0
-        """When it began last; 0: it has not yet."""
+        """When it last started; 0: not yet."""
         self._ended = False
 
     async def start(self, access: ConnectionOptions) -> None:
-        """Connect and begin; a server that is not there at once is waited for in the background.
+        """Connect and start; if the server is not available, connect in the background.
 
-        Raises BadNatsOptions when it can never be reached so.
+        Raises BadNatsOptions if the options can never work.
         """
         self._starting = True
         node = self._node
@@ -79,7 +79,7 @@ class BridgeHost:
             dialling.result()
 
     async def stop(self) -> None:
-        """End: NATS gets what it is owed, and the log says how far it has it."""
+        """Stop: send what is owed to NATS, and record the position."""
         self._ended = True
         if self._actor is not None:
             await self._actor.settle_last()
@@ -91,25 +91,25 @@ class BridgeHost:
             await self._link.close()
 
     def prefix_of(self, session: str) -> str:
-        """Return what the subjects of a session's user begin with."""
+        """Return the subject prefix of a session's user."""
         if not self.options.prefixes:
             return ""
         state = self._node.state.sessions.peek(session)
         return self.options.prefix(state.user if state is not None else None)
 
     def permissions_changed(self) -> None:
-        """Have the bridge look anew at what it may exchange."""
+        """Make the bridge check again what it may exchange."""
         if self._actor is not None:
             self._actor.permissions_changed()
 
     # What the router and publishers call, in their turn.
 
     def added(self, session: str, topic_filter: str) -> None:
-        """Take note of a subscription that a session did not have."""
+        """Record a new subscription of a session."""
         self._try(self.interest.added, session, topic_filter)
 
     def removed(self, session: str, topic_filter: str) -> None:
-        """Take note of the end of a subscription."""
+        """Record the end of a subscription."""
         self._try(self.interest.removed, session, topic_filter)
 
     def packets(self, client: str, packet: Publishes, publisher: ClientConnection | None) -> None:
@@ -131,7 +131,7 @@ class BridgeHost:
         retain: bool,
         gated: bool,
     ) -> None:
-        """Take messages that take effect in this turn, with the entries between two positions."""
+        """Send messages that take effect in this turn, with the entries between two positions."""
         actor = self._actor
         if actor is None:
             if not qos and client != NATS_SESSION:
@@ -149,18 +149,18 @@ class BridgeHost:
             self.failed(error)
 
     def failed(self, error: BaseException) -> None:
-        """Put another bridge in the place of one that failed; it goes on where the log says.
+        """Replace a failed bridge; the new one continues at the position in the log.
 
-        The more often it fails, the longer nothing is exchanged before.
+        The more often it fails, the longer the pause before.
         """
         actor, self._actor = self._actor, None
-        if actor is None:  # another is on its way already
+        if actor is None:  # another one is starting already
             _log.error("the bridge failed", **_cause(error))
             return
         if self._node.clock.monotonic() - self._began >= _QUIET:
             self._pause = 0.0
         self._pause = min(max(2 * self._pause, _BEGIN_AGAIN), _BEGIN_AGAIN_AT_MOST)
-        _log.error(f"the bridge failed: it begins again in {self._pause:g} s", **_cause(error))
+        _log.error(f"the bridge failed: it restarts in {self._pause:g} s", **_cause(error))
         self._node.timers.after(self._pause, self._begin)
         self.stats.connected = False
         try:
@@ -176,7 +176,7 @@ class BridgeHost:
     # The connection.
 
     async def _dial(self, access: ConnectionOptions) -> None:
-        """Connect, however long it takes; tell of each reason why it does not work, once."""
+        """Connect, however long it takes; log each reason for a failure once."""
         told: set[str] = set()
         while not self._ended:
             try:
@@ -234,7 +234,7 @@ class BridgeHost:
             self.failed(error)
             return
         if again:
-            _log.info("the bridge has begun again")
+            _log.info("the bridge was restarted")
 
     # What the connection calls: in its order, where the actor's mailbox may be behind.
 
@@ -256,5 +256,5 @@ class BridgeHost:
 
 
 def _cause(error: BaseException) -> dict[str, Any]:
-    """Return what a line about a failure says of it: a trace only of what nobody foresaw."""
+    """Return the log fields of a failure: a traceback only for unexpected ones."""
     return {"reason": str(error)} if isinstance(error, FoldmqError) else {"exc_info": error}

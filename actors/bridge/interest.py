@@ -1,11 +1,11 @@
-"""What MQTT clients subscribe to, as subscriptions in NATS: one set for each distinct filter.
+"""Subscriptions in NATS for the filters of MQTT clients: one set for each distinct filter.
 
-The router tells of every subscription that begins or ends, of those to requests only while their
-client is connected: no other can answer, and NATS says so. A filter that several sessions
-have is counted. Where the subjects of several filters match a message, NATS delivers it once for
-each; :mod:`actors.bridge.duplicates` keeps one of them. A subscription that ends counts until the
-server has confirmed it, since until then messages may come for it. One that the server refuses does
-not count until there is another connection, which asks again.
+The router reports every subscription that begins or ends; those to requests only while their client
+is connected: no other can answer, and NATS replies so. A filter of several sessions is counted. If
+the subjects of several filters match a message, NATS delivers it once for each;
+:mod:`actors.bridge.duplicates` keeps one of them. A subscription that ends counts until the server
+has confirmed it, since until then messages may arrive for it. One that the server refuses does not
+count until the next connection, which tries again.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ class Subscriptions(Protocol):
     """The part of a NATS connection that subscribes."""
 
     def subscribe(self, subject: bytes) -> int:
-        """Subscribe; return the subscription's number, larger than all before."""
+        """Subscribe; return the subscription's number, which increases."""
 
     def unsubscribe(self, sid: int) -> None:
         """End a subscription."""
 
     def fence(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when the server has processed all that was sent."""
+        """Call ``done`` when the server has processed everything sent."""
 
 
 class SubjectInterest(NamedTuple):
-    """What is known about a subject."""
+    """The subscriptions for a subject."""
 
     sids: tuple[int, ...]
-    """The subscriptions that messages may come for."""
+    """The subscriptions for which messages may arrive."""
     prefix: str
-    """The prefix of the users whose it is."""
+    """The prefix of its users."""
     topic: bytes | None
-    """None: its messages are not for MQTT clients."""
+    """The topic; None: its messages are not for MQTT clients."""
 
 
 class _NatsSubscription:
-    """One subject that we subscribe to, for as many filters as need it."""
+    """One subscribed subject, for all filters that need it."""
 
     __slots__ = ("leaving", "refused", "sid", "users")
 
@@ -62,40 +62,40 @@ class _NatsSubscription:
         self.users = 1
         self.leaving = False
         self.refused = False
-        """No message comes for it: the server said so on the connection that there is."""
+        """The server refused it on the current connection."""
 
 
 class Interest:
-    """Keeps the subscriptions in NATS in line with those of the MQTT clients."""
+    """Keeps the subscriptions in NATS in sync with those of the MQTT clients."""
 
     def __init__(self, options: BridgeOptions, prefix_of: Callable[[str], str]) -> None:
-        """Take what gives the prefix of a session, by its name."""
+        """``prefix_of`` returns the prefix of a session, by its name."""
         self._options = options
         self._prefix_of = prefix_of
         self._link: Subscriptions | None = None
         self._filters: Counter[tuple[str, str]] = Counter()
-        """Sessions that have a filter, by (prefix, filter)."""
+        """Number of sessions with a filter, by (prefix, filter)."""
         self._whose: dict[tuple[str, str], str] = {}
-        """The prefix under which a session's filter was counted, where users have prefixes."""
+        """The prefix under which a session's filter was counted, if users have prefixes."""
         self._serving: set[tuple[str, str]] = set()
-        """(session, filter) of clients that are there to answer requests."""
+        """(session, filter) of connected clients that answer requests."""
         self._held: dict[str, _NatsSubscription] = {}
         self._leaving: dict[int, str] = {}
-        """Subscriptions whose end is not confirmed yet, with their subjects."""
+        """Ended subscriptions not confirmed yet, with their subjects."""
         self._index: FilterTrie[tuple[str, int]] = FilterTrie()
         self._places: dict[bytes, SubjectInterest] = {}
         self._size = 0
         self.copies = DuplicateFilter()
         self._unconfirmed: set[int] = set()
-        """Subscriptions that the server may not know yet."""
+        """Subscriptions that the server may not have yet."""
         self._confirming = False
         self._ending: list[int] = []
-        """Subscriptions whose end is to be confirmed next."""
+        """Ended subscriptions to be confirmed next."""
         self._confirming_ends = False
         self._round = 0
-        """Counts connections: what one was asked, the next does not confirm."""
+        """Counts connections: a confirmation is valid only for its own connection."""
         self.requests = 0
-        """Filters that ask for requests."""
+        """Filters of requests."""
 
     def __len__(self) -> int:
         """Return the number of distinct filters."""
@@ -107,13 +107,13 @@ class Interest:
         return sum(not (held.leaving or held.refused) for held in self._held.values())
 
     def attach(self, link: Subscriptions) -> None:
-        """Subscribe from now on, to all that is wanted already."""
+        """Subscribe to all current filters, and to new ones from now on."""
         self._link = link
         for prefix, topic_filter in self._filters:
             self._subscribe(prefix, topic_filter)
 
     def detach(self) -> None:
-        """End all subscriptions in NATS, and only count what is wanted, until ``attach``."""
+        """End all subscriptions in NATS, and only count filters until ``attach``."""
         link, held, self._link = self._link, self._held, None
         self._begin_round()
         self._held = {}
@@ -126,7 +126,7 @@ class Interest:
                     link.unsubscribe(one.sid)
 
     def clear(self) -> None:
-        """Forget everything: the subscriptions are told anew. Only before there is a link."""
+        """Remove everything: the subscriptions are reported anew. Only without a connection."""
         self._filters.clear()
         self._whose.clear()
         self._serving.clear()
@@ -152,7 +152,7 @@ class Interest:
                 self._subscribe(prefix, topic_filter)
 
     def removed(self, session: str, topic_filter: str) -> None:
-        """Take note of the end of a subscription."""
+        """Record the end of a subscription."""
         if topic_filter.startswith(REQUESTS):
             if (session, topic_filter) not in self._serving:
                 return
@@ -167,7 +167,7 @@ class Interest:
                 self._unsubscribe(prefix, topic_filter)
 
     def place(self, subject: bytes) -> SubjectInterest:
-        """Return what to do with messages on a subject."""
+        """Return the subscriptions for a subject."""
         found = self._places.get(subject)
         if found is None:
             found = self._look_up(subject)
@@ -178,7 +178,7 @@ class Interest:
         return found
 
     def refused(self, subject: str) -> None:
-        """Take note that the server does not let us subscribe: no copies come from there."""
+        """Record that the server refused a subscription: no copies arrive for it."""
         held = self._held.get(subject)
         if held is not None and not held.refused:
             held.refused = True
@@ -187,7 +187,7 @@ class Interest:
             self._forget()
 
     def renewed(self) -> None:
-        """Take note of another connection, before it can refuse anything."""
+        """Record a new connection, before it can refuse anything."""
         for subject, held in self._held.items():
             if held.refused:
                 held.refused = False
@@ -234,7 +234,7 @@ class Interest:
             self._confirm()
 
     def _confirm(self) -> None:
-        """Have subscriptions owe no copies of what was before their time."""
+        """Clear owed copies of messages older than new subscriptions."""
         link, copies = self._link, self.copies
         if link is None:
             return
@@ -244,7 +244,7 @@ class Interest:
         def confirmed() -> None:
             if asked == self._round:
                 debts = copies.of(new)
-                # Some of it may still be on its way; not when the server has answered again.
+                # Some may still arrive, but not once the server has answered again.
                 link.fence(lambda: again(debts))
 
         def again(debts: list[Debt]) -> None:
@@ -274,7 +274,7 @@ class Interest:
                 self._confirm_ends()
 
     def _confirm_ends(self) -> None:
-        """Learn when no more can come for what ended; what ends meanwhile is for the next time."""
+        """Confirm ended subscriptions; those that end meanwhile are for the next round."""
         link = self._link
         if link is None:
             return
@@ -301,14 +301,14 @@ class Interest:
         self._forget()
 
     def reconnected(self) -> None:
-        """Begin anew with the subscriptions, all of which the server has just been sent."""
+        """Start anew after a reconnect, which has just sent all subscriptions."""
         self.disconnected()
         self._unconfirmed.update(held.sid for held in self._held.values())
         if self._unconfirmed:
             self._confirm()
 
     def disconnected(self) -> None:
-        """Forget what the server was to confirm, without a connection it does not."""
+        """Drop pending confirmations: without a connection there are none."""
         self._begin_round()
         self._ended(list(self._leaving))
 
@@ -326,7 +326,7 @@ class Interest:
 
 
 def _asked(topic_filter: str) -> str:
-    """Return the filter of the requests that ``$nats/request/TOKEN/FILTER`` asks for."""
+    """Return the filter of the requests in ``$nats/request/TOKEN/FILTER``."""
     levels = split_levels(topic_filter)[2:]
     return "#" if levels == ["#"] else "/".join(levels[1:])
 

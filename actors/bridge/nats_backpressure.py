@@ -1,4 +1,4 @@
-"""Slows publishers down for a moment when NATS takes less than they publish at QoS 0."""
+"""Backpressure: slows QoS 0 publishers down for a moment when NATS does not keep up."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from actors.session import ClientConnection
 
 _LOOK = 0.005
-"""Seconds between two looks whether there is room."""
+"""Seconds between two checks whether there is room."""
 _LONGEST = 0.25
-"""Seconds for which publishers may wait for NATS; MQTT clients are not to notice more of it."""
+"""Maximum seconds for which publishers wait for NATS."""
 
 
 class NatsBackpressure:
-    """Holds publishers up until there is room, or until that takes too long.
+    """Pauses publishers until there is room, or until that takes too long.
 
-    From then on what they publish is dropped instead, until there has been room again. ``room``
-    says whether there is, ``later`` calls a function after some seconds.
+    Then their messages are dropped instead, until there is room again. ``room`` returns whether
+    there is, ``later`` calls a function after some seconds.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class NatsBackpressure:
         self._looks = 0
 
     def hold(self, publisher: ClientConnection) -> None:
-        """Read nothing more from a client for a moment."""
+        """Pause a client for a moment."""
         if self._gave_up or publisher.ended:
             return
         if not self._held:

@@ -1,10 +1,10 @@
-"""What is in the log and not in NATS yet: the log itself is the queue of the bridge.
+"""The outbox: messages in the log that NATS does not have yet; the log is the queue of the bridge.
 
-While NATS keeps up, publications leave when their record is on disk (*live*). When it does not, or
-is away, nothing is kept in memory: the bridge is *behind*, and reads what it owes from the log
-when NATS is there again. How far it has come is an event (``Bridged``), so a broker that is
-started again goes on where its predecessor was: a publication of QoS 1 or 2 reaches NATS at least
-once, with the same ``Nats-Msg-Id``.
+While NATS keeps up, publications are sent when their record is on disk (*live*). If it does not
+keep up, or is unavailable, nothing is kept in memory: the bridge is *behind*, and reads unsent
+messages from the log when NATS is available again. Its position is an event (``Bridged``), so a
+restarted broker continues there: a publication of QoS 1 or 2 reaches NATS at least once, with the
+same ``Nats-Msg-Id``.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ _log = structlog.get_logger("foldmq")
 
 _RECORDS_AT_ONCE = 64
 _PAUSE = 0.05
-"""Seconds between two looks whether there is more to read, or room."""
+"""Seconds between two checks whether there is more to read, or room."""
 _RETRY = 0.5
 _SLICE = 0.005
-"""Seconds after which reading lets others go on."""
+"""Seconds of reading after which other work runs."""
 _MOST_EARLY = 10_000
 _MOST_EARLY_BYTES = 16 * 1024 * 1024
-"""Publications that may wait until those before them were read from the log."""
+"""Maximum publications waiting until earlier ones are read from the log."""
 
 
 class Outbox:
-    """Follows the log with what goes to NATS at QoS 1 and 2."""
+    """Sends QoS 1 and 2 messages of the log to NATS."""
 
     def __init__(
         self,
@@ -67,13 +67,13 @@ class Outbox:
         room: Callable[[], bool],
         failed: Callable[[BaseException], None],
     ) -> None:
-        """``room`` says whether NATS takes more at present."""
+        """``room`` returns whether NATS accepts more at present."""
         self._failed = failed
         self._users: dict[str, str | None] = {}
-        """Users of sessions at the record that is read, where users have prefixes."""
+        """Users of sessions at the current record, if users have prefixes."""
         self._not_before = 0.0
         self._owed_until: Position = 0
-        """What was owed when there was a connection again; it waits until ``_not_before``."""
+        """Unsent messages at the time of a reconnect; they wait until ``_not_before``."""
         self._node = node
         self._options = options
         self._flows = flows
@@ -81,25 +81,26 @@ class Outbox:
         self._room = room
         self._task: asyncio.Task[None] | None = None
         self._live_from: int | None = None
-        """Stream sequence from which publications leave when the gate lets them; None: behind."""
+        """Stream sequence from which publications are sent when the gate releases them; None:
+        behind."""
         self._early: list[OutgoingMessages] | None = None
-        """What the gate let go while records before it are still being read."""
+        """Publications released by the gate while earlier records are still being read."""
         self._early_bytes = 0
         self.last: Position = 0
-        """The last position that was given to the flows."""
+        """The last position passed to the flows."""
 
     @property
     def behind(self) -> bool:
-        """True while what leaves is read from the log."""
+        """True while messages are read from the log."""
         return self._live_from is None or self._early is not None
 
     def takes(self, last: Position) -> bool:
-        """Say whether what takes effect at a position now leaves when the gate says so."""
+        """Return whether messages at a position are sent when the gate releases them."""
         live_from = self._live_from
         return live_from is not None and last >> INDEX_BITS >= live_from
 
     def release_held(self, leaving: OutgoingMessages) -> None:
-        """Send what the gate lets pass, unless the bridge fell behind meanwhile."""
+        """Send messages released by the gate, unless the bridge fell behind meanwhile."""
         live_from = self._live_from
         if live_from is None or leaving.since >> INDEX_BITS < live_from:
             return
@@ -118,21 +119,21 @@ class Outbox:
                 return
             self.last = leaving.through
         else:
-            # What was released together may have been let go in part: then all of it goes again.
+            # Messages released together may have been sent in part: then all are sent again.
             self.fall_behind()
             self.catch_up(leaving.since - 1)
 
     def fall_behind(self) -> None:
-        """Keep nothing more in memory: what is owed is in the log."""
+        """Keep nothing in memory: unsent messages are in the log."""
         self._live_from = None
         self._early = None
         self._early_bytes = 0
 
     def catch_up(self, through: Position, grace: float = 0.0) -> None:
-        """Read what is owed behind a position from the log, then go on live.
+        """Read messages behind a position from the log, then continue live.
 
-        What is owed is not sent before ``grace`` seconds have passed: whoever subscribed, streams
-        included, may not be back yet either.
+        They are not sent before ``grace`` seconds have passed: subscribers, including streams, may
+        not have reconnected yet.
         """
         self._not_before = self._node.clock.monotonic() + grace
         self._owed_until = self._node.journal.last
@@ -149,7 +150,7 @@ class Outbox:
             self._task = None
 
     def settled(self) -> Position:
-        """Return up to where everything was given to NATS, once the server confirms it."""
+        """Return the position up to which everything was sent to NATS."""
         oldest = self._flows.oldest()
         return self.last if oldest is None else oldest - 1
 
@@ -165,14 +166,14 @@ class Outbox:
             if sequence < node.state.begin:
                 if sequence + 1 < node.state.begin:
                     _log.warning(
-                        "what NATS did not get was cut from the log",
+                        "messages not sent to NATS were deleted from the log",
                         position=format_position(through),
                         begins=node.state.begin,
                     )
                 sequence, turns = node.state.begin, TurnAssembler(anywhere=True)
             last = min(journal.last_complete_turn, sequence + _RECORDS_AT_ONCE - 1)
             stop = self._live_from
-            if stop is not None:  # but what ends a turn that began before it is read
+            if stop is not None:  # but the end of a turn that began before it is read
                 last = min(last, sequence if turns.rest() else stop - 1)
             if sequence > last:
                 if not turns.rest() and self._go_live(sequence):
@@ -195,7 +196,7 @@ class Outbox:
                 sequence = record.sequence + 1
 
     def _go_live(self, read: int) -> bool:
-        """Switch over to what the gate lets pass; all before record ``read`` was sent."""
+        """Switch to live messages; all before record ``read`` were sent."""
         if self._live_from is None:
             self._live_from = self._node.journal.end + 1
             self._early = []
@@ -209,7 +210,7 @@ class Outbox:
         return True
 
     async def _send_record(self, record: Record, through: Position) -> None:
-        """Send what takes effect with the events of a record, behind a position."""
+        """Send messages that take effect with the events of a record, behind a position."""
         base = position(record.sequence, 0)
         messages: dict[Position, StoredMessages] | None = None
         begun = self._node.clock.monotonic()
@@ -253,7 +254,7 @@ class Outbox:
         )
 
     async def _released(self, event: Released, at: Position) -> None:
-        """Send messages of QoS 2, which took effect when they were released."""
+        """Send QoS 2 messages, which took effect when they were released."""
         refs = from_runs(event.refs)
         prefix = self._prefix(event.session)
         store = MessageStore(1 << 62)
@@ -281,15 +282,15 @@ class Outbox:
                     len(message.payload),
                     [ref],
                     at,
-                    # Until the last one has left, what was released has not.
+                    # The release counts as sent only with its last message.
                     at - 1 if number < len(found) else at + len(refs) - 1,
                 )
             )
 
     async def _read(self, refs: list[Position]) -> list[Record]:
-        """Return the records that have messages, as soon as the log can be read.
+        """Return the records of messages, as soon as the log can be read.
 
-        Without those that were cut off: nobody but the bridge needed them any more.
+        Deleted records are left out: only the bridge still needed them.
         """
         node_state, log = self._node.state, self._node.log
         while True:
@@ -319,7 +320,7 @@ class Outbox:
     # Whose it was.
 
     def _read_from(self, through: Position) -> int:
-        """Return the record to begin with: users must be known of all sessions at that point."""
+        """Return the record to start with: the users of all sessions must be known there."""
         self._users = {}
         sequence = through >> INDEX_BITS
         if not self._options.prefixes:
@@ -337,7 +338,7 @@ class Outbox:
             self._users.pop(event.session, None)
 
     def _prefix(self, session: str) -> str | None:
-        """Return the prefix under which a session published; None if that is not known."""
+        """Return the prefix under which a session published; None if it is not known."""
         if not self._options.prefixes:
             return ""
         if session not in self._users:

@@ -1,9 +1,8 @@
 """Requests from NATS that MQTT clients may answer.
 
-MQTT 3.1.1 has no place for a reply address in a message. So a request on a subject is delivered
-on the topic ``$nats/request/TOKEN/TOPIC`` to whoever subscribed to ``$nats/request/+/FILTER``, and
-what is published on ``$nats/reply/TOKEN`` is the answer. A token is good for a minute and cannot
-be guessed.
+MQTT 3.1.1 has no response topic. So a request on a subject is delivered on the topic
+``$nats/request/TOKEN/TOPIC`` to subscribers of ``$nats/request/+/FILTER``, and a message published
+on ``$nats/reply/TOKEN`` is the answer. A token is valid for a minute and cannot be guessed.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ if TYPE_CHECKING:
 _LIFE = 60.0
 """Seconds for which a request can be answered."""
 _MOST = 16_384
-"""Requests that are remembered; the oldest are forgotten first."""
+"""Maximum pending requests; the oldest are dropped first."""
 LONGEST = 1024
-"""Bytes of a reply subject that is remembered."""
+"""Maximum bytes of a reply subject."""
 
 
 class Replies:
-    """Remembers where answers are to go."""
+    """Pending requests and their reply subjects."""
 
     def __init__(self, monotonic: Callable[[], float], token: Callable[[], str]) -> None:
         self._monotonic = monotonic
@@ -30,7 +29,7 @@ class Replies:
         self._requests: dict[str, tuple[float, bytes]] = {}
 
     def expect(self, reply: bytes) -> str:
-        """Remember a reply subject; return the token that stands for it."""
+        """Store a reply subject; return its token."""
         now = self._monotonic()
         requests = self._requests
         while requests:
@@ -43,7 +42,7 @@ class Replies:
         return token
 
     def subject(self, token: str) -> bytes | None:
-        """Return where the answer with a token is to go; None: it is not known, or too late."""
+        """Return the reply subject of a token; None if it is unknown or expired."""
         found = self._requests.get(token)
         if found is None or found[0] <= self._monotonic():
             return None

@@ -1,7 +1,7 @@
-"""From MQTT to NATS: what clients publish goes to the flows of its topics.
+"""From MQTT to NATS: messages of clients go to the flows of their topics.
 
-What is published at QoS 0 leaves at once. QoS 1 and 2 leave when their record is on disk: a
-publication waits in a queue here, and the gate says when it may go.
+QoS 0 messages are sent at once. QoS 1 and 2 messages are sent when their record is on disk: a
+publication waits in a queue here until the gate releases it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _MOST_FLOW_BYTES = 16 * 1024 * 1024
 _REPLIES = REPLIES.encode()
 _OWN = f"{NATS_SESSION}/".encode()
 _HEADERS = 512
-"""Bytes that the headers of a message take beside topic and client identifier, at most."""
+"""Maximum bytes of the headers of a message beside topic and client identifier."""
 _ENCODED = 3
-"""Bytes that one byte takes in a header, at most."""
+"""Maximum encoded bytes of one byte in a header."""
 
 
 class ToNats:
-    """Sends what clients publish to NATS. A sink of the gate.
+    """Sends messages of clients to NATS. An output sink of the gate.
 
-    ``answer`` is given the token and the payload of what is published as an answer to a request.
+    ``answer`` gets the token and the payload of answers to requests.
     """
 
     __slots__ = (
@@ -75,17 +75,17 @@ class ToNats:
         self.waits_for: GatedOutput | None = None
         self.gated = 0
         self.release_held: Callable[[OutgoingMessages], None] = _nothing
-        """Called with what the gate lets pass."""
+        """Called with messages released by the gate."""
 
     def hold_back(self, leaving: OutgoingMessages) -> None:
-        """Keep what may leave when the gate says so (:meth:`write`)."""
+        """Keep messages until the gate releases them (:meth:`write`)."""
         self._queue.append(leaving)
 
     def write(self, data: bytes) -> None:
-        """Let go as many publications as there are bytes.
+        """Release as many publications as there are bytes.
 
-        All of them are taken from the queue whatever happens, or what comes next would be let go
-        in their place. Raises what the first one that failed raised.
+        All of them are removed from the queue even after a failure, or later ones would be released
+        in their place. Raises the first exception.
         """
         queue, failed = self._queue, None
         for leaving in [queue.popleft() for _ in data]:
@@ -97,9 +97,9 @@ class ToNats:
             raise failed
 
     def send(self, leaving: OutgoingMessages, most: int) -> int:
-        """Send messages, each on the flow of its topic; return how many were left out.
+        """Send messages, each on the flow of its topic; return how many were too large.
 
-        Those are the ones that take more than ``most`` bytes with their headers.
+        Those take more than ``most`` bytes with their headers.
         """
         left_out = 0
         longest = _ENCODED * MAX_SUBJECT + _ENCODED * MAX_CLIENT
@@ -131,7 +131,7 @@ class ToNats:
                 self._answer(token, payloads[at])
 
     def _flow(self, prefix: str, raw: bytes) -> Flow | None:
-        """Return the flow of a topic, None if it is not bridged."""
+        """Return the flow of a topic; None if it is not bridged."""
         known = self._topics[prefix]
         try:
             return known[raw]
@@ -151,17 +151,17 @@ class ToNats:
         return flow
 
     def reset_denied(self) -> None:
-        """Ask again which topics are for NATS; what is on its way arrives."""
+        """Determine again which topics are bridged; pending messages are sent."""
         self._forget()
         for known in self._topics.values():
             for raw in [raw for raw in known if not self._permits(raw)]:
                 known[raw] = None
 
     def _forget(self) -> None:
-        """Forget the flows on which nothing waits.
+        """Drop idle flows.
 
-        Where that is not half of them, because NATS stands still, there may be more before it is
-        tried again: it takes time for each flow that is kept.
+        If that is not half of them, because NATS does not answer, the limit grows before the next
+        attempt: it takes time for each flow that is kept.
         """
         self._count = self._size = 0
         for prefix, known in self._topics.items():
@@ -176,7 +176,7 @@ class ToNats:
 
 
 def _fitting(leaving: OutgoingMessages, most: int) -> tuple[OutgoingMessages, int]:
-    """Return the messages that NATS takes, and how many there are beside them."""
+    """Return the messages that NATS accepts, and the number of others."""
     topics, payloads, refs = leaving.content.topics, leaving.content.payloads, leaving.refs
     client = min(len(leaving.client.encode(errors="replace")), MAX_CLIENT)
     room = most - _HEADERS - _ENCODED * client

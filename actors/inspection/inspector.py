@@ -227,7 +227,7 @@ class Inspector(LoopActor):
             return True
         except Exception as error:  # noqa: BLE001 - one question must not end the others
             if not isinstance(error, Refused):
-                _log.error("question cannot be answered", exc_info=error)
+                _log.error("query cannot be answered", exc_info=error)
                 error = Refused(f"cannot be answered: {type(error).__name__}")
             self._settle(job, error)
             return True

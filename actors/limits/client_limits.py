@@ -129,7 +129,11 @@ class ClientLimits(Generic[ReaderT]):
         if network and not self._faulty.jailed(network, now):
             wait = self._faulty.connects(network, now)
             if wait:
-                _log.warning("turned away for its faults", address=address, seconds=round(wait))
+                _log.warning(
+                    "address temporarily blocked: too many protocol errors",
+                    address=address,
+                    seconds=round(wait),
+                )
 
     def arrive(self, listener: str, address: str, now: float) -> str | None:
         """Count a new connection; return why it is refused, or None."""

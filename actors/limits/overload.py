@@ -56,7 +56,7 @@ class Overload:
         if self.reason is not None:
             if self._filled[self.reason] > 0:
                 return
-            _log.info("overload is over", reason=self.reason, seconds=round(now - self._since, 1))
+            _log.info("overload has ended", reason=self.reason, seconds=round(now - self._since, 1))
             self.reason = None
         for reason, filled in self._filled.items():
             if filled >= self._after and filled > 0:

@@ -107,8 +107,8 @@ class Attestor:
         except _BadRequest as refused:
             said = self._said({"error": str(refused)})
         except Exception as error:  # noqa: BLE001 - a state that is broken is for others to see
-            _log.error("state cannot be told", exc_info=error)
-            said = self._said({"error": f"the state cannot be told: {type(error).__name__}"})
+            _log.error("state cannot be attested", exc_info=error)
+            said = self._said({"error": f"the state cannot be attested: {type(error).__name__}"})
         return said, (time.perf_counter() - started) * _SLICE_SHARE
 
     def _answer(self, request: dict[str, Any]) -> bytes:
@@ -243,7 +243,7 @@ def _told(node_state: NodeState, name: str) -> str | None:
     try:
         return session_digest(node_state, name)
     except Exception as error:  # noqa: BLE001 - all the others are to be told all the same
-        _log.error("state of a session cannot be told", client=name, exc_info=error)
+        _log.error("state of a session cannot be attested", client=name, exc_info=error)
         return NO_DIGEST
 
 

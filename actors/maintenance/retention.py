@@ -127,7 +127,7 @@ class Retention:
         except EventTooLarge as error:
             # It was appended while NATS accepted larger ones. A checkpoint needs all of them.
             _log.error(
-                "the log holds a message that cannot be repeated: not cut", reason=str(error)
+                "a message in the log cannot be repeated: the log is not cut", reason=str(error)
             )
         self._node.journal.raise_ceiling(None)
 

@@ -58,7 +58,7 @@ class LongestTurn:
         self._now = max(self._now, seconds)
         if seconds > _HELD_UP and now - self._warned >= _WARN_EVERY:
             self._warned = now
-            _log.warning("event loop held up by one turn", seconds=round(seconds, 3))
+            _log.warning("one turn delayed the event loop", seconds=round(seconds, 3))
 
 
 class Counted(Protocol):

@@ -146,7 +146,9 @@ class Delivery:
             self._node.delivery_limits,
             retain=batch.retain,
             ready=ready,
-            rap=batch.published_retain and self._is_as_published(subscriber.options),
+            rap=encoder is not None
+            and batch.published_retain
+            and bool(subscriber.options & RETAIN_AS_PUBLISHED),
             expires=batch.expires,
         )
         sent = len(delivery.packet_ids)
@@ -402,16 +404,17 @@ class Delivery:
         self, connection: ClientConnection, run: decisions.WaitingRun, messages: list[Message]
     ) -> int:
         """Send the first messages of a run; return their payload bytes."""
-        held = self._session.state.subscriptions.get(run.held.filter)
-        as_published = held is not None and self._is_as_published(held.options)
-        if not as_published or not any(message.retain for message in messages):
+        encoder = self._encoder
+        if encoder is None or run.retain or not any(message.retain for message in messages):
             return self._send_run(connection, run, messages, rap=False)
         size = at = 0
-        for retain, group in groupby(messages, lambda message: message.retain):
+        for rap, group in groupby(
+            messages, lambda one: one.retain and encoder.is_as_published(one.topic)
+        ):
             some = [*group]
             part = run._replace(refs=run.refs[at : at + len(some)])
             at += len(some)
-            size += self._send_run(connection, part, some, rap=retain and not run.retain)
+            size += self._send_run(connection, part, some, rap=rap)
         return size
 
     def _send_run(
@@ -465,10 +468,6 @@ class Delivery:
         """Look anew at the subscriptions."""
         if self._encoder is not None:
             self._encoder.subscriptions_changed()
-
-    def _is_as_published(self, options: int) -> bool:
-        """Return whether RETAIN goes on as it came; the client of MQTT 3.1.1 gets it at 0."""
-        return self._encoder is not None and bool(options & RETAIN_AS_PUBLISHED)
 
     def _has_retain(self, flags: int) -> bool:
         """Return whether a delivery is sent again with RETAIN."""

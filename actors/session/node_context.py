@@ -200,7 +200,7 @@ class NodeContext:
             try:
                 watcher(publication)
             except Exception as error:  # noqa: BLE001 - the messages are to arrive all the same
-                _log.error("watching messages failed", exc_info=error)
+                _log.error("observer of messages failed", exc_info=error)
                 self.remove_watcher(watcher)
 
     # How the node is.

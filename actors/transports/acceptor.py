@@ -1,10 +1,10 @@
-"""Accepts connections: a few in each turn of the loop, and none while there is no room.
+"""Accepts connections: a few in each iteration of the loop, and none without descriptors.
 
-The servers of the event loops do not do here. Without descriptors, asyncio's fails again for each
-place of its backlog, with a traceback each time, and uvloop's closes whoever waits without a word.
-With descriptors, asyncio's takes all that wait in one turn, and clients that are there wait for it;
-and neither can be told to take nothing for a while. Here what is not accepted waits in the kernel,
-for as long as its queue has room.
+The servers of the event loops are not suitable. Without descriptors, asyncio's fails again for each
+place of its backlog, with a traceback each time, and uvloop's closes waiting connections silently.
+With descriptors, asyncio's accepts all waiting connections in one iteration, which delays connected
+clients; and neither can be paused. Here connections not accepted wait in the operating system, as
+long as its queue has room.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _log = structlog.get_logger("foldmq")
 _AT_ONCE = 2
 """Connections accepted in one turn: less than a millisecond of work."""
 _BREAK = 0.002
-"""Seconds until the next ones while others are at work: a thousand in a second."""
+"""Seconds until the next ones while the broker is busy: a thousand per second."""
 _MOST_AT_ONCE = 16
 """Connections accepted in one turn when the event loop came back late from such a break."""
 _RETRY = 0.25
-"""Seconds between looks whether there are descriptors again."""
+"""Seconds between checks whether there are descriptors again."""
 _SAY_EVERY = 60.0
-"""Seconds between log lines about running out of descriptors, at least."""
+"""Minimum seconds between log lines about running out of descriptors."""
 
 
 def _nobody() -> bool:
@@ -42,10 +42,10 @@ def _nobody() -> bool:
 class Acceptor:
     """Accepts the connections of one listening socket, which must not block.
 
-    ``admit(address)`` says whether a connection may stay; one that may not is closed at once,
-    before anything was made for it. ``address`` is the host; for a Unix socket it is empty.
-    ``make()`` gives the protocol of one that may. ``busy_recently()`` says whether others are kept
-    waiting meanwhile. Use: construct, :meth:`start`, :meth:`close`.
+    ``admit(address)`` returns whether a connection is admitted; others are closed at once, before
+    anything is allocated for them. ``address`` is the host; for a Unix socket it is empty.
+    ``make()`` returns the protocol of an admitted one. ``busy_recently()`` returns whether other
+    clients wait meanwhile. Use: construct, :meth:`start`, :meth:`close`.
     """
 
     def __init__(
@@ -71,16 +71,16 @@ class Acceptor:
         self._paused_at = 0.0
         self._said_at: float | None = None
         self.pauses = 0
-        """How often it ran out of descriptors."""
+        """Number of times that descriptors ran out."""
 
     @property
     def paused(self) -> bool:
-        """True while nothing is accepted because there are no descriptors for it."""
+        """True while nothing is accepted for lack of descriptors."""
         return self._retry is not None
 
     @property
     def listener(self) -> socket.socket:
-        """The socket that is listened on."""
+        """The listening socket."""
         return self._listener
 
     def start(self) -> None:
@@ -88,7 +88,7 @@ class Acceptor:
         self._loop.add_reader(self._listener.fileno(), self._accept_some)
 
     def close(self) -> None:
-        """Accept nothing more and close the listening socket."""
+        """Stop accepting and close the listening socket."""
         if self._closed:
             return
         self._closed = True
@@ -100,7 +100,7 @@ class Acceptor:
         self._listener.close()
 
     def _accept_some(self) -> None:
-        # On a busy host breaks last longer than they should: as many come in a second all the same.
+        # On a busy host breaks last longer than planned: the rate per second stays the same.
         late = max(0.0, self._loop.time() - self._due) if self._due else 0.0
         self._due = 0.0
         for _ in range(min(_MOST_AT_ONCE, round(_AT_ONCE * (1 + late / _BREAK)))):
@@ -112,9 +112,9 @@ class Acceptor:
                 if errno.errorcode.get(error.errno or 0) in EXHAUSTED:
                     self._pause(error.strerror or str(error))
                     return
-                # The client is gone already, or the network told an error of its own (accept(2)).
+                # The client is gone already, or the network reported an error (accept(2)).
                 continue
-            # Of a Unix socket there is nothing to know.
+            # A Unix socket has no address.
             host = address[0] if isinstance(address, tuple) else ""
             if self._admit(host):
                 self._take(client)
@@ -143,7 +143,7 @@ class Acceptor:
     def _taken(self, task: asyncio.Task[Any]) -> None:
         self._taking.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("connection not taken", exc_info=error)
+            _log.error("connection not accepted", exc_info=error)
 
     def _pause(self, reason: str) -> None:
         self._loop.remove_reader(self._listener.fileno())
@@ -167,8 +167,8 @@ class Acceptor:
 
 
 def listening_socket(family: socket.AddressFamily, address: Any, backlog: int) -> socket.socket:
-    """Listen on an address; raises OSError when it cannot be had."""
-    # asyncio switches Nagle's algorithm off only for sockets that say that they are TCP's.
+    """Listen on an address; raises OSError if that fails."""
+    # asyncio disables Nagle's algorithm only for sockets with TCP as protocol.
     protocol = 0 if family == socket.AF_UNIX else socket.IPPROTO_TCP
     listener = socket.socket(family, socket.SOCK_STREAM, protocol)
     try:

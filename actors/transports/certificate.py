@@ -1,4 +1,4 @@
-"""Whom a client certificate stands for."""
+"""The user that a client certificate stands for."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _SHORT: Final = {
     "streetAddress": "STREET",
     "userId": "UID",
 }
-"""Attribute names that RFC 4514 (3) knows a short form of."""
+"""Attribute names with a short form in RFC 4514 (3)."""
 
 
 def identity(peercert: Mapping[str, Any] | None, kind: IdentityKind) -> str | None:
-    """Give the user that a verified certificate, as ``ssl`` describes it, names; None if nobody.
+    """Return the user named by a verified certificate, as ``ssl`` describes it, or None.
 
     ``cn`` is the common name of the subject, ``dn`` the whole subject as RFC 4514 writes it,
-    ``dns``, ``email`` and ``uri`` the alternative name of that type. Where there are several of
-    a kind, or one with control characters, it is not clear who is meant: nobody.
+    ``dns``, ``email`` and ``uri`` the alternative name of that type. Several of a kind, or one with
+    control characters, are ambiguous: None.
     """
     if not peercert:
         return None
@@ -59,7 +59,7 @@ def _distinguished(peercert: Mapping[str, Any]) -> str:
 
 
 def _escaped(value: str) -> str:
-    """Escape what has a meaning in a distinguished name (RFC 4514, 2.4)."""
+    """Escape special characters of a distinguished name (RFC 4514, 2.4)."""
     text = "".join(f"\\{char}" if char in ',+"\\<>;' else char for char in value)
     if text.startswith((" ", "#")):
         text = "\\" + text

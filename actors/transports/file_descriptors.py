@@ -1,7 +1,7 @@
-"""File descriptors: clients must not take the last ones, which the broker needs for itself.
+"""File descriptors: the broker reserves some that clients must not take.
 
-A new descriptor is the smallest number that is free. So the number of a new connection says how
-many are taken, and nothing need be counted.
+A new descriptor is the smallest free number, so the number of a new connection says how many are
+used without counting.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import os
 import resource
 
 EXHAUSTED = frozenset({"EMFILE", "ENFILE", "ENOBUFS", "ENOMEM"})
-"""Errors of ``accept`` that pass by themselves once others let something go."""
+"""Errors of ``accept`` that end when resources are released."""
 _SPARE = 24
-"""Descriptors for what is no client: a new connection to NATS, a file, a page of the web."""
+"""Descriptors for other uses: a new connection to NATS, a file, a web page."""
 
 
 class Descriptors:
@@ -24,12 +24,12 @@ class Descriptors:
         self._spare = spare
 
     def last(self, descriptor: int) -> bool:
-        """Return whether a descriptor that was just made is the last one that clients may have."""
+        """Return whether a new descriptor is the last one for clients."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return limit != resource.RLIM_INFINITY and descriptor >= limit - self._spare
 
     def free(self, descriptor: int) -> bool:
-        """Return whether clients may have another one; ``descriptor`` is any open one."""
+        """Return whether there is another one for clients; ``descriptor`` is any open one."""
         try:
             trial = os.dup(descriptor)
         except OSError:

@@ -1,7 +1,7 @@
-"""TLS handshakes, off the event loop: a few at work, a bounded number waiting.
+"""TLS handshakes in threads: a few run, a limited number waits.
 
-The arithmetic of a handshake takes from a tenth of a millisecond to several; OpenSSL lets go of
-the interpreter meanwhile, so threads keep it from delaying the clients that are connected.
+The arithmetic of a handshake takes from a tenth of a millisecond to several; OpenSSL releases the
+interpreter's lock meanwhile, so that threads keep it from delaying connected clients.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 _HEADER: Final = 5
 _LONGEST_RECORD: Final = 16 * 1024 + 2048
-"""A record's length as its header may tell it (RFC 5246, 6.2.3)."""
+"""Maximum length of a record in its header (RFC 5246, 6.2.3)."""
 _HANDSHAKE_TYPE: Final = 22
 _MOST_THREADS: Final = 4
 _LATE: Final = 0.002
-"""Seconds by which the event loop comes late to a step that is done when it has enough to do."""
+"""Delay in seconds of the event loop for a finished step from which it counts as busy."""
 _BREATH: Final = 0.005
-"""Seconds for which no new handshake is begun then: over a hundred in a second are all the same."""
+"""Seconds for which no new handshake starts then: that still allows over a hundred per second."""
 
 FAILURES = (
     "busy",
@@ -48,12 +48,12 @@ FAILURES = (
 
 
 class HandshakeError(ConnectionError):
-    """A TLS handshake that came to nothing.
+    """A failed TLS handshake.
 
-    ``kind`` is one of a few words for metrics: ``plaintext`` (not TLS at all), ``version``,
-    ``cipher``, ``no_certificate`` (of the client, which must have one), ``certificate`` (one that
-    is not accepted), ``client_refused`` (the client does not accept ours), ``closed`` (ended by
-    either side before it was done), ``timeout``, ``busy`` (too many wait), ``other``.
+    ``kind`` is a label of the metrics: ``plaintext`` (not TLS at all), ``version``, ``cipher``,
+    ``no_certificate`` (of the client, which must have one), ``certificate`` (not accepted),
+    ``client_refused`` (the client does not accept the server's), ``closed`` (by either side before
+    the end), ``timeout``, ``busy`` (too many wait), ``other``.
     """
 
     def __init__(self, kind: str, text: str) -> None:
@@ -63,7 +63,7 @@ class HandshakeError(ConnectionError):
 
 @dataclass(slots=True)
 class TlsStats:
-    """What TLS listeners count since the start."""
+    """Counters of TLS listeners since the start."""
 
     handshakes: int = counted(
         "foldmq_tls_handshakes_total", "Completed TLS handshakes.", "tls.handshakes"
@@ -90,14 +90,14 @@ class Step(NamedTuple):
     """The outcome of one step of a handshake."""
 
     done: bool
-    """The handshake is complete; if not, and without an error, the client has to send more."""
+    """The handshake is complete; if not, and without an error, the client must send more."""
     error: HandshakeError | None
     seconds: float
-    """Processor time that it took."""
+    """Processor time of the step."""
 
 
 def classify(error: ssl.SSLError) -> HandshakeError:
-    """Say in words why OpenSSL gave up a handshake."""
+    """Return why OpenSSL rejected a handshake, in words."""
     reason = error.reason or ""
     if isinstance(error, ssl.SSLCertVerificationError):
         return HandshakeError("certificate", f"client certificate: {error.verify_message}")
@@ -116,7 +116,7 @@ def classify(error: ssl.SSLError) -> HandshakeError:
 
 
 def take_step(tls: ssl.SSLObject) -> Step:
-    """Go on with a handshake as far as what the client sent leads; never raises."""
+    """Continue a handshake with the client's input; never raises."""
     began = time.thread_time()
     done, failure = False, None
     try:
@@ -140,18 +140,17 @@ class _HandshakeJob(NamedTuple):
 class Handshakes:
     """Runs steps of handshakes in threads, for all listeners.
 
-    ``threads`` work, by default one less than there are processors. Handshakes that have begun go
-    before new ones, of which at most ``waiting`` wait. A client that is let in makes work for the
-    event loop too: when that has enough to do, new handshakes are begun a few at a time with breaks
-    between, so that many who come at once do not delay those who are there. All methods are for the
-    event loop's thread; so are the calls back.
+    There are ``threads`` threads, by default one less than processors. Handshakes in progress go
+    before new ones, of which at most ``waiting`` wait. A new client makes work for the event loop
+    too: while that is busy, new handshakes start a few at a time with breaks between, so that many
+    new clients do not delay connected ones. Methods and callbacks run in the event loop's thread.
     """
 
     def __init__(self, threads: int | None = None, waiting: int = 4096) -> None:
         threads = threads or max(1, min(_MOST_THREADS, (os.cpu_count() or 1) - 1))
         self.stats = TlsStats()
         self.busy_recently: Callable[[], bool] = lambda: False
-        """Says whether clients that are there have something to do; may be replaced."""
+        """Returns whether connected clients are active; may be replaced."""
         self._threads = threads
         self._most_waiting = waiting
         self._pool = ThreadPoolExecutor(threads, "tls", lower_thread_priority)
@@ -163,7 +162,7 @@ class Handshakes:
 
     @property
     def waiting(self) -> int:
-        """How many clients wait for the first step of theirs."""
+        """Number of clients waiting for their first step."""
         return len(self._new)
 
     def step(
@@ -174,10 +173,10 @@ class Handshakes:
         *,
         new: bool,
     ) -> bool:
-        """Take a step and call ``done``; False if that cannot be, as too many ``new`` ones wait.
+        """Take a step and call ``done``; return False if too many ``new`` ones wait.
 
-        Until then nothing else may use ``tls`` and its buffers. When its turn comes and it is not
-        ``wanted`` any more, as the client has gone, nothing is done and nothing called.
+        Until then nothing else may use ``tls`` and its buffers. If it is no longer ``wanted`` at
+        its turn because the client has gone, nothing is done or called.
         """
         if self._closed or (new and len(self._new) >= self._most_waiting):
             return False
@@ -186,7 +185,7 @@ class Handshakes:
         return True
 
     def close(self) -> None:
-        """End the threads once what they are at is done; what waits fails."""
+        """End the threads after their current steps; waiting ones fail."""
         self._closed = True
         waiting = [*self._begun, *self._new]
         self._begun.clear()
@@ -229,9 +228,9 @@ class Handshakes:
 
 
 def whole_records(data: bytearray, *, first: bool) -> int:
-    """Give how many bytes of ``data`` are whole records; negative: it is not TLS.
+    """Return how many bytes of ``data`` are whole records; negative: it is not TLS.
 
-    So a client that dribbles does not make work for a thread with every byte.
+    So a client that sends single bytes does not cause work for a thread with each of them.
     """
     if first and data and data[0] != _HANDSHAKE_TYPE:
         return -1

@@ -1,4 +1,4 @@
-"""Who is at the other end of a transport, and whether it still is."""
+"""The peer of a transport, and detection of lost peers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def local_peer(transport: asyncio.BaseTransport) -> str:
-    """Return who is at the other end of a Unix socket: user and process; "" where nobody knows."""
+    """Return user and process of the peer of a Unix socket; "" if unknown."""
     endpoint = transport.get_extra_info("socket")
     if endpoint is None or endpoint.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
         return ""
@@ -24,7 +24,7 @@ def local_peer(transport: asyncio.BaseTransport) -> str:
 
 
 def keep_alive_in_tcp(transport: asyncio.BaseTransport) -> None:
-    """Have the system notice peers that vanished: an MQTT keep alive of 0 asks us not to."""
+    """Enable TCP keep-alive: with an MQTT keep alive of 0 only the system notices lost peers."""
     endpoint = transport.get_extra_info("socket")
     if endpoint is not None:
         with contextlib.suppress(OSError):

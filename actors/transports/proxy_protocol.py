@@ -1,7 +1,7 @@
-"""The PROXY protocol, versions 1 and 2: a proxy in front of the broker says who its client is.
+"""The PROXY protocol, versions 1 and 2: a proxy sends the address of its client.
 
-The header is the first thing on a connection, sent by the proxy before anything of the client's.
-Specification: https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt (sections by number).
+The proxy sends the header first on a connection, before any data of the client. Specification:
+https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt (sections by number).
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ _LONGEST_LINE: Final = 107
 """Bytes of a line of version 1 with its end (2.1)."""
 _HEAD: Final = struct.Struct("!12sBBH")
 _MOST_AFTER_HEAD: Final = 4096
-"""Bytes of addresses and TLVs that a header of version 2 may have; proxies send a few hundred."""
+"""Maximum bytes of addresses and TLVs in a header of version 2; proxies send a few hundred."""
 _LOCAL, _PROXY = 0x20, 0x21
 _FAMILIES: Final = {0x11: 4, 0x21: 16}
 """Family and transport (TCP over IPv4, over IPv6) to the bytes of an address (2.2)."""
 _UNTOLD: Final = frozenset({0x00, 0x31, 0x32})
-"""Not specified, and Unix sockets: the proxy says nothing of use about its client."""
+"""Unspecified, and Unix sockets: there is no useful address."""
 
 
 class BadHeader(Exception):  # noqa: N818 - named for what is found
-    """What came is no PROXY header that is understood; the message says why, without quoting it."""
+    """The data is not a valid PROXY header; the message says why, without quoting it."""
 
 
 class Header(NamedTuple):
-    """A header that was read whole."""
+    """A complete header."""
 
     peer: Peer | None
-    """Address and port of the client; None: the proxy speaks for itself, or does not know."""
+    """Address and port of the client; None: the connection is the proxy's own, or unknown."""
     size: int
-    """Bytes of the header; what follows is the client's."""
+    """Bytes of the header; the client's data follows."""
 
 
 def read_header(data: bytes) -> Header | None:
-    """Read the header that ``data`` begins with; None while it is not whole. Raises BadHeader."""
+    """Read the header at the start of ``data``; None while it is incomplete. Raises BadHeader."""
     if data.startswith(_SIGNATURE):
         return _read_binary(data)
     if data.startswith(_LINE_START):
@@ -81,7 +81,7 @@ def _read_line(data: bytes) -> Header | None:
 
 
 def _host(text: str, width: int) -> str:
-    """Read an address of a family; one with a zone means something on the proxy's machine only."""
+    """Read an address of a family; one with a zone is valid on the proxy's machine only."""
     address = ipaddress.ip_address(text)
     if len(address.packed) != width or "%" in text:
         raise ValueError(text)
@@ -89,7 +89,7 @@ def _host(text: str, width: int) -> str:
 
 
 def _plain(address: Address) -> str:
-    """Give an IPv4 address as such also where a proxy that serves both families wraps it."""
+    """Return an IPv4-mapped IPv6 address as an IPv4 address."""
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address)
 
@@ -125,12 +125,12 @@ def _read_binary(data: bytes) -> Header | None:
 
 
 class ProxyStage(Stage):
-    """Reads the header and from then on answers for the client's address.
+    """Reads the header, and from then on returns the client's address.
 
-    A proxy's word is believed only from the ``trusted`` networks and from Unix sockets; whoever
-    else connects is closed. The extra info ``peername`` is the proxy's own address until the
-    header is read, and ``peer_pending`` is True so long; then ``upper.peer_known()`` is called.
-    How long that may take is for what is above to say: it has its deadline for the CONNECT.
+    Headers are accepted only from the ``trusted`` networks and from Unix sockets; other connections
+    are closed. The extra info ``peername`` is the proxy's own address until the header is read, and
+    ``peer_pending`` is True until then; then ``upper.peer_known()`` is called. The deadline is that
+    of the CONNECT above.
     """
 
     __slots__ = ("_head", "_peer", "_trusted", "error")
@@ -144,7 +144,7 @@ class ProxyStage(Stage):
         """Why the connection was closed by this stage."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Close connections from where no proxy is."""
+        """Close connections from untrusted addresses."""
         super().connection_made(transport)
         if not self.is_closing() and not self._is_trusted(transport.get_extra_info("peername")):
             self._refuse("it does not come from a trusted proxy")
@@ -172,11 +172,11 @@ class ProxyStage(Stage):
             self._upper.data_received(rest)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell why it ended, if that is known here."""
+        """Pass on the reason for the end, if it is known here."""
         self._upper.connection_lost(ConnectionError(self.error) if self.error else exc)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Tell the client's address in place of the proxy's."""
+        """Return the client's address in place of the proxy's."""
         if name == "peername" and self._peer is not None:
             return self._peer
         if name == "peer_pending":

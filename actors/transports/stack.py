@@ -1,4 +1,4 @@
-"""Which stages stand between the sockets of a listener and its connections."""
+"""The stages between the sockets of a listener and its connections."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StackOptions:
-    """What is spoken on a listener, from the outside in; None: not this."""
+    """The protocols of a listener, from the outside in; None: not used."""
 
     proxy: tuple[Network, ...] | None = None
-    """Networks of the proxies that tell their clients' addresses."""
+    """Networks of the trusted proxies."""
     tls_context: ssl.SSLContext | None = None
     handshakes: Handshakes | None = None
     """Threads for TLS; needed with ``tls_context``."""
     tls_timeout: float | None = None
-    """Seconds for a TLS handshake; None: as long as what is above waits for a CONNECT."""
+    """Timeout of a TLS handshake in seconds; None: that of the CONNECT."""
     websocket: WebSocketOptions | None = None
     websocket_stats: WebSocketStats = field(default_factory=WebSocketStats)
     max_frame: int = 384 * 1024
-    """Bytes of a WebSocket frame until ``WebSocketStage.max_size`` is set: the longest CONNECT has
-    five fields of 64 KiB."""
+    """Maximum bytes of a WebSocket frame until ``WebSocketStage.max_size`` is set: the longest
+    CONNECT has five fields of 64 KiB."""
 
 
 def build_stack(upper: asyncio.Protocol, options: StackOptions) -> asyncio.Protocol:
-    """Give the protocol for a new socket: the stages of a listener, with ``upper`` on top."""
+    """Return the protocol for a new socket: the stages of a listener, with ``upper`` on top."""
     protocol = upper
     if options.websocket is not None:
         protocol = WebSocketStage(

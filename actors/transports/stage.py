@@ -1,8 +1,8 @@
-"""What all stages between a socket and a connection have in common.
+"""The base class of stages between a socket and a connection.
 
-A stage is a protocol towards what lies below it (the socket, or another stage) and a transport
-towards what lies above it (another stage, or the connection). This one passes everything on; the
-others say what they do differently.
+A stage is a protocol for the transport below it (the socket, or another stage) and a transport for
+the protocol above it (another stage, or the connection). This class passes everything on;
+subclasses change that.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Sendable = bytes | bytearray | memoryview
 
 
 class Stage(asyncio.Protocol, asyncio.Transport):
-    """Stands between ``upper`` and what it is the protocol of, its *lower* transport.
+    """A stage between ``upper`` and its *lower* transport.
 
-    ``upper`` gets its ``connection_made`` at once when the socket is connected, so that what it
-    counts and its deadlines cover handshakes. It gets data only when this stage is ready.
+    ``connection_made`` of ``upper`` is called when the socket is connected, so that its counters
+    and deadlines cover handshakes. It gets data only when this stage is ready.
     """
 
     __slots__ = ("_lower", "_tell_read", "_upper")
@@ -34,7 +34,7 @@ class Stage(asyncio.Protocol, asyncio.Transport):
     # As a protocol.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport, and be one for what is above."""
+        """Set the lower transport, and act as one for ``upper``."""
         self._lower = cast("asyncio.Transport", transport)
         if not isinstance(transport, Stage):
             self._tell_read = getattr(self._top(), "read_below", None)
@@ -47,9 +47,9 @@ class Stage(asyncio.Protocol, asyncio.Transport):
         return top
 
     def _read(self, size: int) -> None:
-        """Tell what is on top how much was read, for as long as it wants to know.
+        """Report to the connection how much was read, as long as it needs that.
 
-        Only the lowest stage does; what stages keep before a CONNECT is no more than that.
+        Only the lowest stage does; stages keep no more than that before a CONNECT.
         """
         if self._tell_read is not None and not self._tell_read(size):
             self._tell_read = None
@@ -60,19 +60,19 @@ class Stage(asyncio.Protocol, asyncio.Transport):
         self._upper.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """Pass on that nothing more comes; gives True if what is above keeps the other way open."""
+        """Pass on the end of input; return True if ``upper`` keeps the other direction open."""
         return self._upper.eof_received()
 
     def pause_writing(self) -> None:
-        """Pass on that the peer reads too slowly."""
+        """Pass on that the write buffer is full."""
         self._upper.pause_writing()
 
     def resume_writing(self) -> None:
-        """Pass on that there is room again."""
+        """Pass on that the write buffer has room again."""
         self._upper.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass on that the connection is gone."""
+        """Pass on that the connection is lost."""
         self._upper.connection_lost(exc)
 
     def peer_known(self) -> None:
@@ -85,20 +85,20 @@ class Stage(asyncio.Protocol, asyncio.Transport):
 
     @property
     def lower(self) -> asyncio.Transport:
-        """What this stage is the protocol of."""
+        """The transport below this stage."""
         assert self._lower is not None  # noqa: S101 - narrows the type
         return self._lower
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Tell about the connection as asyncio's transports do."""
+        """Return extra information, as asyncio's transports do."""
         return self.lower.get_extra_info(name, default)
 
     def is_closing(self) -> bool:
-        """Tell whether it is closed or being closed."""
+        """Return whether it is closed or closing."""
         return self.lower.is_closing()
 
     def close(self) -> None:
-        """Close it once what was written has gone."""
+        """Close it once the written data is sent."""
         self.lower.close()
 
     def abort(self) -> None:
@@ -106,7 +106,7 @@ class Stage(asyncio.Protocol, asyncio.Transport):
         self.lower.abort()
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Have another one above."""
+        """Set the protocol above."""
         self._upper = cast("asyncio.Protocol", protocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
@@ -114,11 +114,11 @@ class Stage(asyncio.Protocol, asyncio.Transport):
         return self._upper
 
     def is_reading(self) -> bool:
-        """Tell whether it is being read."""
+        """Return whether it is being read."""
         return self.lower.is_reading()
 
     def pause_reading(self) -> None:
-        """Read nothing until ``resume_reading``."""
+        """Stop reading until ``resume_reading``."""
         self.lower.pause_reading()
 
     def resume_reading(self) -> None:
@@ -126,15 +126,15 @@ class Stage(asyncio.Protocol, asyncio.Transport):
         self.lower.resume_reading()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Say at how many unsent bytes ``pause_writing`` and ``resume_writing`` are due."""
+        """Set the number of unsent bytes for ``pause_writing`` and ``resume_writing``."""
         self.lower.set_write_buffer_limits(high, low)
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        """Give the limits, low and high, in bytes."""
+        """Return the low and high limit in bytes."""
         return self.lower.get_write_buffer_limits()
 
     def get_write_buffer_size(self) -> int:
-        """Give how many bytes wait for the peer."""
+        """Return the number of unsent bytes."""
         return self.lower.get_write_buffer_size()
 
     def write(self, data: Sendable) -> None:
@@ -146,7 +146,7 @@ class Stage(asyncio.Protocol, asyncio.Transport):
         self.write(b"".join(list_of_data))
 
     def can_write_eof(self) -> bool:
-        """Say no: none of the protocols here leaves one way open."""
+        """Return False: none of these protocols supports closing one direction."""
         return False
 
     def write_eof(self) -> None:

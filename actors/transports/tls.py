@@ -17,27 +17,27 @@ from actors.transports.handshakes import HandshakeError, Handshakes, Step, whole
 from actors.transports.stage import Sendable, Stage
 
 _RECORD: Final = 16 * 1024
-"""Bytes that one record of TLS carries at most."""
+"""Maximum bytes in one TLS record."""
 _MOST_ASIDE: Final = 128 * 1024
-"""Bytes that a client may be ahead of the handshake's threads before it is read no more."""
+"""Maximum bytes that a client may be ahead of the handshake's threads before reading pauses."""
 _FLUSH_AT: Final = 128 * 1024
-"""Bytes that are encrypted and written without waiting for the end of the turn."""
+"""Bytes from which data is encrypted and written before the end of the turn."""
 
 
 class _State(enum.Enum):
     GREETING = enum.auto()
     OPEN = enum.auto()
     CLOSED = enum.auto()
-    """Closed or being closed: nothing more is read or written."""
+    """Closed or closing: nothing more is read or written."""
 
 
 class TlsStage(Stage):
     """The server's side of TLS.
 
-    Extra info, once data was passed on: ``peercert`` (of the client, as ``ssl`` describes it; None
-    if it showed none), ``cipher``, ``tls_version``, ``ssl_object``, and ``incomplete`` while a part
-    of a record is there. A handshake that fails, or
-    takes longer than ``timeout`` seconds, ends the connection with a HandshakeError.
+    Extra info, once data was passed on: ``peercert`` (of the client, as ``ssl`` describes it, or
+    None), ``cipher``, ``tls_version``, ``ssl_object``, and ``incomplete`` while a part of a record
+    is there. A handshake that fails, or takes longer than ``timeout`` seconds, ends the connection
+    with a HandshakeError.
     """
 
     __slots__ = (
@@ -121,7 +121,7 @@ class TlsStage(Stage):
                 self.lower.pause_reading()
 
     def eof_received(self) -> bool | None:
-        """End it, but not before what came within the handshake was looked at."""
+        """End it, but not before the input of the handshake was handled."""
         if self._stepping and self._state is _State.GREETING:
             self._eof = True
             return True
@@ -130,10 +130,10 @@ class TlsStage(Stage):
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell why it ended: a handshake that failed is the better reason."""
+        """Pass on the reason for the end: a failed handshake is more precise."""
         if self._state is _State.GREETING:
             if self._stepping and self._answered:
-                # What it sent last may be an alert that says why it leaves.
+                # The last input may be an alert with the client's reason.
                 self._gone = True
                 return
             self._give_up()
@@ -142,7 +142,7 @@ class TlsStage(Stage):
     # As a transport.
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Tell about TLS, and what is known below."""
+        """Return extra information about TLS, or that of the lower transport."""
         if name == "kept_waiting":
             return self._kept + (self._loop.time() - self._asked if self._stepping else 0.0)
         tls = self._tls
@@ -161,11 +161,11 @@ class TlsStage(Stage):
         return super().get_extra_info(name, default)
 
     def is_closing(self) -> bool:
-        """Tell whether it is closed or being closed."""
+        """Return whether it is closed or closing."""
         return self._state is _State.CLOSED or self.lower.is_closing()
 
     def close(self) -> None:
-        """Say goodbye in TLS behind what was written, and close; the client's is not awaited."""
+        """Send the TLS close alert behind the data, and close; do not await the client's."""
         if self._state is _State.GREETING:
             self._give_up()
             self._end_if_gone()
@@ -187,11 +187,11 @@ class TlsStage(Stage):
         self.lower.abort()
 
     def is_reading(self) -> bool:
-        """Tell whether what is above gets data."""
+        """Return whether data is passed up."""
         return not self._paused and not self.is_closing()
 
     def pause_reading(self) -> None:
-        """Pass nothing up; a handshake may still be finished."""
+        """Stop passing data up; a handshake may still finish."""
         if self._paused:
             return
         self._paused = True
@@ -208,7 +208,7 @@ class TlsStage(Stage):
             self._loop.call_soon(self._go_on)
 
     def get_write_buffer_size(self) -> int:
-        """Give how many bytes wait for the peer, encrypted or not."""
+        """Return the number of unsent bytes, encrypted or not."""
         return self._plain_size + self.lower.get_write_buffer_size()
 
     def write(self, data: Sendable) -> None:
@@ -229,7 +229,7 @@ class TlsStage(Stage):
     # The handshake.
 
     def _greet(self) -> None:
-        """Have a thread take the next step, when there is a whole record for it."""
+        """Start the next step in a thread, if there is a whole record."""
         size = whole_records(self._aside, first=self._tls is None)
         if size < 0:
             self._fail_handshake(HandshakeError("plaintext", "what the client sends is not TLS"))
@@ -248,11 +248,11 @@ class TlsStage(Stage):
                 self.abort()
 
     def _wanted(self) -> bool:
-        """Tell whether the client still waits for the step."""
+        """Return whether the client still waits for the step."""
         return self._state is _State.GREETING
 
     def _stepped(self, step: Step) -> None:
-        """Send the answer; go on with what has come meanwhile."""
+        """Send the answer; continue with the input that arrived meanwhile."""
         self._stepping = False
         self._answered = True
         self._kept += self._loop.time() - self._asked
@@ -311,13 +311,13 @@ class TlsStage(Stage):
         self._fail_handshake(_closed())
 
     def _end_if_gone(self) -> None:
-        """Tell that the connection is gone, if that waited for a step: nobody takes it now."""
+        """Report that the connection is lost, if that was delayed by a step."""
         if self._gone:
             self._gone = False
             self._loop.call_soon(self._end, None)
 
     def _fail_handshake(self, error: HandshakeError) -> None:
-        """Take note of the first reason why this handshake comes to nothing."""
+        """Record the first reason for the failure of this handshake."""
         if self._error is None:
             self._error = error
             self._handshakes.stats.failed[error.kind] += 1
@@ -325,12 +325,12 @@ class TlsStage(Stage):
     # Established.
 
     def _go_on(self) -> None:
-        """Pass up what came with the end of the handshake, or while nothing was to be read."""
+        """Pass up data that arrived with the end of the handshake, or while reading was paused."""
         if self._state is _State.OPEN and not self._paused and self._in.pending:
             self._decrypt()
 
     def _decrypt(self) -> None:
-        """Pass up all that is there, in one piece."""
+        """Pass up all available data at once."""
         tls, waiting = self._tls, self._in
         assert tls is not None  # noqa: S101 - narrows the type
         parts = []
@@ -395,7 +395,7 @@ class TlsStage(Stage):
         self._upper.connection_lost(self._error or exc)
 
     def _drop(self) -> None:
-        """Let go of what may be large; a thread may still use the rest."""
+        """Release large buffers; a thread may still use the rest."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""What a TLS listener shows and asks for: certificates, keys, authorities, revocation lists."""
+"""The TLS context of a listener: certificates, keys, authorities, revocation lists."""
 
 from __future__ import annotations
 
@@ -29,36 +29,36 @@ _VERIFY: Final = {
 
 
 class TlsConfigError(FoldmqError):
-    """A file or choice with which TLS cannot be offered; names the file and what is wrong."""
+    """An invalid file or setting for TLS; names the file and the error."""
 
     exit_code = 78
 
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """How a listener speaks TLS; all files are PEM."""
+    """TLS options of a listener; all files are PEM."""
 
     certificate: Path
-    """The server's certificate, followed by those that lead to its authority."""
+    """The server's certificate, followed by its chain."""
     key: Path | None = None
-    """Its private key; None: it is in the same file."""
+    """The private key; None: it is in the same file."""
     key_password_file: Path | None = None
-    """File whose first line the key is encrypted with."""
+    """File with the passphrase of the key in its first line."""
     client_certificates: ClientCertificates = "off"
     client_ca: Path | None = None
-    """Authorities that client certificates must come from."""
+    """Certificate authorities for client certificates."""
     crl: Path | None = None
-    """Revocation lists of those authorities."""
+    """Certificate revocation lists of those authorities."""
     minimum_version: Version = "1.2"
     ciphers: str | None = None
-    """Cipher suites of TLS 1.2 as OpenSSL names them; None: OpenSSL's own choice."""
+    """Cipher suites of TLS 1.2 in OpenSSL's syntax; None: OpenSSL's default."""
 
 
 def make_context(options: TlsOptions) -> ssl.SSLContext:
-    """Give the context for a listener; raises TlsConfigError.
+    """Return the context for a listener; raises TlsConfigError.
 
-    A new context per reload: its session tickets are its own, so that no client resumes a session
-    that was granted under older certificates, authorities or revocation lists.
+    Each reload makes a new context with its own session tickets, so that no client resumes a
+    session of older certificates, authorities or revocation lists.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[options.minimum_version]
@@ -118,7 +118,7 @@ def _load_certificate(context: ssl.SSLContext, options: TlsOptions) -> None:
 
 
 def _why(error: ssl.SSLError, certificate: Path) -> str:
-    """Say in words why a key was not taken."""
+    """Return why a key was rejected, in words."""
     match error.reason:
         case "KEY_VALUES_MISMATCH" | "KEY_TYPE_MISMATCH":
             return f"it does not belong to the certificate {certificate}"
@@ -192,7 +192,7 @@ def _pem(file: Path) -> bytes:
 
 
 def _parts(data: bytes, kind: bytes) -> list[bytes]:
-    """Cut out the PEM blocks of one kind; what comes with them does not matter."""
+    """Return the PEM blocks of one kind; other text is ignored."""
     begin, end = b"-----BEGIN %s-----" % kind, b"-----END %s-----" % kind
     found = []
     at = data.find(begin)

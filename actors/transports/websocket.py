@@ -32,53 +32,53 @@ _MOST_HEAD: Final = 16 * 1024
 """Bytes of an HTTP request; browsers with large cookies send a few KiB."""
 _HEAD_END: Final = b"\r\n\r\n"
 _SMALL: Final = 16 * 1024
-"""Bytes up to which a frame that is cut in two is kept here, and not given to the library."""
+"""Bytes up to which an incomplete frame is kept here, and not passed to the library."""
 _ODD_AT_ONCE: Final = 512
-"""Frames given to the library in one turn of the event loop."""
+"""Frames passed to the library in one iteration of the event loop."""
 _PINGS_A_SECOND: Final = 64
 """Pings and pongs that a client may send in a second."""
 _EMPTY_IN_A_ROW: Final = 64
-"""Binary frames and continuations without a byte in them that may follow each other. An empty one
-that ends a message in fragments is usual; more of them are work that leads nowhere."""
+"""Maximum consecutive empty binary frames and continuations. An empty one that ends a fragmented
+message is normal; more of them are useless work."""
 _PONG: Final = 0x8A
 _CARRY: Final = frozenset({Opcode.BINARY, Opcode.CONT})
-"""Frames that carry bytes of MQTT."""
+"""Frames with MQTT data."""
 _PINGS: Final = frozenset({Opcode.PING, Opcode.PONG})
 
-# The library tells about every connection; what is worth telling is told by the broker.
+# The library logs every connection; the broker logs what matters.
 _silent = logging.getLogger("foldmq.websocket")
 _silent.disabled = True
 
 
 @dataclass(frozen=True, slots=True)
 class WebSocketOptions:
-    """What a listener asks of its clients."""
+    """WebSocket options of a listener."""
 
     path: str = "/mqtt"
     origins: tuple[str, ...] | None = None
-    """Web sites whose pages may connect, as ``https://example.org``; None: all. Clients that are
-    no browsers do not tell one and may always connect."""
+    """Web sites whose pages may connect, as ``https://example.org``; None: all. Clients other than
+    browsers send no origin and may always connect."""
     close_timeout: float = 5.0
-    """Seconds that a client gets to answer when the connection is closed."""
+    """Seconds to wait for the client's close frame."""
 
 
 @dataclass(slots=True)
 class WebSocketStats:
-    """What WebSocket listeners count since the start."""
+    """Counters of WebSocket listeners since the start."""
 
     accepted: int = 0
     refused: Counter[int] = field(default_factory=Counter)
-    """Handshakes refused, by HTTP status; 0: what came was not HTTP."""
+    """Handshakes refused, by HTTP status; 0: the request was not HTTP."""
     failed: Counter[int] = field(default_factory=Counter)
-    """Connections closed for what the client sent, by close code (RFC 6455, 7.4.1)."""
+    """Connections closed because of invalid input, by close code (RFC 6455, 7.4.1)."""
 
 
 class WebSocketStage(Stage):
     """The server's side of a WebSocket.
 
     No frame is longer than ``max_size`` bytes, which may be set at any time. Extra info:
-    ``websocket`` is the subprotocol that was agreed on; ``incomplete`` says whether a part of a
-    frame is there.
+    ``websocket`` is the negotiated subprotocol; ``incomplete`` whether a part of a frame was
+    received.
     """
 
     __slots__ = (
@@ -130,7 +130,7 @@ class WebSocketStage(Stage):
 
     @property
     def max_size(self) -> int:
-        """Bytes that a frame may carry; a longer one closes the connection when it begins."""
+        """Maximum bytes of a frame; a longer one closes the connection at its start."""
         return self._max_size
 
     @max_size.setter
@@ -142,7 +142,7 @@ class WebSocketStage(Stage):
     # As a protocol.
 
     def data_received(self, data: bytes) -> None:
-        """Take frames; before that, the handshake."""
+        """Handle frames; before that, the handshake."""
         self._read(len(data))
         if self._over:
             return
@@ -152,7 +152,7 @@ class WebSocketStage(Stage):
             self._take(self._rest + data if self._rest else data)
 
     def pause_writing(self) -> None:
-        """Answer no pings while the client does not read: the answers would pile up."""
+        """Stop answering pings while the client does not read: the answers would pile up."""
         self._stuffed = True
         self._upper.pause_writing()
 
@@ -162,7 +162,7 @@ class WebSocketStage(Stage):
         self._upper.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell why it ended, if that is known here."""
+        """Pass on the reason for the end, if it is known here."""
         self._over = True
         self._rest = self._head = b""
         if self._closer is not None:
@@ -175,7 +175,7 @@ class WebSocketStage(Stage):
     # As a transport.
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Tell about the WebSocket, and what is known below."""
+        """Return extra information about the WebSocket, or that of the lower transport."""
         if name == "websocket" and self._protocol is not None:
             return self._protocol.subprotocol
         if name == "incomplete" and (self._owed or self._rest):
@@ -183,12 +183,12 @@ class WebSocketStage(Stage):
         return super().get_extra_info(name, default)
 
     def is_closing(self) -> bool:
-        """Tell whether it is closed or being closed."""
+        """Return whether it is closed or closing."""
         open_ = self._protocol is None or self._protocol.state is State.OPEN
         return self._over or not open_ or self.lower.is_closing()
 
     def close(self) -> None:
-        """Say goodbye behind what was written, and close when the client has answered."""
+        """Send a close frame behind the written data, and close when the client has answered."""
         protocol = self._protocol
         if protocol is None or self._over:
             self._over = True
@@ -207,7 +207,7 @@ class WebSocketStage(Stage):
         self.lower.abort()
 
     def is_reading(self) -> bool:
-        """Tell whether what is above gets data."""
+        """Return whether data is passed up."""
         return not self._paused and not self.is_closing()
 
     def pause_reading(self) -> None:
@@ -232,7 +232,7 @@ class WebSocketStage(Stage):
     # The handshake.
 
     def _shake_hands(self, data: bytes) -> None:
-        """Answer the HTTP request when it is there as a whole."""
+        """Answer the HTTP request when it is complete."""
         searched = max(0, len(self._head) - len(_HEAD_END))
         head = self._head + data
         if not head[:1].isupper():
@@ -259,7 +259,7 @@ class WebSocketStage(Stage):
         if self._over:
             self.lower.close()
         elif end < len(head):
-            # It should have waited for the answer; no harm is done.
+            # The client should have waited for the answer; that is tolerated.
             self._take(head[end:])
 
     def _new_protocol(self) -> ServerProtocol:
@@ -298,7 +298,7 @@ class WebSocketStage(Stage):
     # Open.
 
     def _take(self, data: bytes) -> None:
-        """Pass up what the frames in ``data`` carry, in one piece."""
+        """Pass up the content of the frames in ``data`` at once."""
         protocol = self._protocol
         assert protocol is not None  # noqa: S101 - narrows the type
         parts: list[bytes] = []
@@ -336,7 +336,7 @@ class WebSocketStage(Stage):
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _feed(self, protocol: ServerProtocol, data: bytes, parts: list[bytes]) -> None:
-        """Have the library look at one frame, or a part of it."""
+        """Pass one frame, or a part of it, to the library."""
         protocol.receive_data(data)
         for event in protocol.events_received():
             frame = cast("Frame", event)
@@ -356,12 +356,12 @@ class WebSocketStage(Stage):
         self._answer_frames(protocol)
 
     def _fail(self, protocol: ServerProtocol, code: CloseCode, why: str) -> None:
-        """Close the connection for a frame that the library would take."""
+        """Close the connection because of a frame that the library would accept."""
         protocol.fail(code, why)
         self._answer_frames(protocol)
 
     def _answer_frames(self, protocol: ServerProtocol) -> None:
-        """Send what the library has to say to frames; keep why it closes the connection."""
+        """Send the library's answers to frames; keep its reason for closing the connection."""
         self._send()
         if self._over and protocol.close_rcvd is None and protocol.close_sent is not None:
             self._stats.failed[protocol.close_sent.code] += 1
@@ -376,7 +376,7 @@ class WebSocketStage(Stage):
         return self._pings > _PINGS_A_SECOND
 
     def _send(self) -> None:
-        """Write what the library has to say; an empty part says that this was the last."""
+        """Write the library's output; an empty part marks the end."""
         protocol = self._protocol
         assert protocol is not None  # noqa: S101 - narrows the type
         for part in protocol.data_to_send():
@@ -386,13 +386,13 @@ class WebSocketStage(Stage):
                 self.lower.write(part)
 
     def _go_on(self) -> None:
-        """Look at what was left over in the last turn."""
+        """Handle the input left over in the last iteration."""
         if self._backlog and not self._paused and not self._over:
             self._take(self._rest)
             self._adjust()
 
     def _adjust(self) -> None:
-        """Have what is below read, or not."""
+        """Pause or resume reading of the lower transport."""
         stop = self._paused or self._backlog
         if stop != self._stopped and not self.lower.is_closing():
             self._stopped = stop
@@ -403,7 +403,7 @@ class WebSocketStage(Stage):
 
 
 def _status(error: Exception | None) -> int:
-    """Give the HTTP status with which the library answered a request that it could not read."""
+    """Return the HTTP status of the library's answer to an invalid request."""
     if isinstance(error, RequestLineTooLong):
         return 414
     return 431 if isinstance(error, HeaderLineTooLong | TooManyHeaders) else 0

@@ -1,8 +1,8 @@
-"""The plainest frames of WebSocket, taken out of a read many at a time.
+"""Fast parser of the most common WebSocket frames, many at a time.
 
-Most clients put every packet into a frame of its own that is final, binary, masked and short. The
-``websockets`` library needs four microseconds for each, which would be more than the broker needs
-for the packet; this needs a fraction of one. All other frames are left to the library.
+Most clients send every packet in a frame of its own that is final, binary, masked and short. The
+``websockets`` library needs four microseconds for each, more than the broker for the packet; this
+needs a fraction of one. All other frames are left to the library.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ except ImportError:  # it was built without a compiler
     from websockets.utils import apply_mask
 
 _PLAIN: Final = 0x82
-"""First byte of a frame that is final and binary (RFC 6455, 5.2)."""
+"""First byte of a final binary frame (RFC 6455, 5.2)."""
 _MASKED: Final = 0x80
 
 
 def plain_frames(data: bytes, at: int, longest: int, parts: list[bytes]) -> int:
-    """Take whole frames of the plainest kind from ``data``, from ``at`` on; gives where they end.
+    """Read whole plain frames of ``data``, from ``at`` on; return where they end.
 
-    What they carry is appended to ``parts``. Plain is: final, binary, masked, not empty, no longer
+    Their content is appended to ``parts``. Plain is: final, binary, masked, not empty, no longer
     than ``longest`` bytes, less than 64 KiB, with its length in as few bytes as possible. RFC 6455,
     section 5.2.
     """
@@ -46,7 +46,7 @@ def plain_frames(data: bytes, at: int, longest: int, parts: list[bytes]) -> int:
 
 
 def frame_size(data: bytes, at: int) -> int:
-    """Give how long the frame at ``at`` is with its header; 0 if too little of it is there."""
+    """Return the length of the frame at ``at`` with its header; 0 if too little of it is there."""
     if len(data) - at < 2:
         return 0
     size = data[at + 1] & 0x7F
@@ -61,11 +61,11 @@ def frame_size(data: bytes, at: int) -> int:
 
 
 def is_minimal(data: bytes, at: int) -> bool:
-    """Return whether the frame at ``at``, whose header is there, has its length as it must be.
+    """Return whether the length of the frame at ``at``, with a complete header, is minimal.
 
-    "The minimal number of bytes MUST be used to encode the length" (RFC 6455, section 5.2). Else
-    one frame could be written in three ways, and what looks at frames on their way could take
-    another one than the broker for it.
+    "The minimal number of bytes MUST be used to encode the length" (RFC 6455, section 5.2).
+    Otherwise one frame could be encoded in three ways, and an intermediary could interpret it
+    differently than the broker.
     """
     size = data[at + 1] & 0x7F
     if size < 126:

@@ -20,7 +20,7 @@ from cli.logsource import (
     start_at,
 )
 from eventstore.errors import CutMeanwhile, CutOff, UsageError
-from eventstore.format import Moment, TurnAssembler
+from eventstore.format import Moment, TurnAssembler, sequence_of
 from eventstore.reading import LogPoint, LogSource
 from projections.replay import (
     EVENT_TYPES,
@@ -87,12 +87,11 @@ def _event_type(given: str) -> type:
     found = EVENT_TYPES.get(given.casefold())
     if found is None:
         close = difflib.get_close_matches(given.casefold(), EVENT_TYPES, n=1)
-        names = [EVENT_TYPES[one].__name__ for one in close] or [
-            kind.__name__ for kind in EVENT_TYPES.values()
-        ]
-        raise UsageError(
-            f'unknown event type "{text.escaped(given)}": must be one of {", ".join(names)}'
-        )
+        unknown = f'unknown event type "{text.escaped(given)}"'
+        if close:
+            raise UsageError(f'{unknown} (did you mean "{EVENT_TYPES[close[0]].__name__}"?)')
+        names = ", ".join(kind.__name__ for kind in EVENT_TYPES.values())
+        raise UsageError(f"{unknown}: must be one of {names}")
     return found
 
 
@@ -123,8 +122,19 @@ async def _run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
             await _follow(reader, printer, turns)
 
 
+def _is_later(one: Moment | None, other: Moment | None) -> bool:
+    """Return whether a moment is later than another; False if that depends on the log."""
+    if one is None or other is None:
+        return False
+    if one.position is not None and other.position is not None:
+        return sequence_of(one.position) > sequence_of(other.position)
+    return one.time_ms is not None and other.time_ms is not None and one.time_ms > other.time_ms
+
+
 async def _check_bounds(source: LogSource, wanted: Selection) -> None:
     """Print how much of the selection was deleted; raise CutOff if all of it was."""
+    if _is_later(wanted.start, wanted.end):
+        raise UsageError("--from is later than --to")
     if await cut_off(source, wanted.end):
         raise CutOff(f"these records were deleted: {source.beginning()}")
     if await cut_off(source, wanted.start):

@@ -123,7 +123,7 @@ def summary_lines(state: NodeState, as_of: AsOf) -> Iterator[str]:
     yield f"state as of {as_of} ({state.entries:,} entries folded)"
     away = all_of["sessions"] - all_of["connected"]
     here = all_of["connected"]
-    yield f"  sessions       {all_of['sessions']:,}: {here:,} connected, {away:,} away"
+    yield f"  sessions       {all_of['sessions']:,}: {here:,} connected, {away:,} offline"
     yield f"  subscriptions  {all_of['subscriptions']:,}"
     yield f"  in flight      {text.counted(all_of['in_flight'], 'message')}"
     queued = text.counted(all_of["queued"], "message")
@@ -139,7 +139,7 @@ def summary_lines(state: NodeState, as_of: AsOf) -> Iterator[str]:
     yield f"  {'session':<32} {'':<9} {'subscr.':>9} {'in flight':>9} {'queued':>10}"
     for one in listed:
         sent = len(one.inflight) + len(one.releasing)
-        state_word = "connected" if one.connected else "away"
+        state_word = "connected" if one.connected else "offline"
         yield (
             f"  {text.name(one.session, 32):<32} {state_word:<9} {len(one.active()):>9,} "
             f"{sent:>9,} {one.queued:>10,}"
@@ -175,7 +175,7 @@ def session_lines(
         yield f"  connected (connection {state.generation})"
     else:
         since = text.duration(now_ms - state.closed_ms)
-        yield f"  away since {text.clock(state.closed_ms)} ({since})"
+        yield f"  offline since {text.clock(state.closed_ms)} ({since})"
     user = f", user {text.name(state.user)}" if state.user is not None else ""
     yield f"  {'clean' if state.clean else 'persistent'} session{user}"
     yield from _subscription_lines(state, topics)

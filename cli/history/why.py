@@ -25,6 +25,7 @@ _FATES = {
     "gone": "not delivered: the session ended first",
 }
 
+_SHORT = {"in_flight": "in flight", "releasing": "in flight", "gone": "session ended"}
 _FOUND = {
     "queued": "queued",
     "in_flight": "sent, not acknowledged",
@@ -161,7 +162,7 @@ def _matched(story: MessageStory) -> str:
 
 
 def _short(copy: DeliveryCopy) -> str:
-    return "in flight" if copy.fate in ("in_flight", "releasing") else copy.fate
+    return _SHORT.get(copy.fate, copy.fate)
 
 
 def _reason(story: MessageStory) -> str:

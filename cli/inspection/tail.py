@@ -74,7 +74,7 @@ def _begun(wanted: Mapping[str, str], trace: LiveTrace) -> str:
     about = trace.about
     if about.get("connected"):
         return f"tracing client {text.name(value)}: {', '.join(map(str, about['actors'][:3]))}"
-    away = "is away" if about.get("known") else "is not known yet"
+    away = "is offline" if about.get("known") else "is not known yet"
     return f"tracing client {text.name(value)}, which {away}: waiting for it"
 
 

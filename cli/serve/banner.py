@@ -119,7 +119,7 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
             ("data", f"{facts.data} (node {facts.node})"),
             ("log in", facts.nats),
             *_bridge_rows(settings, facts),
-            ("promise", facts.promise if facts.durable else f"WEAKER: {facts.promise}"),
+            ("guarantee", facts.promise if facts.durable else f"WEAKER: {facts.promise}"),
         ]
         out.write(f"foldmq {version}, process {os.getpid()}\n")
         out.writelines(f"  {name:<10} {text}\n" for name, text in rows)

@@ -272,14 +272,14 @@ async def test_one_that_fails_begins_again_later_and_later(place: Place) -> None
     place.host.failed(TROUBLE)
     assert place.clock.to_next() == 1
     assert place.log.lines[:2] == [
-        "the bridge failed: it begins again in 1 s",
-        "the bridge has begun again",
+        "the bridge failed: it restarts in 1 s",
+        "the bridge was restarted",
     ]
     assert place.log.lines[-4:] == [
-        "the bridge failed: it begins again in 60 s",
-        "the bridge has begun again",
-        "the bridge failed: it begins again in 1 s",
-        "the bridge has begun again",
+        "the bridge failed: it restarts in 60 s",
+        "the bridge was restarted",
+        "the bridge failed: it restarts in 1 s",
+        "the bridge was restarted",
     ]
     await place.host.stop()
 
@@ -350,7 +350,7 @@ async def test_whoever_subscribes_learns_nothing_of_it(
     with monkeypatch.context() as patched:
         patched.setattr(FakeLink, "fence", fail)
         getattr(place.host, what)("one", "a")
-    assert place.log.lines == ["the bridge failed: it begins again in 1 s"]
+    assert place.log.lines == ["the bridge failed: it restarts in 1 s"]
     place.clock.to_next()
     assert place.actors[1].began == 1
     assert list(place.link.subscribed.values()) == ([b"a"] if what == "added" else [])

@@ -580,5 +580,5 @@ def test_sums_of_sessions_that_are_frozen() -> None:
     assert totals(state) == before
     assert not state.sessions.live
     assert any(
-        line.split()[:2] == ["c", "away"] for line in summary_lines(state, AsOf(LogPoint(2), 1))
+        line.split()[:2] == ["c", "offline"] for line in summary_lines(state, AsOf(LogPoint(2), 1))
     )

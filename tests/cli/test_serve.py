@@ -73,7 +73,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         broker = Served(tmp_path, *arguments, port=port)
         started.append(broker)
         if ready:
-            broker.wait_for("ready" if "json" in arguments else "  promise")
+            broker.wait_for("ready" if "json" in arguments else "  guarantee")
         return broker
 
     yield start
@@ -100,14 +100,14 @@ def test_banner_says_where_for_whom_and_what_is_promised(serve: Serve) -> None:
         "clients    any client, without a password",
         f"data       {broker.data}",
         "embedded NATS",
-        "promise    acknowledged messages are on disk",
+        "guarantee  acknowledged messages are on disk",
     ):
         assert text in broker.output
     assert "WEAKER" not in broker.output
 
 
 def test_the_weaker_mode_says_its_name(serve: Serve) -> None:
-    assert "promise    WEAKER: " in serve("--sync", "2s").output
+    assert "guarantee  WEAKER: " in serve("--sync", "2s").output
 
 
 def test_json_log_is_json_from_the_first_line(serve: Serve) -> None:

@@ -196,11 +196,11 @@ def test_a_damaged_log_is_named(tmp_path: Path) -> None:
 def test_replay_sums_up(data: tuple[str, str]) -> None:
     out = run("replay", *data).out
     assert re.match(r"state as of record \d+, \d{4}-", out)
-    assert re.search(r"^  sessions +\d: \d connected, \d away$", out, re.MULTILINE)
+    assert re.search(r"^  sessions +\d: \d connected, \d offline$", out, re.MULTILINE)
     assert re.search(r"^  in flight +2 messages$", out, re.MULTILINE)
     assert re.search(r"^  queued +3 messages, 12 B$", out, re.MULTILINE)
     assert re.search(r"^  retained +2 topics, 11 B$", out, re.MULTILINE)
-    assert re.search(r"^  archive +away +1 +0 +3$", out, re.MULTILINE)
+    assert re.search(r"^  archive +offline +1 +0 +3$", out, re.MULTILINE)
     assert re.search(r"^  screen +connected +2 +2 +0$", out, re.MULTILINE)
     kinds = [one["kind"] for one in run("replay", *data, "--json").objects]
     assert kinds[0] == "state"
@@ -215,7 +215,7 @@ def test_replay_of_one_session(data: tuple[str, str]) -> None:
     assert re.search(rf"packet 3 +message {third} hall/door, 4 B, QoS 1, sent .+ ago", out)
     assert re.search(rf"packet 4 +message {fourth} hall/door, 6 B, QoS 2, sent .+ ago", out)
     out = run("replay", *data, "--session", "archive").out
-    assert re.search(r"^  away since [\d :.-]+ \(.+\)$", out, re.MULTILINE)
+    assert re.search(r"^  offline since [\d :.-]+ \(.+\)$", out, re.MULTILINE)
     assert "queued: 3 messages, 12 B; the oldest:" in out
     assert f"message {position_of(data, 0)} hall/door, 4 B" in out
     out = run("replay", *data, "--session", "sensor").out
@@ -429,11 +429,14 @@ def test_errors_are_one_line(data: tuple[str, str], tmp_path: Path) -> None:
     assert "cannot connect to NATS" in refused("replay", "--nats-url", url, code=69)
     assert 'not a moment: "tomorrow-ish"' in refused("log", *data, "--from", "tomorrow-ish", code=2)
     assert "beyond the end of the log" in refused("replay", *data, "--at", "999999", code=2)
+    for start, end in (("3", "2.1"), ("now", "1h ago")):
+        asked = ("--from", start, "--to", end)
+        assert "--from is later than --to" in refused("log", *data, *asked, code=2)
     assert "beyond the end of the log" in refused("diff", *data, "1", "999999", code=2)
     assert "beyond the log" in refused("why", *data, "--position", "999999", code=2)
     assert "is no message but" in refused("why", *data, "--position", "1.0", code=2)
     assert "give the earlier moment first" in refused("diff", *data, "5", "2", code=2)
-    assert "is it Delivered?" in refused("log", *data, "--type", "deliverd", code=2)
+    assert 'did you mean "Delivered"?' in refused("log", *data, "--type", "deliverd", code=2)
     assert "[MQTT-4.7.1-2]" in refused("log", *data, "--topic", "a#", code=2)
     assert "no session who as of" in refused("replay", *data, "--session", "who", code=2)
     assert "the log records no message on x" in refused(

@@ -230,7 +230,7 @@ def test_a_reload_does_not_leave_the_way_round_by_nats_open(
     own.hangup()
     until(lambda: own.told("settings not reloaded"), "a line that they were not")
     (line,) = own.told("settings not reloaded")
-    assert "although password_file says who may connect by MQTT" in line["reason"]
+    assert "although password_file restricts who may connect by MQTT" in line["reason"]
     own.stop()
 
 

@@ -125,8 +125,8 @@ def test_another_user_of_the_machine_is_refused(running: Broker) -> None:
         pytest.skip("others cannot run the foldmq of this environment")
     assert (done.returncode, done.stdout) == (69, "")
     assert done.stderr == (
-        f"foldmq: data directory {running.data_dir} cannot be read: only the user of the broker "
-        "may ask it\n"
+        f"foldmq: data directory {running.data_dir} cannot be read: run this command "
+        "as the user of the broker\n"
     )
 
 
@@ -176,7 +176,8 @@ def test_the_node_is_chosen_on_a_foreign_nats(
     second = on_foreign("metrics = 'off'\nweb = 'off'\n", node="n2")
     second.start()
     said = refused("sessions", "ls", *access, code=2)
-    assert said.endswith("has 2 brokers: give --node, one of n1, n2")
+    assert said.startswith("there are 2 brokers on NATS at ")
+    assert said.endswith(": give --node, one of n1, n2")
     for node in ("n1", "n2"):
         (row, *_) = run("actors", "ls", *access, "--json", "--node", node).objects
         assert row["name"] == node

@@ -149,7 +149,7 @@ def test_actors_are_sorted(data: tuple[str, str]) -> None:
     assert names == sorted(names)
     assert len(rows(data, "actors", "ls", "--limit", "2")) == 2
     said = refused("actors", "ls", *data, "--sort", "size\x1b", code=2)
-    assert said.startswith('cannot sort by "size\\u001b": one of busy, recent, handled, ')
+    assert said.startswith('cannot sort by "size\\u001b": must be one of busy, recent, handled, ')
 
 
 def test_a_list_on_a_terminal_fits_into_it(data: tuple[str, str]) -> None:
@@ -307,7 +307,7 @@ def test_other_actors_are_shown(data: tuple[str, str]) -> None:
     assert out.startswith(f"connection {connection['name']}\n")
     assert "  client screen\n  connected for " in out
     out = run("actors", "show", "broker:1", *data).out
-    assert "  supervised by nobody\n" in out
+    assert "  supervised by no actor\n" in out
 
 
 def test_topics_come_from_the_log_when_the_broker_has_them_no_more(
@@ -392,7 +392,7 @@ def test_what_makes_no_sense_is_refused(data: tuple[str, str]) -> None:
     assert said == (
         'unknown type "sesion": must be one of broker, inspector, session, connection, subscription'
     )
-    assert 'no state "opened"' in refused("actors", "ls", *data, "--state", "opened", code=2)
+    assert 'unknown state "opened"' in refused("actors", "ls", *data, "--state", "opened", code=2)
 
 
 def test_what_is_not_there_is_one_line(data: tuple[str, str]) -> None:

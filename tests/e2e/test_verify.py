@@ -217,9 +217,9 @@ def test_memory_that_went_its_own_way(debug: DebugBroker, clients_of: Clients) -
     out = run("verify", *data, code=1).out
     assert f"session archive: missing in the broker, as of {archive['as_of']}\n" in out
     assert f"\n  in flight, from {third} on:\n    only in the log: packet 3: message " in out
-    assert "session ghost\\u001b[2J: in the broker, but not by the log" in out
+    assert "session ghost\\u001b[2J: in the broker but not in the log" in out
     assert re.search(
-        rf"^parted: \d differences, the first at {archive['parts_at']}$", out, re.MULTILINE
+        rf"^different: \d differences, the first at {archive['parts_at']}$", out, re.MULTILINE
     )
     only = verified(*data, "--session", "screen", code=1)
     assert difference(only, "screen")["parts_at"] == third
@@ -341,7 +341,7 @@ def test_an_overwritten_projection(foreign: Nats, stopped: tuple[str, ...]) -> N
     assert found["first"] == one["parts_at"] == second
     assert found["projections"]["useless"] is None
     assert (
-        "session wanted: other in the projections than by the log"
+        "session wanted: differs between the projections and the log"
         in run("verify", *stopped, "--stored", code=1).out
     )
     verified(*stopped, "--stored", "--session", "wanted", code=1)

@@ -247,7 +247,7 @@ def test_hostile_names_run_nothing(
     for address in evil:
         page.goto(address)
         page.get_by_role("slider").wait_for()
-        page.get_by_role("link", name="What happened last").click()
+        page.get_by_role("link", name="Last event").click()
         page.locator(".moment[data-at]").wait_for()
         assert "window.hacked" in page.locator("h1").inner_text()
         assert page.evaluate("window.hacked") is None
@@ -315,7 +315,7 @@ def test_without_scripts_everything_but_the_slider_works(
     assert not page.get_by_role("button", name="Pause").is_visible()
     page.goto(f"{watch.origin}/session?client=walker")
     assert not page.get_by_role("slider").is_visible()
-    page.get_by_role("link", name="What happened last").click()
+    page.get_by_role("link", name="Last event").click()
     page.get_by_role("link", name="Previous event").click()
     page.get_by_role("link", name="Next event").wait_for()
     page.get_by_label("State as of", exact=True).fill("1")

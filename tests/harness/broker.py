@@ -204,7 +204,7 @@ class Broker:
         if not self.running or not said.endswith("\n"):
             return not self.running
         banner = said.partition(f", process {self.pid}\n")[2]
-        return "\n  promise " in banner or '"event": "ready"' in said
+        return "\n  guarantee " in banner or '"event": "ready"' in said
 
     def _started(self, log: int) -> subprocess.Popen[bytes] | forkserver.Process:
         command, env = self.command(), self.environment()

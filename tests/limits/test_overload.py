@@ -91,7 +91,7 @@ def test_only_changes_are_logged() -> None:
         sampler.feed(20)
     assert [line["event"] for line in lines] == [
         "overloaded: new connections are refused",
-        "overload is over",
+        "overload has ended",
     ]
     assert lines[0]["reason"] == lines[1]["reason"] == "loop_lag"
     assert lines[1]["seconds"] > 15

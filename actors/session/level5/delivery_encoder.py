@@ -52,6 +52,7 @@ class DeliveryEncoder:
     """Encodes the deliveries of one session while its client is connected at level 5."""
 
     __slots__ = (
+        "_as_published",
         "_connection",
         "_identifiers",
         "_identifiers_of_own",
@@ -72,6 +73,8 @@ class DeliveryEncoder:
         """Subscription identifiers by topic filter; None: there are none."""
         self._identifiers_of_own: FilterTrie[int] | None = None
         """Those that go with what the client publishes itself: not those of No Local."""
+        self._as_published: FilterTrie[tuple[int, bool]] | None = None
+        """QoS and Retain As Published by topic filter; None: none asks for it."""
         self._known: dict[bytes, tuple[int, ...]] = {}
         self._known_of_own: dict[bytes, tuple[int, ...]] = {}
         self.subscriptions_changed()
@@ -90,6 +93,23 @@ class DeliveryEncoder:
             self._identifiers_of_own = _by_filter(
                 held for held in found if not held.options & NO_LOCAL
             )
+
+        self._as_published = None
+        if any(held.options & RETAIN_AS_PUBLISHED for held in self._state.active()):
+            self._as_published = FilterTrie()
+            for held in self._state.active():
+                asks = bool(held.options & RETAIN_AS_PUBLISHED)
+                self._as_published.insert(held.filter, held.filter, (held.qos, asks))
+
+    def is_as_published(self, topic: bytes) -> bool:
+        """Return whether a message that waited has the RETAIN it was published with.
+
+        That is for the subscription with the highest QoS to say. The queue it waited in may be
+        that of another one, behind whose messages it has to stay.
+        """
+        if self._as_published is None:
+            return False
+        return max(self._as_published.match(topic.decode()), default=(0, False))[1]
 
     @property
     def plain(self) -> bool:

@@ -6,17 +6,22 @@ import orjson
 import pytest
 from specification import CLIENT, given, opened, published, queued, snapshot, subscribed
 
+from actors.maintenance.checkpoints import Said, carry, repeat_retained
 from eventstore.format import (
+    GENESIS,
     Acked,
     Assigned,
     Delivered,
     Event,
     Expired,
     MessagePublished,
+    MessagesCarried,
     Queued,
+    Record,
     Refused,
     Released,
     RetainedExpired,
+    RetainedSnapshot,
     Returned,
     SessionClosed,
     SessionOpened,
@@ -24,8 +29,12 @@ from eventstore.format import (
     Unsubscribed,
     WillArmed,
     WillCancelled,
+    decode_record,
+    encode_record,
+    field_values,
     position,
 )
+from eventstore.log import Message, MessageStore
 from projections.state import (
     QOS_MASK,
     RAP_FLAG,
@@ -258,3 +267,51 @@ def test_topics_that_are_overwritten_leave_no_trace() -> None:
 def test_the_projections_keep_a_retained_message(message: RetainedMessage) -> None:
     entry = StoredEntry(RETAINED, "t", 9, 0, retained_body(message))
     assert retained_of(entry) == message
+
+
+def recorded(said: list[Said]) -> Record:
+    """A record with what a checkpoint or a cut repeats."""
+    at, pieces = 0, []
+    for one in said:
+        event = one.event
+        assert isinstance(event, MessagesCarried | RetainedSnapshot)
+        event.at = at + sum(event.blocks)
+        at += one.size
+        pieces += one.payloads
+    data = encode_record(
+        previous=GENESIS,
+        node="n",
+        time_ms=NOW_MS + 60_000,
+        events=[one.event for one in said],
+        payloads=pieces,
+    )
+    return decode_record(9, data)
+
+
+def test_a_cut_carries_messages_with_properties_and_expiry() -> None:
+    messages = {
+        10: Message(b"t", b"one", BLOCK, NOW + 5),
+        20: Message(b"u", b"two"),
+        30: Message(b"t", b"three", b"\1\0"),
+        31: Message(b"t", b"four", BLOCK, NOW + 7),
+    }
+    store = MessageStore(1 << 20)
+    store.add_record(recorded(list(carry(messages.items(), {10}))))
+    assert {ref: store.get(ref) for ref in messages} == messages
+    plain = next(iter(carry([(20, messages[20])], set()))).event
+    assert not {"blocks", "block_of", "expires"} & field_values(plain).keys()
+
+
+def test_a_checkpoint_repeats_retained_messages_with_properties_and_expiry() -> None:
+    node = NodeState()
+    event, pieces = retained()
+    node.apply(event, 5, NOW_MS, pieces)
+    record = recorded(list(repeat_retained(node, ["t", "u"])))
+    again = NodeState()
+    for index, one in record.events():
+        assert isinstance(one, RetainedSnapshot)
+        again.apply(one, 100 + index, record.time_ms, record.pieces(one))
+    assert [(one.topic, one.payload, one.block, one.expires) for one in again.retained.all()] == [
+        ("t", b"one", BLOCK, NOW + 5),
+        ("u", b"two", b"", 0),
+    ]
