@@ -63,7 +63,10 @@ class SharedDelivery(Delivery):
             return
         session.last_active = self._node.clock.monotonic()
         if not batch.qos:
-            self._divide(batch)
+            lost = len(self._divide(batch).waiting)
+            if lost and self._group.online:
+                event = MessageDropped(session.name, "slow_reader", lost)
+                self._count_dropped(event, session.emit(event))
             return
         if session.state.queued or self.loading:
             self._enqueue(message, range(len(batch)))
@@ -86,24 +89,26 @@ class SharedDelivery(Delivery):
         that no member has room for are not given to any then.
         """
         group = self._group
-        members = self._members(group, len(batch))
+        members = self._members(group, batch.qos, len(batch))
         assignment = self._assign(batch, members)
         if queued:
             assignment = decisions.first_ones(assignment)
+        longest = max(map(len, assignment.pieces), default=0)
         for member, piece in zip(members, assignment.pieces, strict=True):
             if len(piece):
                 subscriber, session, _ = member
                 some = batch if len(piece) == len(batch) else batch.select(piece)
                 session.deliver_shared(Outgoing(subscriber, some, _qos(some, subscriber)))
-                group.last_served = session.name
+                if len(piece) == longest:
+                    group.last_served = session.name
         if batch.qos:
             self._record(batch, members, assignment.pieces, queued=queued)
         if batch.qos and assignment.refused:
             self._drop_refused(batch.select(assignment.refused), members, queued=queued)
         return assignment
 
-    def _members(self, group: SharedGroup, count: int) -> list[_Member]:
-        """Return members that may get some of ``count`` messages, with their room.
+    def _members(self, group: SharedGroup, qos: int, count: int) -> list[_Member]:
+        """Return members that may get some of ``count`` messages of a QoS, with their room.
 
         In the order in which they are served; all that are connected where that matters.
         """
@@ -114,7 +119,8 @@ class SharedDelivery(Delivery):
             session = self._node.directory.find_session(subscriber.session)
             if session is None or session.connection is None or subscriber.ended:
                 continue
-            room = self._room(session, session.connection, subscriber, count)
+            qos_there = min(qos, subscriber.qos)
+            room = self._room(session, session.connection, subscriber, qos_there, count)
             restricted = restricted or subscriber.acl is not None or bool(session.packet_limit)
             found.append(_Member(subscriber, session, room))
             with_room += room > 0
@@ -123,26 +129,29 @@ class SharedDelivery(Delivery):
         return found if restricted else [member for member in found if member.room]
 
     def _room(
-        self, session: Session, connection: ClientConnection, subscriber: Subscriber, count: int
+        self,
+        session: Session,
+        connection: ClientConnection,
+        subscriber: Subscriber,
+        qos: int,
+        count: int,
     ) -> int:
-        """Return how many messages a member can take."""
+        """Return how many of ``count`` messages a member can be sent at a QoS."""
         node, state = self._node, session.state
         if node.state.sessions.live.get(session.name) is not state:
             return 0
+        if not qos:
+            return count if connection.unsent < node.options.max_outbound_bytes else 0
         if not session.may_send(connection):
             return 0
         held = state.subscriptions.get(subscriber.filter)
         if held is None or not held.active:
             return 0
-        if not subscriber.qos:
-            return count
         return decisions.room(state, held, node.delivery_limits.window)
 
     def _assign(self, batch: Batch, members: Sequence[_Member]) -> decisions.Assignment:
         barred = [self._barred(batch, member) for member in members]
-        rooms = [
-            member.room if batch.qos else min(member.room, 1) * len(batch) for member in members
-        ]
+        rooms = [member.room for member in members]
         rows = decisions.Rows(rooms, barred if any(barred) else ())
         if not members:
             return decisions.Assignment([], range(len(batch)), ())
@@ -265,7 +274,7 @@ class SharedDelivery(Delivery):
     def _divide_queued(self, group: SharedGroup) -> bool:
         """Divide the first messages of the queue; return whether to go on with those behind."""
         state, limits = self._session.state, self._node.delivery_limits
-        if not any(member.room for member in self._members(group, _DIVIDED_AT_ONCE)):
+        if not any(member.room for member in self._members(group, 1, _DIVIDED_AT_ONCE)):
             return False
         typical = state.queued_bytes // state.queued
         most = max(1, min(_DIVIDED_AT_ONCE, limits.batch_bytes // (typical + 1)))

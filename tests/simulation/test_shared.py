@@ -77,6 +77,34 @@ def test_a_batch_is_cut_into_one_piece_for_each_member(qos: int) -> None:
     simulate(scenario)
 
 
+def test_what_is_left_of_a_batch_goes_to_each_member_in_turn() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            some = await members(world, "m1", "m2", "m3")
+            sender = await world.connect("d")
+            for begin in range(1, 13, 4):
+                publish(sender, *range(begin, begin + 4))
+                await world.go(0.1)
+            assert [len(numbers(member)) for member in some] == [4, 4, 4]
+
+    simulate(scenario)
+
+
+def test_qos_0_messages_do_not_wait_for_acknowledgements() -> None:
+    async def scenario() -> None:
+        async with World(max_ack_pending=1).running() as world:
+            (one,) = await members(world, "m1")
+            sender = await world.connect("d")
+            publish(sender, 1, 2)
+            await world.go(0.1)
+            assert numbers(one, ack=False) == [1]
+            publish(sender, 3, 4, qos=0)
+            await world.go(0.1)
+            assert numbers(one, ack=False) == [3, 4]
+
+    simulate(scenario)
+
+
 def test_what_nobody_has_room_for_waits_in_the_group() -> None:
     async def scenario() -> None:
         async with World(max_ack_pending=2).running() as world:
