@@ -58,6 +58,8 @@ _log = structlog.get_logger("foldmq")
 
 _STARTED_AT_ONCE: Final = 512
 """Subscriptions of a session that comes back that are started in one turn."""
+_USER_PROPERTIES: Final = 1024
+"""Characters of the user properties of a CONNECT that are recorded; of more none are."""
 _FROZEN_AT_MOST: Final = 2048
 """Subscriptions of a session that is passivated: one with more would take too long to come back."""
 
@@ -184,7 +186,8 @@ class SessionLifecycle:
             event.clean = not event.expiry
             event.receive_maximum = properties.receive_maximum
             event.packet_maximum = properties.maximum_packet_size
-            if properties.user:
+            size = sum(len(name) + len(value) for name, value in properties.user)
+            if 0 < size <= _USER_PROPERTIES:
                 event.properties = {"user": [list(pair) for pair in properties.user]}
         return event
 

@@ -7,6 +7,7 @@ its messages in the order in which they were published, whatever their topics.
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeAlias
 
 from actors.routing import NOWHERE, Route, Subscriber, is_shared
@@ -227,17 +228,20 @@ class Publisher:
 
         It has none if the names take too much of it in JSON, or if NATS takes less than it did.
         """
-        payloads = packet.payloads
-        if not payloads or max(map(len, payloads)) + NAMES <= self._node.journal.max_event:
+        payloads, blocks = packet.payloads, packet.blocks or ()
+        largest = max(map(len, payloads), default=0) + max(map(len, blocks), default=0)
+        if largest + NAMES <= self._node.journal.max_event:
             return len(packet)
-        for at, (raw, payload) in enumerate(zip(packet.topics, payloads, strict=True)):
-            if not self.fits(raw, payload):
+        columns = zip_longest(packet.topics, payloads, blocks, fillvalue=b"")
+        for at, (raw, payload, block) in enumerate(columns):
+            if not self.fits(raw, payload, block):
                 return at
         return len(packet)
 
-    def fits(self, topic: bytes, payload: bytes) -> bool:
+    def fits(self, topic: bytes, payload: bytes, block: bytes = b"") -> bool:
         """Return whether a record has room for a message of this publisher."""
-        return self._node.journal.has_room(len(payload), self._name, topic.decode())
+        size = len(payload) + len(block)
+        return self._node.journal.has_room(size, self._name, topic.decode())
 
     def _admit(self, packet: Publishes) -> list[Publishes]:
         """Return the packet in parts that each fit into a record, without what is refused."""
