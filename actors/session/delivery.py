@@ -464,10 +464,10 @@ class Delivery:
         encoder = self._encoder
         return encoder.plain if encoder is not None and level5 else encoder is None and not level5
 
-    def subscriptions_changed(self) -> None:
-        """Look anew at the subscriptions."""
+    def subscriptions_changed(self, filters: Iterable[str]) -> None:
+        """Look anew at the subscriptions with some filters."""
         if self._encoder is not None:
-            self._encoder.subscriptions_changed()
+            self._encoder.subscriptions_changed(filters)
 
     def _has_retain(self, flags: int) -> bool:
         """Return whether a delivery is sent again with RETAIN."""

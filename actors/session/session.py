@@ -49,7 +49,7 @@ from eventstore.format import (
 from projections.state import SessionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
@@ -300,9 +300,9 @@ class Session(LoopActor):
         self._node.journal.send_when_durable(connection, data)
         self._node.counters.packets_out += packets
 
-    def subscriptions_changed(self) -> None:
-        """Look anew at what the subscriptions ask for beside messages."""
-        self._delivery.subscriptions_changed()
+    def subscriptions_changed(self, filters: Iterable[str]) -> None:
+        """Look anew at what the subscriptions with some filters ask for beside messages."""
+        self._delivery.subscriptions_changed(filters)
 
     # What the client gets.
 

@@ -66,7 +66,7 @@ class SubscriptionHandler:
             # All are in the index before the event loop may come: what is published is not missed.
             begun = [self._subscribe_to(connection, *one) for one in grant.granted.items()]
             if begun and connection.properties is not None:
-                session.subscriptions_changed()
+                session.subscriptions_changed(grant.granted)
             if stop == len(filters):
                 self._answer(connection, _suback(connection, packet.packet_id, codes))
                 self._node.journal.order_behind(connection)
@@ -212,7 +212,7 @@ class SubscriptionHandler:
             changes += len(gone)
             if connection.properties is not None:
                 removed.update(gone)
-                session.subscriptions_changed()
+                session.subscriptions_changed(gone)
         self._answer(connection, _unsuback(connection, packet, removed))
         yield from self._throttle(changes)
 

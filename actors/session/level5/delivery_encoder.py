@@ -55,7 +55,6 @@ class DeliveryEncoder:
         "_as_published",
         "_connection",
         "_identifiers",
-        "_identifiers_of_own",
         "_known",
         "_known_of_own",
         "_state",
@@ -69,37 +68,34 @@ class DeliveryEncoder:
         self._connection = connection
         self.limit = properties.maximum_packet_size
         """Bytes of the largest packet that the client accepts; 0: any."""
-        self._identifiers: FilterTrie[int] | None = None
-        """Subscription identifiers by topic filter; None: there are none."""
-        self._identifiers_of_own: FilterTrie[int] | None = None
-        """Those that go with what the client publishes itself: not those of No Local."""
+        self._identifiers = FilterTrie[tuple[int, bool]]()
+        """Subscription identifiers by topic filter, and whether No Local goes with them."""
         self._as_published: FilterTrie[tuple[int, bool]] | None = None
-        """QoS and Retain As Published by topic filter; None: none asks for it."""
+        """QoS and Retain As Published by topic filter; None: none has asked for it."""
         self._known: dict[bytes, tuple[int, ...]] = {}
         self._known_of_own: dict[bytes, tuple[int, ...]] = {}
-        self.subscriptions_changed()
+        self.subscriptions_changed([held.filter for held in state.active()])
 
-    def subscriptions_changed(self) -> None:
-        """Look anew which subscriptions have identifiers."""
+    def subscriptions_changed(self, filters: Iterable[str]) -> None:
+        """Look anew at the subscriptions with some filters: their identifiers and options."""
         self._known.clear()
         self._known_of_own.clear()
-        found = [
-            held
-            for held in self._state.active()
-            if held.identifier and not held.filter.startswith(SHARE)
-        ]
-        self._identifiers = self._identifiers_of_own = _by_filter(found)
-        if any(held.options & NO_LOCAL for held in found):
-            self._identifiers_of_own = _by_filter(
-                held for held in found if not held.options & NO_LOCAL
-            )
-
-        self._as_published = None
-        if any(held.options & RETAIN_AS_PUBLISHED for held in self._state.active()):
-            self._as_published = FilterTrie()
-            for held in self._state.active():
-                asks = bool(held.options & RETAIN_AS_PUBLISHED)
-                self._as_published.insert(held.filter, held.filter, (held.qos, asks))
+        for topic_filter in filters:
+            found = self._state.subscriptions.get(topic_filter)
+            held = found if found is not None and found.active else None
+            if self._identifiers.get(topic_filter, topic_filter) is not None:
+                self._identifiers.remove(topic_filter, topic_filter)
+            if held is not None and held.identifier and not topic_filter.startswith(SHARE):
+                value = held.identifier, bool(held.options & NO_LOCAL)
+                self._identifiers.insert(topic_filter, topic_filter, value)
+            if self._as_published is not None:
+                self._as_published.remove(topic_filter, topic_filter)
+                if held is not None:
+                    self._as_published.insert(topic_filter, topic_filter, _qos_and_retain(held))
+            elif held is not None and held.options & RETAIN_AS_PUBLISHED:
+                self._as_published = FilterTrie()
+                for one in self._state.active():
+                    self._as_published.insert(one.filter, one.filter, _qos_and_retain(one))
 
     def is_as_published(self, topic: bytes) -> bool:
         """Return whether a message that waited has the RETAIN it was published with.
@@ -114,22 +110,23 @@ class DeliveryEncoder:
     @property
     def plain(self) -> bool:
         """True while messages are sent with their own properties, whatever their size."""
-        return self._identifiers is None and not self.limit
+        return not self._identifiers and not self.limit
 
     def identifiers(self, topic: bytes, *, own: bool = False) -> tuple[int, ...]:
         """Return the identifiers of all subscriptions that match a topic [MQTT-3.3.4-3].
 
         ``own``: of a message that the client published itself [MQTT-3.8.3-3].
         """
-        index = self._identifiers_of_own if own else self._identifiers
-        if index is None:
+        if not self._identifiers:
             return ()
         known = self._known_of_own if own else self._known
         found = known.get(topic)
         if found is None:
             if len(known) >= _CACHED_TOPICS:
                 known.clear()
-            found = known[topic] = tuple(sorted(set(index.match(topic.decode()))))
+            matching = self._identifiers.match(topic.decode())
+            numbers = {number for number, no_local in matching if not (own and no_local)}
+            found = known[topic] = tuple(sorted(numbers))
         return found
 
     def render(
@@ -171,7 +168,7 @@ class DeliveryEncoder:
             own = self._own(self._state.subscriptions.get(subscriber.filter))
             wire = Wire(qos, retain=retain, identifiers=own) if retain or own else WIRES5[qos]
             return [(wire, 0, end)]
-        if self._identifiers is None:
+        if not self._identifiers:
             return [(Wire(qos, retain=True) if retain else WIRES5[qos], 0, end)]
         is_own = batch.publisher is self._connection
         columns = [self.identifiers(topic, own=is_own) for topic in batch.topics[:end]]
@@ -225,14 +222,9 @@ class DeliveryEncoder:
         return len(_prepared([message], wire, now_ms).render([1])) > self.limit
 
 
-def _by_filter(subscriptions: Iterable[SubscriptionState]) -> FilterTrie[int] | None:
-    """Return the identifiers of subscriptions by topic filter; None: there are none."""
-    found: FilterTrie[int] | None = None
-    for held in subscriptions:
-        if found is None:
-            found = FilterTrie[int]()
-        found.insert(held.filter, held.filter, held.identifier)
-    return found
+def _qos_and_retain(held: SubscriptionState) -> tuple[int, bool]:
+    """Return the QoS of a subscription, and whether it asks for RETAIN as published."""
+    return held.qos, bool(held.options & RETAIN_AS_PUBLISHED)
 
 
 def _prepared(
