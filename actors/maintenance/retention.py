@@ -36,6 +36,7 @@ from eventstore.format import (
     CheckpointBegun,
     CheckpointCompleted,
     LogCut,
+    RetainedSnapshot,
     position,
 )
 from eventstore.log import MessageStore
@@ -253,7 +254,9 @@ class Retention:
             started = self._now()
             said = list(repeat_retained(node_state, self._some(topics)))
             self._say(said, "retained")
-            retained += sum(len(one.payloads) for one in said)
+            retained += sum(
+                one.event.count for one in said if isinstance(one.event, RetainedSnapshot)
+            )
             await self._breathe(started)
         self._node.emit(CheckpointCompleted(number, begun, sessions, retained))
         self._node.kernel.wake()

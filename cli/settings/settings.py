@@ -221,6 +221,12 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
         ge=0,
         description="Remove a session that has been offline for this long. 0: never.",
     )
+    max_topic_aliases: int = Field(
+        default=_OPTIONS.max_topic_aliases,
+        ge=0,
+        le=65_535,
+        description="Topic aliases that a client may use on a connection (MQTT 5); 0: none.",
+    )
     reject_qos2_publish: bool = Field(
         default=_OPTIONS.reject_qos2_publish,
         description="Close the connection of a client that publishes at QoS 2.",

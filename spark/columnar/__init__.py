@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING
 from protocol.front_door import front_door
 
 if TYPE_CHECKING:
-    from spark.columnar.arrays import indices, join_arrays, of_flags, of_lists, of_numbers, of_texts
+    from spark.columnar.arrays import (
+        indices,
+        join_arrays,
+        of_flags,
+        of_lists,
+        of_numbers,
+        of_pieces,
+        of_texts,
+    )
     from spark.columnar.batch_layout import KIND_NAMES, KIND_VERSIONS, BatchLayout, PlacedEvents
     from spark.columnar.event_fields import SHAPES
     from spark.columnar.event_groups import COUNTED_BY, MESSAGES, EventGroup
@@ -19,7 +27,7 @@ else:
     __getattr__ = front_door(
         __name__,
         {
-            "arrays": "indices join_arrays of_flags of_lists of_numbers of_texts",
+            "arrays": "indices join_arrays of_flags of_lists of_numbers of_pieces of_texts",
             "batch_layout": "BatchLayout KIND_NAMES KIND_VERSIONS PlacedEvents",
             "event_fields": "SHAPES",
             "event_groups": "COUNTED_BY EventGroup MESSAGES",
@@ -56,6 +64,7 @@ __all__ = [
     "of_flags",
     "of_lists",
     "of_numbers",
+    "of_pieces",
     "of_texts",
     "sums_before",
 ]

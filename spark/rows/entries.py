@@ -24,6 +24,7 @@ from spark.columnar import (
     indices,
     join_arrays,
     of_numbers,
+    of_pieces,
 )
 from spark.rows.entry_columns import MAKERS, EntryCells
 from spark.rows.single_message_events import as_json, entry_properties
@@ -228,14 +229,15 @@ class _EntryPiece:
         pieces: list[tuple[PlacedEvents, pa.Array]] = []
         for made, blocks, _ in self._properties():
             low, high = self._within[id(made)]
-            pieces.append((made, pa.array([one or None for one in blocks[low:high]], pa.binary())))
+            pieces.append((made, of_pieces(blocks[low:high])))
         return self._sliced("block", pieces)
 
     def _of_expires_at(self) -> pa.Array:
         pieces: list[tuple[PlacedEvents, pa.Array]] = []
         for made, _, expires in self._properties():
             low, high = self._within[id(made)]
-            pieces.append((made, pa.array([one or None for one in expires[low:high]], pa.int64())))
+            times = np.array(expires[low:high], np.int64)
+            pieces.append((made, of_numbers(times, pa.int64(), times > 0)))
         return self._sliced("expires_at", pieces)
 
     def _properties(self) -> Iterator[tuple[PlacedEvents, list[bytes], list[int]]]:

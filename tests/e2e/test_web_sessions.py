@@ -62,7 +62,7 @@ def test_what_waits_is_shown_with_its_age(make_broker: Callable[..., Broker]) ->
             assert re.search(r"\d+ m?s ago", row)
 
         got = page.good("/session", client="writer", **more)
-        assert "PUBREL has not come 1 Packet Message Published 77 hall/third" in got.shown
+        assert "waiting for PUBREL 1 Packet Message Published 77 hall/third" in got.shown
         assert f'datetime="{times["hall/third"]}"' in got.text
     clients.close()
 

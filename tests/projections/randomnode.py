@@ -11,6 +11,7 @@ from eventstore.format import (
     GENESIS,
     CheckpointBegun,
     CheckpointCompleted,
+    Delivered,
     Event,
     Expired,
     MessageDropped,
@@ -252,7 +253,7 @@ class Node:
                 self.emit(MessageDropped(name, "lost", len(run.refs), refs, run.held.filter, size))
             else:
                 self.emit(
-                    decisions.Delivered(
+                    Delivered(
                         name,
                         run.held.filter,
                         run.qos,

@@ -274,7 +274,7 @@ def test_a_command_says_before_spark_starts_what_is_not_in_an_archive(tmp_path: 
     time = "2023-11-14T22:13:20.000Z"
     assert looked_up(tmp_path / "two", time).streams == ("FOLDMQ_LOG_n1", "FOLDMQ_LOG_n2")
     for at, begin in (("4", None), (None, "4")):
-        with pytest.raises(UsageError, match=r"a single log, and archive .*/two has 2: give"):
+        with pytest.raises(UsageError, match=r"there are 2 on archive .*/two: give --node"):
             looked_up(tmp_path / "two", at, begin)
 
 

@@ -33,9 +33,9 @@ def test_every_message_and_will_of_a_record_is_found_by_its_position() -> None:
     places = {event.e: index for index, event in whole.events()}
     at = position(5, places["MessagePublished"])
     assert [held.get(at + offset) for offset in range(3)] == [
-        Message(b"a/b", PAYLOADS[0]),
-        Message(b"a/c", PAYLOADS[1]),
-        Message(b"a/b", PAYLOADS[2]),
+        Message(b"a/b", PAYLOADS[0], retain=True),
+        Message(b"a/c", PAYLOADS[1], retain=True),
+        Message(b"a/b", PAYLOADS[2], retain=True),
     ]
     assert held.get(position(5, places["WillArmed"])) == Message(b"will/c", WILL)
     for kind in ("BrokerStarted", "Subscribed", "Delivered", "BrokerStopped"):

@@ -38,8 +38,8 @@ def with_filters(*filters: str) -> Specification:
     return given(opened(), subscribed(*((one, 1) for one in filters)))
 
 
-def deliver(topic_filter: str, ref: int) -> Callable[[SessionState], decisions.Delivery]:
-    def decide(state: SessionState) -> decisions.Delivery:
+def deliver(topic_filter: str, ref: int) -> Callable[[SessionState], decisions.DeliveryDecision]:
+    def decide(state: SessionState) -> decisions.DeliveryDecision:
         return decisions.deliver(
             state, topic_filter, 1, [ref], [b"x"], 1, LIMITS, retain=False, ready=True
         )

@@ -6,7 +6,7 @@ import orjson
 import pytest
 from specification import CLIENT, given, opened, published, queued, snapshot, subscribed
 
-from actors.maintenance.checkpoints import Said, carry, repeat_retained
+from actors.maintenance.checkpoints import StateEvent, carry, repeat_retained
 from eventstore.format import (
     GENESIS,
     Acked,
@@ -269,7 +269,7 @@ def test_the_projections_keep_a_retained_message(message: RetainedMessage) -> No
     assert retained_of(entry) == message
 
 
-def recorded(said: list[Said]) -> Record:
+def recorded(said: list[StateEvent]) -> Record:
     """A record with what a checkpoint or a cut repeats."""
     at, pieces = 0, []
     for one in said:
