@@ -27,7 +27,7 @@ from protocol.mqtt import FilterTrie, certificate_topic, is_reserved_topic
 from protocol.mqtt5 import NO_LOCAL, split_share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from actors.authz import TopicAcl
     from actors.kernel import LoopActor
@@ -81,27 +81,36 @@ class Subscriber:
         return f"Subscriber({self.session!r}, {self.filter!r}, QoS {self.qos})"
 
 
-_Receivers: TypeAlias = tuple[tuple[Subscriber, ...], tuple[Subscriber, ...]]
-"""The receivers of a message, and the subscribers that may not read it."""
+_Receivers: TypeAlias = tuple[
+    tuple[Subscriber, ...], tuple[Subscriber, ...], tuple[Subscriber, ...]
+]
+"""The receivers of a message, the subscribers that may not read it, and those by which sessions
+get what they publish themselves (see :class:`Route`)."""
 
 
 class Route:
     """The subscribers of a topic, one for each session. Compared by identity."""
 
-    __slots__ = ("denied", "no_local", "targets")
+    __slots__ = ("denied", "no_local", "own", "targets")
 
     def __init__(
-        self, targets: tuple[Subscriber, ...], denied: tuple[Subscriber, ...] = ()
+        self,
+        targets: tuple[Subscriber, ...],
+        denied: tuple[Subscriber, ...] = (),
+        own: tuple[Subscriber, ...] = (),
     ) -> None:
         self.targets = targets
         self.denied = denied
         """Subscribers that may not read the messages."""
         self.no_local = any(target.options & NO_LOCAL for target in targets)
-        """Some do not get what they publish themselves."""
+        """Some targets have the option No Local: they do not get what they publish themselves."""
+        self.own = {one.session: one for one in own}
+        """Session -> the subscription without No Local by which it gets what it publishes itself,
+        although its target has the option."""
 
 
 NOWHERE = Route(())
-_NOBODY: _Receivers = ((), ())
+_NOBODY: _Receivers = ((), (), ())
 
 
 class _EnoughMatched(Exception):  # noqa: N818 - a signal, no error
@@ -235,7 +244,7 @@ class Router:
         return len(self._index) + self.groups.memberships
 
     def match(self, topic: str, until: float | None = None) -> _Receivers:
-        """Return the receivers of a topic, and the subscribers that may not read it.
+        """Return the subscribers of a topic.
 
         Of each session the subscription with the highest QoS counts. ``until`` limits the time for
         activating passive sessions, of which at least one is activated; raises _EnoughMatched if it
@@ -252,13 +261,17 @@ class Router:
                 self._activate(name)
             matching = self._index.match(topic)
         best: dict[str, Subscriber] = {}
+        own: tuple[Subscriber, ...] = ()
         denied: list[Subscriber] = []
+        no_local = False
         for found in matching:
             if isinstance(found, str) or found.ended:
                 continue
             if found.acl is not None and not found.acl.may_read(topic):
                 denied.append(found)
                 continue
+            if found.options & NO_LOCAL:
+                no_local = True
             other = best.get(found.session)
             if other is None or found.qos > other.qos:
                 best[found.session] = found
@@ -266,22 +279,9 @@ class Router:
         for found in sorted(denied, key=attrgetter("qos")):
             if found.session not in best:
                 without[found.session] = found
-        return tuple(best.values()), tuple(without.values())
-
-    def not_local(self, topic: str, session: str) -> Subscriber | None:
-        """Return the subscription by which a session gets what it publishes itself, if any."""
-        found: Subscriber | None = None
-        for one in self.matching(topic):
-            if (
-                isinstance(one, Subscriber)
-                and one.session == session
-                and not one.ended
-                and not one.options & NO_LOCAL
-                and (one.acl is None or one.acl.may_read(topic))
-                and (found is None or one.qos > found.qos)
-            ):
-                found = one
-        return found
+        if no_local:
+            own = _without_no_local(best, matching, topic)
+        return tuple(best.values()), tuple(without.values()), own
 
     def _enough(self, thawed: int, until: float) -> bool:
         """Return whether to activate no further passive session in this turn."""
@@ -345,6 +345,7 @@ class Router:
         """
         held = self._subscribers.setdefault(session, {})
         found = held.get(topic_filter)
+        before = (found.qos, found.options & NO_LOCAL) if found is not None else None
         if found is None:
             found = Subscriber(session, topic_filter, qos)
             held[topic_filter] = found
@@ -353,11 +354,12 @@ class Router:
             if is_reserved_topic(topic_filter):
                 self.system.add(found)
         found.qos = qos
-        if found.options != options:
-            found.options = options
-            self.routes.forget()  # they have it
-        self._set_acl(found, access)
-        self.routes.changed(topic_filter)
+        found.options = options
+        guarded = self._set_acl(found, access)
+        if before is not None and before[1] != options & NO_LOCAL:
+            self.routes.forget()  # a route knows whether its targets have No Local
+        elif guarded or before is None or before[0] != qos:
+            self.routes.changed(topic_filter)
         return found
 
     def unsubscribe(self, session: str, topic_filter: str) -> Subscriber | None:
@@ -478,6 +480,25 @@ class Router:
                 self.unsubscribe(state.session, found.filter)
         for topic_filter, held in wanted.items():
             self.subscribe(state.session, topic_filter, held.qos, options=held.options)
+
+
+def _without_no_local(
+    targets: Mapping[str, Subscriber], matching: Iterable[Subscriber | str], topic: str
+) -> tuple[Subscriber, ...]:
+    """Return the best subscription without No Local of each session whose target has the option."""
+    best: dict[str, Subscriber] = {}
+    for found in matching:
+        if isinstance(found, str) or found.ended or found.options & NO_LOCAL:
+            continue
+        target = targets.get(found.session)
+        if target is None or not target.options & NO_LOCAL:
+            continue
+        other = best.get(found.session)
+        if (other is None or found.qos > other.qos) and (
+            found.acl is None or found.acl.may_read(topic)
+        ):
+            best[found.session] = found
+    return tuple(best.values())
 
 
 def _never(_topic: bytes) -> bool:

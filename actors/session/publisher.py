@@ -472,8 +472,8 @@ class Publisher:
     def _send_own(self, batch: Batch) -> None:
         """Give a session what it publishes, where it has a subscription without No Local."""
         own: dict[Subscriber, list[int]] = defaultdict(list)
-        for at, raw in enumerate(batch.topics):
-            found = self._node.router.not_local(raw.decode(), self._name)
+        for at, route in enumerate(map(self._node.router.routes.__getitem__, batch.topics)):
+            found = route.own.get(self._name)
             if found is not None:
                 own[found].append(at)
         for found, chosen in own.items():

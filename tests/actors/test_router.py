@@ -8,6 +8,7 @@ from actors.routing import router as router_module
 from actors.routing.router import NOWHERE, Router, Subscriber
 from eventstore.format import Subscribed, Unsubscribed, position
 from projections.state import SessionState, evolve
+from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
 
 
 @pytest.fixture
@@ -73,6 +74,33 @@ def test_unsubscribing_what_is_not_there(router: Router) -> None:
     assert router.subscriptions == 1
 
 
+def test_options_without_an_effect_on_routes_keep_them(router: Router) -> None:
+    """Retain Handling alone used to drop every known route, for each SUBSCRIBE."""
+    router.subscribe("s", "#", 1)
+    known = router.routes[b"a"]
+    router.subscribe("t", "b", 1, options=RETAIN_HANDLING | RETAIN_AS_PUBLISHED)
+    router.subscribe("s", "#", 1, options=RETAIN_AS_PUBLISHED)
+    router.subscribe("t", "b", 1)
+    assert router.routes.get(b"a") is known
+
+
+def test_a_route_knows_who_gets_own_messages_by_another_subscription(router: Router) -> None:
+    router.subscribe("s", "#", 2, options=NO_LOCAL)
+    router.subscribe("s", "+", 0)
+    router.subscribe("s", "a", 1)
+    router.subscribe("s", "a/#", 1, options=NO_LOCAL)
+    router.subscribe("t", "a", 1)
+    route = router.routes[b"a"]
+    assert route.no_local
+    assert {name: one.filter for name, one in route.own.items()} == {"s": "a"}
+    router.subscribe("s", "a", 1, options=NO_LOCAL)
+    assert {name: one.filter for name, one in router.routes[b"a"].own.items()} == {"s": "+"}
+    router.unsubscribe("s", "+")
+    assert router.routes[b"a"].own == {}
+    router.subscribe("s", "#", 2)
+    assert not router.routes[b"c"].no_local
+
+
 def test_topics_with_the_same_receivers_share_a_route(router: Router) -> None:
     router.subscribe("s", "a/#", 1)
     assert router.routes[b"a/1"] is router.routes[b"a/2"]
@@ -98,7 +126,7 @@ def test_the_cache_is_bounded_by_bytes(router: Router, monkeypatch: pytest.Monke
 def test_reserved_topics_lead_nowhere(router: Router, topic: str) -> None:
     router.subscribe("s", topic, 1)
     router.subscribe("s", "#", 1)
-    assert router.match(topic) == ((), ())
+    assert router.match(topic) == ((), (), ())
 
 
 @pytest.mark.mqtt("MQTT-4.7.2-1")
@@ -158,7 +186,7 @@ def test_a_passive_session_is_activated_by_what_matches() -> None:
     router.subscribe("d", "a/+", 0)
     router.passivate("c", ["a/+", "b"])
     assert (router.subscriptions, router.active_sessions()) == (3, ["d"])
-    assert router.match("nothing") == ((), ())
+    assert router.match("nothing") == ((), (), ())
     assert asked == []
     assert who(router, "a/x") == {"c": ("a/+", 1), "d": ("a/+", 0)}
     assert asked == ["c"]
