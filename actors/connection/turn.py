@@ -541,7 +541,17 @@ class Turn:
 class _Sending:
     """Sends messages of one QoS to their receivers."""
 
-    __slots__ = ("_aside", "_left", "_messages", "_more", "_node", "_pids", "_qos", "_rows")
+    __slots__ = (
+        "_aside",
+        "_left",
+        "_messages",
+        "_more",
+        "_node",
+        "_pids",
+        "_qos",
+        "_rows",
+        "_sent",
+    )
 
     def __init__(self, node: NodeContext, messages: _Messages, qos: int) -> None:
         self._node = node
@@ -553,6 +563,8 @@ class _Sending:
         """The last packet identifier that a session gives out with these rows."""
         self._more: dict[SubscriptionState, int] = {}
         """Deliveries of a subscription among these rows."""
+        self._sent: dict[SessionState, int] = {}
+        """Deliveries of a session with a receive maximum among these rows."""
         self._aside: set[Session] = set()
         """Sessions that are told: what comes for them later must not overtake that."""
         self._left: list[tuple[Subscriber, int]] = []
@@ -625,10 +637,13 @@ class _Sending:
         more = self._more.get(held, 0)
         if held.outstanding + more >= self._node.delivery_limits.window:
             return False
-        if state.receive_maximum < PACKET_IDS and not self._accepts(state):
-            return False
         if self._node.state.sessions.live.get(session.name) is not state:
             return False
+        if state.receive_maximum < PACKET_IDS:
+            sent = self._sent.get(state, 0)
+            if len(state.inflight) + len(state.releasing) + sent >= state.receive_maximum:
+                return False
+            self._sent[state] = sent + 1
         self._pids[state] = pid
         self._more[held] = more + 1
         rows = self._rows[qos]
@@ -636,11 +651,6 @@ class _Sending:
         if len(rows) >= _ROWS_OF_EVENT:
             self._flush()
         return True
-
-    def _accepts(self, state: SessionState) -> bool:
-        """Return whether a client that says how many messages it takes at a time takes one more."""
-        sent = sum(row[1].state is state for rows in self._rows.values() for row in rows)
-        return len(state.inflight) + len(state.releasing) + sent < state.receive_maximum
 
     def _flush(self) -> None:
         """Record what is sent, and let it go."""
@@ -650,6 +660,7 @@ class _Sending:
                 self._rows[qos] = []
         self._pids.clear()
         self._more.clear()
+        self._sent.clear()
 
     def _deliver(self, qos: int, rows: Sequence[_Row]) -> None:
         node, messages = self._node, self._messages
