@@ -36,6 +36,8 @@ class Batch:
     __slots__ = (
         "_payloads",
         "_prepared",
+        "_topics",
+        "_whole",
         "blocks",
         "expires",
         "gated",
@@ -46,7 +48,6 @@ class Batch:
         "qos",
         "retain",
         "size",
-        "topics",
     )
 
     def __init__(
@@ -67,7 +68,10 @@ class Batch:
     ) -> None:
         self.qos = qos
         """QoS of the publication."""
-        self.topics = topics
+        self._topics = topics
+        self._whole: tuple[Batch, Sequence[int]] | None = None
+        """The batch that this is a part of and the messages that are in it, while its topics have
+        not been asked for."""
         self._payloads = payloads
         self.blocks = blocks
         """Properties of each message; empty: none has any, None: and ``packets`` are older ones
@@ -93,11 +97,20 @@ class Batch:
 
     def __len__(self) -> int:
         """Return the number of messages."""
-        return len(self.packets) or len(self.topics)
+        return len(self.packets) or len(self._topics)
 
     def __repr__(self) -> str:
         """Return what it is, without payloads."""
         return f"Batch({len(self)} messages, QoS {self.qos})"
+
+    @property
+    def topics(self) -> Sequence[bytes]:
+        """The topic of each message."""
+        if self._whole is not None:
+            (whole, chosen), self._whole = self._whole, None
+            topics = whole.topics
+            self._topics = [topics[at] for at in chosen]
+        return self._topics
 
     @property
     def payloads(self) -> Sequence[bytes]:
@@ -146,10 +159,12 @@ class Batch:
     def select(self, keep: Sequence[int]) -> Batch:
         """Return some of the messages."""
         packets, payloads, refs = self.packets, self._payloads, self.positions
+        # Receivers of whole packets rarely need their topics.
+        whole = (self, keep) if packets and not payloads else None
         some = [payloads[at] for at in keep] if payloads else ()
-        return Batch(
+        part = Batch(
             self.qos,
-            [self.topics[at] for at in keep],
+            () if whole else [self.topics[at] for at in keep],
             some,
             [refs[at] for at in keep] if refs else (),
             size=sum(map(len, some)) if self.qos else 0,
@@ -161,6 +176,8 @@ class Batch:
             published_retain=self.published_retain,
             expires=[self.expires[at] for at in keep] if self.expires else (),
         )
+        part._whole = whole
+        return part
 
 
 class Outgoing(NamedTuple):
