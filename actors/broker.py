@@ -133,7 +133,9 @@ class Broker(LoopActor):
         self._given_up = False
         self._stopping: deque[LoopActor] = deque()
         """Actors that get no more messages and are to be stopped."""
-        Kernel(self._loop.call_soon, clock.stopwatch, self._loop.call_later).spawn(self)
+        Kernel(self._loop.call_soon, clock.stopwatch, self._loop.call_later, clock.processor).spawn(
+            self
+        )
         node.kernel = self.kernel
         self.inspection = BrokerInspection(node, self.admission, self.projector, self.bridge)
         self.inspection.start()

@@ -387,6 +387,7 @@ class Connection(SocketActor):
         self.session = session
         self.connected_ms = self._node.clock.time_ms()
         self._new_until = self.now + _NEW
+        self.load.begin(self.kernel.clock())
         self.last_read = -math.inf
         self.keep_alive = keep_alive
         if keep_alive and self._transport is not None:

@@ -35,12 +35,19 @@ class InputLoad:
         self.heavy = False
         """It sends so much that others come first."""
 
+    def begin(self, now: float) -> None:
+        """Count from now on: the client has just been let in."""
+        self._counted_at = now
+
     def is_heavy(self, connection: Connection, now: float) -> bool:
         """Return whether the client sends so many packets that others come first."""
-        if now - self._counted_at >= _HEAVY_TIME:
-            count = connection.packets_in + connection.caused // _DELIVERED
-            self.heavy = count - self._counted > _HEAVY * (now - self._counted_at)
+        count = connection.packets_in + connection.caused // _DELIVERED
+        seconds, more = now - self._counted_at, count - self._counted
+        if seconds >= _HEAVY_TIME:
+            self.heavy = more > _HEAVY * seconds
             self._counted, self._counted_at = count, now
+        elif more > _HEAVY * _HEAVY_TIME:
+            self.heavy = True
         return self.heavy
 
 

@@ -27,6 +27,9 @@ class Clock(JournalClock, Protocol):
     def stopwatch(self) -> float:
         """Return seconds for measuring work."""
 
+    def processor(self) -> float:
+        """Return seconds of processor time of this thread."""
+
 
 class SystemClock:
     """The time of the machine."""
@@ -43,6 +46,7 @@ class SystemClock:
 
     stopwatch = staticmethod(time.perf_counter)
     """Returns seconds for measuring work; called for each run of each actor, hence not a method."""
+    processor = staticmethod(time.thread_time)
 
 
 class Timers:

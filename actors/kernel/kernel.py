@@ -97,11 +97,15 @@ class Kernel(ActorRegistry):
         schedule: Callable[[Callable[[], None]], object],
         clock: Callable[[], float] = perf_counter,
         delay: Callable[[float, Callable[[], None]], object] | None = None,
+        processor: Callable[[], float] | None = None,
     ) -> None:
         super().__init__()
         self._schedule = schedule
         self._delay = delay
         self.clock = clock
+        self._processor = processor or clock
+        """Seconds of processor time, by which parts of longer work are measured: while another
+        program has the processor, a part is not at fault."""
         self._ready: list[LoopActor] = []
         self._gathered: list[tuple[Any, bytes]] = []
         """Reads of actors that are not handled yet."""
@@ -397,14 +401,15 @@ class Kernel(ActorRegistry):
             actor, message = self._later.popleft()
             self.parts += 1
             if not actor.stopped:
-                begun = self._read
+                begun = self._processor()
                 self._begin_part(actor, message)
                 self._gather_small()
                 self._run_gathered()
                 self._run_ready()
+                seconds = self._processor() - begun
                 if not self._cut:
                     self.turn_ended()
-                actor.on_part_done(self._read - begun)
+                actor.on_part_done(seconds)
             if self._read - began >= LATER_SLICE:
                 break
 

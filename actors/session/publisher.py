@@ -49,6 +49,8 @@ light clients are about."""
 _DELIVERIES, _DELIVERIES_SHARED = 20_000, 500
 """Deliveries of a turn, of all clients, after which bursts wait for another one; while light
 clients are about."""
+_FEW, _AT_LEAST = 8, 16
+"""So few receivers that a part has so many messages at least, however slow the client's pace."""
 _ANSWERS = b"$nats/reply/"
 """Nobody may read what is below it, so that retained messages would be there for ever."""
 
@@ -116,8 +118,12 @@ class Publisher:
         found = routes.look_up(topics)
         self._looked_up = topics, found
         sizes = [_receivers(route, qos) for route in set(found)]
-        if sum(sizes) * (_RECEIVER + each * len(found)) <= enough:
+        receivers = sum(sizes)
+        if receivers * (_RECEIVER + each * len(found)) <= enough:
             return len(found)
+        if receivers <= _FEW:
+            # Shorter parts would do once for each message what is done once for all.
+            return min(len(found), max(_AT_LEAST, int(enough / (max(sizes) * each))))
         seen: set[Route] = set()
         once = spent = 0.0
         for count, route in enumerate(found):
@@ -500,8 +506,18 @@ def _receivers(route: Route, qos: int) -> int:
 
 
 def select(packet: Publishes, keep: Sequence[int]) -> Publishes:
-    """Return some of a packet's messages."""
+    """Return some of a packet's messages, of which a range costs least."""
     part = Publishes(packet.qos, retain=packet.retain, dup=packet.dup)
+    if isinstance(keep, range):
+        run = slice(keep.start, keep.stop)
+        part.topics += packet.topics[run]
+        part.blocks = packet.blocks and packet.blocks[run]
+        if packet.packets:
+            part.packets += packet.packets[run]
+        else:
+            part.payloads.extend(packet.payloads[run])
+        part.packet_ids += packet.packet_ids[run]
+        return part
     part.topics += [packet.topics[at] for at in keep]
     if packet.blocks is not None:
         part.blocks = [packet.blocks[at] for at in keep] if packet.blocks else []
@@ -527,15 +543,15 @@ def _split(packet: Publishes, limit: int) -> list[Publishes]:
     size += sum(map(len, blocks))
     if count == 1 or size <= limit:
         return [packet]
-    parts: list[list[int]] = [[]]
-    total = 0
+    parts: list[range] = []
+    begin = total = 0
     for at, payload in enumerate(payloads):
         need = len(payload) + ESCAPED * len(topics[at]) + ENTRY_BYTES
         if blocks:
             need += len(blocks[at])
         total += need
-        if total > limit and parts[-1]:
-            parts.append([])
-            total = need
-        parts[-1].append(at)
+        if total > limit and at > begin:
+            parts.append(range(begin, at))
+            begin, total = at, need
+    parts.append(range(begin, count))
     return [select(packet, part) for part in parts]

@@ -62,7 +62,7 @@ class SimClock:
     def monotonic(self) -> float:
         return asyncio.get_running_loop().time()
 
-    stopwatch = monotonic
+    stopwatch = processor = monotonic
 
 
 @contextlib.contextmanager

@@ -242,6 +242,41 @@ def test_a_client_that_sends_much_comes_behind_others_until_it_sends_less() -> N
     simulate(scenario)
 
 
+def test_a_client_that_sends_much_from_the_beginning_is_never_a_light_one() -> None:
+    """It used to count as light for the first 0.1 s after its first second."""
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            await world.go(100)
+            client = await world.connect("c")
+            for _ in range(120):
+                client.send(*[p.publish("t", b"x")] * 15)
+                await world.go(0.01)
+            connection = world.broker.find_session("c").connection  # type: ignore[union-attr]
+            assert connection is not None
+            assert connection.load.heavy
+            assert world.broker.kernel.light_at < 0
+
+    simulate(scenario)
+
+
+def test_a_client_that_begins_to_send_much_is_heavy_at_once() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("c")
+            await world.go(5)  # it counts as new no longer
+            connection = world.broker.find_session("c").connection  # type: ignore[union-attr]
+            assert connection is not None
+            client.send(p.publish("t", b"x"))
+            await world.go(0.15)
+            for _ in range(12):
+                client.send(*[p.publish("t", b"x")] * 20)
+                await world.go(0.001)
+            assert connection.load.heavy
+
+    simulate(scenario)
+
+
 def test_clients_that_only_acknowledge_or_ping_shorten_no_parts() -> None:
     async def scenario() -> None:
         async with World().running() as world:
