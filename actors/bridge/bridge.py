@@ -313,13 +313,13 @@ class Bridge(LoopActor):
                 self.pause(ReadPause.LOG)
                 self._node.paused.add(self)
 
-    def pause(self, _reason: ReadPause) -> None:
+    def pause(self, _reason: int) -> None:
         """Stop reading from NATS: the log is congested."""
         if not self._paused:
             self._paused = True
             self._link.pause_reading()
 
-    def resume(self, _reason: ReadPause) -> None:
+    def resume(self, _reason: int) -> None:
         """Read again."""
         if self._paused:
             self._paused = False

@@ -65,7 +65,8 @@ _LARGE = 2 * 1024
 """Bytes of a read that is handled when those of clients that send less are done."""
 _LEAST_AT_ONCE = 512
 """Packets that are taken in one turn while light clients are about, at least."""
-_UNHURRIED = frozenset({b"\x40", b"\x50", b"\x70", b"\xc0"})
+_ACKS, _ACK_BYTES = frozenset({b"\x40", b"\x50", b"\x70"}), 4
+_UNHURRIED = _ACKS | {b"\xc0"}
 """First bytes of PUBACK, PUBREC, PUBCOMP and PINGREQ. A light client that sends nothing else does
 not notice whether others are served in long or short turns: the receivers of a client in bulk are
 no reason to serve that one in small parts."""
@@ -101,6 +102,7 @@ class Connection(SocketActor):
         "_deferred_reads",
         "_handshake",
         "_new_until",
+        "_read_between",
         "_throttle",
         "access",
         "bytes_in",
@@ -165,6 +167,8 @@ class Connection(SocketActor):
         self.messages_in = 0
         self.messages_out = 0
         self.pace = 1.0
+        self._read_between = -1
+        """The number of the turn during whose breaks something was read last."""
         """The part of the usual work that this client may cause in one turn while others wait."""
         self.packets_in = 0
         self.properties: ConnectProperties | None = None
@@ -197,15 +201,23 @@ class Connection(SocketActor):
         """Put what was read into the mailbox; those who are new do not hold up others."""
         if self.stopped:
             return
-        if self.kernel.between:
-            # No client has more than one read in the next turn, however long this one is.
-            self.pause(ReadPause.TURN)
+        kernel = self.kernel
+        if kernel.between:
+            # No client has more than one large read in the next turn, or two small ones, however
+            # long this one is.
+            if self._read_between == kernel.turns or len(data) > _LARGE:
+                self.pause(ReadPause.TURN)
+            self._read_between = kernel.turns
         if self._new_until is not None and self._new_until <= self.now:
             self._new_until = None
             self._drop_throttle()
         if self._new_until is None:
             now = self.kernel.clock()
-            if self._deferred_reads or len(data) > _LARGE or self.load.is_heavy(self, now):
+            if (
+                self._deferred_reads
+                or len(data) > _LARGE
+                or (self.load.is_heavy(self, now) and not self._acknowledges(data))
+            ):
                 # Those who send little come first.
                 if self._deferred_reads:
                     self.pause(ReadPause.TURN)
@@ -223,6 +235,16 @@ class Connection(SocketActor):
             if self.mailbox_depth or len(data) > _SMALL:
                 self.pause(ReadPause.TURN)
             self.kernel.tell_low_priority(self, data, first=self.identity is not None)
+
+    def _acknowledges(self, data: bytes) -> bool:
+        """Return whether a read begins with an acknowledgement, and is no longer than all due.
+
+        What a busy receiver acknowledges makes room for what its publishers send meanwhile.
+        """
+        if data[:1] not in _ACKS or self.session is None:
+            return False
+        state = self.session.state
+        return len(data) <= _ACK_BYTES * (len(state.inflight) + len(state.releasing))
 
     def on_part_done(self, seconds: float) -> None:
         """Make the next parts of longer work shorter, or longer, after one of this client's."""

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 from actors.kernel import LoopActor
-from actors.node import ReadPause, SlowReaderBackpressure
+from actors.node import SlowReaderBackpressure
 from actors.session import Close, Writable
 from actors.transports import local_peer
 
@@ -69,7 +69,7 @@ class SocketActor(LoopActor, asyncio.Protocol):
         """The DISCONNECT that a client at level 5 is sent before the connection is closed."""
         self._alive: KeepAlive | None = None
         """None without a keep alive."""
-        self._paused = ReadPause(0)
+        self._paused = 0
         self.address = ""
         self.host = ""
         """Where the client is, without the port; empty while that is not known, or nowhere."""
@@ -129,7 +129,7 @@ class SocketActor(LoopActor, asyncio.Protocol):
         return cast("float", found)
 
     @property
-    def paused(self) -> ReadPause:
+    def paused(self) -> int:
         """Why nothing is read at present; 0 when it is read."""
         return self._paused
 
@@ -172,7 +172,7 @@ class SocketActor(LoopActor, asyncio.Protocol):
             self._closed = True
             self._transport.abort()
 
-    def pause(self, reason: ReadPause) -> None:
+    def pause(self, reason: int) -> None:
         """Read nothing more until every reason to pause is gone."""
         transport = self._transport
         if not self._paused and transport is not None and not transport.is_closing():
@@ -181,7 +181,7 @@ class SocketActor(LoopActor, asyncio.Protocol):
             self._alive.pause()
         self._paused |= reason
 
-    def resume(self, reason: ReadPause) -> None:
+    def resume(self, reason: int) -> None:
         """Take back a reason to pause; read again if it was the last one."""
         if not self._paused & reason:
             return

@@ -594,8 +594,8 @@ class _Sending:
                         self._left.append((target, at))
         node.router.deliveries += deliveries
         self._flush()
-        for target, at in self._left:
-            self._tell(target, (at,))
+        for target, left in self._runs():
+            self._tell(target, left)
         for target, some in shared.items():
             self._tell(target, some)
 
@@ -651,6 +651,23 @@ class _Sending:
         if len(rows) >= _ROWS_OF_EVENT:
             self._flush()
         return True
+
+    def _runs(self) -> list[tuple[Subscriber, list[int]]]:
+        """Return which messages each subscriber is told; those of a session keep their order.
+
+        What it published itself is told apart, as it may not get that by each subscription.
+        """
+        runs: list[tuple[Subscriber, list[int]]] = []
+        last: dict[str, tuple[Subscriber, bool, list[int]]] = {}
+        sessions = self._messages.sessions
+        for target, at in self._left:
+            own = sessions[at].name == target.session
+            run = last.get(target.session)
+            if run is None or run[0] is not target or run[1] != own:
+                run = last[target.session] = target, own, []
+                runs.append((target, run[2]))
+            run[2].append(at)
+        return runs
 
     def _flush(self) -> None:
         """Record what is sent, and let it go."""
@@ -709,6 +726,7 @@ class _Sending:
             publisher=messages.publishers[some[-1]],
             blocks=[messages.blocks[at] for at in some],
             expires=[messages.expires[at] for at in some] if messages.expires else (),
+            publishers=[messages.publishers[at] for at in some] if len(some) > 1 else (),
         )
         actor = target.actor
         if actor is not None and not actor.stopped:

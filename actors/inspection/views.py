@@ -135,7 +135,7 @@ def connection_view(connection: Connection) -> dict[str, Any]:
         "unsent": connection.unsent,
         "gated": connection.gated,
         "writable": connection.writable,
-        "paused": [(one.name or "").lower() for one in ReadPause if one & connection.paused],
+        "paused": ReadPause.names(connection.paused),
     }
 
 

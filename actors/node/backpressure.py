@@ -33,10 +33,10 @@ class SlowedPublisher(Protocol):
     def ended(self) -> bool:
         """True once the connection is closed or being closed."""
 
-    def pause(self, reason: ReadPause) -> None:
+    def pause(self, reason: int) -> None:
         """Stop reading until every reason to pause is gone."""
 
-    def resume(self, reason: ReadPause) -> None:
+    def resume(self, reason: int) -> None:
         """Remove a reason to pause; read again if it was the last one."""
 
 

@@ -1,28 +1,37 @@
 """Reasons to pause reading from a client."""
 
-from enum import IntFlag, auto
+from typing import Final
 
 
-class ReadPause(IntFlag):
-    """Why a connection is paused."""
+class ReadPause:
+    """Why a connection is paused: bits of a number, which are looked at for every read."""
 
-    CONNECT = auto()
+    CONNECT: Final = 1 << 0
     """The client sent too much before its CONNECT was answered."""
-    LOG = auto()
+    LOG: Final = 1 << 1
     """The log is congested."""
-    SLOW_READER = auto()
+    SLOW_READER: Final = 1 << 2
     """The client publishes to a client that does not keep up."""
-    LOADING = auto()
+    LOADING: Final = 1 << 3
     """The session waits for messages from the log."""
-    DRAIN = auto()
+    DRAIN: Final = 1 << 4
     """The broker ends."""
-    NATS = auto()
+    NATS: Final = 1 << 5
     """The client publishes faster than the bridge can send to NATS."""
-    RATE = auto()
+    RATE: Final = 1 << 6
     """The client exceeds its publish rate."""
-    TURN = auto()
+    TURN: Final = 1 << 7
     """The input is handled in parts, other clients come first."""
-    WORK = auto()
+    WORK: Final = 1 << 8
     """Earlier input is more work than fits into a turn and continues."""
-    BACKLOG = auto()
+    BACKLOG: Final = 1 << 9
     """The client publishes faster than its receivers read."""
+
+    @classmethod
+    def names(cls, reasons: int) -> list[str]:
+        """Return the names of reasons, in lower case."""
+        return [
+            name.lower()
+            for name, bit in vars(cls).items()
+            if isinstance(bit, int) and bit & reasons
+        ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from actors.session.level5 import WIRES5
@@ -9,7 +10,7 @@ from protocol.mqtt import MQTT_5, PublishEncoder, cut_payloads
 from protocol.mqtt5 import prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from actors.authn import Verdict
     from actors.routing import Subscriber
@@ -36,6 +37,7 @@ class Batch:
     __slots__ = (
         "_payloads",
         "_prepared",
+        "_publishers",
         "_topics",
         "_whole",
         "blocks",
@@ -65,6 +67,7 @@ class Batch:
         blocks: Sequence[bytes] | None = None,
         published_retain: bool = False,
         expires: Sequence[int] = (),
+        publishers: Sequence[ClientConnection] = (),
     ) -> None:
         self.qos = qos
         """QoS of the publication."""
@@ -89,7 +92,10 @@ class Batch:
         self.published_retain = published_retain
         """The publications had RETAIN 1, which is sent where that was asked for."""
         self.publisher = publisher
-        """Who publishes, to be slowed down for receivers that do not keep up."""
+        """Who publishes, to be slowed down for receivers that do not keep up; the last one where
+        there are several."""
+        self._publishers = publishers
+        """Who published each message; empty: one client published all."""
         self.gated = gated
         """Nobody may see it before the log has it on disk, not even at QoS 0: a will, which would
         be published again after a crash."""
@@ -102,6 +108,12 @@ class Batch:
     def __repr__(self) -> str:
         """Return what it is, without payloads."""
         return f"Batch({len(self)} messages, QoS {self.qos})"
+
+    def by_publisher(self) -> Iterable[tuple[ClientConnection, int]]:
+        """Return who published how many of the messages."""
+        if self._publishers:
+            return Counter(self._publishers).items()
+        return ((self.publisher, len(self)),) if self.publisher is not None else ()
 
     @property
     def topics(self) -> Sequence[bytes]:
@@ -175,6 +187,7 @@ class Batch:
             blocks=[self.blocks[at] for at in keep] if self.blocks else self.blocks,
             published_retain=self.published_retain,
             expires=[self.expires[at] for at in keep] if self.expires else (),
+            publishers=[self._publishers[at] for at in keep] if self._publishers else (),
         )
         part._whole = whole
         return part

@@ -171,8 +171,9 @@ class Delivery:
             self.expect_acks()
         if connection is not None and sent < queued:
             self._hold(batch, sent, queued)
-            if batch.publisher is not None and self._session.state.queued > BACKLOG:
-                self._slow_down(batch.publisher, connection, len(batch))
+            if self._session.state.queued > BACKLOG:
+                for publisher, count in batch.by_publisher():
+                    self._slow_down(publisher, connection, count)
         if connection is None:
             self._session.last_active = self._node.clock.monotonic()
 

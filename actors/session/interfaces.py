@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from actors.authn import Verdict
     from actors.authz import TopicAcl
     from actors.kernel import LoopActor
-    from actors.node import ReadPause
     from actors.session.actor_messages import Batch
     from actors.session.session import Session
     from eventstore.format import Position
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 class Paused(Protocol):
     """Something whose input waits."""
 
-    def resume(self, reason: ReadPause) -> None:
+    def resume(self, reason: int) -> None:
         """Take back a reason to pause; read again if it was the last one."""
 
 
@@ -82,7 +81,7 @@ class ClientConnection(OutputSink, Paused, Protocol):
     def attached(self, session: Session, keep_alive: int) -> None:
         """Begin to pass packets on to a session; it accepted the CONNECT."""
 
-    def pause(self, reason: ReadPause) -> None:
+    def pause(self, reason: int) -> None:
         """Read nothing more until every reason to pause is gone."""
 
     def throttle_publisher(self, publisher: ClientConnection, count: int) -> None:

@@ -242,8 +242,9 @@ class SharedDelivery(Delivery):
         self._node.router.groups.waiting.add(self._session.name)
         if self._group.online:
             self._hold(batch, 0, len(batch))
-            if batch.publisher is not None and self._session.state.queued > BACKLOG:
-                self._slow_publisher(batch.publisher, len(batch))
+            if self._session.state.queued > BACKLOG:
+                for publisher, count in batch.by_publisher():
+                    self._slow_publisher(publisher, count)
 
     def _slow_publisher(self, publisher: ClientConnection, count: int) -> None:
         """Hold a publisher until the members have taken some of what waits for them."""

@@ -16,12 +16,12 @@ class Publisher:
 
     def __init__(self) -> None:
         self.ended = False
-        self.paused = ReadPause(0)
+        self.paused = 0
 
-    def pause(self, reason: ReadPause) -> None:
+    def pause(self, reason: int) -> None:
         self.paused |= reason
 
-    def resume(self, reason: ReadPause) -> None:
+    def resume(self, reason: int) -> None:
         self.paused &= ~reason
 
 

@@ -32,7 +32,10 @@ class PreparedMessages(Protocol):
     """Sent because of a new subscription, not of a publication [MQTT-3.3.1-8]."""
     published_retain: bool
     """The publications had RETAIN 1."""
-    topics: Sequence[bytes]
+
+    @property
+    def topics(self) -> Sequence[bytes]:
+        """The topic of each message."""
 
     @property
     def publisher(self) -> object:
