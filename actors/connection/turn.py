@@ -743,7 +743,7 @@ def is_bulk(data: bytes) -> bool:
     Their session takes them as batches, for which they are prepared together.
     """
     end = len(data)
-    if end < 4 * _FEW:
+    if end < 4 * _FEW or data[1] + 2 == end:
         return False
     at, topics = 0, set[bytes]()
     bounds = _TOPICS_QOS0 if data[0] == _QOS0 << 1 else _TOPICS
