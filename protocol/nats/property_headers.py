@@ -17,15 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote, unquote_to_bytes
 
 from protocol.mqtt import TopicError, validate_topic_name
-from protocol.mqtt5 import MessageProperties
-from protocol.mqtt5.property_block import encode_block
-from protocol.mqtt5.property_table import (
-    CONTENT_TYPE,
-    CORRELATION_DATA,
-    MESSAGE_EXPIRY,
-    PAYLOAD_FORMAT,
-    RESPONSE_TOPIC,
-)
+from protocol.mqtt5 import MessageProperties, message_block
 from protocol.nats.headers import MESSAGE_ID, encode_bytes, encode_value
 
 if TYPE_CHECKING:
@@ -179,15 +171,9 @@ class ReadProperties(NamedTuple):
     def block(self, response_topic: str | None = None) -> bytes:
         """Return the properties as a PUBLISH has them, with a Response Topic if they have none."""
         found = self.properties
-        response = found.response_topic if found.response_topic is not None else response_topic
-        values = {
-            MESSAGE_EXPIRY: found.expiry,
-            PAYLOAD_FORMAT: found.payload_format or None,
-            CONTENT_TYPE: found.content_type,
-            RESPONSE_TOPIC: response,
-            CORRELATION_DATA: found.correlation,
-        }
-        return encode_block(values, found.user)
+        if response_topic is not None and found.response_topic is None:
+            found = found._replace(response_topic=response_topic)
+        return message_block(found)
 
 
 NO_PROPERTIES: Final = ReadProperties(MessageProperties())
