@@ -93,6 +93,8 @@ class FromNats:
         self._publisher = Publisher(node, NATS_SESSION)
         self._seen: OrderedDict[bytes, tuple[float, int]] = OrderedDict()
         self._pid = 0
+        self._plain = _Said(options.qos, False, None, b"", None, False)
+        """What a message without headers and reply subject says."""
 
     def take(self, messages: Sequence[NatsMessage]) -> None:
         """Publish messages in order of arrival."""
@@ -100,10 +102,11 @@ class FromNats:
         first = self._interest.copies.first
         for message in messages:
             place = self._interest.place(message.subject)
-            if place.topic is None or has_status(message.headers):
+            topic = place.topic
+            if topic is None or (message.headers and has_status(message.headers)):
                 continue
             if first(place.sids, message):
-                run = self._add(run, message, place, place.topic)
+                run = self._add(run, message, place, topic)
         self._publish(run)
 
     def take_answers(self, answers: Sequence[tuple[NatsMessage, Answered]]) -> None:
@@ -128,43 +131,56 @@ class FromNats:
 
         ``correlation`` is the Correlation Data of the request that the message answers.
         """
+        node, payload = self._node, message.payload
         self._stats.received += 1
-        payload = message.payload
-        large = len(payload) > self._node.options.max_packet_size
-        if large or not self._publisher.fits(topic, payload):
-            self._node.count_dropped("bridge_too_large", 1)
+        if len(payload) > node.options.max_packet_size or not self._publisher.fits(topic, payload):
+            node.count_dropped("bridge_too_large", 1)
             return run
-        said = self._read(message, place.prefix)
-        reply = said.reply
-        if not self._node.permissions.from_nats(topic):
-            self._node.count_dropped("bridge_not_permitted", 1)
-            if reply:
-                self._refuse(reply)
+        plain = not message.headers and not message.reply and correlation is None
+        said = self._plain if plain else self._read(message, place.prefix)
+        if not node.permissions.from_nats(topic):
+            node.count_dropped("bridge_not_permitted", 1)
+            if said.reply:
+                self._refuse(said.reply)
             return run
-        found = self._find_properties(said, message, topic, correlation)
-        if found is not None and found.is_expired:
-            self._node.count_dropped("expired", 1)
-            return run
-        key = said.key
-        if key is not None and (known := self._known(key)) is not None:
-            if not known:  # a duplicate within the same batch
-                self._publish(run)
-                run, known = None, self._seen[key][1]
-            self._acknowledge([(known, reply)], duplicate=True)
-            return run
-        block, asked = self._ask(said, found, message, topic, place.prefix)
-        if block and not self._publisher.fits(topic, payload, block):
-            self._node.count_dropped("bridge_too_large", 1)
-            return run
-        if run is None or not run.takes(said, place.prefix):
+        block, asked, key = b"", False, said.key
+        if not plain:
+            found = self._find_properties(said, message, topic, correlation)
+            if found is not None:
+                if found.is_expired:
+                    node.count_dropped("expired", 1)
+                    return run
+                block = found.block()
+            if key is not None and (known := self._known(key)) is not None:
+                return self._acknowledge_duplicate(run, key, known, said.reply)
+            if said.reply:
+                asked, block = self._ask(said, found, block, message, topic, place.prefix)
+            if block and not self._publisher.fits(topic, payload, block):
+                node.count_dropped("bridge_too_large", 1)
+                return run
+        if run is None or (run.qos, run.retain, run.prefix) != (
+            said.qos,
+            said.retain,
+            place.prefix,
+        ):
             self._publish(run)
             run = _Run(said.qos, place.prefix, retain=said.retain)
         if key is not None:
             run.keys.append((len(run), key))
             self._seen[key] = (0.0, 0)
-        if reply and not asked:
-            run.asked.append((len(run), reply))
+        if said.reply and not asked:
+            run.asked.append((len(run), said.reply))
         run.add(topic, payload, block)
+        return run
+
+    def _acknowledge_duplicate(
+        self, run: _Run | None, key: bytes, record: int, reply: bytes
+    ) -> _Run | None:
+        """Answer the sender of a message that has a record; 0: it is in the run, not published."""
+        if not record:
+            self._publish(run)
+            run, record = None, self._seen[key][1]
+        self._acknowledge([(record, reply)], duplicate=True)
         return run
 
     def end(self, reason: str) -> None:
@@ -279,30 +295,31 @@ class FromNats:
         self,
         said: _Said,
         found: ReadProperties | None,
+        block: bytes,
         message: NatsMessage,
         topic: bytes,
         prefix: str,
-    ) -> tuple[bytes, bool]:
-        """Deliver a request to subscribers of requests.
+    ) -> tuple[bool, bytes]:
+        """Deliver a request to subscribers of requests; return whether there are any.
 
-        Return the properties of the message for others, and whether there were any. Clients at
-        level 5 that subscribe to the topic itself may answer too, unless the bridge does.
+        Also return the properties of the message for others. Clients at level 5 that subscribe to
+        the topic itself may answer too, unless the bridge does.
         """
-        block = found.block() if found is not None else b""
-        if not said.reply:
-            return block, False
-        requested = self._requested(topic)
-        targets = [one for one in requested if self._prefix_of(one.session) == prefix]
+        targets: Sequence[Subscriber] = ()
+        if self._interest.requests:
+            targets = [
+                one for one in self._requested(topic) if self._prefix_of(one.session) == prefix
+            ]
         answerable = not said.recorded and self._is_read(topic)
         if not targets and not answerable:
-            return block, False
+            return False, block
         token = self._replies.expect(said.reply)
         with_response = (found or NO_PROPERTIES).block(f"{REPLIES}{token}")
         if targets:
             raw = f"{REQUESTS}{token}/{topic.decode()}".encode()
             batch = Batch(0, [raw], [message.payload], (), blocks=[with_response])
             self._publisher.send(targets, batch)
-        return with_response if answerable else block, bool(targets)
+        return bool(targets), with_response if answerable else block
 
     def _refuse(self, reply: bytes) -> None:
         """Answer a waiting sender that its message is not permitted, in JetStream's format."""
@@ -380,10 +397,6 @@ class _Run:
 
     def __len__(self) -> int:
         return len(self.packet)
-
-    def takes(self, said: _Said, prefix: str) -> bool:
-        """Return whether a message has the flags of the run."""
-        return (self.qos, self.retain, self.prefix) == (said.qos, said.retain, prefix)
 
     def add(self, topic: bytes, payload: bytes, block: bytes) -> None:
         """Add a message."""

@@ -45,20 +45,26 @@ class Headers:
     """The headers of one message.
 
     ``status`` is the code of a server's status line (``"503"``), empty for all other messages.
-    ``fields`` are all names and values in their order; bytes that are not UTF-8 are surrogates.
     """
 
-    __slots__ = ("_values", "fields", "status")
+    __slots__ = ("_lines", "_values", "status")
 
     def __init__(
         self,
         values: dict[str, str] | None = None,
         status: str = "",
-        fields: Sequence[tuple[str, str]] = (),
+        lines: Sequence[str] = (),
     ) -> None:
         self._values = {} if values is None else values
+        self._lines = lines
         self.status = status
-        self.fields = fields
+
+    @property
+    def fields(self) -> list[tuple[str, str]]:
+        """All names and values in their order; bytes that are not UTF-8 are surrogates."""
+        parts = [line.partition(":") for line in self._lines]
+        fields = [(name.strip(), value.strip()) for name, colon, value in parts if colon]
+        return [field for field in fields if field[0]]
 
     def __len__(self) -> int:
         return len(self._values)
@@ -136,16 +142,15 @@ def parse_headers(block: bytes) -> Headers:
     if version != _VERSION:
         return Headers()
     values: dict[str, str] = {}
-    fields: list[tuple[str, str]] = []
-    for line in lines[:MAX_HEADERS]:
-        name, colon, value = line.partition(":")
-        name, value = name.strip(), value.strip()
-        if colon and name:
-            fields.append((name, value))
-            values.setdefault(name.lower(), value)
+    del lines[MAX_HEADERS:]
+    for line in lines:
+        key, colon, value = line.partition(":")
+        key = key.strip().lower()
+        if colon and key and key not in values:
+            values[key] = value.strip()
     if not block.isascii():
         values = {_replaced(key): _replaced(value) for key, value in values.items()}
-    return Headers(values, _replaced(status.strip().partition(" ")[0]), fields)
+    return Headers(values, _replaced(status.strip().partition(" ")[0]), lines)
 
 
 def has_status(block: bytes) -> bool:
