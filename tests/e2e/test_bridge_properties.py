@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -476,6 +477,58 @@ def test_a_client_cannot_tell_jetstream_what_to_do(clients: Clients5, visitor: V
     assert theirs <= {"nats-msg-id"}
     assert stored.headers["Foldmq-Topic"] == name
     visitor.do(jetstream.delete_stream(name))
+
+
+def test_hostile_headers_reach_level_5_as_legal_properties(
+    place: Place, clients: Clients5, visitor: Visitor
+) -> None:
+    name = unique("hostile")
+    chance = random.Random(5)
+    keys = [
+        b"Foldmq-User-1",
+        b"Foldmq-Message-Expiry",
+        b"Foldmq-Response-Topic",
+        b"Foldmq-Correlation-Data",
+        b"Foldmq-Content-Type",
+        b"Foldmq-Payload-Format",
+        b"Content-Type",
+        b"Nats-TTL",
+        b"Nats-Service-Error",
+        b"x",
+        b"\xff",
+        b"",
+    ]
+    said = [
+        b"a=b",
+        b"a=%00",
+        b"%ff",
+        b"1",
+        b"-1",
+        b"0",
+        b"9" * 30,
+        b"a/#",
+        b"\xff",
+        b"",
+        b"%",
+        b"$x",
+    ]
+    five = subscribed5(clients, visitor, name)
+    with Wire(place.nats_port) as wire:
+        for number in range(1000):
+            lines = [
+                b"%b: %b\r\n" % (chance.choice(keys), chance.choice(said))
+                for _ in range(chance.randint(0, 8))
+            ]
+            reply = chance.choice([b"", b"_INBOX.x", b"$JS.API.INFO", b"a." * 600 + b"a"])
+            block = b"NATS/1.0\r\n" + b"".join(lines) + b"\r\n"
+            wire.hpub(name.encode(), block, b"%d" % number, reply)
+        assert wire.pong() == []
+    visitor.publish(name, b"end")
+    numbers = []
+    while (found := message(five)).payload != b"end":  # its properties are checked as it is read
+        numbers.append(int(found.payload))
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) > 500
 
 
 def test_what_the_operator_allows(tmp_path: Path) -> None:
