@@ -92,7 +92,9 @@ class Client5(SimClient):
                 self.messages.append(packet)
                 if packet.qos == 1:
                     self.send(p5.acknowledge(p.PUBACK, packet.packet_id or 0))
-            elif isinstance(packet, p5.Answer) and packet.kind == p.PUBACK:
+            elif isinstance(packet, p5.Answer) and packet.kind == p.PUBREC:
+                self.send(p5.acknowledge(p.PUBREL, packet.packet_id))
+            elif isinstance(packet, p5.Answer) and packet.kind in (p.PUBACK, p.PUBCOMP):
                 assert packet.code == 0
                 self.acked.add(packet.packet_id)
 
@@ -162,10 +164,9 @@ class Run:
         self.number += 1
         number, properties = self.number, some_properties(self.chance)
         self.published[number] = properties
-        packet = p5.publish(
-            f"out/{number % 3}", b"%d" % number, 1, number, properties=as_packet(properties)
-        )
-        self.client.send(packet)
+        qos = self.chance.choice([1, 2])
+        topic, payload = f"out/{qos}/{number % 3}", b"%d" % number
+        self.client.send(p5.publish(topic, payload, qos, number, properties=as_packet(properties)))
 
     def publish_from_nats(self) -> None:
         """Publish a message of a NATS client."""
