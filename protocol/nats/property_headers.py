@@ -13,6 +13,7 @@ counted.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote, unquote_to_bytes
 
@@ -120,6 +121,7 @@ def property_lines(
     return PropertyLines(b"".join(kept), dropped, message_id)
 
 
+@lru_cache(maxsize=1024)
 def expiry_lines(seconds: int, *, ttl: bool) -> bytes:
     """Return the headers for so many seconds that are left; ``ttl``: JetStream obeys them too."""
     line = _line(EXPIRY, b"%d" % seconds)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from actors.bridge.properties.losses import TO_NATS
-from protocol.mqtt5 import expiry_of, message_properties
+from protocol.mqtt5 import message_properties
 from protocol.nats import (
     MAX_PROPERTIES,
     expiry_lines,
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 _KNOWN: Final = 1024
 _KNOWN_SIZE: Final = 512
 """Bytes of the largest block whose headers are kept."""
-_EXPIRY: Final = 5
-"""Bytes of the Message Expiry Interval, the first property of a block that has one."""
 _LINE: Final = 4000
 """Bytes that a protocol line may have with subject and reply subject: servers accept 4 096, unless
 configured otherwise."""
@@ -44,9 +42,11 @@ def header_room(block: bytes) -> int:
 
 
 class _Known(NamedTuple):
-    """What is the same for all messages with a block, but for the expiry."""
+    """What is the same for all messages with a block."""
 
     lines: bytes
+    """The headers, but for the expiry."""
+    expiry: int | None
     has_message_id: bool
     dropped: int
     response: bytes | None
@@ -81,14 +81,14 @@ class PropertyWriter:
         That is empty if no answer is asked for. ``expires`` is the Unix time at which the message
         expires, in seconds; 0: its block says how long it has.
         """
-        known = self._look_up(prefix, block)
-        lines = known.lines
-        left = expiry_of(block)
+        known = self._known.get((prefix, block)) or self._look_up(prefix, block)
+        lines, left = known.lines, known.expiry
         if left is not None:
             if expires:
                 left = max(0, expires - self._time_ms() // 1000)
             lines += expiry_lines(left, ttl=self._options.ttl)
-        self._losses.add(TO_NATS, known.dropped)
+        if known.dropped:
+            self._losses.add(TO_NATS, known.dropped)
         if known.has_message_id and ref is not None:
             constant, ref = without_message_id(constant), None
         sealed = b""
@@ -108,14 +108,11 @@ class PropertyWriter:
         return False
 
     def _look_up(self, prefix: str, block: bytes) -> _Known:
-        rest = block if expiry_of(block) is None else block[_EXPIRY:]
-        found = self._known.get((prefix, rest))
-        if found is None:
-            found = self._read(prefix, rest)
-            if len(rest) <= _KNOWN_SIZE:
-                if len(self._known) >= _KNOWN:
-                    self._known.clear()
-                self._known[prefix, rest] = found
+        found = self._read(prefix, block)
+        if len(block) <= _KNOWN_SIZE:
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            self._known[prefix, block] = found
         return found
 
     def _read(self, prefix: str, block: bytes) -> _Known:
@@ -126,5 +123,10 @@ class PropertyWriter:
             subject = self._options.rules.subject(properties.response_topic, prefix)
             response = subject.encode() if subject is not None else None
         return _Known(
-            made.lines, made.has_message_id, made.dropped, response, properties.correlation
+            made.lines,
+            properties.expiry,
+            made.has_message_id,
+            made.dropped,
+            response,
+            properties.correlation,
         )
