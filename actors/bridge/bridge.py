@@ -21,12 +21,20 @@ from actors.bridge.flows import Flows
 from actors.bridge.from_nats import FromNats
 from actors.bridge.nats_backpressure import NatsBackpressure
 from actors.bridge.outbox import Outbox
+from actors.bridge.properties import (
+    Answered,
+    PropertyLosses,
+    PropertyReader,
+    PropertyWriter,
+    ReplySubjects,
+)
 from actors.bridge.replies import Replies
 from actors.bridge.to_nats import ToNats
 from actors.kernel import LoopActor
 from actors.node import ReadPause
-from eventstore.format import NATS_SESSION, Bridged
-from eventstore.nats import encode_pub
+from eventstore.format import NATS_SESSION, Bridged, expiries
+from eventstore.nats import encode_hpub, encode_pub
+from protocol.nats import has_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,7 +45,7 @@ if TYPE_CHECKING:
     from actors.session import ClientConnection, NodeContext
     from eventstore.format import Position
     from eventstore.log import GatedOutput, StoredMessages
-    from eventstore.nats import BatchClient
+    from eventstore.nats import BatchClient, NatsMessage
     from protocol.mqtt import Publishes
 
 _log = structlog.get_logger("foldmq")
@@ -50,6 +58,7 @@ _GRACE = 3.0
 """Seconds for which messages in the log wait after a reconnect. NATS clients reconnect every 2 s by
 default."""
 _FAREWELL = 2.0
+_NO_HEADERS = b"NATS/1.0\r\n"
 _POLL = 0.005
 
 
@@ -125,7 +134,14 @@ class Bridge(LoopActor):
         self._interest = interest
         self.stats = stats
         clock, name = node.clock, node.options.node
-        self._flows = Flows(wire, name, clock.monotonic, node.timers.after, stats)
+        losses = PropertyLosses(stats)
+        self._reply_subjects = ReplySubjects(lambda: clock.time_ms() // 1000)
+        self._properties = PropertyWriter(
+            options, self._reply_subjects, clock.time_ms, losses, self._expired
+        )
+        self._flows = Flows(
+            wire, name, clock.monotonic, node.timers.after, stats, properties=self._properties
+        )
         self._replies = Replies(clock.monotonic, secrets.token_hex)
         permits = node.permissions.to_nats
         self._departures = ToNats(self._flows, options, self._answer, permits)
@@ -137,6 +153,7 @@ class Bridge(LoopActor):
             interest,
             self._replies,
             stats,
+            PropertyReader(losses),
             stream=f"FOLDMQ_LOG_{name}",
             prefix_of=prefix_of,
             answers=_ReplyOutput(link),
@@ -222,6 +239,10 @@ class Bridge(LoopActor):
         if self._can(len(packet)):
             prefix = self._prefix_of(client)
             leaving = OutgoingMessages(client, prefix, 0, False, packet, packet.size)
+            if packet.blocks:
+                leaving = leaving._replace(
+                    expires=expiries(packet.blocks, self._node.clock.time_ms())
+                )
             self._send(leaving)
             self._flush()
             if publisher is not None and self._link.unsent + self._flows.held > _MUCH:
@@ -241,10 +262,15 @@ class Bridge(LoopActor):
         """Send messages that take effect in this turn, with the entries between two positions."""
         if client == NATS_SESSION:
             return
+        size, expires = content.size, content.expires
+        if content.blocks:
+            size += sum(map(len, content.blocks))
         if not qos and not gated:
             if self._can(len(content.topics)):
                 prefix = self._prefix_of(client)
-                leaving = OutgoingMessages(client, prefix, 0, retain, content, content.size)
+                leaving = OutgoingMessages(
+                    client, prefix, 0, retain, content, size, expires=expires
+                )
                 self._send(leaving)
                 self._flush()
             return
@@ -257,7 +283,7 @@ class Bridge(LoopActor):
         prefix = self._prefix_of(client)
         named = refs if qos else ()  # a will at QoS 0 has no message identifier
         leaving = OutgoingMessages(
-            client, prefix, qos, retain, content, content.size, named, first, last
+            client, prefix, qos, retain, content, size, named, first, last, expires=expires
         )
         self._departures.hold_back(leaving)
         journal.send_when_durable(self._departures, b".")
@@ -282,6 +308,12 @@ class Bridge(LoopActor):
 
     def _send(self, leaving: OutgoingMessages) -> None:
         self.stats.offered += len(leaving.content.topics)
+        if leaving.expires:
+            is_expired = self._properties.is_expired
+            keep = [at for at, when in enumerate(leaving.expires) if not is_expired(when)]
+            if len(keep) < len(leaving.expires):
+                self._expired(len(leaving.expires) - len(keep))
+                leaving = leaving.select(keep)
         self._lost(self._departures.send(leaving, self._link.max_payload), "bridge_too_large")
 
     def _flush(self) -> None:
@@ -292,10 +324,26 @@ class Bridge(LoopActor):
         if count:
             self._node.count_dropped(reason, count)
 
-    def _answer(self, token: str, payload: bytes) -> None:
+    def _expired(self, count: int) -> None:
+        self._node.count_dropped("expired", count)
+
+    def _answer(self, token: str, payload: bytes, block: bytes, prefix: str) -> None:
         subject = self._replies.subject(token)
-        if subject is None or not self._link.write(encode_pub(subject, payload)):
+        if subject is None or not self._link.write(
+            encode_pub(subject, payload)
+            if not block
+            else self._answer_with_properties(subject, payload, block, prefix)
+        ):
             self._lost(1, "bridge_reply")
+
+    def _answer_with_properties(
+        self, subject: bytes, payload: bytes, block: bytes, prefix: str
+    ) -> bytes:
+        head, sealed = self._properties.head(_NO_HEADERS, None, prefix, block, 0)
+        reply = b"%ba.%b" % (self._link.inbox, sealed) if sealed else b""
+        if not self._properties.fits_line(subject, reply):
+            reply = b""
+        return encode_hpub(subject, reply, head, payload)
 
     # From NATS.
 
@@ -307,11 +355,25 @@ class Bridge(LoopActor):
         if answers:
             self._flush()
             messages = [message for message in messages if message.sid != inbox]
-        if messages:
+        answered = self._unsealed(answers) if answers else ()
+        if messages or answered:
             self._arrivals.take(messages)
+            self._arrivals.take_answers(answered)
             if self._node.journal.congested:
                 self.pause(ReadPause.LOG)
                 self._node.paused.add(self)
+
+    def _unsealed(self, answers: list[NatsMessage]) -> list[tuple[NatsMessage, Answered]]:
+        """Return the answers to requests of MQTT clients, with what their subjects say."""
+        found: list[tuple[NatsMessage, Answered]] = []
+        begin = len(self._link.inbox)
+        for answer in answers:
+            sealed = answer.subject[begin:].partition(b".")[2]
+            if sealed and not has_status(answer.headers):
+                answered = self._reply_subjects.unseal(sealed)
+                if answered is not None:
+                    found.append((answer, answered))
+        return found
 
     def pause(self, _reason: int) -> None:
         """Stop reading from NATS: the log is congested."""

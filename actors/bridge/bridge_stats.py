@@ -37,3 +37,9 @@ class BridgeStats:
     """Messages sent as requests, to learn whether there is a subscriber."""
     acknowledged: int = 0
     """Messages from NATS acknowledged to their sender."""
+    dropped_properties: int = counted(
+        "foldmq_bridge_dropped_properties_total",
+        "Properties of messages, and headers from NATS, that were left out because the other side "
+        "cannot carry them.",
+        "bridge.dropped_properties",
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from eventstore.log import StoredMessages
 from protocol.nats import MAX_CLIENT, constant_part, encode_value
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ class Content(Protocol):
     @property
     def payloads(self) -> Sequence[bytes]:
         """Their payloads; read only when they are sent."""
+
+    @property
+    def blocks(self) -> Sequence[bytes] | None:
+        """The properties of each (MQTT 5); empty or None when none has any."""
 
 
 _FEW = 8
@@ -82,12 +87,28 @@ class OutgoingMessages(NamedTuple):
     """Position of the last one."""
     by_topic: ByTopic | None = None
     """The messages of each topic; None: all have the topic of the flow on which they are sent."""
+    expires: Sequence[int] = ()
+    """When each expires, Unix time in seconds, 0: never; empty: none does."""
 
     def split(self) -> tuple[OutgoingMessages, ByTopic]:
         """Return the messages prepared for the flows of several topics."""
         topics = self.content.topics
         by_topic = ByTopic(topics, self.size // len(topics) + self.client_bytes)
         return self._replace(by_topic=by_topic), by_topic
+
+    def select(self, keep: Sequence[int]) -> OutgoingMessages:
+        """Return some of the messages, before they are prepared for flows."""
+        content, refs, expires = self.content, self.refs, self.expires
+        payloads = [content.payloads[at] for at in keep]
+        blocks = [content.blocks[at] for at in keep] if content.blocks else ()
+        size = sum(map(len, payloads)) + sum(map(len, blocks))
+        topics = [content.topics[at] for at in keep]
+        return self._replace(
+            content=StoredMessages(0, topics, payloads, size, blocks),
+            size=size,
+            refs=[refs[at] for at in keep] if refs else (),
+            expires=[expires[at] for at in keep] if expires else (),
+        )
 
     @property
     def client_bytes(self) -> int:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from actors.bridge.bridge_stats import BridgeStats
     from actors.bridge.flow import Flow, OutgoingMessages
+    from actors.bridge.properties import PropertyWriter
     from eventstore.format import Position
 
 _OPEN = 1.0
@@ -33,6 +34,8 @@ _OPEN = 1.0
 _QUIET = 0.003
 """Seconds after a "no responders" answer in which messages are collected."""
 _NO_RESPONDERS = b"NATS/1.0 503"
+_ANSWERS = b"a"
+"""Stands for the name of a probe in reply subjects of messages that are none."""
 _CHUNK = 1024 * 1024
 """Approximate bytes that are rendered before they are written to the connection."""
 
@@ -70,13 +73,16 @@ class Flows:
         later: Callable[[float, Callable[[], None]], object],
         stats: BridgeStats,
         token: Callable[[], str] = _token,
+        properties: PropertyWriter | None = None,
     ) -> None:
+        """``properties`` writes those of messages that have any."""
         self._wire = wire
         self._node = node
         self._monotonic = monotonic
         self._later = later
         self._stats = stats
         self._token = token
+        self._properties = properties
         self._out: list[bytes] = []
         self._rendered = 0
         """Approximate bytes of unsent output."""
@@ -125,7 +131,7 @@ class Flows:
         """Handle an answer on a subject below the inbox."""
         if not headers.startswith(_NO_RESPONDERS):
             return  # there is a subscriber: the data behind the probe will confirm it
-        token = subject[len(self._wire.inbox) :]
+        token = subject[len(self._wire.inbox) :].partition(b".")[0]
         flow = self._probes.pop(token, None)
         if flow is None:
             return  # no probe, or answered already
@@ -181,11 +187,16 @@ class Flows:
         self._new.append(token)
         at = leaving.by_topic.at(flow.raw)[0] if leaving.by_topic is not None else 0
         ref = leaving.refs[at] if leaving.refs else None
-        head = header_block(flow.head(leaving, self._node), ref)
+        reply = b""
+        if leaving.content.blocks:
+            head, reply = self._head_with_properties(flow, leaving, at, token)
+        else:
+            head = header_block(flow.head(leaving, self._node), ref)
+        reply = reply or self._wire.inbox + token
         payload = leaving.content.payloads[at]
         self._out += (
-            b"HPUB %b %b%b %d %d\r\n%b"
-            % (flow.subject, self._wire.inbox, token, len(head), len(head) + len(payload), head),
+            b"HPUB %b %b %d %d\r\n%b"
+            % (flow.subject, reply, len(head), len(head) + len(payload), head),
             payload,
             b"\r\n",
         )
@@ -217,6 +228,9 @@ class Flows:
 
     def _write(self, flow: Flow, leaving: OutgoingMessages, start: int) -> None:
         """Write the messages of a flow's topic, from the ``start``-th one on."""
+        if leaving.content.blocks:
+            self._write_with_properties(flow, leaving, start)
+            return
         payloads, refs = leaving.content.payloads, leaving.refs
         if leaving.by_topic is not None:
             chosen = leaving.by_topic.at(flow.raw)
@@ -262,3 +276,37 @@ class Flows:
                 self._hand_over()
                 out, rendered = self._out, 0
         self._rendered = rendered
+
+    def _write_with_properties(self, flow: Flow, leaving: OutgoingMessages, start: int) -> None:
+        payloads, expires, properties = leaving.content.payloads, leaving.expires, self._properties
+        by_topic = leaving.by_topic
+        chosen = range(len(payloads)) if by_topic is None else by_topic.at(flow.raw)
+        for at in chosen[start:]:
+            if expires and properties is not None and properties.is_expired(expires[at]):
+                properties.expired(1)
+                continue
+            head, reply = self._head_with_properties(flow, leaving, at, _ANSWERS)
+            payload = payloads[at]
+            where = b"%b %b" % (flow.subject, reply) if reply else flow.subject
+            line = b"HPUB %b %d %d\r\n%b" % (where, len(head), len(head) + len(payload), head)
+            self._out += (line, payload, b"\r\n")
+            self._stats.sent += 1
+            self._rendered += len(line) + len(payload)
+            if self._rendered > _CHUNK:
+                self._hand_over()
+
+    def _head_with_properties(
+        self, flow: Flow, leaving: OutgoingMessages, at: int, token: bytes
+    ) -> tuple[bytes, bytes]:
+        """Return the headers of a message, and its reply subject; empty: no answer is asked for."""
+        constant = flow.head(leaving, self._node)
+        ref = leaving.refs[at] if leaving.refs else None
+        blocks, properties = leaving.content.blocks, self._properties
+        if not blocks or not blocks[at] or properties is None:
+            return header_block(constant, ref), b""
+        expires = leaving.expires[at] if leaving.expires else 0
+        head, sealed = properties.head(constant, ref, leaving.prefix, blocks[at], expires)
+        if not sealed:
+            return head, b""
+        reply = b"%b%b.%b" % (self._wire.inbox, token, sealed)
+        return head, reply if properties.fits_line(flow.subject, reply) else b""

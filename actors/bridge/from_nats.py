@@ -9,24 +9,26 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
 from actors.bridge.replies import LONGEST
-from actors.configuration import REQUESTS
-from actors.session import Batch, Publisher
+from actors.configuration import REPLIES, REQUESTS
+from actors.routing import is_shared
+from actors.session import Batch, Publisher, Subscription
 from actors.session.decisions import PACKET_IDS
 from eventstore.format import INDEX_BITS, NATS_SESSION, SessionClosed, SessionOpened
 from eventstore.nats import encode_pub
 from protocol.mqtt import Publishes
-from protocol.nats import parse_headers
+from protocol.nats import NO_PROPERTIES, encode_value, has_status, parse_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from actors.bridge.bridge_stats import BridgeStats
-    from actors.bridge.interest import Interest
+    from actors.bridge.interest import Interest, SubjectInterest
+    from actors.bridge.properties import Answered, PropertyReader
     from actors.bridge.replies import Replies
     from actors.configuration import BridgeOptions
     from actors.routing import Subscriber
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from eventstore.format import Position
     from eventstore.log import OutputSink
     from eventstore.nats import NatsMessage
-    from protocol.nats import Headers
+    from protocol.nats import Headers, ReadProperties
 
 _LEVEL = 4
 """Protocol level in the log for the session of NATS: its rules are those of MQTT 3.1.1."""
@@ -54,6 +56,7 @@ _CONDITIONS: Final = (
 _NOT_PERMITTED: Final = {"code": 403, "description": "not permitted"}
 _ANY: Final = "-"
 """Placeholder for a token to determine who would get a request."""
+_LONGEST_ACK: Final = 1024
 
 
 class FromNats:
@@ -66,6 +69,7 @@ class FromNats:
         interest: Interest,
         replies: Replies,
         stats: BridgeStats,
+        properties: PropertyReader,
         *,
         stream: str,
         prefix_of: Callable[[str], str],
@@ -80,12 +84,17 @@ class FromNats:
         self._interest = interest
         self._replies = replies
         self._stats = stats
+        self._properties = properties
+        self._name = encode_value(node.options.node).decode()
+        """As headers have it."""
         self._stream = stream
         self._prefix_of = prefix_of
         self._answers = answers
         self._publisher = Publisher(node, NATS_SESSION)
         self._seen: OrderedDict[bytes, tuple[float, int]] = OrderedDict()
         self._pid = 0
+        self._plain = _Said(options.qos, False, None, b"", None, False)
+        """What a message without headers and reply subject says."""
 
     def take(self, messages: Sequence[NatsMessage]) -> None:
         """Publish messages in order of arrival."""
@@ -93,37 +102,86 @@ class FromNats:
         first = self._interest.copies.first
         for message in messages:
             place = self._interest.place(message.subject)
-            if place.topic is None or not first(place.sids, message):
+            topic = place.topic
+            if topic is None or (message.headers and has_status(message.headers)):
                 continue
-            self._stats.received += 1
-            payload = message.payload
-            large = len(payload) > self._node.options.max_packet_size
-            if large or not self._publisher.fits(place.topic, payload):
-                self._node.count_dropped("bridge_too_large", 1)
-                continue
-            qos, retain, key, reply = self._about(message, place.prefix)
-            if not self._node.permissions.from_nats(place.topic):
-                self._node.count_dropped("bridge_not_permitted", 1)
-                if reply:
-                    self._refuse(reply)
-                continue
-            if key is not None and (known := self._known(key)) is not None:
-                if not known:  # a duplicate within the same batch
-                    self._publish(run)
-                    run, known = None, self._seen[key][1]
-                self._acknowledge([(known, reply)], duplicate=True)
-                continue
-            if run is None or (run.qos, run.retain, run.prefix) != (qos, retain, place.prefix):
-                self._publish(run)
-                run = _Run(qos, place.prefix, retain=retain)
-            if key is not None:
-                run.keys.append((len(run), key))
-                self._seen[key] = (0.0, 0)
-            if reply and not self._ask(place.topic, place.prefix, message.payload, reply):
-                run.asked.append((len(run), reply))
-            run.packet.topics.append(place.topic)
-            run.packet.payloads.append(message.payload)
+            if first(place.sids, message):
+                run = self._add(run, message, place, topic)
         self._publish(run)
+
+    def take_answers(self, answers: Sequence[tuple[NatsMessage, Answered]]) -> None:
+        """Publish answers to requests of MQTT clients, each on its Response Topic."""
+        run: _Run | None = None
+        for answer, (subject, correlation) in answers:
+            place = self._interest.place(subject)
+            if place.topic is not None and not _is_stream_answer(answer):
+                message = answer._replace(subject=subject)
+                run = self._add(run, message, place, place.topic, correlation)
+        self._publish(run)
+
+    def _add(
+        self,
+        run: _Run | None,
+        message: NatsMessage,
+        place: SubjectInterest,
+        topic: bytes,
+        correlation: bytes | None = None,
+    ) -> _Run | None:
+        """Add a message to a run; publish the run and return another one if they differ.
+
+        ``correlation`` is the Correlation Data of the request that the message answers.
+        """
+        node, payload = self._node, message.payload
+        self._stats.received += 1
+        if len(payload) > node.options.max_packet_size or not self._publisher.fits(topic, payload):
+            node.count_dropped("bridge_too_large", 1)
+            return run
+        plain = not message.headers and not message.reply and correlation is None
+        said = self._plain if plain else self._read(message, place.prefix)
+        if not node.permissions.from_nats(topic):
+            node.count_dropped("bridge_not_permitted", 1)
+            if said.reply:
+                self._refuse(said.reply)
+            return run
+        block, asked, key = b"", False, said.key
+        if not plain:
+            found = self._find_properties(said, message, topic, correlation)
+            if found is not None:
+                if found.is_expired:
+                    node.count_dropped("expired", 1)
+                    return run
+                block = found.block()
+            if key is not None and (known := self._known(key)) is not None:
+                return self._acknowledge_duplicate(run, key, known, said.reply)
+            if said.reply:
+                asked, block = self._ask(said, found, block, message, topic, place.prefix)
+            if block and not self._publisher.fits(topic, payload, block):
+                node.count_dropped("bridge_too_large", 1)
+                return run
+        if run is None or (run.qos, run.retain, run.prefix) != (
+            said.qos,
+            said.retain,
+            place.prefix,
+        ):
+            self._publish(run)
+            run = _Run(said.qos, place.prefix, retain=said.retain)
+        if key is not None:
+            run.keys.append((len(run), key))
+            self._seen[key] = (0.0, 0)
+        if said.reply and not asked:
+            run.asked.append((len(run), said.reply))
+        run.add(topic, payload, block)
+        return run
+
+    def _acknowledge_duplicate(
+        self, run: _Run | None, key: bytes, record: int, reply: bytes
+    ) -> _Run | None:
+        """Answer the sender of a message that has a record; 0: it is in the run, not published."""
+        if not record:
+            self._publish(run)
+            run, record = None, self._seen[key][1]
+        self._acknowledge([(record, reply)], duplicate=True)
+        return run
 
     def end(self, reason: str) -> None:
         """Close the session under which messages from NATS are recorded, if it is open."""
@@ -131,32 +189,44 @@ class FromNats:
         if state is not None and state.connected:
             self._node.emit(SessionClosed(NATS_SESSION, reason, state.generation))
 
-    def _about(self, message: NatsMessage, prefix: str) -> tuple[int, bool, bytes | None, bytes]:
-        """Return QoS and retain flag, the message ID for deduplication, and the reply subject.
-
-        The reply subject is empty if no answer is expected or allowed.
-        """
+    def _read(self, message: NatsMessage, prefix: str) -> _Said:
+        """Return what a message says about itself."""
         qos, retain, reply = self._options.qos, False, message.reply
-        key = None
+        headers, copied, key = None, False, None
         if message.headers:
             headers = parse_headers(message.headers)
             asked = headers.get("Foldmq-QoS")
             if asked in _QOS:
                 qos = _QOS[asked]
+            node = headers.get("Foldmq-Node")
+            copied = node == self._name
             # Retained messages are shared by all users: there are none under the prefix of a user.
-            retain = not prefix and headers.get("Foldmq-Retain") == "1"
+            retain = not prefix and not copied and headers.get("Foldmq-Retain") == "1"
             identifier = headers.get("Nats-Msg-Id")
-            if identifier and (qos or retain):
+            if identifier and (qos or retain) and not copied:
                 # The sender chooses its length; this is short.
                 about = b"%b %b" % (message.subject, identifier.encode(errors="replace"))
                 key = blake2b(about, digest_size=16).digest()
-            if headers.get("Foldmq-Node"):
-                reply = b""  # a probe of another broker
+            if node:
+                reply = b""  # of a probe, or for those who read the Response Topic
             elif reply and self._for_another_stream(headers):
                 reply = b""
         if reply and not self._may_answer(reply, prefix):
             reply = b""
-        return qos, retain, key, reply
+        return _Said(qos, retain, key, reply, headers, copied)
+
+    def _find_properties(
+        self, said: _Said, message: NatsMessage, topic: bytes, correlation: bytes | None
+    ) -> ReadProperties | None:
+        """Return the properties of a message; None if it has none that anybody gets."""
+        if said.headers is None and correlation is None:
+            return None
+        asked = said.reply and self._requested(topic)
+        if not (said.recorded or asked or self._is_read(topic)):
+            return None
+        return self._properties.read(
+            said.headers, message.payload, topic.decode(), correlation, copied=said.copied
+        )
 
     def _for_another_stream(self, headers: Headers) -> bool:
         """Return whether a message requires a JetStream stream.
@@ -209,22 +279,47 @@ class FromNats:
         prefix_of = self._prefix_of
         return lambda subscriber: prefix_of(subscriber.session) == prefix
 
-    def _ask(self, topic: bytes, prefix: str, payload: bytes, reply: bytes) -> bool:
-        """Deliver a request to subscribers of requests; return whether there are any."""
+    def _is_read(self, topic: bytes) -> bool:
+        """Return whether a message at QoS 0 reaches a client at level 5."""
+        return _at_level5(self._node.router.routes[topic].targets)
+
+    def _requested(self, topic: bytes) -> Sequence[Subscriber]:
+        """Return the subscribers of requests on a topic."""
         if not self._interest.requests:
-            return False
-        about = topic.decode()
-        targets = [
-            found
-            for found in self._node.router.match_system(f"{REQUESTS}{_ANY}/{about}")
-            if found.actor is not None and self._prefix_of(found.session) == prefix
-        ]
-        if not targets:
-            return False
-        token = self._replies.expect(reply)
-        raw = f"{REQUESTS}{token}/{about}".encode()
-        self._publisher.send(targets, Batch(0, [raw], [payload], ()))
-        return True
+            return ()
+        asked = f"{REQUESTS}{_ANY}/{topic.decode()}"
+        matching = self._node.router.match_system(asked)
+        return [found for found in matching if found.actor is not None]
+
+    def _ask(
+        self,
+        said: _Said,
+        found: ReadProperties | None,
+        block: bytes,
+        message: NatsMessage,
+        topic: bytes,
+        prefix: str,
+    ) -> tuple[bool, bytes]:
+        """Deliver a request to subscribers of requests; return whether there are any.
+
+        Also return the properties of the message for others. Clients at level 5 that subscribe to
+        the topic itself may answer too, unless the bridge does.
+        """
+        targets: Sequence[Subscriber] = ()
+        if self._interest.requests:
+            targets = [
+                one for one in self._requested(topic) if self._prefix_of(one.session) == prefix
+            ]
+        answerable = not said.recorded and self._is_read(topic)
+        if not targets and not answerable:
+            return False, block
+        token = self._replies.expect(said.reply)
+        with_response = (found or NO_PROPERTIES).block(f"{REPLIES}{token}")
+        if targets:
+            raw = f"{REQUESTS}{token}/{topic.decode()}".encode()
+            batch = Batch(0, [raw], [message.payload], (), blocks=[with_response])
+            self._publisher.send(targets, batch)
+        return bool(targets), with_response if answerable else block
 
     def _refuse(self, reply: bytes) -> None:
         """Answer a waiting sender that its message is not permitted, in JetStream's format."""
@@ -266,6 +361,25 @@ class FromNats:
         self._node.emit(SessionOpened(NATS_SESSION, False, True, _LEVEL, generation=generation))
 
 
+class _Said(NamedTuple):
+    """What a message says about itself."""
+
+    qos: int
+    retain: bool
+    key: bytes | None
+    """The message ID, for deduplication."""
+    reply: bytes
+    """The reply subject; empty if no answer is expected or allowed."""
+    headers: Headers | None
+    copied: bool
+    """The headers are those of a message of this broker."""
+
+    @property
+    def recorded(self) -> bool:
+        """Whether it is written to the log."""
+        return bool(self.qos) or self.retain
+
+
 class _Run:
     """Consecutive messages with the same flags."""
 
@@ -283,3 +397,38 @@ class _Run:
 
     def __len__(self) -> int:
         return len(self.packet)
+
+    def add(self, topic: bytes, payload: bytes, block: bytes) -> None:
+        """Add a message."""
+        packet = self.packet
+        if block and not packet.blocks:
+            packet.blocks = [b""] * len(packet)
+        if packet.blocks is not None:
+            packet.blocks.append(block)
+        packet.topics.append(topic)
+        packet.payloads.append(payload)
+
+
+def _at_level5(targets: Iterable[Subscriber]) -> bool:
+    """Return whether any of some subscribers may be a client at level 5."""
+    for target in targets:
+        actor = target.actor
+        if is_shared(target.session) or (isinstance(actor, Subscription) and actor.session.level5):
+            return True
+    return False
+
+
+def _is_stream_answer(answer: NatsMessage) -> bool:
+    """Return whether an answer is a JetStream stream's acknowledgement.
+
+    A stream that stores a message acknowledges it on its reply subject, where an MQTT client
+    expects the answer of a service.
+    """
+    payload = answer.payload
+    if answer.headers or len(payload) > _LONGEST_ACK or not payload.startswith(b"{"):
+        return False
+    try:
+        said = orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(said.get("stream"), str) and type(said.get("seq")) is int

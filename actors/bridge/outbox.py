@@ -246,10 +246,11 @@ class Outbox:
                 event.qos,
                 event.retain,
                 stored,
-                stored.size,
+                stored.size + sum(map(len, stored.blocks)),
                 range(at, at + event.count),
                 at,
                 at + event.count - 1,
+                expires=stored.expires,
             )
         )
 
@@ -272,18 +273,21 @@ class Outbox:
         if len(found) < len(refs):
             self._node.count_dropped("bridge_cut", len(refs) - len(found), client=event.session)
         for number, (ref, message) in enumerate(found, 1):
+            size = len(message.payload) + len(message.block)
+            blocks = [message.block] if message.block else ()
             await self._when_room(
                 OutgoingMessages(
                     event.session,
                     prefix,
                     2,
                     ref in retained,
-                    StoredMessages(ref, [message.topic], [message.payload], len(message.payload)),
-                    len(message.payload),
+                    StoredMessages(ref, [message.topic], [message.payload], size, blocks),
+                    size,
                     [ref],
                     at,
                     # The release counts as sent only with its last message.
                     at - 1 if number < len(found) else at + len(refs) - 1,
+                    expires=[message.expires] if message.expires else (),
                 )
             )
 

@@ -7,12 +7,13 @@ publication waits in a queue here until the gate releases it.
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from actors.bridge.flow import Flow
+from actors.bridge.properties import header_room
 from actors.configuration import REPLIES
 from eventstore.format import NATS_SESSION
-from eventstore.log import StoredMessages
 from protocol.nats import MAX_CLIENT, MAX_SUBJECT
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ _ENCODED = 3
 class ToNats:
     """Sends messages of clients to NATS. An output sink of the gate.
 
-    ``answer`` gets the token and the payload of answers to requests.
+    ``answer`` gets the token, the payload and the properties of answers to requests, and the
+    prefix of the client.
     """
 
     __slots__ = (
@@ -59,7 +61,7 @@ class ToNats:
         self,
         flows: Flows,
         options: BridgeOptions,
-        answer: Callable[[str, bytes], None],
+        answer: Callable[[str, bytes, bytes, str], None],
         permits: Callable[[bytes], bool],
     ) -> None:
         self._flows = flows
@@ -103,6 +105,8 @@ class ToNats:
         """
         left_out = 0
         longest = _ENCODED * MAX_SUBJECT + _ENCODED * MAX_CLIENT
+        if leaving.content.blocks:
+            longest += max(map(header_room, leaving.content.blocks))
         if leaving.size + _HEADERS + longest > most // 2:
             leaving, left_out = _fitting(leaving, most)
         if leaving.content.topics:
@@ -127,8 +131,9 @@ class ToNats:
         elif raw.startswith(_REPLIES):
             token = raw[len(_REPLIES) :].decode()
             payloads, by_topic = leaving.content.payloads, leaving.by_topic
+            blocks = leaving.content.blocks
             for at in range(len(payloads)) if by_topic is None else by_topic.at(raw):
-                self._answer(token, payloads[at])
+                self._answer(token, payloads[at], blocks[at] if blocks else b"", leaving.prefix)
 
     def _flow(self, prefix: str, raw: bytes) -> Flow | None:
         """Return the flow of a topic; None if it is not bridged."""
@@ -177,21 +182,17 @@ class ToNats:
 
 def _fitting(leaving: OutgoingMessages, most: int) -> tuple[OutgoingMessages, int]:
     """Return the messages that NATS accepts, and the number of others."""
-    topics, payloads, refs = leaving.content.topics, leaving.content.payloads, leaving.refs
+    topics, payloads = leaving.content.topics, leaving.content.payloads
     client = min(len(leaving.client.encode(errors="replace")), MAX_CLIENT)
     room = most - _HEADERS - _ENCODED * client
+    blocks = leaving.content.blocks or ()
+    columns = zip_longest(topics, payloads, blocks, fillvalue=b"")
     keep = [
         at
-        for at, (raw, payload) in enumerate(zip(topics, payloads, strict=True))
-        if len(payload) + _ENCODED * len(raw) <= room
+        for at, (raw, payload, block) in enumerate(columns)
+        if len(payload) + _ENCODED * len(raw) + header_room(block) <= room
     ]
-    if len(keep) == len(topics):
-        return leaving, 0
-    some = [payloads[at] for at in keep]
-    size = sum(map(len, some))
-    content = StoredMessages(0, [topics[at] for at in keep], some, size)
-    which = [refs[at] for at in keep] if refs else ()
-    return leaving._replace(content=content, size=size, refs=which), len(topics) - len(keep)
+    return leaving if len(keep) == len(topics) else leaving.select(keep), len(topics) - len(keep)
 
 
 def _nothing(_leaving: OutgoingMessages) -> None:

@@ -32,6 +32,12 @@ class BridgeOptions:
     """Maximum bytes waiting for NATS before QoS 0 messages are dropped and others left to the
     log."""
 
+    ttl: bool = False
+    """Whether JetStream is told when messages expire (``Nats-TTL``)."""
+    client_headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers that user properties may set although NATS servers act on them: name in lower case
+    -> as it is written."""
+
     def place(self, subject: str) -> tuple[str, str | None]:
         """Return the prefix and the topic of a subject; None if it is not bridged."""
         prefix = self.prefix_of(subject) if self.prefixes else ""

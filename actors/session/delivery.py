@@ -460,6 +460,11 @@ class Delivery:
             else None
         )
 
+    @property
+    def level5(self) -> bool:
+        """Whether messages are encoded for a client at level 5."""
+        return self._encoder is not None
+
     def takes_plain(self, *, level5: bool) -> bool:
         """Return whether the client is at level 5, or not, and nothing is put into its messages."""
         encoder = self._encoder

@@ -170,6 +170,11 @@ class Session(LoopActor):
         """Return whether a message may be sent to the client before anything else."""
         return self._delivery.may_send(connection)
 
+    @property
+    def level5(self) -> bool:
+        """Whether its client is connected at level 5."""
+        return self._delivery.level5
+
     def takes_plain(self, publisher: ClientConnection) -> bool:
         """Return whether its client is sent messages as clients of a publisher's level get them.
 

@@ -33,7 +33,7 @@ from eventstore.datadir import DataDir
 from eventstore.errors import RecordTooLarge
 from eventstore.format import LEAST_RECORD, largest_packet
 from protocol.errors import FoldmqError
-from protocol.nats import Mapping, parse_users
+from protocol.nats import Mapping, allowed_names, parse_users
 
 if TYPE_CHECKING:
     from actors.authn import AuthenticatorChain
@@ -150,7 +150,15 @@ def make_bridge(settings: Settings, most_held: int) -> BridgeOptions:
     prefixes = parse_users(settings.bridge_user_map)
     rules = Mapping.parse(settings.bridge_map, settings.bridge_filters, prefixes.values())
     always = settings.bridge_always
-    return BridgeOptions(rules, prefixes, always, settings.bridge_qos, most_held)
+    return BridgeOptions(
+        rules,
+        prefixes,
+        always,
+        settings.bridge_qos,
+        most_held,
+        settings.bridge_ttl,
+        allowed_names(settings.bridge_client_headers),
+    )
 
 
 class Service:

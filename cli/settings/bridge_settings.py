@@ -10,7 +10,7 @@ from pydantic_settings import NoDecode
 
 from cli.settings.setting_types import several
 from eventstore.display import escaped
-from protocol.nats import Mapping, parse_users
+from protocol.nats import Mapping, allowed_names, parse_users
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +35,11 @@ def _user_rules(rules: Texts) -> Texts:
     return rules
 
 
+def _header_names(names: Texts) -> Texts:
+    allowed_names(names)
+    return names
+
+
 # The errors of protocol.nats.mapping are ValueErrors too.
 TopicFilters = Annotated[
     Texts, NoDecode, BeforeValidator(several), Field(min_length=1), AfterValidator(_filters)
@@ -42,6 +47,7 @@ TopicFilters = Annotated[
 MoreFilters = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidator(_filters)]
 SubjectRules = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidator(_rules)]
 UserRules = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidator(_user_rules)]
+HeaderNames = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidator(_header_names)]
 
 # Settings that authenticate MQTT clients.
 _VOUCHING = ("password_file", "jwt_keys", "auth_subject")

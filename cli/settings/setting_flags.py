@@ -75,6 +75,7 @@ _METAVARS: dict[str, str] = {
     "nats_url": "URL",
     "nats_listen": "HOST:PORT|off",
     "bridge_always": "FILTER",
+    "bridge_client_headers": "NAME",
     "bridge_filters": "FILTER",
     "bridge_map": "TOPIC=SUBJECT",
     "bridge_user_map": "USER=SUBJECT",

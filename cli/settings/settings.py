@@ -32,7 +32,13 @@ from actors.configuration import BrokerOptions
 from cli.common import Address
 from cli.settings import access_settings, bridge_settings
 from cli.settings.access_settings import AccessFields
-from cli.settings.bridge_settings import MoreFilters, SubjectRules, TopicFilters, UserRules
+from cli.settings.bridge_settings import (
+    HeaderNames,
+    MoreFilters,
+    SubjectRules,
+    TopicFilters,
+    UserRules,
+)
 from cli.settings.limit_settings import LimitFields
 from cli.settings.listener_settings import Listen, ListenerFields, listed_twice, problem
 from cli.settings.setting_types import (
@@ -190,6 +196,16 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
         le=2,
         description="QoS of messages from NATS without a QoS header. Messages at QoS 0 are not "
         "logged.",
+    )
+    bridge_ttl: bool = Field(
+        default=False,
+        description="Tell JetStream when messages expire (Nats-TTL). Streams without allow_msg_ttl "
+        "refuse such messages.",
+    )
+    bridge_client_headers: HeaderNames = Field(
+        default=(),
+        description="Header, such as Nats-Rollup, that MQTT clients may set with a user property "
+        "although NATS servers act on it. May be repeated.",
     )
     bridge_url: str | None = Field(
         default=None,
@@ -522,6 +538,7 @@ _LISTED = {
     "proxy_from": "network",
     "ws_origins": "origin",
     "bridge_always": "topic filter",
+    "bridge_client_headers": "header name",
     "bridge_filters": "topic filter",
     "bridge_map": "TOPIC=SUBJECT",
     "bridge_user_map": "USER=SUBJECT",

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from eventstore.nats.batch_client import BatchClient, encode_pub
+    from eventstore.nats.batch_client import BatchClient, encode_hpub, encode_pub
     from eventstore.nats.batch_parser import NatsMessage
     from eventstore.nats.connection import (
         PRIVATE_PREFIX,
@@ -75,6 +75,7 @@ __all__ = [
     "direct_get_subject",
     "disconnect",
     "durability_promise",
+    "encode_hpub",
     "encode_pub",
     "ensure_stream",
     "get_message",
@@ -90,6 +91,7 @@ __all__ = [
 
 _MODULE_OF = {
     "BatchClient": "batch_client",
+    "encode_hpub": "batch_client",
     "encode_pub": "batch_client",
     "NatsMessage": "batch_parser",
     "PRIVATE_PREFIX": "connection",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from eventstore.nats.connection import ConnectionOptions, Notice
 
-__all__ = ["BatchClient", "NatsMessage", "encode_pub"]
+__all__ = ["BatchClient", "NatsMessage", "encode_hpub", "encode_pub"]
 
 _REPLAYED: Final = 10_000
 _PROBLEMS: Final = 100
@@ -44,6 +44,13 @@ def encode_pub(subject: bytes, payload: bytes) -> bytes:
     ``subject`` must be legal: whatever it holds is sent.
     """
     return b"PUB %b %d\r\n%b\r\n" % (subject, len(payload), payload)
+
+
+def encode_hpub(subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> bytes:
+    """Return the protocol's lines that publish a message with headers; ``reply`` may be empty."""
+    where = b"%b %b" % (subject, reply) if reply else subject
+    sizes = len(headers), len(headers) + len(payload)
+    return b"HPUB %b %d %d\r\n%b%b\r\n" % (where, *sizes, headers, payload)
 
 
 class BatchClient:

@@ -383,6 +383,18 @@ def message_properties(block: bytes) -> MessageProperties:
     )
 
 
+def message_block(properties: MessageProperties) -> bytes:
+    """Return the block of a message with these properties, of which each was checked."""
+    values = {
+        MESSAGE_EXPIRY: properties.expiry,
+        PAYLOAD_FORMAT: properties.payload_format or None,
+        CONTENT_TYPE: properties.content_type,
+        RESPONSE_TOPIC: properties.response_topic,
+        CORRELATION_DATA: properties.correlation,
+    }
+    return encode_block(values, properties.user)
+
+
 def expiry_of(block: bytes) -> int | None:
     """Return the Message Expiry Interval of a message's block, in seconds."""
     if block[:1] != _EXPIRY_MARK:

@@ -1,5 +1,7 @@
 """Headers of NATS messages: writing those of a publication, and parsing those of others.
 
+Properties of MQTT 5 as headers are in :mod:`protocol.nats.property_headers`.
+
 A block is ``NATS/1.0``, a line ``Key: value`` for each header, and an empty line, each ended by
 CR LF. Servers put a status after the version: ``NATS/1.0 503``.
 
@@ -12,7 +14,10 @@ from __future__ import annotations
 
 import re
 from hashlib import sha256
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PUB: Final = "Nmqtt-Pub"
 TOPIC: Final = "Foldmq-Topic"
@@ -32,6 +37,7 @@ MAX_CLIENT: Final = 256
 longer one it is the digest."""
 
 _VERSION: Final = "NATS/1.0"
+_STATUS: Final = b"NATS/1.0 "
 _ENCODED = re.compile(rb"[^\x21-\x24\x26-\x7e]")
 
 
@@ -41,11 +47,24 @@ class Headers:
     ``status`` is the code of a server's status line (``"503"``), empty for all other messages.
     """
 
-    __slots__ = ("_values", "status")
+    __slots__ = ("_lines", "_values", "status")
 
-    def __init__(self, values: dict[str, str] | None = None, status: str = "") -> None:
+    def __init__(
+        self,
+        values: dict[str, str] | None = None,
+        status: str = "",
+        lines: Sequence[str] = (),
+    ) -> None:
         self._values = {} if values is None else values
+        self._lines = lines
         self.status = status
+
+    @property
+    def fields(self) -> list[tuple[str, str]]:
+        """All names and values in their order; bytes that are not UTF-8 are surrogates."""
+        parts = [line.partition(":") for line in self._lines]
+        fields = [(name.strip(), value.strip()) for name, colon, value in parts if colon]
+        return [field for field in fields if field[0]]
 
     def __len__(self) -> int:
         return len(self._values)
@@ -57,7 +76,11 @@ class Headers:
 
 def encode_value(text: str) -> bytes:
     """Percent-encode the bytes outside 0x21 to 0x7E, and ``%``."""
-    data = text.encode(errors="replace")
+    return encode_bytes(text.encode(errors="replace"))
+
+
+def encode_bytes(data: bytes) -> bytes:
+    """Percent-encode the bytes outside 0x21 to 0x7E, and ``%``."""
     if not _ENCODED.search(data):
         return data
     return _ENCODED.sub(lambda byte: b"%%%02X" % byte[0][0], data)
@@ -91,11 +114,19 @@ def _publisher(client: str) -> bytes:
     return b"%b: %b" % (CLIENT_DIGEST.encode(), sha256(data).hexdigest().encode())
 
 
-def header_block(constant: bytes, position: int | None = None) -> bytes:
-    """Return the block of one message; ``position`` is needed at QoS 1 and 2, and only there."""
+def header_block(constant: bytes, position: int | None = None, more: bytes = b"") -> bytes:
+    """Return the block of one message; ``position`` is needed at QoS 1 and 2, and only there.
+
+    ``more`` are further lines, each ended by CR LF.
+    """
     if position is None:
-        return constant + b"\r\n"
-    return b"%b%d\r\n\r\n" % (constant, position)
+        return b"%b%b\r\n" % (constant, more)
+    return b"%b%d\r\n%b\r\n" % (constant, position, more)
+
+
+def without_message_id(constant: bytes) -> bytes:
+    """Return the constant part at QoS 1 and 2 without the message id, for a block without one."""
+    return constant[: constant.rindex(b"\r\n") + 2]
 
 
 def parse_headers(block: bytes) -> Headers:
@@ -106,14 +137,27 @@ def parse_headers(block: bytes) -> Headers:
     """
     if len(block) > MAX_BYTES:
         block = block[: block.rfind(b"\n", 0, MAX_BYTES) + 1]
-    first, *lines = block.decode(errors="replace").split("\n", MAX_HEADERS + 1)
+    first, *lines = block.decode(errors="surrogateescape").split("\n", MAX_HEADERS + 1)
     version, _, status = first.strip().partition(" ")
     if version != _VERSION:
         return Headers()
     values: dict[str, str] = {}
-    for line in lines[:MAX_HEADERS]:
+    del lines[MAX_HEADERS:]
+    for line in lines:
         key, colon, value = line.partition(":")
         key = key.strip().lower()
         if colon and key and key not in values:
             values[key] = value.strip()
-    return Headers(values, status.strip().partition(" ")[0])
+    if not block.isascii():
+        values = {_replaced(key): _replaced(value) for key, value in values.items()}
+    return Headers(values, _replaced(status.strip().partition(" ")[0]), lines)
+
+
+def has_status(block: bytes) -> bool:
+    """Return whether a block has a status line: a server's word, not a client's message."""
+    return block.startswith(_STATUS)
+
+
+def _replaced(text: str) -> str:
+    """Replace bytes that are not UTF-8."""
+    return text.encode(errors="surrogateescape").decode(errors="replace")

@@ -80,7 +80,7 @@ class Exit:
         self.flows = Flows(self.wire, "n", lambda: 1.0, lambda _after, _do: None, BridgeStats())
         options = BridgeOptions(Mapping())
         self.departures = ToNats(
-            self.flows, options, lambda *reply: self.replies.append(reply), lambda _topic: True
+            self.flows, options, lambda *reply: self.replies.append(reply[:2]), lambda _topic: True
         )
 
     def send(self, topics: Sequence[bytes], *payloads: bytes) -> int:

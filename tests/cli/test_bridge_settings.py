@@ -38,6 +38,7 @@ def test_defaults() -> None:
     assert settings.bridge_filters == ("#",)
     assert (settings.bridge_map, settings.bridge_user_map, settings.bridge_qos) == ((), (), 0)
     assert (settings.nats_listen, settings.nats_users, settings.bridge_url) == (None, None, None)
+    assert (settings.bridge_ttl, settings.bridge_client_headers) == (False, ())
     assert settings.nats_store == 1 << 30
 
 
@@ -87,6 +88,13 @@ def test_a_list_is_a_flag_that_can_be_given_again() -> None:
         ({"bridge_user_map": ["alice=foldmq"]}, "are not bridged"),
         ({"bridge_qos": "3"}, '--bridge-qos = "3": must be at most 2'),
         ({"bridge_qos": "-1"}, '--bridge-qos = "-1": must be at least 0'),
+        ({"bridge_ttl": "maybe"}, '--bridge-ttl = "maybe": must be true or false'),
+        (
+            {"bridge_client_headers": ["Nats-Rollup:"]},
+            "--bridge-client-headers = [\"Nats-Rollup:\"]: 'Nats-Rollup:' is no name of a NATS",
+        ),
+        ({"bridge_client_headers": ["Foldmq-QoS"]}, "'Foldmq-QoS' is written by foldmq only"),
+        ({"bridge_client_headers": 3}, "must be a list of header name"),
         ({"nats_listen": "4222"}, '--nats-listen = "4222": must be host:port'),
         ({"nats_store": "much"}, '--nats-store = "much": must be a size'),
         ({"bridge": "maybe"}, '--bridge = "maybe": must be true or false'),

@@ -19,6 +19,7 @@ from harness.anonymous import Anonymous
 
 from actors.authz.rules import Permissions
 from actors.broker import Broker
+from actors.configuration.bridge_options import BridgeOptions
 from actors.configuration.broker_options import BrokerOptions
 from eventstore.errors import Fenced, LogUnavailable
 from eventstore.format import GENESIS, ChainChecker, Event, Record, decode_record
@@ -147,6 +148,7 @@ class World:
         self.transcripts: list[list[tuple[float, bytes]]] = []
         self.options = BrokerOptions(node="sim", **options)
         self.permissions: Permissions | None = None
+        self.bridge: BridgeOptions | None = None
         self.write_high = write_high
         self.cutting = False
         """Every turn is cut wherever it can be."""
@@ -178,7 +180,7 @@ class World:
         """Start a broker on what the disk holds."""
         self.log = self.open_log()
         self.broker = Broker(
-            self.options, self.log, Anonymous(), SimClock(), permissions=self.permissions
+            self.options, self.log, Anonymous(), SimClock(), self.bridge, self.permissions
         )
         if self.cutting:
             self.broker.kernel.turn_slice = 0.0
@@ -316,4 +318,8 @@ def _tasks_of(broker: Broker) -> list[asyncio.Task[None]]:
         found += writer._tasks
         if writer._recovering is not None:
             found.append(writer._recovering)
+    if broker.bridge is not None:
+        actor = broker.bridge._actor
+        of_bridge = (broker.bridge._dialling, actor._outbox._task if actor is not None else None)
+        found += [task for task in of_bridge if task is not None]
     return found

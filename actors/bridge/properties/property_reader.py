@@ -1,0 +1,44 @@
+"""Properties of messages from NATS: what their headers and reply subjects say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.bridge.properties.losses import FROM_NATS
+from protocol.nats import NO_PROPERTIES, ReadProperties, read_properties
+
+if TYPE_CHECKING:
+    from actors.bridge.properties.losses import PropertyLosses
+    from protocol.nats import Headers
+
+
+class PropertyReader:
+    """Reads the properties of messages from NATS."""
+
+    def __init__(self, losses: PropertyLosses) -> None:
+        self._losses = losses
+
+    def read(
+        self,
+        headers: Headers | None,
+        payload: bytes,
+        topic: str,
+        correlation: bytes | None = None,
+        *,
+        copied: bool = False,
+    ) -> ReadProperties:
+        """Return the properties of a message on a topic.
+
+        ``correlation`` is the Correlation Data of the request that it answers, which counts if the
+        message has none. ``copied``: the headers are those of a message of this broker, which a
+        NATS client puts on its own one, as ``respond()`` of nats-py does: the Response Topic of
+        that is not one of this message.
+        """
+        found = read_properties(headers, payload) if headers is not None else NO_PROPERTIES
+        self._losses.add(FROM_NATS, found.dropped)
+        properties = found.properties
+        if copied or properties.response_topic == topic:
+            properties = properties._replace(response_topic=None)
+        if correlation is not None and properties.correlation is None:
+            properties = properties._replace(correlation=correlation)
+        return ReadProperties(properties)

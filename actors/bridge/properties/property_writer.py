@@ -1,0 +1,132 @@
+"""Properties of messages to NATS: their headers and reply subjects.
+
+Blocks of properties are alike from message to message, so the headers of a block are made once.
+What differs is the time that is left before a message expires.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from actors.bridge.properties.losses import TO_NATS
+from protocol.mqtt5 import message_properties
+from protocol.nats import (
+    MAX_PROPERTIES,
+    expiry_lines,
+    header_block,
+    property_lines,
+    without_message_id,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.bridge.properties.losses import PropertyLosses
+    from actors.bridge.properties.reply_subjects import ReplySubjects
+    from actors.configuration import BridgeOptions
+    from eventstore.format import Position
+
+_KNOWN: Final = 1024
+_KNOWN_SIZE: Final = 512
+"""Bytes of the largest block whose headers are kept."""
+_LINE: Final = 4000
+"""Bytes that a protocol line may have with subject and reply subject: servers accept 4 096, unless
+configured otherwise."""
+_GROWTH: Final = 4
+_FIXED: Final = 200
+
+
+def header_room(block: bytes) -> int:
+    """Return how many bytes the headers of a block take at most."""
+    return min(_GROWTH * len(block), MAX_PROPERTIES) + _FIXED if block else 0
+
+
+class _Known(NamedTuple):
+    """What is the same for all messages with a block."""
+
+    lines: bytes
+    """The headers, but for the expiry."""
+    expiry: int | None
+    has_message_id: bool
+    dropped: int
+    response: bytes | None
+    """The subject of the Response Topic."""
+    correlation: bytes | None
+
+
+class PropertyWriter:
+    """Writes the properties of messages to NATS."""
+
+    def __init__(
+        self,
+        options: BridgeOptions,
+        replies: ReplySubjects,
+        time_ms: Callable[[], int],
+        losses: PropertyLosses,
+        expired: Callable[[int], None],
+    ) -> None:
+        """``expired`` is called with the number of messages that expired before they were sent."""
+        self._options = options
+        self._replies = replies
+        self._time_ms = time_ms
+        self._losses = losses
+        self.expired = expired
+        self._known: dict[tuple[str, bytes], _Known] = {}
+
+    def head(
+        self, constant: bytes, ref: Position | None, prefix: str, block: bytes, expires: int
+    ) -> tuple[bytes, bytes]:
+        """Return the headers of a message, and what to put at the end of its reply subject.
+
+        That is empty if no answer is asked for. ``expires`` is the Unix time at which the message
+        expires, in seconds; 0: its block says how long it has.
+        """
+        known = self._known.get((prefix, block)) or self._look_up(prefix, block)
+        lines, left = known.lines, known.expiry
+        if left is not None:
+            if expires:
+                left = max(0, expires - self._time_ms() // 1000)
+            lines += expiry_lines(left, ttl=self._options.ttl)
+        if known.dropped:
+            self._losses.add(TO_NATS, known.dropped)
+        if known.has_message_id and ref is not None:
+            constant, ref = without_message_id(constant), None
+        sealed = b""
+        if known.response is not None:
+            sealed = self._replies.seal(known.response, known.correlation)
+        return header_block(constant, ref, lines), sealed
+
+    def is_expired(self, expires: int) -> bool:
+        """Return whether a message that expires then, in Unix seconds or 0 for never, is gone."""
+        return bool(expires) and expires <= self._time_ms() // 1000
+
+    def fits_line(self, subject: bytes, reply: bytes) -> bool:
+        """Return whether a server accepts a line with these; otherwise count the lost reply."""
+        if len(subject) + len(reply) <= _LINE:
+            return True
+        self._losses.add(TO_NATS, 1)
+        return False
+
+    def _look_up(self, prefix: str, block: bytes) -> _Known:
+        found = self._read(prefix, block)
+        if len(block) <= _KNOWN_SIZE:
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            self._known[prefix, block] = found
+        return found
+
+    def _read(self, prefix: str, block: bytes) -> _Known:
+        properties = message_properties(block)
+        made = property_lines(properties, self._options.client_headers)
+        response: bytes | None = None
+        if properties.response_topic is not None:
+            subject = self._options.rules.subject(properties.response_topic, prefix)
+            response = subject.encode() if subject is not None else None
+        return _Known(
+            made.lines,
+            properties.expiry,
+            made.has_message_id,
+            made.dropped,
+            response,
+            properties.correlation,
+        )

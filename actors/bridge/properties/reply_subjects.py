@@ -1,0 +1,66 @@
+"""Reply subjects of messages with a Response Topic: where NATS services answer MQTT clients.
+
+Most services answer with ``respond()``, without headers, so the Correlation Data of a request would
+be lost. So the reply subject is one of the bridge, and says what is to become of an answer: on
+which subject it counts, and the Correlation Data. It is *sealed*: nobody else can make one, so that
+a NATS client cannot publish by it what it may not publish. Nothing is kept for a request.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from hashlib import blake2b
+from hmac import compare_digest
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LIFE: Final = 3600
+"""Seconds for which a request of an MQTT client can be answered."""
+_MAC: Final = 16
+_SEALED: Final = re.compile(
+    rb"([0-9a-f]{1,12})\.([0-9a-f]{32})\.(-|c[A-Za-z0-9_-]*)\.(.+)", re.DOTALL
+)
+
+
+class Answered(NamedTuple):
+    """What a sealed reply subject says."""
+
+    subject: bytes
+    """The subject of the Response Topic."""
+    correlation: bytes | None
+
+
+class ReplySubjects:
+    """Makes and reads sealed reply subjects; ``seconds`` is the Unix time."""
+
+    def __init__(self, seconds: Callable[[], int], key: bytes | None = None) -> None:
+        self._seconds = seconds
+        self._key = key if key is not None else secrets.token_bytes(32)
+
+    def seal(self, subject: bytes, correlation: bytes | None) -> bytes:
+        """Return the tokens for answers that count on ``subject``."""
+        said = b"-" if correlation is None else b"c" + urlsafe_b64encode(correlation).rstrip(b"=")
+        when = b"%x" % self._seconds()
+        return b"%b.%b.%b.%b" % (when, self._mac(when, said, subject), said, subject)
+
+    def unseal(self, sealed: bytes) -> Answered | None:
+        """Return what was sealed; None if it is forged or too old."""
+        found = _SEALED.fullmatch(sealed)
+        if found is None:
+            return None
+        when, mac, said, subject = found.groups()
+        if not compare_digest(mac, self._mac(when, said, subject)):
+            return None
+        if self._seconds() - int(when, 16) > LIFE:
+            return None
+        if said == b"-":
+            return Answered(subject, None)
+        return Answered(subject, urlsafe_b64decode(said[1:] + b"=" * (-len(said[1:]) % 4)))
+
+    def _mac(self, when: bytes, said: bytes, subject: bytes) -> bytes:
+        about = b"%b.%b.%b" % (when, said, subject)
+        return blake2b(about, digest_size=_MAC, key=self._key).hexdigest().encode()
