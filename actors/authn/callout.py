@@ -11,7 +11,7 @@ import asyncio
 import base64
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import orjson
 import structlog
@@ -24,7 +24,7 @@ from eventstore.display import escaped
 from eventstore.nats import UnansweredError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     from actors.authn.credentials import Credentials
 
@@ -47,6 +47,8 @@ _NOTHING: Final = Rule(allow=False, publish=True, subscribe=True, filter="#", wh
 _TOO_LONG: Final = Verdict(AuthResult.BAD_CREDENTIALS, reason="the login is too long to ask about")
 
 log = structlog.get_logger("foldmq")
+
+T = TypeVar("T")
 
 
 class Asker(Protocol):
@@ -112,6 +114,15 @@ class Callout:
         """Number of queued logins."""
         return self._lanes.waiting
 
+    @property
+    def node(self) -> str:
+        """The name of this broker, for the service."""
+        return self._options.node
+
+    def now_ms(self) -> int:
+        """Return Unix time in milliseconds."""
+        return self._time_ms()
+
     def check_now(self, credentials: Credentials) -> Verdict | None:
         """Return a cached decision."""
         return self._verdicts.get(self._key(credentials), self._time_ms())
@@ -139,27 +150,41 @@ class Callout:
         )
 
     async def _find_out(self, key: bytes, credentials: Credentials) -> Verdict:
+        def read(reply: bytes) -> tuple[Answer, int]:
+            return read_answer(reply, credentials, self._time_ms()), len(reply)
+
         request = render_request(credentials, self._options.node)
+        found = await self.ask(request, credentials.address, read)
+        if isinstance(found, Verdict):
+            return found
+        answer, size = found
+        answer = answer._replace(verdict=self.shared(answer.verdict))
+        self._keep(key, answer, size)
+        return answer.verdict
+
+    async def ask(self, request: bytes, address: str, read: Callable[[bytes], T]) -> T | Verdict:
+        """Return what ``read`` makes of the reply to a request; a rejection if there is none.
+
+        ``read`` raises BadAnswer for an invalid reply.
+        """
         if len(request) > MAX_REQUEST:
             return _TOO_LONG
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._options.timeout
         try:
             async with asyncio.timeout_at(deadline):
-                await self._lanes.enter(credentials.address)
+                await self._lanes.enter(address)
             try:
                 self.asked += 1
-                reply = await self._asker.ask(request, deadline - clock())
+                found = read(await self._asker.ask(request, deadline - clock()))
             finally:
                 self._lanes.leave()
-            answer = self._shared(read_answer(reply, credentials, self._time_ms()))
         except (UnansweredError, BadAnswer) as error:
             return self._unavailable(str(error))
         except TimeoutError:
             return self._unavailable("too many logins are waiting to be asked about")
         self._last_problem = ""
-        self._keep(key, answer, len(reply))
-        return answer.verdict
+        return found
 
     def _keep(self, key: bytes, answer: Answer, size: int) -> None:
         options, verdict = self._options, answer.verdict
@@ -172,16 +197,16 @@ class Callout:
         if until > self._time_ms():
             self._verdicts.put(key, verdict, until, _ENTRY_BYTES + size)
 
-    def _shared(self, answer: Answer) -> Answer:
-        """Return one object for equal rules: each object is indexed once."""
-        rules = answer.verdict.rules
+    def shared(self, verdict: Verdict) -> Verdict:
+        """Return a verdict with one object for equal rules: each object is indexed once."""
+        rules = verdict.rules
         if rules is None:
-            return answer
+            return verdict
         one = self._rules.setdefault(rules, rules)
         self._rules.move_to_end(rules)
         if len(self._rules) > _SHARED_RULES:
             self._rules.popitem(last=False)
-        return answer._replace(verdict=answer.verdict._replace(rules=one))
+        return verdict._replace(rules=one)
 
     def _unavailable(self, why: str) -> Verdict:
         self.unanswered += 1
@@ -192,7 +217,12 @@ class Callout:
 
 
 def render_request(credentials: Credentials, node: str) -> bytes:
-    """Return the request about a login as JSON; a password that is not UTF-8 is sent as Base64."""
+    """Return the request about a login as JSON."""
+    return orjson.dumps(request_fields(credentials, node))
+
+
+def request_fields(credentials: Credentials, node: str) -> dict[str, object]:
+    """Return the fields of a request; a password that is not UTF-8 is sent as Base64."""
     question: dict[str, object] = {
         "version": 1,
         "node": node,
@@ -208,11 +238,18 @@ def render_request(credentials: Credentials, node: str) -> bytes:
             question["password"] = credentials.password.decode("utf-8")
         except UnicodeDecodeError:
             question["password_base64"] = base64.b64encode(credentials.password).decode("ascii")
-    return orjson.dumps(question)
+    return question
 
 
 def read_answer(reply: bytes, credentials: Credentials, now_ms: int) -> Answer:
     """Return the verdict of a reply; raises BadAnswer unless all of it is valid."""
+    fields = read_fields(reply, _FIELDS)
+    verdict = read_verdict(fields, credentials, now_ms)
+    return Answer(verdict, _number(fields, "cache"))
+
+
+def read_fields(reply: bytes, known: Container[str]) -> dict[str, Any]:
+    """Return the fields of a reply; raises BadAnswer for one that is not ``known``."""
     if len(reply) > MAX_REPLY:
         raise BadAnswer(f"the answer has more than {MAX_REPLY} bytes")
     try:
@@ -222,19 +259,23 @@ def read_answer(reply: bytes, credentials: Credentials, now_ms: int) -> Answer:
     if not isinstance(fields, dict):
         raise BadAnswer("the answer is no JSON object")
     for name in fields:
-        if name not in _FIELDS:
+        if name not in known:
             raise BadAnswer(f"the answer has a field that is not known: {escaped(name, 40)}")
-    cache = _number(fields, "cache")
+    return fields
+
+
+def read_verdict(fields: dict[str, Any], credentials: Credentials, now_ms: int) -> Verdict:
+    """Return the verdict that the fields of a reply say; raises BadAnswer."""
     allow = fields.get("allow")
     if allow is True:
-        return Answer(_allowed(fields, credentials, now_ms), cache)
+        return _allowed(fields, credentials, now_ms)
     if allow is not False:
         raise BadAnswer('the answer has no "allow" that is true or false')
     reason = fields.get("reason", "")
     if not isinstance(reason, str):
         raise BadAnswer('"reason" is no text')
     why = escaped(reason, 100) if reason else "refused by the external check"
-    return Answer(Verdict(AuthResult.BAD_CREDENTIALS, reason=why), cache)
+    return Verdict(AuthResult.BAD_CREDENTIALS, reason=why)
 
 
 def _allowed(fields: dict[str, Any], credentials: Credentials, now_ms: int) -> Verdict:

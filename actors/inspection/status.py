@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 REFUSED = (
+    "auth_bytes",
+    "auth_steps",
+    "authentication_method",
     "connect_timeout",
     "connections",
     "flapping",
@@ -49,6 +52,8 @@ REFUSED = (
     "overload",
     "protocol_error",
     "publish_rate",
+    "reauthentication",
+    "reauthentications",
     "sessions",
     "slow_reader",
     "tls_handshake",
