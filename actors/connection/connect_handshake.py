@@ -277,7 +277,7 @@ class ConnectHandshake:
         client = escaped(connect.client_id, _SHOWN)
         where = self._connection.address
         if verdict is LOCKED_OUT:
-            limits.refused.add("jailed_login", now, client=client, address=where, user=user)
+            limits.refused.add("login_backoff", now, client=client, address=where, user=user)
         else:
             why = verdict.reason or verdict.result.name.lower()
             limits.unwelcome.add("login", now, why=why, client=client, address=where, user=user)

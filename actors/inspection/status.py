@@ -238,7 +238,7 @@ _VALUES = (
     ),
     _value(
         "foldmq_logins_total",
-        "Authenticated CONNECT packets, by authentication backend and outcome.",
+        "Logins, by authentication backend and outcome; re-authentications (MQTT 5) are included.",
         "logins",
         lambda sources: _logins(sources.admission),
         kind="counter",

@@ -48,7 +48,7 @@ def test_flags_before_environment_before_file_before_defaults(config: Path) -> N
     config.write_text("max_ack_pending = 7\nack_wait = 7\njail_time = 7\n")
     environment = {"FOLDMQ_MAX_ACK_PENDING": "6", "FOLDMQ_ACK_WAIT": "6", "PATH": "/bin"}
     settings = load({"max_ack_pending": "5"}, environment, config)
-    assert (settings.max_ack_pending, settings.ack_wait, settings.jail_time) == (5, 6.0, 7.0)
+    assert (settings.max_ack_pending, settings.ack_wait, settings.takeover_delay) == (5, 6.0, 7.0)
     assert settings.connect_timeout == 10.0
 
 
