@@ -79,7 +79,7 @@ class ConnectHandshake:
     def _connect_deadline(self) -> None:
         """Close a client that has not said who it is; what it waited for us does not count."""
         connection = self._connection
-        if connection.ended:
+        if connection.ended or connection.session is not None:
             return
         if connection.unhandled:
             # It may have said it: it is we who are late.
@@ -137,6 +137,7 @@ class ConnectHandshake:
             self._task = None
         if self._login is not None:
             self._login.give_up()
+            self._login = None  # it refers to this object
 
     # Whose it is.
 

@@ -421,6 +421,7 @@ class Connection(SocketActor):
         if self.properties is not None and self.properties.authentication_method is not None:
             if self._handshake is not None:
                 self._handshake.take_kept(done=True)
+                self._handshake.give_up()
             self._reauthentication = Reauthentication(self._node, self)
         handshake, self._handshake = self._handshake, None
         throttle = self._throttle

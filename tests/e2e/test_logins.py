@@ -1,4 +1,4 @@
-"""Who gets in: hashes of two kinds, tokens, an external check over NATS, and the jail."""
+"""Who gets in: hashes of two kinds, tokens, an external check over NATS, and the login back-off."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     (folder / "keys.pem").write_bytes(public)
     (folder / "permissions.toml").write_text(PERMISSIONS)
     users = folder / "users"
-    known = (user_line(user, f"right for {user}") for user in ("ada", "guessed", "jailed", "storm"))
+    known = (user_line(user, f"right for {user}") for user in ("ada", "guessed", "locked", "storm"))
     users.write_text(OLD_USER + "".join(known))
     visitors = folder / "nats-users"
     visitors.write_text("doorkeeper:of the door\nother:of the other\n")
@@ -341,17 +341,19 @@ def test_the_service_of_the_manual(place: Place, tmp_path: Path) -> None:
         service.wait()
 
 
-# --- jail
+# --- login back-off
 
 
-def test_who_guesses_is_jailed(place: Place) -> None:
+def test_who_guesses_is_locked_out(place: Place) -> None:
     assert answered(place, "guessed", "right for guessed") == ACCEPTED
     for number in range(5):
         assert answered(place, "guessed", f"guess {number}") == WRONG
-    until(lambda: place.broker.told("jailed after failed logins"), "a line about it")
+    until(
+        lambda: place.broker.told("logins refused for a while after failed ones"), "a line about it"
+    )
     (line,) = [
         line
-        for line in place.broker.told("jailed after failed logins")
+        for line in place.broker.told("logins refused for a while after failed ones")
         if line["user"] == "guessed"
     ]
     assert line["address"] == "127.0.0.1"
@@ -361,10 +363,10 @@ def test_who_guesses_is_jailed(place: Place) -> None:
     assert answered(place, "ada", "right for ada") == ACCEPTED
 
 
-def test_a_right_password_does_not_help_in_jail(place: Place) -> None:
+def test_a_right_password_does_not_help_while_locked_out(place: Place) -> None:
     for number in range(5):
-        assert answered(place, "jailed", f"guess {number}") == WRONG
-    assert answered(place, "jailed", "right for jailed") == WRONG
+        assert answered(place, "locked", f"guess {number}") == WRONG
+    assert answered(place, "locked", "right for locked") == WRONG
 
 
 def test_bad_tokens_without_a_user_name_keep_no_other_token_out(place: Place) -> None:
@@ -372,7 +374,9 @@ def test_bad_tokens_without_a_user_name_keep_no_other_token_out(place: Place) ->
     for _ in range(5):
         assert answered(place, "", forged) == WRONG
     until(
-        lambda: "mallory" in {line["user"] for line in place.broker.told("jailed after failed")},
+        lambda: (
+            "mallory" in {line["user"] for line in place.broker.told("logins refused for a while")}
+        ),
         "a line about it",
     )
     assert answered(place, "", token("nora")) == ACCEPTED
@@ -405,7 +409,7 @@ def connect_as(username: str, password: str) -> bytes:
 # --- changes
 
 
-def test_sighup_forgets_what_was_right_but_not_who_is_jailed(
+def test_sighup_forgets_what_was_right_but_not_who_is_locked_out(
     make_broker: Callable[..., Broker], tmp_path: Path
 ) -> None:
     users = tmp_path / "users"

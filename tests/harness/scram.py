@@ -46,7 +46,7 @@ class ScramClient:
         client_key = hmac.new(key, b"Client Key", "sha256").digest()
         head = base64.b64encode(self.header.encode()).decode()
         unproven = f"c={head},r={found['r']}"
-        message = ",".join((self.bare, server_first.decode(), unproven)).encode()
+        message = f"{self.bare},{server_first.decode()},{unproven}".encode()
         stored_key = hashlib.sha256(client_key).digest()
         blind = hmac.new(stored_key, message, "sha256").digest()
         proof = int.from_bytes(client_key) ^ int.from_bytes(blind)
