@@ -98,6 +98,15 @@ OUTLOOK = """\
   broker, it logs a warning and runs without it. See [operations.md](operations.md).
 - **`sync`**: [durability.md](durability.md) describes its guarantees.
 
+## Old names
+
+These names of earlier versions still work, with a warning at the start and at each reload:
+
+| old name | name |
+|---|---|
+| `jail_time` | `takeover_delay` |
+| `login_jail` | `login_backoff` |
+
 ## Other environment variables
 
 | variable | meaning |

@@ -6,8 +6,7 @@ from protocol.front_door import front_door
 
 if TYPE_CHECKING:
     from actors.authn.backends import make_backends
-    from actors.authn.callout import Callout, CalloutOptions
-    from actors.authn.callout_method import CalloutMethod
+    from actors.authn.callout import Callout, CalloutMethod, CalloutOptions
     from actors.authn.chain import LOCKED_OUT, AuthenticatorChain
     from actors.authn.credentials import Authenticator, AuthResult, Credentials, Verdict, suspects
     from actors.authn.enhanced import Challenge, Exchange, Outcome, Step, make_methods
@@ -21,8 +20,7 @@ else:
         __name__,
         {
             "backends": "make_backends",
-            "callout": "Callout CalloutOptions",
-            "callout_method": "CalloutMethod",
+            "callout": "Callout CalloutMethod CalloutOptions",
             "chain": "AuthenticatorChain LOCKED_OUT",
             "credentials": "AuthResult Authenticator Credentials Verdict suspects",
             "enhanced": "Challenge Exchange Outcome Step make_methods",

@@ -21,7 +21,6 @@ from argon2.exceptions import InvalidHashError, VerificationError, VerifyMismatc
 from actors.authn import mosquitto_hashes
 from actors.authn.credentials import AuthResult, Verdict
 from actors.authn.fair_queue import SingleFlight
-from actors.authn.saslprep import saslprep
 from actors.authn.scram import (
     MIN_ITERATIONS,
     SALT_SIZE,
@@ -29,6 +28,7 @@ from actors.authn.scram import (
     ScramKeys,
     parse_keys,
     render_keys,
+    saslprep,
 )
 from actors.authn.verdict_cache import VerdictCache
 from actors.authn.workers import Workers

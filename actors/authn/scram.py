@@ -16,9 +16,9 @@ import hashlib
 import hmac
 import os
 import re
+import stringprep
+import unicodedata
 from typing import Final, NamedTuple
-
-from actors.authn.saslprep import saslprep
 
 SCRAM_SHA_256: Final = "SCRAM-SHA-256"
 ITERATIONS: Final = 15_000
@@ -41,6 +41,20 @@ _FINAL = re.compile(r"(c=([^,]*),r=([^,]+)(?:,.*)?),p=([^,]*)")
 _EXTENSIONS = re.compile(r"(?:,[A-Za-z]=[^,]+)*")
 
 
+_PROHIBITED: Final = (
+    stringprep.in_table_c12,
+    stringprep.in_table_c21_c22,
+    stringprep.in_table_c3,
+    stringprep.in_table_c4,
+    stringprep.in_table_c5,
+    stringprep.in_table_c6,
+    stringprep.in_table_c7,
+    stringprep.in_table_c8,
+    stringprep.in_table_c9,
+)
+"""The tables of characters that SASLprep prohibits."""
+
+
 class ScramError(Exception):
     """A message of the client that is refused; the text says why, without quoting it."""
 
@@ -52,6 +66,28 @@ class ScramKeys(NamedTuple):
     salt: bytes
     stored_key: bytes
     server_key: bytes
+
+
+def saslprep(text: str) -> str:
+    """Return a user name or password in the form in which it is compared (RFC 4013).
+
+    Raises ValueError for characters that it cannot have. Characters that Unicode 3.2 does not
+    assign are kept as they are, on both sides alike.
+    """
+    mapped = "".join(
+        " " if stringprep.in_table_c12(one) else one
+        for one in text
+        if not stringprep.in_table_b1(one)
+    )
+    found = unicodedata.ucd_3_2_0.normalize("NFKC", mapped)
+    if any(table(one) for one in found for table in _PROHIBITED):
+        raise ValueError("it has characters that SASLprep prohibits")
+    if any(map(stringprep.in_table_d1, found)) and (
+        any(map(stringprep.in_table_d2, found))
+        or not (stringprep.in_table_d1(found[0]) and stringprep.in_table_d1(found[-1]))
+    ):
+        raise ValueError("it mixes text from right to left with text from left to right")
+    return found
 
 
 def derive_keys(password: bytes, iterations: int = ITERATIONS, salt: bytes = b"") -> ScramKeys:

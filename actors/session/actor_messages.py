@@ -296,11 +296,11 @@ class Authenticated(NamedTuple):
 class AuthenticationStep(NamedTuple):
     """A step of enhanced authentication was decided."""
 
-    login: EnhancedLogin
+    login: LoginInSteps
     step: Step
 
 
-class EnhancedLogin(Protocol):
+class LoginInSteps(Protocol):
     """An exchange of AUTH packets: ``actors.connection.enhanced_login.EnhancedLogin``."""
 
     def decided(self, message: AuthenticationStep) -> None:

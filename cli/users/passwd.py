@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from actors.authn import passwords, scram
-from actors.authn.scram import ITERATIONS
 from cli.common import text as shown
 from cli.settings import ConfigError
 from cli.users import line_files
@@ -28,7 +27,7 @@ class UserSet(NamedTuple):
     """Why the password has no SCRAM keys; empty if it has, or if none were wanted."""
 
 
-def set_user(path: Path, user: str, password: bytes, iterations: int = ITERATIONS) -> UserSet:
+def set_user(path: Path, user: str, password: bytes, iterations: int = scram.ITERATIONS) -> UserSet:
     """Create ``user`` or change the password; a missing file is created (mode 0600).
 
     ``iterations`` is the cost of the SCRAM keys; 0: there are none. Comments and the order of lines

@@ -13,8 +13,7 @@ from harness.checkservice import NOW_MS, Clock, Service
 from harness.handclock import HandClock
 from harness.scram import ScramClient
 
-from actors.authn.callout import MAX_REPLY, Callout, CalloutOptions
-from actors.authn.callout_method import MAX_STATE, CalloutMethod
+from actors.authn.callout import MAX_REPLY, MAX_STATE, Callout, CalloutMethod, CalloutOptions
 from actors.authn.chain import LOCKED_OUT, AuthenticatorChain
 from actors.authn.credentials import AuthResult, Credentials, Verdict
 from actors.authn.enhanced import Challenge, Exchange, Outcome, Step, make_methods

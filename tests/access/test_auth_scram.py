@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from actors.authn import scram
 from actors.authn.passwords import PasswordFile
-from actors.authn.saslprep import saslprep
 from actors.authn.scram import (
     Decoys,
     ScramError,
@@ -22,6 +21,7 @@ from actors.authn.scram import (
     parse_keys,
     read_client_first,
     render_keys,
+    saslprep,
 )
 
 ARGON2 = "$argon2id$v=19$m=64,t=1,p=1$MTIzNDU2Nzg$MTIzNDU2Nzg5MDEyMzQ1Ng"

@@ -44,7 +44,8 @@ def guarded(
     users.write_text(f"ann:{line('a')}\nbob:{line('b')}\nold:{HASH}\n")
 
     def start(config: str = "") -> tuple[Broker, Clients5]:
-        return own(f'password_file = "{users}"\nallow_anonymous = true\nlog_format = "json"\n{config}')
+        common = 'allow_anonymous = true\nlog_format = "json"\n'
+        return own(f'password_file = "{users}"\n{common}{config}')
 
     return start
 
