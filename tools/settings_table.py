@@ -102,10 +102,8 @@ OUTLOOK = """\
 
 These names of earlier versions still work, with a warning at the start and at each reload:
 
-| old name | name |
-|---|---|
-| `jail_time` | `takeover_delay` |
-| `login_jail` | `login_backoff` |
+- `jail_time` is `takeover_delay`.
+- `login_jail` is `login_backoff`.
 
 ## Other environment variables
 

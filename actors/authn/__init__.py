@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from actors.authn.jwt_tokens import TokenOptions, Tokens
     from actors.authn.login_backoff import BackoffOptions, LoginBackoff, network
     from actors.authn.passwords import PasswordFile
-    from actors.authn.scram import SCRAM_SHA_256
+    from actors.authn.stored import SCRAM_SHA_256
 else:
     __getattr__ = front_door(
         __name__,
@@ -28,7 +28,7 @@ else:
             "jwt_tokens": "TokenOptions Tokens",
             "login_backoff": "BackoffOptions LoginBackoff network",
             "passwords": "PasswordFile",
-            "scram": "SCRAM_SHA_256",
+            "stored": "SCRAM_SHA_256",
         },
     )
 

@@ -18,14 +18,14 @@ import argon2
 import structlog
 from argon2.exceptions import InvalidHashError, VerificationError, VerifyMismatchError
 
-from actors.authn import mosquitto_hashes
 from actors.authn.credentials import AuthResult, Verdict
 from actors.authn.fair_queue import SingleFlight
-from actors.authn.scram import (
+from actors.authn.stored import (
     MIN_ITERATIONS,
     SALT_SIZE,
     Decoys,
     ScramKeys,
+    mosquitto_hashes,
     parse_keys,
     render_keys,
     saslprep,

@@ -3,7 +3,14 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from actors.authn import passwords, scram
+from actors.authn import passwords
+from actors.authn.stored import (
+    ITERATIONS,
+    MAX_ITERATIONS,
+    MIN_ITERATIONS,
+    derive_keys,
+    render_keys,
+)
 from cli.common import text as shown
 from cli.settings import ConfigError
 from cli.users import line_files
@@ -27,7 +34,7 @@ class UserSet(NamedTuple):
     """Why the password has no SCRAM keys; empty if it has, or if none were wanted."""
 
 
-def set_user(path: Path, user: str, password: bytes, iterations: int = scram.ITERATIONS) -> UserSet:
+def set_user(path: Path, user: str, password: bytes, iterations: int = ITERATIONS) -> UserSet:
     """Create ``user`` or change the password; a missing file is created (mode 0600).
 
     ``iterations`` is the cost of the SCRAM keys; 0: there are none. Comments and the order of lines
@@ -39,14 +46,14 @@ def set_user(path: Path, user: str, password: bytes, iterations: int = scram.ITE
         raise ConfigError(f"{_quoted(user)} cannot be used: {problem}")
     if not password:
         raise ConfigError(f"the password of {_quoted(user)} is empty")
-    least, most = scram.MIN_ITERATIONS, scram.MAX_ITERATIONS
+    least, most = MIN_ITERATIONS, MAX_ITERATIONS
     if iterations and not least <= iterations <= most:
         raise ConfigError(f"{iterations} SCRAM iterations: must be {least} to {most}")
     line = f"{user}:{passwords.HASHER.hash(password)}"
     without_scram = ""
     if iterations:
         try:
-            line += f":{scram.render_keys(scram.derive_keys(password, iterations))}"
+            line += f":{render_keys(derive_keys(password, iterations))}"
         except ValueError as error:
             without_scram = str(error)
     with line_files.locked(path):

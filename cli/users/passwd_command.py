@@ -59,7 +59,7 @@ def _passwd(
     SIGHUP.
     """
     # Other commands do not load the code for hashing.
-    from actors.authn import scram as keys
+    from actors.authn.stored import ITERATIONS
     from cli.users import passwd
 
     alone = listing or source is not None
@@ -84,7 +84,7 @@ def _passwd(
         typer.echo(f"user {text.escaped(name)} deleted from {file}")
         return
     password = _read_password(from_stdin=from_stdin)
-    cost = (keys.ITERATIONS if iterations is None else iterations) if scram else 0
+    cost = (ITERATIONS if iterations is None else iterations) if scram else 0
     made = passwd.set_user(file, name, password, cost)
     typer.echo(f"user {text.escaped(name)} {'added to' if made.new else 'changed in'} {file}")
     if made.without_scram:

@@ -19,7 +19,7 @@ from actors.authn.credentials import AuthResult, Credentials, Verdict
 from actors.authn.enhanced import Challenge, Exchange, Outcome, Step, make_methods
 from actors.authn.login_backoff import BackoffOptions, LoginBackoff
 from actors.authn.passwords import PasswordFile
-from actors.authn.scram import SCRAM_SHA_256, derive_keys, render_keys
+from actors.authn.stored.scram import SCRAM_SHA_256, derive_keys, render_keys
 from actors.authz.rules import Rule
 from eventstore.nats import UnansweredError
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import argon2
 import pytest
 
-from actors.authn import mosquitto_hashes, passwords
+from actors.authn import passwords
 from actors.authn.credentials import AuthResult, Credentials, Verdict
 from actors.authn.passwords import PasswordFile, PasswordFileError
+from actors.authn.stored import mosquitto_hashes
 
 CHEAP = argon2.PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
 

@@ -10,9 +10,9 @@ from harness.scram import ScramClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.authn import scram
 from actors.authn.passwords import PasswordFile
-from actors.authn.scram import (
+from actors.authn.stored import scram
+from actors.authn.stored.scram import (
     Decoys,
     ScramError,
     ScramExchange,

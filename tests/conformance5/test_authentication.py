@@ -13,7 +13,7 @@ from harness.packets import CONNACK, PUBACK, SUBACK
 from harness.packets5 import AUTH, Answer
 from harness.scram import ScramClient
 
-from actors.authn.scram import SCRAM_SHA_256, derive_keys, render_keys
+from actors.authn.stored.scram import SCRAM_SHA_256, derive_keys, render_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
