@@ -145,25 +145,25 @@ class AuthenticatorChain:
         method = self._methods.get(exchange.method)
         if method is None:
             return Outcome(_NO_METHOD)
-        where = exchange.credentials.address
-        before = exchange.user
-        if self._backs_off(method.label, where, before):
+        if self._refuses(method, exchange):
             return Outcome(LOCKED_OUT)
         attempt = asyncio.create_task(method.step(exchange, data))
-        key = (_where(exchange.credentials), before)
-        self._attempts.setdefault(key, set()).add(attempt)
+        key = (_where(exchange.credentials), exchange.user)
+        if not exchange.reauthenticates:
+            self._attempts.setdefault(key, set()).add(attempt)
         try:
             await asyncio.wait((attempt,))
         except asyncio.CancelledError:
             attempt.cancel()
             raise
         finally:
-            self._drop(key, attempt)
+            if not exchange.reauthenticates:
+                self._drop(key, attempt)
         if attempt.cancelled():
             self.counts[method.label, "backoff"] += 1
             return Outcome(LOCKED_OUT)
         found = _result(attempt, Outcome(_FAILED))
-        if self._backs_off(method.label, where, exchange.user):
+        if self._refuses(method, exchange):
             return Outcome(LOCKED_OUT)
         if isinstance(found, Outcome):
             self._record(
@@ -187,6 +187,17 @@ class AuthenticatorChain:
     def _who(self, credentials: Credentials) -> str | None:
         """Return the user of a login, as the backoff counts it."""
         return self._choose(credentials).user_of(credentials)
+
+    def _refuses(self, method: Method, exchange: Exchange) -> bool:
+        """Return whether an exchange ends because logins failed before; count it then.
+
+        A connected client goes on as its own user: others at its address cannot have it
+        disconnected, and with a failure of its own it is.
+        """
+        credentials = exchange.credentials
+        if exchange.reauthenticates and exchange.user == credentials.username:
+            return False
+        return self._backs_off(method.label, credentials.address, exchange.user)
 
     def _backs_off(self, method: str, address: str, user: str | None) -> bool:
         """Return whether a login is refused without a look at it; count it then."""

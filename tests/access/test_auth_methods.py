@@ -126,6 +126,33 @@ async def test_failures_lock_out_as_wrong_passwords_do() -> None:
     assert chain.counts["scram", "backoff"] == 2
 
 
+async def test_a_connected_client_is_not_locked_out_by_others_at_its_address() -> None:
+    chain = chain_of(users())
+
+    async def again(user: str, secret: str) -> Verdict:
+        client = ScramClient(user, secret)
+        shown = Credentials("ann", None, address=HERE)
+        exchange = chain.begin_exchange(SCRAM_SHA_256, shown, reauthenticates=True)
+        assert exchange is not None
+        step = await chain.step(exchange, client.first)
+        if isinstance(step, Challenge):
+            step = await chain.step(exchange, client.final(step.data or b""))
+        assert isinstance(step, Outcome)
+        return step.verdict
+
+    for user in ("ann", "bob"):
+        for _ in range(3):
+            await log_in(chain, user, "wrong")
+        assert (await log_in(chain, user, "right"))[0].verdict is LOCKED_OUT
+    assert await again("bob", "right") is LOCKED_OUT, "it cannot guess for others"
+    assert (await again("ann", "right")).user == "ann"
+    assert (await log_in(chain, "ann", "right"))[0].verdict.accepted
+    # Its own failures count.
+    for _ in range(3):
+        assert not (await again("ann", "wrong")).accepted
+    assert (await log_in(chain, "ann", "right"))[0].verdict is LOCKED_OUT
+
+
 async def test_many_exchanges_at_once_are_no_more_guesses() -> None:
     chain = chain_of(users())
     clients = [ScramClient("ann", "right" if n == 19 else f"wrong {n}") for n in range(20)]
