@@ -423,7 +423,7 @@ class Broker(LoopActor):
                 client=name,
                 address=connection.address,
             )
-            self.node.timers.after(self.node.options.jail_time, lambda: self._release(request))
+            self.node.timers.after(self.node.options.takeover_delay, lambda: self._release(request))
             return
         if (
             name not in self.node.state.sessions
@@ -441,7 +441,7 @@ class Broker(LoopActor):
         """Return whether two clients keep taking over this session: then the new one waits."""
         now = self.node.clock.monotonic()
         holder = Old(old.host, now - old.last_read)
-        return self._takeovers.fought(name, new.host, holder, now, self.node.options.jail_time)
+        return self._takeovers.fought(name, new.host, holder, now, self.node.options.takeover_delay)
 
     def _release(self, request: ConnectRequest) -> None:
         if not request.connection.ended:

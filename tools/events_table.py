@@ -164,6 +164,7 @@ CLOSED = {
     "not_permitted": "the permissions denied a publication and `denied_publish` is `close`",
     "login_expired": "the client's credentials expired",
     "login_revoked": "the user was removed from the password file, or the password changed",
+    "reauthentication_failed": "the client failed to authenticate again (AUTH, MQTT 5)",
     "publish_rate": "the client was paused at its publish rate for `rate_patience` without a break",
     "slow_reader": "the client read none of its pending output for `slow_reader_time`",
     "unread_bytes": "slow clients had too much unread output in total (`max_unread_bytes`)",

@@ -98,6 +98,13 @@ OUTLOOK = """\
   broker, it logs a warning and runs without it. See [operations.md](operations.md).
 - **`sync`**: [durability.md](durability.md) describes its guarantees.
 
+## Old names
+
+These names of earlier versions still work, with a warning at the start and at each reload:
+
+- `jail_time` is `takeover_delay`.
+- `login_jail` is `login_backoff`.
+
 ## Other environment variables
 
 | variable | meaning |

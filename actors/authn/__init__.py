@@ -6,45 +6,56 @@ from protocol.front_door import front_door
 
 if TYPE_CHECKING:
     from actors.authn.backends import make_backends
-    from actors.authn.callout import Callout, CalloutOptions
+    from actors.authn.callout import Callout, CalloutMethod, CalloutOptions
     from actors.authn.chain import LOCKED_OUT, AuthenticatorChain
     from actors.authn.credentials import Authenticator, AuthResult, Credentials, Verdict, suspects
+    from actors.authn.enhanced import Challenge, Exchange, Outcome, Step, make_methods
     from actors.authn.jwt_keys import KeySet, load_keys
     from actors.authn.jwt_tokens import TokenOptions, Tokens
     from actors.authn.login_backoff import BackoffOptions, LoginBackoff, network
     from actors.authn.passwords import PasswordFile
+    from actors.authn.stored import SCRAM_SHA_256
 else:
     __getattr__ = front_door(
         __name__,
         {
             "backends": "make_backends",
-            "callout": "Callout CalloutOptions",
+            "callout": "Callout CalloutMethod CalloutOptions",
             "chain": "AuthenticatorChain LOCKED_OUT",
             "credentials": "AuthResult Authenticator Credentials Verdict suspects",
+            "enhanced": "Challenge Exchange Outcome Step make_methods",
             "jwt_keys": "KeySet load_keys",
             "jwt_tokens": "TokenOptions Tokens",
             "login_backoff": "BackoffOptions LoginBackoff network",
             "passwords": "PasswordFile",
+            "stored": "SCRAM_SHA_256",
         },
     )
 
 __all__ = [
     "LOCKED_OUT",
+    "SCRAM_SHA_256",
     "AuthResult",
     "Authenticator",
     "AuthenticatorChain",
     "BackoffOptions",
     "Callout",
+    "CalloutMethod",
     "CalloutOptions",
+    "Challenge",
     "Credentials",
+    "Exchange",
     "KeySet",
     "LoginBackoff",
+    "Outcome",
     "PasswordFile",
+    "Step",
     "TokenOptions",
     "Tokens",
     "Verdict",
     "load_keys",
     "make_backends",
+    "make_methods",
     "network",
     "suspects",
 ]

@@ -7,6 +7,7 @@ in the list of :func:`make_backends`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, Protocol
 
 from actors.authn.credentials import AuthResult, Source, Verdict
@@ -49,7 +50,7 @@ class Users(Source, Protocol):
         """Return whether verification of these credentials is running and cannot be cancelled."""
 
 
-class Backend:
+class Backend(ABC):
     """Authenticates the logins that it claims.
 
     This base class decides at once; a subclass with a :class:`Source` passes it on.
@@ -68,9 +69,9 @@ class Backend:
         """The number of users in its own database."""
         return 0
 
+    @abstractmethod
     def claims(self, credentials: Credentials) -> bool:
         """Return whether this backend handles a login."""
-        raise NotImplementedError
 
     def user_of(self, credentials: Credentials) -> str | None:
         """Return the user of a login, verified or not; None: an anonymous client."""

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import binascii
+import secrets
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import orjson
 import structlog
 
 from actors.authn.credentials import AuthResult, Verdict
+from actors.authn.enhanced import Challenge, Outcome
 from actors.authn.fair_queue import FairQueue, SingleFlight
 from actors.authn.verdict_cache import VerdictCache
 from actors.authz import FilterError, Rule, parse_filter
@@ -24,9 +27,10 @@ from eventstore.display import escaped
 from eventstore.nats import UnansweredError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     from actors.authn.credentials import Credentials
+    from actors.authn.enhanced import Exchange, Step
 
 MAX_REQUEST: Final = 256 * 1024
 MAX_REPLY: Final = 64 * 1024
@@ -35,6 +39,12 @@ MAX_ENTRIES: Final = 500
 """Maximum groups in a reply, and filters in all of its lists together."""
 MAX_CACHE_S: Final = 86_400.0
 
+MAX_STATE: Final = 16 * 1024
+"""Characters of the state that a service gets back with the next step."""
+MAX_REASON: Final = 1024
+"""Characters of the reason that a client is told with a challenge."""
+_CHALLENGE_FIELDS: Final = frozenset({"continue", "data_base64", "state", "reason"})
+
 _REMEMBERED_BYTES: Final = 16 << 20
 _ENTRY_BYTES: Final = 500
 _SHARED_RULES: Final = 256
@@ -42,11 +52,14 @@ _LATEST_MS: Final = 253_402_300_799_000  # the end of the year 9999
 _FIELDS: Final = frozenset(
     {"allow", "user", "groups", "publish", "subscribe", "expires", "cache", "reason"}
 )
+_VERDICT_FIELDS: Final = _FIELDS | {"data_base64"}
 _WHERE: Final = "external check"
 _NOTHING: Final = Rule(allow=False, publish=True, subscribe=True, filter="#", where=_WHERE)
 _TOO_LONG: Final = Verdict(AuthResult.BAD_CREDENTIALS, reason="the login is too long to ask about")
 
 log = structlog.get_logger("foldmq")
+
+T = TypeVar("T")
 
 
 class Asker(Protocol):
@@ -112,6 +125,15 @@ class Callout:
         """Number of queued logins."""
         return self._lanes.waiting
 
+    @property
+    def node(self) -> str:
+        """The name of this broker, for the service."""
+        return self._options.node
+
+    def now_ms(self) -> int:
+        """Return Unix time in milliseconds."""
+        return self._time_ms()
+
     def check_now(self, credentials: Credentials) -> Verdict | None:
         """Return a cached decision."""
         return self._verdicts.get(self._key(credentials), self._time_ms())
@@ -139,27 +161,41 @@ class Callout:
         )
 
     async def _find_out(self, key: bytes, credentials: Credentials) -> Verdict:
+        def read(reply: bytes) -> tuple[Answer, int]:
+            return read_answer(reply, credentials, self._time_ms()), len(reply)
+
         request = render_request(credentials, self._options.node)
+        found = await self.ask(request, credentials.address, read)
+        if isinstance(found, Verdict):
+            return found
+        answer, size = found
+        answer = answer._replace(verdict=self.shared(answer.verdict))
+        self._keep(key, answer, size)
+        return answer.verdict
+
+    async def ask(self, request: bytes, address: str, read: Callable[[bytes], T]) -> T | Verdict:
+        """Return what ``read`` makes of the reply to a request; a rejection if there is none.
+
+        ``read`` raises BadAnswer for an invalid reply.
+        """
         if len(request) > MAX_REQUEST:
             return _TOO_LONG
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._options.timeout
         try:
             async with asyncio.timeout_at(deadline):
-                await self._lanes.enter(credentials.address)
+                await self._lanes.enter(address)
             try:
                 self.asked += 1
-                reply = await self._asker.ask(request, deadline - clock())
+                found = read(await self._asker.ask(request, deadline - clock()))
             finally:
                 self._lanes.leave()
-            answer = self._shared(read_answer(reply, credentials, self._time_ms()))
         except (UnansweredError, BadAnswer) as error:
             return self._unavailable(str(error))
         except TimeoutError:
             return self._unavailable("too many logins are waiting to be asked about")
         self._last_problem = ""
-        self._keep(key, answer, len(reply))
-        return answer.verdict
+        return found
 
     def _keep(self, key: bytes, answer: Answer, size: int) -> None:
         options, verdict = self._options, answer.verdict
@@ -172,16 +208,16 @@ class Callout:
         if until > self._time_ms():
             self._verdicts.put(key, verdict, until, _ENTRY_BYTES + size)
 
-    def _shared(self, answer: Answer) -> Answer:
-        """Return one object for equal rules: each object is indexed once."""
-        rules = answer.verdict.rules
+    def shared(self, verdict: Verdict) -> Verdict:
+        """Return a verdict with one object for equal rules: each object is indexed once."""
+        rules = verdict.rules
         if rules is None:
-            return answer
+            return verdict
         one = self._rules.setdefault(rules, rules)
         self._rules.move_to_end(rules)
         if len(self._rules) > _SHARED_RULES:
             self._rules.popitem(last=False)
-        return answer._replace(verdict=answer.verdict._replace(rules=one))
+        return verdict._replace(rules=one)
 
     def _unavailable(self, why: str) -> Verdict:
         self.unanswered += 1
@@ -192,7 +228,12 @@ class Callout:
 
 
 def render_request(credentials: Credentials, node: str) -> bytes:
-    """Return the request about a login as JSON; a password that is not UTF-8 is sent as Base64."""
+    """Return the request about a login as JSON."""
+    return orjson.dumps(request_fields(credentials, node))
+
+
+def request_fields(credentials: Credentials, node: str) -> dict[str, object]:
+    """Return the fields of a request; a password that is not UTF-8 is sent as Base64."""
     question: dict[str, object] = {
         "version": 1,
         "node": node,
@@ -208,11 +249,18 @@ def render_request(credentials: Credentials, node: str) -> bytes:
             question["password"] = credentials.password.decode("utf-8")
         except UnicodeDecodeError:
             question["password_base64"] = base64.b64encode(credentials.password).decode("ascii")
-    return orjson.dumps(question)
+    return question
 
 
 def read_answer(reply: bytes, credentials: Credentials, now_ms: int) -> Answer:
     """Return the verdict of a reply; raises BadAnswer unless all of it is valid."""
+    fields = read_fields(reply, _FIELDS)
+    verdict = read_verdict(fields, credentials, now_ms)
+    return Answer(verdict, _number(fields, "cache"))
+
+
+def read_fields(reply: bytes, known: Container[str]) -> dict[str, Any]:
+    """Return the fields of a reply; raises BadAnswer for one that is not ``known``."""
     if len(reply) > MAX_REPLY:
         raise BadAnswer(f"the answer has more than {MAX_REPLY} bytes")
     try:
@@ -222,19 +270,23 @@ def read_answer(reply: bytes, credentials: Credentials, now_ms: int) -> Answer:
     if not isinstance(fields, dict):
         raise BadAnswer("the answer is no JSON object")
     for name in fields:
-        if name not in _FIELDS:
+        if name not in known:
             raise BadAnswer(f"the answer has a field that is not known: {escaped(name, 40)}")
-    cache = _number(fields, "cache")
+    return fields
+
+
+def read_verdict(fields: dict[str, Any], credentials: Credentials, now_ms: int) -> Verdict:
+    """Return the verdict that the fields of a reply say; raises BadAnswer."""
     allow = fields.get("allow")
     if allow is True:
-        return Answer(_allowed(fields, credentials, now_ms), cache)
+        return _allowed(fields, credentials, now_ms)
     if allow is not False:
         raise BadAnswer('the answer has no "allow" that is true or false')
     reason = fields.get("reason", "")
     if not isinstance(reason, str):
         raise BadAnswer('"reason" is no text')
     why = escaped(reason, 100) if reason else "refused by the external check"
-    return Answer(Verdict(AuthResult.BAD_CREDENTIALS, reason=why), cache)
+    return Verdict(AuthResult.BAD_CREDENTIALS, reason=why)
 
 
 def _allowed(fields: dict[str, Any], credentials: Credentials, now_ms: int) -> Verdict:
@@ -311,3 +363,91 @@ def _is_list(value: object) -> bool:
 
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) <= MAX_NAME and "\0" not in value
+
+
+# Enhanced authentication: a request for each step.
+
+
+class _Progress(NamedTuple):
+    """What is known of an exchange from its steps so far."""
+
+    exchange: str
+    step: int
+    state: str | None
+
+
+class CalloutMethod:
+    """Asks the service at each step; nothing is cached."""
+
+    label = "callout"
+
+    def __init__(self, callout: Callout) -> None:
+        self._callout = callout
+
+    async def step(self, exchange: Exchange, data: bytes | None) -> Step:
+        """Ask."""
+        callout, credentials = self._callout, exchange.credentials
+        known: _Progress = exchange.progress or _Progress(secrets.token_hex(16), 0, None)
+        at = known._replace(step=known.step + 1)
+
+        def read(reply: bytes) -> Step:
+            nonlocal at
+            fields = read_fields(reply, _VERDICT_FIELDS | _CHALLENGE_FIELDS)
+            if "continue" in fields:
+                at = at._replace(state=_state(fields))
+                return _challenge(fields)
+            return _outcome(fields, exchange, callout)
+
+        request = {
+            **request_fields(credentials, callout.node),
+            "method": exchange.method,
+            "data_base64": None if data is None else base64.b64encode(data).decode("ascii"),
+            "exchange": at.exchange,
+            "step": at.step,
+            "state": known.state,
+            "reauthentication": exchange.reauthenticates,
+        }
+        found = await callout.ask(orjson.dumps(request), credentials.address, read)
+        exchange.progress = at
+        return Outcome(found) if isinstance(found, Verdict) else found
+
+
+def _challenge(fields: dict[str, Any]) -> Challenge:
+    if fields["continue"] is not True:
+        raise BadAnswer('"continue" is not true')
+    for name in fields:
+        if name not in _CHALLENGE_FIELDS:
+            raise BadAnswer(f'the answer has both "continue" and "{name}"')
+    reason = fields.get("reason")
+    if reason is not None and (
+        not isinstance(reason, str) or len(reason) > MAX_REASON or "\0" in reason
+    ):
+        raise BadAnswer(f'"reason" is no text of at most {MAX_REASON} characters')
+    return Challenge(_data(fields), reason or None)
+
+
+def _state(fields: dict[str, Any]) -> str | None:
+    state = fields.get("state")
+    if state is not None and (not isinstance(state, str) or len(state) > MAX_STATE):
+        raise BadAnswer(f'"state" is no text of at most {MAX_STATE} characters')
+    return state
+
+
+def _outcome(fields: dict[str, Any], exchange: Exchange, callout: Callout) -> Outcome:
+    for name in fields:
+        if name not in _VERDICT_FIELDS:
+            raise BadAnswer(f'the answer has both "allow" and "{name}"')
+    verdict = read_verdict(fields, exchange.credentials, callout.now_ms())
+    if verdict.accepted and not verdict.user:
+        raise BadAnswer('the answer has no "user", and CONNECT has no user name')
+    return Outcome(callout.shared(verdict), _data(fields))
+
+
+def _data(fields: dict[str, Any]) -> bytes | None:
+    text = fields.get("data_base64")
+    if text is None:
+        return None
+    try:
+        return base64.b64decode(text, validate=True)  # a reply has no room for too much of it
+    except (binascii.Error, TypeError, ValueError):
+        raise BadAnswer('"data_base64" is no Base64') from None

@@ -4,7 +4,8 @@ The order of the backends and what each claims is in :mod:`actors.authn.backends
 certificate comes first, if the listener takes users from certificates; a password that looks like a
 token is for the token backend, if there is one; users in the password file are for the file, all
 others for the auth callout, if configured. A client without credentials is accepted only if the
-listener allows anonymous clients.
+listener allows anonymous clients. A CONNECT with an Authentication Method (MQTT 5) is decided by
+that method alone, see :mod:`actors.authn.enhanced`.
 """
 
 from __future__ import annotations
@@ -12,30 +13,37 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
 from actors.authn.credentials import AuthResult, Verdict
+from actors.authn.enhanced import Exchange, Outcome
 from actors.authn.login_backoff import network
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from actors.authn.backends import Backend
     from actors.authn.credentials import Credentials
+    from actors.authn.enhanced import Method, Step
     from actors.authn.login_backoff import LoginBackoff
 
-LOCKED_OUT: Final = Verdict(AuthResult.BAD_CREDENTIALS, reason="jailed after failed logins")
+LOCKED_OUT: Final = Verdict(
+    AuthResult.BAD_CREDENTIALS, reason="refused for a while after failed logins"
+)
 """The same answer as to a wrong password: an attacker does not learn that a guess was right."""
 
 _FAILED: Final = Verdict(AuthResult.UNAVAILABLE, reason="the check failed")
+_NO_METHOD: Final = Verdict(AuthResult.UNAVAILABLE, reason="the method is no longer configured")
 
 _MOST_ALONE: Final = 100
 """Maximum checks that continue after their client has left. Few passwords are verified at once:
 more of them are for the same credentials."""
 
 log = structlog.get_logger("foldmq")
+
+T = TypeVar("T")
 
 
 class AuthenticatorChain:
@@ -48,18 +56,20 @@ class AuthenticatorChain:
         self,
         backends: Sequence[Backend],
         *,
+        methods: Mapping[str, Method] | None = None,
         backoff: LoginBackoff | None = None,
         counts: Counter[tuple[str, str]] | None = None,
     ) -> None:
         self.counts: Counter[tuple[str, str]] = Counter() if counts is None else counts
         """Number of logins by method and result.
 
-        Methods: certificate, token, password, callout, anonymous, none. Results: accepted, refused,
-        unavailable, jailed.
+        Methods: certificate, token, password, scram, callout, anonymous, none. Results: accepted,
+        refused, unavailable, backoff.
         """
         self._backends = tuple(backends)
+        self._methods = dict(methods or {})
         self._backoff = backoff
-        self._attempts: dict[tuple[str, str | None], set[asyncio.Task[Verdict]]] = {}
+        self._attempts: dict[tuple[str, str | None], set[asyncio.Task[Any]]] = {}
         self._alone = 0
         """Checks whose client has left."""
 
@@ -67,14 +77,12 @@ class AuthenticatorChain:
         """Return the verdict if it is known at once; correct credentials pass the backoff."""
         backend = self._choose(credentials)
         verdict = backend.check_now(credentials)
-        if verdict is None and self._backoff is not None:
-            if not self._backoff.holds(credentials.address, backend.user_of(credentials)):
-                return None
-            self._backoff.refused += 1
-            self.counts[backend.method, "jailed"] += 1
-            return LOCKED_OUT
-        if verdict is not None:
-            self._settle(backend, credentials, verdict, worked=False)
+        if verdict is None:
+            user = backend.user_of(credentials)
+            return (
+                LOCKED_OUT if self._backs_off(backend.method, credentials.address, user) else None
+            )
+        self._settle(backend, credentials, verdict, worked=False)
         return verdict
 
     @property
@@ -114,11 +122,54 @@ class AuthenticatorChain:
             raise
         self._drop(key, attempt)
         if attempt.cancelled():
-            self.counts[backend.method, "jailed"] += 1
+            self.counts[backend.method, "backoff"] += 1
             return LOCKED_OUT
-        verdict = self._result(attempt)
+        verdict = _result(attempt, _FAILED)
         self._settle(backend, credentials, verdict, worked=True)
         return verdict
+
+    def begin_exchange(
+        self, method: str, credentials: Credentials, *, reauthenticates: bool = False
+    ) -> Exchange | None:
+        """Return a new exchange by a method of enhanced authentication; None: it is unknown."""
+        if method not in self._methods:
+            return None
+        return Exchange(method, credentials, reauthenticates=reauthenticates)
+
+    async def step(self, exchange: Exchange, data: bytes | None) -> Step:
+        """Return what a client is answered that authenticates by a method, and count the end.
+
+        The backoff is asked before and after each step: of many exchanges at once, those that come
+        to their end after the last allowed failure are refused, whatever they found.
+        """
+        method = self._methods.get(exchange.method)
+        if method is None:
+            return Outcome(_NO_METHOD)
+        if self._refuses(method, exchange):
+            return Outcome(LOCKED_OUT)
+        attempt = asyncio.create_task(method.step(exchange, data))
+        key = (_where(exchange.credentials), exchange.user)
+        if not exchange.reauthenticates:
+            self._attempts.setdefault(key, set()).add(attempt)
+        try:
+            await asyncio.wait((attempt,))
+        except asyncio.CancelledError:
+            attempt.cancel()
+            raise
+        finally:
+            if not exchange.reauthenticates:
+                self._drop(key, attempt)
+        if attempt.cancelled():
+            self.counts[method.label, "backoff"] += 1
+            return Outcome(LOCKED_OUT)
+        found = _result(attempt, Outcome(_FAILED))
+        if self._refuses(method, exchange):
+            return Outcome(LOCKED_OUT)
+        if isinstance(found, Outcome):
+            self._record(
+                method.label, exchange.credentials, exchange.user, found.verdict, worked=True
+            )
+        return found
 
     def holds(self, verdict: Verdict) -> bool:
         """Return whether a login by the password file is still valid; True for others."""
@@ -137,34 +188,74 @@ class AuthenticatorChain:
         """Return the user of a login, as the backoff counts it."""
         return self._choose(credentials).user_of(credentials)
 
+    def _refuses(self, method: Method, exchange: Exchange) -> bool:
+        """Return whether an exchange ends because logins failed before; count it then.
+
+        A connected client goes on as its own user: others at its address cannot have it
+        disconnected, and with a failure of its own it is.
+        """
+        credentials = exchange.credentials
+        if exchange.reauthenticates and exchange.user == credentials.username:
+            return False
+        return self._backs_off(method.label, credentials.address, exchange.user)
+
+    def _backs_off(self, method: str, address: str, user: str | None) -> bool:
+        """Return whether a login is refused without a look at it; count it then."""
+        if self._backoff is None or not self._backoff.holds(address, user):
+            return False
+        self._backoff.refused += 1
+        self.counts[method, "backoff"] += 1
+        return True
+
     def _settle(
         self, backend: Backend, credentials: Credentials, verdict: Verdict, *, worked: bool
     ) -> None:
         """Count a verdict, also for the backoff."""
+        user = self._who(credentials)
+        self._record(
+            backend.method,
+            credentials,
+            user,
+            verdict,
+            worked=worked,
+            guessable=backend.guessable,
+        )
+
+    def _record(
+        self,
+        method: str,
+        credentials: Credentials,
+        user: str | None,
+        verdict: Verdict,
+        *,
+        worked: bool,
+        guessable: bool = True,
+    ) -> None:
+        """Count a verdict of a method; failures count for the backoff if it is ``guessable``."""
         if verdict.accepted:
-            self.counts[backend.method, "accepted"] += 1
+            self.counts[method, "accepted"] += 1
             # A cached verdict says nothing about the attempts before it.
             if self._backoff is not None and worked:
-                self._backoff.succeeded(credentials.address, self._who(credentials))
+                self._backoff.succeeded(credentials.address, user)
             return
         if verdict.result is AuthResult.UNAVAILABLE:
-            self.counts[backend.method, "unavailable"] += 1
+            self.counts[method, "unavailable"] += 1
             return
-        self.counts[backend.method, "refused"] += 1
-        if self._backoff is None or not backend.guessable:
+        self.counts[method, "refused"] += 1
+        if self._backoff is None or not guessable:
             return
-        for what in self._backoff.failed(credentials.address, self._who(credentials)):
+        for what in self._backoff.failed(credentials.address, user):
             log.warning(
-                "jailed after failed logins",
+                "logins refused for a while after failed ones",
                 address=credentials.address,
-                user=self._who(credentials) if what == "user" else "(all)",
+                user=user if what == "user" else "(all)",
                 seconds=self._backoff.options.duration,
             )
-            self._give_up(credentials, everybody=what == "address")
+            self._give_up(credentials, user, everybody=what == "address")
 
-    def _give_up(self, credentials: Credentials, *, everybody: bool) -> None:
+    def _give_up(self, credentials: Credentials, who: str | None, *, everybody: bool) -> None:
         """End the pending checks of the user, or of the whole address."""
-        where, who = _where(credentials), self._who(credentials)
+        where = _where(credentials)
         for (address, user), attempts in self._attempts.items():
             if address == where and (everybody or user == who):
                 for attempt in attempts:
@@ -189,23 +280,25 @@ class AuthenticatorChain:
         self._drop((_where(credentials), self._who(credentials)), attempt)
         if attempt.cancelled():  # locked out meanwhile
             return
-        verdict = self._result(attempt)
+        verdict = _result(attempt, _FAILED)
         # A success admitted no client, and resets nothing.
         if not verdict.accepted and verdict.result is not AuthResult.UNAVAILABLE:
             self._settle(backend, credentials, verdict, worked=True)
 
-    def _drop(self, key: tuple[str, str | None], attempt: asyncio.Task[Verdict]) -> None:
+    def _drop(self, key: tuple[str, str | None], attempt: asyncio.Task[Any]) -> None:
         attempts = self._attempts[key]
         attempts.discard(attempt)
         if not attempts:
             del self._attempts[key]
 
-    def _result(self, attempt: asyncio.Task[Verdict]) -> Verdict:
-        try:
-            return attempt.result()
-        except Exception as error:  # noqa: BLE001 - a check that fails must not let anybody in
-            log.error("login could not be checked", error=type(error).__name__)  # noqa: TRY400 -- could hold what the client sent
-            return _FAILED
+
+def _result(attempt: asyncio.Task[T], if_it_failed: T) -> T:
+    """Return the result of a check that is over."""
+    try:
+        return attempt.result()
+    except Exception as error:  # noqa: BLE001 - a check that fails must not let anybody in
+        log.error("login could not be checked", error=type(error).__name__)  # noqa: TRY400 -- could hold what the client sent
+        return if_it_failed
 
 
 def _where(credentials: Credentials) -> str:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable
 
+    from actors.authn.enhanced import Exchange, Step
     from actors.authz import Rule
 
 
@@ -85,6 +86,14 @@ class Authenticator(Source, Protocol):
     @property
     def counts(self) -> Counter[tuple[str, str]]:
         """Number of logins by method and result."""
+
+    def begin_exchange(
+        self, method: str, credentials: Credentials, *, reauthenticates: bool = False
+    ) -> Exchange | None:
+        """Return a new exchange by a method of enhanced authentication; None: it is unknown."""
+
+    async def step(self, exchange: Exchange, data: bytes | None) -> Step:
+        """Return what a client is answered in an exchange. Never raises."""
 
     def holds(self, verdict: Verdict) -> bool:
         """Return, cheaply, whether the credential of an accepted client is still valid.

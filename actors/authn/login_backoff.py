@@ -27,15 +27,18 @@ _NAME: Final = b"n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackoffOptions:
-    """Options of the login backoff. Times are in seconds; 0 failures disables a limit."""
+    """Options of the login backoff, with the defaults of the settings.
 
-    failures: int = 5
+    Times are in seconds; 0 failures disables a limit.
+    """
+
+    failures: int = 10
     """Failed logins of one user from one address until that user is locked out there."""
-    address_failures: int = 50
+    address_failures: int = 200
     """Failed logins from one address until the whole address is locked out."""
     window: float = 60.0
     """Time window in which they are counted, from the first one on."""
-    duration: float = 300.0
+    duration: float = 60.0
     """Duration of a lockout. Attempts meanwhile do not extend it."""
     remembered: int = 20_000
     """Maximum users and addresses that are tracked; the least recent are dropped first."""
@@ -55,7 +58,7 @@ class LoginBackoff:
 
     def __init__(self, options: BackoffOptions, clock: Callable[[], float]) -> None:
         self._options = options
-        self.jailed = 0
+        self.lockouts = 0
         """Number of lockouts of users and addresses since the start."""
         self.refused = 0
         """Rejected logins since the start; counted by the caller."""
@@ -116,7 +119,7 @@ class LoginBackoff:
             found.append("user")
         if self._count(self._address_key(address), options.address_failures, now):
             found.append("address")
-        self.jailed += len(found)
+        self.lockouts += len(found)
         name = self._name_key(user)
         self._names[name] = now
         self._names.move_to_end(name)

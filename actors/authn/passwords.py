@@ -1,7 +1,8 @@
 """Users with password hashes in a file.
 
 The file has one ``user:hash`` per line; blank lines and lines that begin with ``#`` are comments.
-``foldmq passwd`` writes it with argon2 hashes; Mosquitto's hashes are supported as well.
+``foldmq passwd`` writes it with argon2 hashes; Mosquitto's hashes are supported as well. The keys
+for SCRAM-SHA-256 may stand behind the hash, after another colon.
 """
 
 from __future__ import annotations
@@ -11,15 +12,24 @@ import binascii
 import collections
 import os
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import argon2
 import structlog
 from argon2.exceptions import InvalidHashError, VerificationError, VerifyMismatchError
 
-from actors.authn import mosquitto_hashes
 from actors.authn.credentials import AuthResult, Verdict
 from actors.authn.fair_queue import SingleFlight
+from actors.authn.stored import (
+    MIN_ITERATIONS,
+    SALT_SIZE,
+    Decoys,
+    ScramKeys,
+    mosquitto_hashes,
+    parse_keys,
+    render_keys,
+    saslprep,
+)
 from actors.authn.verdict_cache import VerdictCache
 from actors.authn.workers import Workers
 from eventstore.display import NAME_LIMIT, escaped
@@ -58,6 +68,7 @@ _HASH = re.compile(
     r"\$([^$]+)\$([^$]+)"
 )
 
+_EXAMPLE: Final = render_keys(ScramKeys(MIN_ITERATIONS, bytes(SALT_SIZE), bytes(32), bytes(32)))
 _NOBODY = Verdict(AuthResult.NOT_AUTHORISED, reason="no user name")
 _NO_PASSWORD = Verdict(AuthResult.BAD_CREDENTIALS, reason="no password")
 _WRONG = Verdict(AuthResult.BAD_CREDENTIALS, reason="wrong user name or password")
@@ -71,6 +82,15 @@ class PasswordFileError(FoldmqError):
     exit_code = 78  # EX_CONFIG of sysexits.h, as in eventstore.errors
 
 
+class ScramUser(NamedTuple):
+    """A user as SCRAM-SHA-256 knows it."""
+
+    name: str
+    keys: ScramKeys
+    proof: int
+    """Digest of the user's line in the file."""
+
+
 class PasswordFile:
     """Users with hashes, verified in a few threads beside the event loop.
 
@@ -80,10 +100,22 @@ class PasswordFile:
     new password file means a new object with an empty cache.
     """
 
-    def __init__(self, users: Mapping[str, str], *, threads: int = VERIFIER_THREADS) -> None:
-        """``users`` maps user names to valid hashes (:func:`is_hash`)."""
+    def __init__(
+        self,
+        users: Mapping[str, str],
+        *,
+        threads: int = VERIFIER_THREADS,
+        decoy_secret: bytes = b"",
+    ) -> None:
+        """``users`` maps user names to valid hashes with or without keys (:func:`is_stored`).
+
+        ``decoy_secret`` determines the salts that SCRAM shows for users without keys; empty: a
+        random one.
+        """
         self._users = dict(users)
         self._decoy = self._make_decoy()
+        self._prepared = _prepared(self._users)
+        self._decoys = _decoys(self._users, decoy_secret or os.urandom(32))
         self._verdicts = VerdictCache(REMEMBERED_CREDENTIALS)
         self._single_flight: SingleFlight[bool] = SingleFlight()
         self._workers = Workers(threads)
@@ -91,13 +123,15 @@ class PasswordFile:
         """Keys of the credentials being verified in a thread."""
 
     @classmethod
-    def load(cls, path: Path, *, threads: int = VERIFIER_THREADS) -> PasswordFile:
+    def load(
+        cls, path: Path, *, threads: int = VERIFIER_THREADS, decoy_secret: bytes = b""
+    ) -> PasswordFile:
         """Read the password file at ``path``.
 
         Raises PasswordFileError with file and line for a duplicate user, a missing colon or an
         invalid hash, and with the file if it cannot be read.
         """
-        return cls(parse_users(path, read(path)), threads=threads)
+        return cls(parse_users(path, read(path)), threads=threads, decoy_secret=decoy_secret)
 
     @property
     def user_count(self) -> int:
@@ -112,6 +146,18 @@ class PasswordFile:
     def knows(self, username: str) -> bool:
         """Return whether the file has this user."""
         return username in self._users
+
+    def scram_user(self, name: str) -> ScramUser:
+        """Return the keys of a user; of one that is unknown or has none, keys that fit nothing.
+
+        Both take the same time.
+        """
+        decoy = self._decoys.keys(name)
+        user = name if name in self._users else self._prepared.get(name, name)
+        stored = self._users.get(user, "")
+        text = scram_part(stored)
+        parsed = parse_keys(text or _EXAMPLE)  # as much work for all
+        return ScramUser(user, parsed if text and parsed else decoy, _proof(stored))
 
     def holds(self, verdict: Verdict) -> bool:
         """Return whether the user is in the file with the hash that accepted a login."""
@@ -171,6 +217,7 @@ class PasswordFile:
             self._verifying.discard(key)
 
     def _verify(self, stored: str, password: bytes) -> bool:
+        stored = hash_part(stored)
         if mosquitto_hashes.is_hash(stored):
             return mosquitto_hashes.verify(stored, password)
         try:
@@ -183,8 +230,9 @@ class PasswordFile:
 
     def _make_decoy(self) -> str:
         """Hash a random password with the parameters that most users' hashes have."""
-        example = {mosquitto_hashes.parameters(stored): stored for stored in self._users.values()}
-        counted = collections.Counter(map(mosquitto_hashes.parameters, self._users.values()))
+        hashes = [hash_part(stored) for stored in self._users.values()]
+        example = {mosquitto_hashes.parameters(stored): stored for stored in hashes}
+        counted = collections.Counter(map(mosquitto_hashes.parameters, hashes))
         hasher = HASHER
         for commonest, _ in counted.most_common(1):
             stored = example[commonest]
@@ -192,6 +240,30 @@ class PasswordFile:
                 return mosquitto_hashes.decoy(stored)
             hasher = argon2.PasswordHasher.from_parameters(argon2.extract_parameters(stored))
         return hasher.hash(os.urandom(16))
+
+
+def _prepared(users: Mapping[str, str]) -> dict[str, str]:
+    """Return the users whose names SASLprep changes, by their prepared names."""
+    found: dict[str, str] = {}
+    for user in users:
+        if user.isascii():
+            continue
+        try:
+            name = saslprep(user)
+        except ValueError:
+            continue
+        if name not in users:
+            found.setdefault(name, user)
+    return found
+
+
+def _decoys(users: Mapping[str, str], secret: bytes) -> Decoys:
+    """Return decoys that look like the keys that most users have."""
+    found = [parse_keys(scram_part(stored)) for stored in users.values()]
+    counted = collections.Counter((one.iterations, len(one.salt)) for one in found if one)
+    for (iterations, salt_size), _ in counted.most_common(1):
+        return Decoys(secret, iterations, salt_size)
+    return Decoys(secret)
 
 
 def _proof(stored: str) -> int:
@@ -220,7 +292,7 @@ def decoded(path: Path, data: bytes) -> str:
 def parse_users(
     path: Path, text: str, advice: str = "make it with: foldmq passwd FILE USER"
 ) -> dict[str, str]:
-    """Return the hashes by user name from a password file's text.
+    """Return the hashes, with SCRAM keys if there are any, by user name from a file's text.
 
     Raises PasswordFileError with file and line of the first invalid line, with ``advice`` for an
     invalid hash.
@@ -239,19 +311,39 @@ def parse_users(
             problem = "the user name is empty"
         elif user in users:
             problem = f"user {quoted} appears twice"
-        elif not is_hash(stored):
+        elif not is_hash(hash_part(stored)):
             problem = (
                 f"the hash of user {quoted} is neither argon2 nor one of Mosquitto's ({advice})"
             )
+        elif not is_stored(stored):
+            problem = f"the SCRAM keys of user {quoted} are invalid ({advice})"
         if problem:
             raise PasswordFileError(f"{path}:{number}: {problem}")
         users[user] = stored
     return users
 
 
+def hash_part(stored: str) -> str:
+    """Return the hash of what a line has behind its user."""
+    return stored.partition(":")[0]
+
+
+def scram_part(stored: str) -> str:
+    """Return the SCRAM keys of what a line has behind its user; empty if it has none."""
+    return stored.partition(":")[2]
+
+
+def is_stored(stored: str) -> bool:
+    """Return whether ``stored`` is a supported hash, alone or with valid SCRAM keys."""
+    found, colon, keys = stored.partition(":")
+    return is_hash(found) and (not colon or parse_keys(keys) is not None)
+
+
 def kind(stored: str) -> str:
-    """Return the algorithm of a hash."""
-    return mosquitto_hashes.kind(stored) or stored.split("$")[1]
+    """Return the algorithm of a hash, and that of the SCRAM keys if there are any."""
+    found = mosquitto_hashes.kind(hash_part(stored)) or stored.split("$")[1]
+    keys = parse_keys(scram_part(stored))
+    return found if keys is None else f"{found}, scram-sha-256 ({keys.iterations} iterations)"
 
 
 def is_hash(text: str) -> bool:

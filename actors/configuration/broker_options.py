@@ -36,7 +36,7 @@ class BrokerOptions:
     """Their payload bytes."""
     max_outbound_bytes: int = 16 * MIB
     """Maximum bytes waiting for one slow reader before QoS 0 messages to it are dropped."""
-    jail_time: float = 1.0
+    takeover_delay: float = 1.0
     """Delay of a CONNECT while two clients keep taking over the same client identifier."""
     bounds: LimitOptions = field(default_factory=LimitOptions)
     """Limits of all clients, of an address and of a user."""

@@ -42,6 +42,13 @@ class LimitOptions:
     """Maximum connections whose CONNECT is not accepted yet."""
     max_unauthenticated_bytes: int = 64 * MIB
     """Memory for all of them."""
+    max_auth_steps: int = 10
+    """Maximum packets of a client with which it authenticates once by a method of MQTT 5: its
+    CONNECT, or the first AUTH, included."""
+    max_auth_bytes: int = 64 * 1024
+    """Maximum bytes of Authentication Data in them."""
+    max_reauthentications: int = 10
+    """Maximum re-authentications of a connection in a minute."""
     flapping_connects: int = 300
     """Accepted CONNECTs of one client identifier within ``flapping_window`` before it is
     flapping."""

@@ -6,15 +6,15 @@ for it, what is kept of it, whether its login is looked at, and whether its sess
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from actors.authn import suspects
+from actors.authn import Outcome, suspects
 from actors.connection.listener import Listener
 from actors.connection.pseudonyms import pseudonym
 from actors.limits import ClientLimits
-from actors.session import Authenticated, Close
+from actors.session import Authenticated, AuthenticationStep, Close
 from actors.transports import Acceptor
 from eventstore.format import NATS_SESSION
 from protocol.mqtt import ConnectCode
@@ -22,11 +22,12 @@ from protocol.mqtt import ConnectCode
 if TYPE_CHECKING:
     import asyncio
     import socket
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
 
-    from actors.authn import Authenticator, Credentials, Verdict
+    from actors.authn import Authenticator, Credentials, Exchange, Verdict
     from actors.configuration import BrokerOptions, Quota
     from actors.connection.connection import Connection
+    from actors.connection.enhanced_login import EnhancedLogin
     from actors.connection.listener import ListenerOptions
     from actors.session import ClientConnection, NodeContext
     from protocol.mqtt import Connect, Packet
@@ -92,7 +93,7 @@ class Admission:
         node, count = self._node, 0
         for connection in self.connections:
             verdict = connection.identity
-            if verdict is None or self._still_good(verdict) or connection.ended:
+            if verdict is None or self.is_valid(verdict) or connection.ended:
                 continue
             count += 1
             # There may be thousands, if the file is another one: clients that stay go first.
@@ -100,7 +101,8 @@ class Admission:
         if count:
             _log.info("logins revoked: users or passwords changed", connections=count)
 
-    def _still_good(self, verdict: Verdict) -> bool:
+    def is_valid(self, verdict: Verdict) -> bool:
+        """Return whether the credential of an accepted login is still valid."""
         return verdict.proof is None or self.authenticator.holds(verdict)
 
     def _quotas(self) -> dict[str, Quota]:
@@ -170,7 +172,7 @@ class Admission:
         user = verdict.user if verdict is not None else None
         now, host = self._now(), connection.host
         limits.unauthenticated.leave(connection, host)
-        if verdict is not None and not self._still_good(verdict):
+        if verdict is not None and not self.is_valid(verdict):
             # The users changed since the password was looked at.
             connection.refuse(ConnectCode.BAD_USER_NAME_OR_PASSWORD, _REVOKED)
             return False
@@ -238,20 +240,37 @@ class Admission:
         Returns the work, to be cancelled when nobody waits for it; None when too much of it
         waits already: the connection was refused.
         """
+        if self._has_too_many_logins(connection, credentials):
+            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_logins")
+            return None
+        return self._begin_login(self._authenticate(connection, connect, credentials))
+
+    def take_step(
+        self, connection: Connection, login: EnhancedLogin, exchange: Exchange, data: bytes | None
+    ) -> asyncio.Task[None] | None:
+        """Take a step of enhanced authentication; the connection is told the answer.
+
+        Returns the work; None when too much of it waits already.
+        """
+        if self._has_too_many_logins(connection, exchange.credentials):
+            return None
+        return self._begin_login(self._take_step(connection, login, exchange, data))
+
+    def _has_too_many_logins(self, connection: Connection, credentials: Credentials) -> bool:
+        """Return whether a login can not even wait, and count it then."""
         most = _MAX_LOGINS
         if self._logins >= most // 2 and suspects(self.authenticator, credentials):
             most //= 2  # the rest is for clients of which nothing is known against them
-        if self._logins >= most:
-            self.limits.refused.add(
-                "logins",
-                self._now(),
-                client=connection.client_id,
-                address=connection.address,
-            )
-            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_logins")
-            return None
+        if self._logins < most:
+            return False
+        self.limits.refused.add(
+            "logins", self._now(), client=connection.client_id, address=connection.address
+        )
+        return True
+
+    def _begin_login(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         self._logins += 1
-        task = self._node.spawn_task(self._authenticate(connection, connect, credentials))
+        task = self._node.spawn_task(work)
         # Not in the task: one that is cancelled before its first step never runs.
         task.add_done_callback(self._login_over)
         return task
@@ -270,6 +289,18 @@ class Admission:
             # The client is as good as in: it does not wait behind all who have said nothing yet.
             node.kernel.tell_low_priority(
                 connection, Authenticated(connect, verdict), first=verdict.accepted
+            )
+
+    async def _take_step(
+        self, connection: Connection, login: EnhancedLogin, exchange: Exchange, data: bytes | None
+    ) -> None:
+        step = await self.authenticator.step(exchange, data)
+        if not connection.stopped:
+            is_in = isinstance(step, Outcome) and step.verdict.accepted
+            self._node.kernel.tell_low_priority(
+                connection,
+                AuthenticationStep(login, step),
+                first=is_in or connection.session is not None,
             )
 
     def refuses_stranger(self, connection: ClientConnection, name: str) -> bool:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.authn import LOCKED_OUT, Credentials
+from actors.authn import LOCKED_OUT
+from actors.connection.enhanced_login import EnhancedLogin
 from actors.node import ReadPause
 from actors.session import ConnectRequest
-from actors.transports import identity
 from eventstore.display import escaped
-from protocol.mqtt import Connect, ConnectCode
+from protocol.mqtt import Auth, Connect, ConnectCode, Disconnect, ReasonCode
 
 if TYPE_CHECKING:
     import asyncio
 
-    from actors.authn import Verdict
+    from actors.authn import Credentials, Outcome, Verdict
     from actors.connection.connection import Connection
     from actors.session import NodeContext
-    from protocol.mqtt import Packet
+    from protocol.mqtt import ConnectProperties, Packet
 
 _SHOWN = 200
 """Characters of a name in a line of the log."""
@@ -34,14 +34,18 @@ class ConnectHandshake:
     __slots__ = (
         "__weakref__",
         "_below",
+        "_connect",
         "_connection",
+        "_done",
         "_early",
+        "_login",
         "_node",
         "_seen",
         "_size",
         "_task",
         "authenticating",
         "began",
+        "server_final",
     )
 
     def __init__(self, node: NodeContext, connection: Connection) -> None:
@@ -58,7 +62,14 @@ class ConnectHandshake:
         self.began = node.clock.monotonic()
         """When the connection was accepted, seconds of the broker's clock."""
         self.authenticating = False
-        """The CONNECT has come, and is being looked at."""
+        """The CONNECT has come, and is being looked at; False while the client has to answer."""
+        self._connect: Connect | None = None
+        self._login: EnhancedLogin | None = None
+        """The exchange of AUTH packets; None for a CONNECT without an Authentication Method."""
+        self._done = False
+        """It is decided: the client has to wait for its CONNACK."""
+        self.server_final: bytes | None = None
+        """What the method has for the CONNACK."""
 
     def expect_connect(self) -> None:
         """Close the connection if no CONNECT is accepted within ``connect_timeout``."""
@@ -68,7 +79,7 @@ class ConnectHandshake:
     def _connect_deadline(self) -> None:
         """Close a client that has not said who it is; what it waited for us does not count."""
         connection = self._connection
-        if connection.ended:
+        if connection.ended or connection.session is not None:
             return
         if connection.unhandled:
             # It may have said it: it is we who are late.
@@ -124,11 +135,17 @@ class ConnectHandshake:
         if self._task is not None:
             self._task.cancel()
             self._task = None
+        if self._login is not None:
+            self._login.give_up()
+            self._login = None  # it refers to this object
 
     # Whose it is.
 
     def begin(self, packets: list[Packet]) -> None:
-        """Handle the first packets: a CONNECT, and perhaps what came with it."""
+        """Handle the first packets: a CONNECT, and perhaps what came with it; or what follows."""
+        if self._login is not None:
+            self._take_answer(self._login, packets)
+            return
         connect = packets[0]
         if not isinstance(connect, Connect):
             return
@@ -138,36 +155,108 @@ class ConnectHandshake:
         if len(packets) > 1:
             self.keep(packets[1:])
         connection.given_id, connection.properties = connect.client_id, connect.properties
-        if connect.properties is not None and connect.properties.authentication_method is not None:
-            connection.refuse(ConnectCode.NOT_AUTHORIZED, "authentication_method")
-            return
-        credentials = self._credentials(connect)
+        credentials = connection.credentials(connect.username, connect.password)
         connect.client_id = connection.client_id = admission.known_as(connect.client_id)
         if admission.on_connect is not None:
             admission.on_connect(connection, packets)
         node.counters.packets_in += 1
         node.counters.connects += 1
         connect.password = None
+        if connect.properties is not None and connect.properties.authentication_method is not None:
+            self._begin_exchange(connect, connect.properties, credentials)
+            return
         verdict = admission.authenticator.check_now(credentials)
         if verdict is None:
             self._task = admission.authenticate(connection, connect, credentials)
         else:
             self.decided(connect, verdict)
 
-    def _credentials(self, connect: Connect) -> Credentials:
+    # Enhanced authentication: actors.connection.enhanced_login.LoginOwner.
+
+    def _begin_exchange(
+        self, connect: Connect, properties: ConnectProperties, credentials: Credentials
+    ) -> None:
+        """Authenticate a client by the method that its CONNECT names."""
+        connection, method = self._connection, properties.authentication_method or ""
+        data, properties.authentication_data = properties.authentication_data, None
+        authenticator = connection.listener.admission.authenticator
+        exchange = authenticator.begin_exchange(method, credentials)
+        if exchange is None:
+            self._node.limits.unwelcome.add(
+                "authentication_method",
+                connection.now,
+                method=escaped(method, _SHOWN),
+                client=escaped(connect.client_id, _SHOWN),
+                address=connection.address,
+            )
+            connection.refuse(ConnectCode.NOT_AUTHORIZED, "authentication_method")
+            return
+        self._connect = connect
+        self._login = EnhancedLogin(self._node, connection, self, exchange)
+        self._login.take(data)
+
+    def _take_answer(self, login: EnhancedLogin, packets: list[Packet]) -> None:
+        """Handle what comes before the CONNACK: nothing but AUTH and DISCONNECT may."""
+        connection, packet = self._connection, packets[0]
+        self._node.counters.took(connection, packets[:1])
+        if type(packet) is Disconnect:
+            connection.close("disconnect")
+        elif type(packet) is not Auth:
+            connection.end_after_violation("a packet before CONNACK that is not AUTH")
+        elif self._done or packet.reason != ReasonCode.CONTINUE_AUTHENTICATION:
+            connection.end_after_violation("AUTH before CONNACK that answers no challenge")
+        else:
+            self.authenticating = True
+            if len(packets) > 1:
+                self.keep(packets[1:])
+            login.take(packet.data)
+
+    def challenged(self) -> None:
+        """Let the client answer."""
+        self.take_kept(done=False)
+
+    def concluded(self, outcome: Outcome) -> None:
+        """Go on with the CONNECT."""
+        connect, login = self._connect, self._login
+        if connect is None or login is None:
+            return
+        if outcome.verdict.accepted:
+            self.take_kept(done=True)
+        elif connect.username is None:
+            connect.username = login.user  # for the line in the log
+        self.server_final = outcome.data
+        self.decided(connect, outcome.verdict)
+
+    def exceeded(self, limit: str) -> None:
+        """Refuse a client that reached a limit."""
         connection = self._connection
-        options, certified = connection.listener.options, None
-        if options.identity is not None:
-            certified = identity(connection.peer_certificate, options.identity)
-        return Credentials(
-            connect.username,
-            connect.password,
-            connect.client_id,
-            connection.host,
-            options.name,
-            options.allow_anonymous,
-            certified,
-        )
+        if limit == "too_many_logins":
+            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, limit)
+            return
+        connection.count_fault(limit)
+        connection.refuse(ConnectCode.NOT_AUTHORIZED, limit)
+
+    def take_kept(self, *, done: bool) -> None:
+        """Take what a client with an Authentication Method sent while its login was looked at.
+
+        ``done``: the login is decided, so that anything but DISCONNECT came too early
+        [MQTT-3.1.2-30].
+        """
+        connection = self._connection
+        self._done, self.authenticating = done, False
+        early, self._early, self._size = self._early, [], 0
+        for part in early:
+            if connection.ended:
+                return
+            if isinstance(part, bytes):
+                connection.take(part)
+            elif self.authenticating:
+                self.keep(part)
+            else:
+                self.begin(part)
+        if not self.authenticating and not connection.ended:
+            connection.take_more()
+        self.authenticating = self.authenticating or done
 
     def decided(self, connect: Connect, verdict: Verdict) -> None:
         """Go on with a CONNECT of which it was decided whether it may be."""
@@ -189,7 +278,7 @@ class ConnectHandshake:
         client = escaped(connect.client_id, _SHOWN)
         where = self._connection.address
         if verdict is LOCKED_OUT:
-            limits.refused.add("jailed_login", now, client=client, address=where, user=user)
+            limits.refused.add("login_backoff", now, client=client, address=where, user=user)
         else:
             why = verdict.reason or verdict.result.name.lower()
             limits.unwelcome.add("login", now, why=why, client=client, address=where, user=user)

@@ -10,24 +10,28 @@ that a failure in it is supervised like any other.
 from __future__ import annotations
 
 import math
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
+from actors.authn import Credentials
 from actors.connection.connect_handshake import ConnectHandshake
 from actors.connection.input_throttle import CONTINUE, InputLoad, InputThrottle
 from actors.connection.keep_alive import KeepAlive
+from actors.connection.reauthentication import Reauthentication
 from actors.connection.socket_actor import SocketActor
 from actors.kernel import LATER_SLICE, Read
 from actors.node import ReadPause
-from actors.session import Authenticated, Close, Detached, Packets
-from actors.transports import HandshakeError, WebSocketStage, keep_alive_in_tcp
+from actors.session import Authenticated, AuthenticationStep, Close, Detached, Packets
+from actors.transports import HandshakeError, WebSocketStage, identity, keep_alive_in_tcp
 from protocol.mqtt import (
     ENDINGS,
     FOR_CONNECT_CODES,
     MQTT_5,
     PINGRESP,
     REFUSALS,
+    Auth,
     ConnectCode,
     ConnectProperties,
     Decoder,
@@ -100,9 +104,11 @@ class Connection(SocketActor):
     __slots__ = (
         "_decoder",
         "_deferred_reads",
+        "_expiry_due",
         "_handshake",
         "_new_until",
         "_read_between",
+        "_reauthentication",
         "_throttle",
         "access",
         "bytes_in",
@@ -136,6 +142,10 @@ class Connection(SocketActor):
         """What is not taken at once; None for a client that is not new and has no rate."""
         self._handshake: ConnectHandshake | None = ConnectHandshake(node, self)
         """None once the CONNECT is accepted."""
+        self._reauthentication: Reauthentication | None = None
+        """None for clients whose CONNECT named no Authentication Method."""
+        self._expiry_due = 0.0
+        """When the expiry of the login is looked at again, seconds of the broker's clock."""
         self._new_until: float | None = math.inf
         """Monotonic time from which it is a client like others; None once it is."""
         self.access: TopicAcl | None = None
@@ -293,6 +303,8 @@ class Connection(SocketActor):
         elif type(message) is Authenticated:
             if self._handshake is not None:
                 self._handshake.decided(message.connect, message.verdict)
+        elif type(message) is AuthenticationStep:
+            message.login.decided(message)
         elif type(message) is Close:
             self.close(message.reason)
 
@@ -366,6 +378,7 @@ class Connection(SocketActor):
         self._release_publishers()
         self._alive = None
         self._handshake = None
+        self._reauthentication = None
         self._throttle = None
         self.listener.admission.forget(self)
 
@@ -376,6 +389,7 @@ class Connection(SocketActor):
         self._transport = None
         self._alive = None
         self._handshake = None
+        self._reauthentication = None
         self._throttle = None
         self.session = None
 
@@ -400,6 +414,11 @@ class Connection(SocketActor):
         return self._handshake is not None and self._handshake.authenticating
 
     @property
+    def authentication_data(self) -> bytes | None:
+        """What the method of the client's login has for the CONNACK."""
+        return self._handshake.server_final if self._handshake is not None else None
+
+    @property
     def untaken(self) -> bool:
         """True while something that was read is left for another turn."""
         return self._decoder.more or (self._throttle is not None and self._throttle.waiting)
@@ -422,6 +441,11 @@ class Connection(SocketActor):
 
     def _take_early(self) -> None:
         """Take what came behind the CONNECT while that was looked at."""
+        if self.properties is not None and self.properties.authentication_method is not None:
+            if self._handshake is not None:
+                self._handshake.take_kept(done=True)
+                self._handshake.give_up()
+            self._reauthentication = Reauthentication(self._node, self)
         handshake, self._handshake = self._handshake, None
         throttle = self._throttle
         self.resume(ReadPause.CONNECT)
@@ -526,6 +550,13 @@ class Connection(SocketActor):
             self.pause(ReadPause.LOG)
             node.paused.add(self)
 
+    def take_more(self) -> None:
+        """Take what was read while the client had to wait for an answer."""
+        self.resume(ReadPause.CONNECT)
+        self._take_what_waits()
+        self._close_after_violation()
+        self._resume_turn()
+
     def _take_more_later(self) -> None:
         """Take the packets that are left in another turn; nothing more is read meanwhile."""
         self.pause(ReadPause.TURN)
@@ -570,24 +601,45 @@ class Connection(SocketActor):
         error = self._decoder.error
         if error is None or self._ended or self.authenticating:
             return
-        now, about = self.now, str(error)
-        limits = self._node.limits
+        if self._decoder.level >= MQTT_5:
+            self.end_after_violation(str(error), error.reason)
+            return
+        self._count_violation(str(error))
+        if error.connack is not None:
+            self.write(connack(error.connack))
+        self.close("protocol_error")
+
+    def end_after_violation(self, about: str, code: int = ReasonCode.PROTOCOL_ERROR) -> None:
+        """Close after a protocol error of a client at level 5, which is told the reason code."""
+        self._count_violation(about)
+        if not self.connected_ms:
+            self.write(answers.connack(code))
+        self.close("protocol_error", code)
+
+    def _count_violation(self, about: str) -> None:
+        limits, now = self._node.limits, self.now
         limits.broken.add(
             "protocol_error", now, client=self.client_id, address=self.address, error=about
         )
         limits.count_fault(self.host, now)
-        code = 0
-        if self._decoder.level >= MQTT_5:
-            code = error.reason
-            if not self.connected_ms:
-                self.write(answers.connack(code))
-        elif error.connack is not None:
-            self.write(connack(error.connack))
-        self.close("protocol_error", code)
 
     def _pass_on(self, packets: list[Packet]) -> None:
         """Give packets to the session in one message; answer a lonely PINGREQ, see DISCONNECT."""
         self._node.counters.took(self, packets)
+        reauthentication = self._reauthentication
+        if reauthentication is None:
+            self._pass_to_session(packets)
+            return
+        for is_auth, some in groupby(packets, lambda packet: type(packet) is Auth):
+            if self._ended:
+                return
+            if is_auth:
+                for packet in some:
+                    reauthentication.take(cast("Auth", packet))
+            else:
+                self._pass_to_session([*some])
+
+    def _pass_to_session(self, packets: list[Packet]) -> None:
         leaves: Disconnect | None = None
         if type(packets[-1]) is Disconnect:
             leaves = packets.pop()  # type: ignore[assignment]  # it is one
@@ -640,9 +692,25 @@ class Connection(SocketActor):
             if not (isinstance(error, HandshakeError) and error.kind in {"busy", "closed"}):
                 self._node.limits.count_fault(self.host, now)
 
+    def credentials(self, username: str | None, password: bytes | None = None) -> Credentials:
+        """Return what is known of a client that shows a user name and password."""
+        options, certified = self.listener.options, None
+        if options.identity is not None:
+            certified = identity(self.peer_certificate, options.identity)
+        return Credentials(
+            username,
+            password,
+            self.given_id,
+            self.host,
+            options.name,
+            options.allow_anonymous,
+            certified,
+        )
+
     def identify(self, verdict: Verdict) -> None:
-        """Take note of who the client is."""
+        """Take note of who the client is, or that it authenticated again."""
         self.identity = verdict
+        self._expiry_due = 0.0
         self._check_expiry()
 
     def count_fault(self, reason: str) -> None:
@@ -663,12 +731,16 @@ class Connection(SocketActor):
         """End the connection when what the client showed is good no longer."""
         if self._ended or self.identity is None or not self.identity.expires_ms:
             return
+        if self.now < self._expiry_due:
+            return  # this reminder is from before the client authenticated again
         left = (self.identity.expires_ms - self._node.clock.time_ms()) / 1000
         if left <= 0:
             _log.info("login expired", client=self.client_id, address=self.address)
             self.close_soon("login_expired")
             return
-        self.timers.remind(min(left, _LONGEST_TIMER), self._check_expiry)
+        wait = min(left, _LONGEST_TIMER)
+        self._expiry_due = self.now + wait
+        self.timers.remind(wait, self._check_expiry)
 
     def _end(
         self, reason: str, *, orderly: bool = False, code: int = 0, expiry: int | None = None
@@ -683,5 +755,7 @@ class Connection(SocketActor):
             self.tap.closes(self, reason)
         if self._handshake is not None:
             self._handshake.give_up()
+        if self._reauthentication is not None:
+            self._reauthentication.give_up()
         if self.session is not None:
             self._tell_session(Detached(self, reason, orderly, code, expiry))

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from actors.limits import network_of
 
 _IN_A_ROW = 12.0
-"""Takeovers of one identifier, faster than one in ``jail_time``, that may be one client's own."""
+"""Takeovers of one identifier that may be one client's own, though they come faster than one in
+``takeover_delay``."""
 _HOSTS = 8
 """Addresses of an identifier that are remembered for having been thrown out."""
 
@@ -40,14 +41,14 @@ class Takeovers:
         """Return of how many identifiers something is known."""
         return len(self._known)
 
-    def fought(self, name: str, host: str, old: Old, now: float, jail_time: float) -> bool:
+    def fought(self, name: str, host: str, old: Old, now: float, takeover_delay: float) -> bool:
         """Count a takeover of ``name`` by a client at ``host``; return whether it is to wait.
 
         An address that comes from elsewhere is let in. One that comes back within twice
-        ``jail_time`` after another one threw it out has to wait, when the connection of that one is
-        in use. Whatever else may be one client's own doing is let in so many times.
+        ``takeover_delay`` after another one threw it out has to wait, when the connection of that
+        one is in use. Whatever else may be one client's own doing is let in so many times.
         """
-        if not jail_time:
+        if not takeover_delay:
             return False
         known = self._known.pop(name, None) or _Identifier(now)
         self._known[name] = known
@@ -57,11 +58,11 @@ class Takeovers:
         since = known.thrown_out.pop(mine, None)
         if mine != other:
             known.throw_out(other, now)
-        back = since is not None and now - since < 2 * jail_time
+        back = since is not None and now - since < 2 * takeover_delay
         if mine != other and not back:
             return False
-        fight = mine != other and old.silence < jail_time
-        return known.takes(now, jail_time, fight=fight)
+        fight = mine != other and old.silence < takeover_delay
+        return known.takes(now, takeover_delay, fight=fight)
 
 
 class _Identifier:
@@ -81,9 +82,9 @@ class _Identifier:
         if len(self.thrown_out) > _HOSTS:
             del self.thrown_out[next(iter(self.thrown_out))]
 
-    def takes(self, now: float, jail_time: float, *, fight: bool) -> bool:
-        """Count a takeover, of which there may be one in ``jail_time``; return whether it waits."""
-        left = min(_IN_A_ROW, self._left + (now - self._since) / jail_time)
+    def takes(self, now: float, takeover_delay: float, *, fight: bool) -> bool:
+        """Count a takeover, of which ``takeover_delay`` allows one; return whether it waits."""
+        left = min(_IN_A_ROW, self._left + (now - self._since) / takeover_delay)
         self._left = -1.0 if fight else max(-1.0, left - 1)
         self._since = now
         return self._left < 0

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 REFUSED = (
+    "auth_bytes",
+    "auth_steps",
+    "authentication_method",
     "connect_timeout",
     "connections",
     "flapping",
@@ -49,6 +52,8 @@ REFUSED = (
     "overload",
     "protocol_error",
     "publish_rate",
+    "reauthentication",
+    "reauthentications",
     "sessions",
     "slow_reader",
     "tls_handshake",
@@ -233,7 +238,7 @@ _VALUES = (
     ),
     _value(
         "foldmq_logins_total",
-        "Authenticated CONNECT packets, by authentication backend and outcome.",
+        "Logins, by authentication backend and outcome; re-authentications (MQTT 5) are included.",
         "logins",
         lambda sources: _logins(sources.admission),
         kind="counter",

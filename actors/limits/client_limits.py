@@ -51,6 +51,7 @@ class ClientLimits(Generic[ReaderT]):
         "broken",
         "late",
         "overload",
+        "reauthentications",
         "refused",
         "slow",
         "topics",
@@ -71,6 +72,9 @@ class ClientLimits(Generic[ReaderT]):
         self.refused = RejectionLog("clients refused or closed")
         self.late = RejectionLog("not connected in time", _LINES, self.refused.counts)
         self.unwelcome = RejectionLog("connection refused", _LOGINS, self.refused.counts)
+        self.reauthentications = RejectionLog(
+            "re-authentication failed", _LOGINS, self.refused.counts
+        )
         self.broken = RejectionLog("protocol error", _LINES, self.refused.counts)
         self.slow: SlowReaders[ReaderT] = SlowReaders(
             options.slow_reader_time, options.max_unread_bytes

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from eventstore.log import Histogram
-from eventstore.metrics import by_qos, counted
+from eventstore.metrics import by_qos, by_reason, counted
 from protocol.mqtt import Acks, Packet, Publishes
 
 if TYPE_CHECKING:
@@ -123,6 +124,14 @@ class Counters:
         "lag",
         kind="histogram",
         start=lambda: Histogram(_LAG_SECONDS),
+    )
+    reauthentications: Counter[str] = counted(
+        "foldmq_reauthentications_total",
+        "Re-authentications of connected clients (MQTT 5), by outcome.",
+        "reauthentications",
+        start=Counter,
+        labels=("result",),
+        read=by_reason("accepted", "refused"),
     )
     connects: int = 0
     """CONNECT packets."""

@@ -3,6 +3,7 @@
 from actors.session.actor_messages import (
     Attach,
     Authenticated,
+    AuthenticationStep,
     Batch,
     ChangeQos,
     Close,
@@ -33,6 +34,7 @@ __all__ = [
     "NEVER_EXPIRES",
     "Attach",
     "Authenticated",
+    "AuthenticationStep",
     "Authorizer",
     "Batch",
     "ChangeQos",

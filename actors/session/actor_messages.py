@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from actors.session.level5 import WIRES5
 from protocol.mqtt import MQTT_5, PublishEncoder, cut_payloads
@@ -12,7 +12,7 @@ from protocol.mqtt5 import prepare
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from actors.authn import Verdict
+    from actors.authn import Step, Verdict
     from actors.routing import Subscriber
     from actors.session.interfaces import ClientConnection
     from actors.session.operator_commands import OperatorCommand
@@ -321,6 +321,20 @@ class Authenticated(NamedTuple):
 
     connect: Connect
     verdict: Verdict
+
+
+class AuthenticationStep(NamedTuple):
+    """A step of enhanced authentication was decided."""
+
+    login: LoginInSteps
+    step: Step
+
+
+class LoginInSteps(Protocol):
+    """An exchange of AUTH packets: ``actors.connection.enhanced_login.EnhancedLogin``."""
+
+    def decided(self, message: AuthenticationStep) -> None:
+        """Go on with what the method answers."""
 
 
 class Close(NamedTuple):

@@ -48,12 +48,16 @@ class Authorizer:
     def apply(self, connections: Iterable[ClientConnection]) -> None:
         """Let the clients of these connections have what they may have now, and nothing else."""
         for connection in connections:
-            self.grant(connection)
-            session = connection.session
-            if session is not None and session.connection is connection:
-                self._node.router.set_acl(session.name, connection.access)
+            self.apply_to(connection)
         if self._node.bridge is not None:
             self._node.bridge.permissions_changed()
+
+    def apply_to(self, connection: ClientConnection) -> None:
+        """Let a client have what it may have now, and nothing else."""
+        self.grant(connection)
+        session = connection.session
+        if session is not None and session.connection is connection:
+            self._node.router.set_acl(session.name, connection.access)
 
     def grant(self, connection: ClientConnection) -> None:
         """Tell a connection what its client may do, now that it is known who it is."""

@@ -71,6 +71,10 @@ class ClientConnection(OutputSink, Paused, Protocol):
         """The name of its actor."""
 
     @property
+    def authentication_data(self) -> bytes | None:
+        """What the method of the client's login has for the CONNACK."""
+
+    @property
     def ended(self) -> bool:
         """True once the connection is closed or being closed."""
 

@@ -212,6 +212,8 @@ class SessionLifecycle:
                 maximum_packet_size=connection.max_packet,
                 assigned_client_identifier=connection.given_id if connection.id_assigned else None,
                 topic_alias_maximum=options.max_topic_aliases,
+                authentication_method=asked.authentication_method,
+                authentication_data=connection.authentication_data,
             ),
             limit=asked.maximum_packet_size,
         )

@@ -1,7 +1,7 @@
 """The content of trace lines: packets, messages and events as small JSON objects.
 
 The size of a line is limited: names are shortened, lists and payloads show their beginning.
-Passwords and the payloads of wills are never shown.
+Passwords, Authentication Data and the payloads of wills are never shown.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from actors.session import (
 from eventstore.format import field_values, to_runs
 from protocol.mqtt import (
     Acks,
+    Auth,
     Connack,
     Connect,
     Disconnect,
@@ -212,6 +213,7 @@ def _suback(packet: Suback) -> dict[str, Any]:
 
 
 _PACKETS: dict[type, Callable[[Any], dict[str, Any]]] = {
+    Auth: lambda packet: {"reason": packet.reason, "method": short(packet.method)},
     Disconnect: lambda packet: {"reason": packet.reason} if packet.reason else {},
     Connect: lambda packet: {**_connect(packet), "password": packet.password is not None},
     Subscribe: _subscribe,

@@ -10,6 +10,7 @@ from actors.authn import (
     AuthenticatorChain,
     BackoffOptions,
     Callout,
+    CalloutMethod,
     CalloutOptions,
     LoginBackoff,
     PasswordFile,
@@ -17,6 +18,7 @@ from actors.authn import (
     Tokens,
     load_keys,
     make_backends,
+    make_methods,
 )
 from actors.authz import Permissions, rules_file
 from actors.connection import KEY_SIZE, pseudonym
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 
 PSEUDONYM_KEY = "pseudonym.key"
 """File in the data directory."""
+SCRAM_SECRET = "scram.key"  # noqa: S105 - the name of a file
+"""The same, with what the salts of users without SCRAM keys are made of."""
+_SECRET_SIZE = 32
 _CACHE_DENIED = 5.0
 """Seconds to cache a refusal of the auth callout, so that a newly added client can soon log in."""
 
@@ -41,10 +46,17 @@ _CACHE_DENIED = 5.0
 class Access:
     """Builds both from the settings, at the start and at each reload; login back-off is kept."""
 
-    def __init__(self, settings: Settings, node: str, nats: ConnectionOptions | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        node: str,
+        nats: ConnectionOptions | None,
+        scram_secret: bytes = b"",
+    ) -> None:
         """``nats`` is the NATS server of the auth callout."""
         self._node = node
         self._nats = nats
+        self._scram_secret = scram_secret
         self._backoff = LoginBackoff(backoff_options(settings), time.monotonic)
         self._chain: AuthenticatorChain | None = None
 
@@ -53,15 +65,22 @@ class Access:
 
         Raises PasswordFileError and TokenKeyError for invalid files.
         """
+        users = None
+        if settings.password_file is not None:
+            users = PasswordFile.load(settings.password_file, decoy_secret=self._scram_secret)
+        callout, external = self._callout(settings), None
+        if callout is not None and settings.auth_method is not None:
+            external = settings.auth_method, CalloutMethod(callout)
         found = make_backends(
-            passwords=PasswordFile.load(settings.password_file) if settings.password_file else None,
+            passwords=users,
             tokens=_tokens(settings),
-            callout=self._callout(settings),
+            callout=callout,
             claimed_names=_claimed(settings),
             ask_certified=settings.auth_subject is not None,
         )
         made = AuthenticatorChain(
             found,
+            methods=make_methods(users, external),
             backoff=self._backoff,
             counts=self._chain.counts if self._chain is not None else None,
         )
@@ -99,8 +118,8 @@ def backoff_options(settings: Settings) -> BackoffOptions:
     return BackoffOptions(
         failures=settings.login_failures,
         address_failures=settings.login_failures_per_address,
-        window=settings.login_jail,
-        duration=settings.login_jail,
+        window=settings.login_backoff,
+        duration=settings.login_backoff,
     )
 
 
@@ -127,6 +146,11 @@ def make_permissions(settings: Settings) -> Permissions:
 def pseudonym_key(settings: Settings, datadir: DataDir) -> bytes:
     """Return the key of pseudonyms, created at the first call; empty without pseudonyms."""
     return datadir.secret(PSEUDONYM_KEY, KEY_SIZE) if settings.pseudonyms else b""
+
+
+def scram_secret(datadir: DataDir) -> bytes:
+    """Return the secret of SCRAM's decoys, created at the first call."""
+    return datadir.secret(SCRAM_SECRET, _SECRET_SIZE)
 
 
 def pseudonym_of(client_id: str, path: Path) -> str:

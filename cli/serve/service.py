@@ -23,7 +23,7 @@ from actors.node import watch_loop
 from cli.common import logging_setup, trim
 from cli.logsource import Store, answer_requests, check_files, fit, nats_tls, open_store
 from cli.monitoring import HttpMonitor, Notifier, serve_inspector
-from cli.serve.auth_factory import Access, make_permissions, pseudonym_key
+from cli.serve.auth_factory import Access, make_permissions, pseudonym_key, scram_secret
 from cli.serve.banner import Facts, Progress, announce
 from cli.serve.limits_factory import limit_options
 from cli.serve.listener_factory import Listeners
@@ -72,9 +72,12 @@ def run(flags: dict[str, object], config: Path | None) -> None:
     """Serve until SIGTERM or SIGINT; raises the FoldmqError that stops the broker earlier."""
     settings = load(flags, os.environ, config)
     logging_setup.configure(settings.log_level, settings.log_format)
+    _warn_of_old_names(settings)
 
     def reread() -> Settings:
-        return load(flags, os.environ, config)
+        found = load(flags, os.environ, config)
+        _warn_of_old_names(found)
+        return found
 
     set_short_time_slice()  # before the NATS server is started
     with asyncio.Runner(loop_factory=loop_factory(settings.event_loop)) as runner:
@@ -87,6 +90,11 @@ def run(flags: dict[str, object], config: Path | None) -> None:
         else:
             return
     _start_again(refused)
+
+
+def _warn_of_old_names(settings: Settings) -> None:
+    for line in settings.old_names:
+        log.warning("old name of a setting", setting=line)
 
 
 def _refused_before() -> int:
@@ -240,7 +248,8 @@ class Service:
         settings = self._settings = fit(settings, store.largest, lower=self._refused > 0)
         self._key = pseudonym_key(settings, datadir)
         options = make_options(settings, self._node, self._largest, self._key)
-        self._access = Access(settings, self._node, store.clients)
+        secret = scram_secret(datadir)  # also without a password file: a reload may name one
+        self._access = Access(settings, self._node, store.clients, secret)
         self._authenticator = self._access.authenticator(settings)
         stack.callback(lambda: self._authenticator.close())
         bridge = make_bridge(settings, 4 * options.max_outbound_bytes) if store.bridge else None

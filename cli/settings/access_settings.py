@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
+from actors.authn import SCRAM_SHA_256
 from cli.settings.setting_types import ExpandedPath, Seconds, several
 
 if TYPE_CHECKING:
@@ -62,6 +63,13 @@ class AccessFields(BaseModel):
         description="How long to cache an answer of the auth callout that "
         "names no lifetime. 0 disables caching.",
     )
+    auth_method: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=256,
+        description="Authentication Method of MQTT 5 that the auth callout decides about, step by "
+        "step. Default: none.",
+    )
     permissions: ExpandedPath | None = Field(
         default=None,
         description="TOML file with the topics that clients may publish and subscribe to. "
@@ -109,6 +117,13 @@ def contradictions(settings: "Settings") -> Iterator[str]:
             'auth_subject must begin with "foldmq." and consist of names separated by dots, '
             "such as foldmq.auth: the bridge would forward any other subject, with the "
             "passwords on it, to MQTT clients"
+        )
+    if settings.auth_method is not None and settings.auth_subject is None:
+        yield "auth_method also needs auth_subject, the subject of the auth callout"
+    if settings.auth_method == SCRAM_SHA_256 and settings.password_file is not None:
+        yield (
+            f"auth_method = {SCRAM_SHA_256} cannot be combined with password_file, whose users "
+            "log in by that method: choose another name"
         )
     if settings.bridge_user_map and not settings.vouched and settings.tls_identity == "none":
         yield (

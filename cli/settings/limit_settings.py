@@ -4,12 +4,14 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
+from actors.authn import BackoffOptions
 from actors.configuration import BrokerOptions
 from cli.settings.setting_types import Seconds, Size
 
 _OPTIONS = BrokerOptions(node="")
 _DEFAULTS = _OPTIONS.bounds
 """The defaults of the broker's limits are defined in ``actors.configuration``."""
+_BACKOFF = BackoffOptions()
 _MIB = 2**20
 _GIB = 2**30
 
@@ -166,8 +168,9 @@ class LimitFields(BaseModel):
     connect_timeout: Seconds = Field(
         default=_OPTIONS.connect_timeout,
         gt=0,
-        description="How long a new connection may take to send CONNECT, including the TLS and "
-        "WebSocket handshakes.",
+        description="How long a new connection may take until its CONNECT is accepted, including "
+        "the TLS and WebSocket handshakes and AUTH packets. A client that authenticates again has "
+        "as much time.",
     )
     max_unauthenticated: int = Field(
         default=_DEFAULTS.max_unauthenticated,
@@ -181,19 +184,40 @@ class LimitFields(BaseModel):
         description="Maximum number of bytes buffered for all connections whose CONNECT is not "
         "accepted yet.",
     )
-    login_failures: int = Field(
-        default=10,
+    max_auth_steps: int = Field(
+        default=_DEFAULTS.max_auth_steps,
         ge=0,
-        description="Failed logins per user and address within --login-jail before further "
+        description="Maximum number of packets with which a client authenticates by an "
+        "Authentication Method (MQTT 5), its CONNECT included. 0: unlimited.",
+    )
+    max_auth_bytes: Size = Field(
+        default=_DEFAULTS.max_auth_bytes,
+        ge=0,
+        description="Maximum number of bytes of Authentication Data in them. 0: unlimited.",
+    )
+    max_reauthentications: int = Field(
+        default=_DEFAULTS.max_reauthentications,
+        ge=0,
+        description="Maximum number of times in a minute that a connected client may "
+        "authenticate again (MQTT 5). 0: unlimited.",
+    )
+    login_failures: int = Field(
+        default=_BACKOFF.failures,
+        ge=0,
+        description="Failed logins per user and address within --login-backoff before further "
         "attempts are refused for that time. 0: unlimited.",
     )
     login_failures_per_address: int = Field(
-        default=200,
+        default=_BACKOFF.address_failures,
         ge=0,
         description="Failed logins per address, of all users together, within "
-        "--login-jail before further attempts are refused for that time. 0: unlimited.",
+        "--login-backoff before further attempts are refused for that time. 0: unlimited.",
     )
-    login_jail: Seconds = Field(default=60.0, gt=0, description="How long failed logins count.")
+    login_backoff: Seconds = Field(
+        default=_BACKOFF.duration,
+        gt=0,
+        description="How long failed logins count, and for how long further ones are refused then.",
+    )
     max_faults_per_address: int = Field(
         default=_DEFAULTS.address_faults,
         ge=0,
@@ -244,8 +268,8 @@ class LimitFields(BaseModel):
         ge=1,
         description="Maximum number of payload bytes queued for one offline session.",
     )
-    jail_time: Seconds = Field(
-        default=_OPTIONS.jail_time,
+    takeover_delay: Seconds = Field(
+        default=_OPTIONS.takeover_delay,
         ge=0,
         description="How long to delay a client when several clients keep "
         "taking over the same client ID.",

@@ -10,7 +10,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from cli.common import Address, seconds, size
-from cli.settings.settings import Settings, flag
+from cli.settings.settings import RENAMED, Settings, flag
 
 Serve = Callable[[Path | None, dict[str, object]], None]
 
@@ -43,6 +43,9 @@ def with_settings_flags(serve: Serve) -> Callable[..., None]:
             kind = bool | None
             decl = f"{decl}/--no-{decl[2:]}"
         parameters.append(_parameter(name, kind, decl, _metavar(name, field), _help(field)))
+    for name, new in RENAMED.items():
+        option = typer.Option(flag(name), help=f"Now {flag(new)}.", hidden=True)
+        parameters.append(_option(name, str | None, option))
     # typer builds its command from the signature and the annotations.
     command: Any = functools.wraps(serve)(run)
     command.__signature__ = inspect.Signature(parameters)
@@ -59,6 +62,10 @@ def _parameter(
     name: str, kind: object, decl: str, metavar: str | None, text: str
 ) -> inspect.Parameter:
     option = typer.Option(decl, help=text, show_default=False, metavar=metavar)
+    return _option(name, kind, option)
+
+
+def _option(name: str, kind: object, option: object) -> inspect.Parameter:
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
     )

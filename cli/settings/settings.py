@@ -11,11 +11,13 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import (
     BeforeValidator,
     Field,
+    PrivateAttr,
     TypeAdapter,
     ValidationError,
     ValidationInfo,
@@ -62,6 +64,11 @@ OTHER_VARIABLES = (CONFIG_VARIABLE, "FOLDMQ_NATS_SERVER", "FOLDMQ_PASSWORD", "FO
 _SECRETS = ("nats_password", "bridge_password")
 # Kubernetes sets these in every pod of a namespace with a service named "foldmq".
 _SERVICE_LINK = re.compile(r"FOLDMQ_(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP).*)?)")
+
+RENAMED: Final[Mapping[str, str]] = MappingProxyType(
+    {"jail_time": "takeover_delay", "login_jail": "login_backoff"}
+)
+"""Old names of settings, which still work: each with the name to use."""
 
 _MIB = 2**20
 _LEAST_KEPT = 16 * _MIB
@@ -315,6 +322,17 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
         default="auto", description="Event loop; auto uses uvloop if it is installed."
     )
 
+    _old_names: tuple[str, ...] = PrivateAttr(default=())
+
+    @property
+    def old_names(self) -> tuple[str, ...]:
+        """A line for each setting that the operator set by its old name."""
+        return self._old_names
+
+    def remember_old_names(self, lines: Iterable[str]) -> None:
+        """Record what :attr:`old_names` returns."""
+        self._old_names = tuple(lines)
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -436,8 +454,12 @@ class _Layer(NamedTuple):
     values: Mapping[str, object]
     kind: Literal["flag", "environment", "file"]
     where: str = ""
+    old: Mapping[str, str] = MappingProxyType({})
+    """Old names that were used, by the new ones."""
 
     def shown(self, name: str) -> str:
+        """Return a name as the operator wrote it."""
+        name = self.old.get(name, name)
         if self.kind == "flag":
             return flag(name)
         return PREFIX + name.upper() if self.kind == "environment" else f"{self.where}: {name}"
@@ -463,6 +485,8 @@ def load(
         *([_Layer(_from_file(config), "file", str(config))] if config else []),
     ]
 
+    layers = [_with_new_names(layer) for layer in layers]
+
     merged: dict[str, Any] = {}
     for layer in reversed(layers):
         merged.update(layer.values)
@@ -471,7 +495,29 @@ def load(
     except ValidationError as error:
         raise ConfigError(_sentence(error.errors()[0], layers)) from None
     check(settings)
+    settings.remember_old_names(
+        f"{layer.shown(new)}: this setting is called {new} now"
+        for layer in layers
+        for new in layer.old
+    )
     return settings
+
+
+def _with_new_names(layer: _Layer) -> _Layer:
+    """Return the settings of a source by their new names; raises ConfigError for both."""
+    old = {RENAMED[name]: name for name in layer.values if name in RENAMED}
+    if not old:
+        return layer
+    renamed = layer._replace(
+        values={RENAMED.get(name, name): value for name, value in layer.values.items()}, old=old
+    )
+    for new in old:
+        if new in layer.values:
+            raise ConfigError(
+                f"{renamed.shown(new)} and {layer.shown(new)} are the same setting: "
+                "remove the first"
+            )
+    return renamed
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
@@ -480,7 +526,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
         if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
             continue
         name = variable.removeprefix(PREFIX).lower()
-        if name in Settings.model_fields and variable.isupper():
+        if (name in Settings.model_fields or name in RENAMED) and variable.isupper():
             values[name] = value
         elif not _SERVICE_LINK.fullmatch(variable):
             known = [PREFIX + field.upper() for field in Settings.model_fields]
@@ -508,7 +554,7 @@ def _from_file(path: Path) -> dict[str, object]:
     except ValueError:  # a number too long for Python
         raise ConfigError(f"{path}: not TOML: a number is too long") from None
     for name in values:
-        if name not in Settings.model_fields:
+        if name not in Settings.model_fields and name not in RENAMED:
             raise ConfigError(
                 f"{path}: unknown setting {json.dumps(name)}"
                 + _nearest(name, Settings.model_fields)

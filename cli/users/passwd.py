@@ -4,6 +4,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from actors.authn import passwords
+from actors.authn.stored import (
+    ITERATIONS,
+    MAX_ITERATIONS,
+    MIN_ITERATIONS,
+    derive_keys,
+    render_keys,
+)
 from cli.common import text as shown
 from cli.settings import ConfigError
 from cli.users import line_files
@@ -19,18 +26,36 @@ class Imported(NamedTuple):
     """Number of added users with a hash that is faster to guess than argon2."""
 
 
-def set_user(path: Path, user: str, password: bytes) -> bool:
+class UserSet(NamedTuple):
+    """What became of a user whose password was set."""
+
+    new: bool
+    without_scram: str
+    """Why the password has no SCRAM keys; empty if it has, or if none were wanted."""
+
+
+def set_user(path: Path, user: str, password: bytes, iterations: int = ITERATIONS) -> UserSet:
     """Create ``user`` or change the password; a missing file is created (mode 0600).
 
-    Returns whether the user is new. Comments and the order of lines are kept. Raises ConfigError
-    for an invalid name or a locked file, and PasswordFileError for an invalid line.
+    ``iterations`` is the cost of the SCRAM keys; 0: there are none. Comments and the order of lines
+    are kept. Raises ConfigError for an invalid name or a locked file, and PasswordFileError for an
+    invalid line.
     """
     problem = passwords.user_name_problem(user)
     if problem:
         raise ConfigError(f"{_quoted(user)} cannot be used: {problem}")
     if not password:
         raise ConfigError(f"the password of {_quoted(user)} is empty")
+    least, most = MIN_ITERATIONS, MAX_ITERATIONS
+    if iterations and not least <= iterations <= most:
+        raise ConfigError(f"{iterations} SCRAM iterations: must be {least} to {most}")
     line = f"{user}:{passwords.HASHER.hash(password)}"
+    without_scram = ""
+    if iterations:
+        try:
+            line += f":{render_keys(derive_keys(password, iterations))}"
+        except ValueError as error:
+            without_scram = str(error)
     with line_files.locked(path):
         content = _read_if_there(path)
         known = user in passwords.parse_users(path, content)
@@ -40,7 +65,7 @@ def set_user(path: Path, user: str, password: bytes) -> bool:
         else:
             lines.append(line)
         line_files.write(path, lines)
-    return not known
+    return UserSet(not known, without_scram)
 
 
 def delete_user(path: Path, user: str) -> None:
@@ -93,7 +118,7 @@ def import_users(path: Path, source: Path) -> Imported:
     return Imported(
         added=tuple(added),
         kept=tuple(u for u, stored in theirs.items() if ours.get(u, stored) != stored),
-        weak=sum(not passwords.is_argon2(stored) for stored in added.values()),
+        weak=sum(not passwords.is_argon2(passwords.hash_part(one)) for one in added.values()),
     )
 
 

@@ -32,6 +32,18 @@ def _passwd(
     listing: Annotated[
         bool, typer.Option("--list", help="List the users and the types of their hashes.")
     ] = False,
+    scram: Annotated[
+        bool,
+        typer.Option("--scram/--no-scram", help="Also store keys for SCRAM-SHA-256 (MQTT 5)."),
+    ] = True,
+    iterations: Annotated[
+        int | None,
+        typer.Option(
+            "--scram-iterations",
+            metavar="NUMBER",
+            help="Cost of the SCRAM keys, which clients pay at each login. Default: 15000.",
+        ),
+    ] = None,
     source: Annotated[
         Path | None,
         typer.Option(
@@ -47,6 +59,7 @@ def _passwd(
     SIGHUP.
     """
     # Other commands do not load the code for hashing.
+    from actors.authn.stored import ITERATIONS
     from cli.users import passwd
 
     alone = listing or source is not None
@@ -54,6 +67,10 @@ def _passwd(
         raise UsageError("give USER, --list or --import")
     if alone and (delete or from_stdin):
         raise UsageError("--delete and --password-stdin need a USER")
+    if (alone or delete or not scram) and (iterations is not None):
+        raise UsageError("--scram-iterations is for setting a password with SCRAM keys")
+    if (alone or delete) and not scram:
+        raise UsageError("--no-scram is for setting a password")
     if listing:
         for name, kind in passwd.list_users(file):
             typer.echo(f"{text.name(name)} {kind}")
@@ -66,8 +83,12 @@ def _passwd(
         passwd.delete_user(file, name)
         typer.echo(f"user {text.escaped(name)} deleted from {file}")
         return
-    new = passwd.set_user(file, name, _read_password(from_stdin=from_stdin))
-    typer.echo(f"user {text.escaped(name)} {'added to' if new else 'changed in'} {file}")
+    password = _read_password(from_stdin=from_stdin)
+    cost = (ITERATIONS if iterations is None else iterations) if scram else 0
+    made = passwd.set_user(file, name, password, cost)
+    typer.echo(f"user {text.escaped(name)} {'added to' if made.new else 'changed in'} {file}")
+    if made.without_scram:
+        typer.echo(f"this password cannot be used with SCRAM-SHA-256: {made.without_scram}")
 
 
 def _tell(file: Path, imported: "Imported") -> None:

@@ -130,10 +130,13 @@ FOR_CONNECT_CODES: Mapping[ConnectCode, ReasonCode] = MappingProxyType(
 
 REFUSALS: Mapping[str, ReasonCode] = MappingProxyType(
     {
+        "auth_bytes": ReasonCode.QUOTA_EXCEEDED,
+        "auth_steps": ReasonCode.QUOTA_EXCEEDED,
         "authentication_method": ReasonCode.BAD_AUTHENTICATION_METHOD,
         "flapping": ReasonCode.CONNECTION_RATE_EXCEEDED,
         "login_revoked": ReasonCode.NOT_AUTHORIZED,
         "other_user": ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+        "packet_too_large": ReasonCode.PACKET_TOO_LARGE,
         "publish_rate": ReasonCode.QUOTA_EXCEEDED,
         "reserved_client_id": ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
         "reserved_user": ReasonCode.NOT_AUTHORIZED,
@@ -164,6 +167,7 @@ ENDINGS: Mapping[str, ReasonCode] = MappingProxyType(
         "packet_too_large": ReasonCode.PACKET_TOO_LARGE,
         "publish_rate": ReasonCode.MESSAGE_RATE_TOO_HIGH,
         "qos2_rejected": ReasonCode.QOS_NOT_SUPPORTED,
+        "reauthentication_failed": ReasonCode.NOT_AUTHORIZED,
         "receive_maximum": ReasonCode.RECEIVE_MAXIMUM_EXCEEDED,
         "removed": ReasonCode.ADMINISTRATIVE_ACTION,
         "session_failed": ReasonCode.UNSPECIFIED_ERROR,

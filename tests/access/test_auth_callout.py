@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
+from harness.checkservice import NOW_MS, Clock, Service
 
 from actors.authn.callout import (
     MAX_REPLY,
@@ -22,46 +23,9 @@ from actors.authn.credentials import AuthResult, Credentials, Verdict
 from actors.authz.rules import Rule
 from eventstore.nats import UnansweredError
 
-NOW_MS = 1_700_000_000_000
 ANN = Credentials("ann", b"secret", "sensor 7", "192.0.2.1", "tls")
 YES = b'{"allow": true}'
 NO = b'{"allow": false}'
-
-
-class Clock:
-    ms = NOW_MS
-
-    def __call__(self) -> int:
-        return self.ms
-
-
-class Service:
-    """Answers with the next answer in line, the last of them for ever."""
-
-    def __init__(self, *answers: bytes | Exception) -> None:
-        self.answers = list(answers)
-        self.requests: list[dict[str, Any]] = []
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.now = self.most = 0
-        self.closed = False
-
-    async def ask(self, request: bytes, seconds: float) -> bytes:
-        assert 0 < seconds <= 2
-        self.requests.append(orjson.loads(request))
-        self.now += 1
-        self.most = max(self.most, self.now)
-        try:
-            await self.gate.wait()
-        finally:
-            self.now -= 1
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def callout(service: Service, clock: Clock | None = None, **options: Any) -> Callout:

@@ -1,4 +1,4 @@
-"""Which source decides about a login, and what the jail makes of it."""
+"""Which source decides about a login, and what the login back-off makes of it."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_a_name_that_nobody_could_look_at(
         assert verdict == expected
 
 
-async def test_failures_jail_and_what_is_remembered_passes() -> None:
+async def test_failures_lock_out_and_what_is_remembered_passes() -> None:
     clock, passwords = HandClock(), Source("file", "ann", "bob")
     guard = backoff(clock)
     chain = made(passwords=passwords, backoff=guard)
@@ -212,7 +212,7 @@ async def test_failures_jail_and_what_is_remembered_passes() -> None:
     assert chain.check_now(login("ann", b"right")) == LOCKED_OUT
     assert await chain.check(login("ann", b"right")) == LOCKED_OUT
     assert len(passwords.asked) == asked
-    assert guard.refused == chain.counts["password", "jailed"] == 2
+    assert guard.refused == chain.counts["password", "backoff"] == 2
     # The same answer as to a wrong password.
     assert LOCKED_OUT.result is WRONG.result
     passwords.remembered.add(("ann", b"right"))
@@ -233,21 +233,21 @@ async def test_bad_tokens_without_a_user_name_are_held_against_the_user_they_cla
     assert await decided(chain, login("", forged)) == LOCKED_OUT
     assert await decided(chain, login("eve", TOKEN)) == LOCKED_OUT
     assert (await decided(chain, login("", TOKEN))).accepted
-    # Tokens that name nobody have one jail of their own.
+    # Tokens that name nobody are locked out together.
     for _ in range(3):
         assert await decided(chain, login("", nameless)) == WRONG
     assert await decided(chain, login("", nameless)) == LOCKED_OUT
     assert (await decided(chain, login("", TOKEN))).accepted
 
 
-async def test_a_jail_outlives_a_reload() -> None:
+async def test_a_lockout_outlives_a_reload() -> None:
     guard, counts = backoff(), Counter[tuple[str, str]]()
     chain = made(passwords=Source("file", "ann"), backoff=guard, counts=counts)
     for _ in range(3):
         await decided(chain, login("ann", b"wrong"))
     chain = made(passwords=Source("file", "ann"), backoff=guard, counts=counts)
     assert chain.check_now(login("ann")) == LOCKED_OUT
-    assert counts == {("password", "refused"): 3, ("password", "jailed"): 1}
+    assert counts == {("password", "refused"): 3, ("password", "backoff"): 1}
 
 
 async def test_success_forgets_the_failures_before_it() -> None:
@@ -276,7 +276,7 @@ async def test_refusals_that_are_remembered_count_as_well() -> None:
     assert chain.counts["callout", "refused"] == 3
 
 
-async def test_what_waits_is_given_up_when_the_address_is_jailed() -> None:
+async def test_what_waits_is_given_up_when_the_address_is_locked_out() -> None:
     passwords = Source("file", "ann")
     passwords.gate.clear()
     chain = made(passwords=passwords, backoff=backoff())
@@ -290,7 +290,7 @@ async def test_what_waits_is_given_up_when_the_address_is_jailed() -> None:
     # The first ten are decided: that is enough for the address.
     for number in range(10):
         chain._backoff.failed(HERE, f"other {number}")  # type: ignore[union-attr]
-    chain._give_up(login(None), everybody=True)
+    chain._give_up(login(None), None, everybody=True)
     assert await asyncio.gather(*storm, *first) == [LOCKED_OUT] * 43
     passwords.gate.set()
     assert (await other).accepted
@@ -362,7 +362,7 @@ async def test_who_leaves_before_the_answer_has_guessed_all_the_same() -> None:
     passwords.gate.set()
     await settle()
     assert chain.counts == {("password", "refused"): 3}
-    assert guard.jailed == 1
+    assert guard.lockouts == 1
     assert chain.check_now(login("ann")) == LOCKED_OUT
     assert not chain._attempts
     assert not chain._alone
@@ -380,10 +380,10 @@ async def test_who_leaves_before_the_answer_and_was_right_is_not_counted() -> No
     await settle()
     assert chain.counts == {("password", "refused"): 2}
     await decided(chain, login("ann", b"wrong"))
-    assert guard.jailed == 1, "nothing was forgiven"
+    assert guard.lockouts == 1, "nothing was forgiven"
 
 
-async def test_what_goes_on_alone_is_bounded_and_ends_with_the_jail() -> None:
+async def test_what_goes_on_alone_is_bounded_and_ends_with_the_lockout() -> None:
     passwords, guard = Source("file", "ann"), backoff()
     passwords.gate.clear()
     passwords.begun = True
@@ -393,18 +393,18 @@ async def test_what_goes_on_alone_is_bounded_and_ends_with_the_jail() -> None:
     assert len(alone) == chain._alone == 100
     passwords.gate.set()
     await settle()
-    assert guard.jailed == 2, "the user there, and then the address"
+    assert guard.lockouts == 2, "the user there, and then the address"
     assert not chain._attempts
     assert not chain._alone
 
 
-async def test_a_jail_gives_up_what_goes_on_alone() -> None:
+async def test_a_lockout_gives_up_what_goes_on_alone() -> None:
     passwords = Source("file", "ann")
     passwords.gate.clear()
     passwords.begun = True
     chain = made(passwords=passwords, backoff=backoff())
     await leave_early(chain, passwords, login("ann", b"x"))
-    chain._give_up(login("ann"), everybody=False)
+    chain._give_up(login("ann"), "ann", everybody=False)
     await settle()
     assert not chain._attempts
     assert not chain._alone

@@ -10,9 +10,10 @@ from pathlib import Path
 import argon2
 import pytest
 
-from actors.authn import mosquitto_hashes, passwords
+from actors.authn import passwords
 from actors.authn.credentials import AuthResult, Credentials, Verdict
 from actors.authn.passwords import PasswordFile, PasswordFileError
+from actors.authn.stored import mosquitto_hashes
 
 CHEAP = argon2.PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
 
@@ -269,7 +270,7 @@ NO_HASH = "neither argon2 nor one of Mosquitto's"
         (f"ann:{SHA512.replace('$6$', '$5$')}", 1, NO_HASH),
         ("ann:$6$rounds=5000$usesomesalt$" + "a" * 86, 1, NO_HASH),  # of crypt(3)
         (f"ann:{GOOD[:-30]}$", 1, NO_HASH),
-        (f"ann:{GOOD}:more", 1, NO_HASH),
+        (f"ann:{GOOD}:more", 1, "the SCRAM keys of user 'ann' are invalid"),
         (f"ann:{GOOD.replace('m=64', 'm=99999999')}", 1, NO_HASH),
         (f"ann:{GOOD.replace('t=1', 't=99999999')}", 1, NO_HASH),
         (f"ann:{GOOD.replace('p=1', 'p=0')}", 1, NO_HASH),

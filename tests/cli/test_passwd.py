@@ -18,6 +18,7 @@ from harness.broker import environment
 
 from actors.authn.credentials import Credentials
 from actors.authn.passwords import PasswordFile
+from actors.authn.stored.scram import derive_keys
 from cli.settings.settings import ConfigError
 from cli.users import line_files, passwd
 from cli.users.passwd import Imported
@@ -33,6 +34,7 @@ SHA512 = (
     "$6$5Dh1Cm/QZclTN1Aj$1swV0QvaE9VPtQ2cJT2cdcX6Woq08bHMOl05rQWE1XKxCyPbQ9uH6lrBN415rOgMbxFcQksNm"
     "eSXfceRQcPTaw=="
 )
+KIND = "argon2id, scram-sha-256 (15000 iterations)"
 ARGON2 = "$argon2id$v=19$m=64,t=1,p=1$MTIzNDU2Nzg$MTIzNDU2Nzg5MDEyMzQ1Ng"
 
 
@@ -96,6 +98,53 @@ def test_the_broker_takes_what_it_makes(path: Path) -> None:
     done(path, "ann", "--password-stdin", stdin="süß \n".encode())
     assert accepted(path, "ann", "süß ")
     assert not accepted(path, "ann", "süß")
+
+
+def test_keys_for_scram(path: Path) -> None:
+    arguments = ("ann", "--password-stdin")
+    done(path, *arguments, stdin=b"one\n")
+    assert ":SCRAM-SHA-256$15000:" in path.read_text()
+    assert done(path, "--list") == "ann argon2id, scram-sha-256 (15000 iterations)\n"
+    done(path, *arguments, "--scram-iterations", "4096", stdin=b"one\n")
+    user = PasswordFile.load(path).scram_user("ann")
+    salt = user.keys.salt
+    assert user.keys == derive_keys(b"one", 4096, salt)
+    done(
+        path,
+        *arguments,
+        stdin=b"one\n",
+    )
+    assert PasswordFile.load(path).scram_user("ann").keys.salt != salt
+    assert accepted(path, "ann", "one")
+    done(path, *arguments, "--no-scram", stdin=b"one\n")
+    assert "SCRAM" not in path.read_text()
+    assert done(path, "--list") == "ann argon2id\n"
+    assert accepted(path, "ann", "one")
+
+
+def test_passwords_that_scram_has_no_form_of(path: Path) -> None:
+    said = done(path, "ann", "--password-stdin", stdin=b"\xff\n")
+    assert said.splitlines() == [
+        f"user ann added to {path}",
+        "this password cannot be used with SCRAM-SHA-256: it is not UTF-8 text",
+    ]
+    assert "SCRAM" not in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "says"),
+    [
+        (("ann", "--scram-iterations", "4095"), 78, "must be 4096 to 10000000"),
+        (("ann", "--scram-iterations", "10000001"), 78, "must be 4096 to 10000000"),
+        (("ann", "--no-scram", "--scram-iterations", "5000"), 2, "for setting a password with"),
+        (("ann", "--delete", "--scram-iterations", "5000"), 2, "for setting a password with"),
+        (("--list", "--no-scram"), 2, "for setting a password"),
+    ],
+)
+def test_bad_use_of_scram(path: Path, more: tuple[str, ...], code: int, says: str) -> None:
+    stdin = ("--password-stdin",) if "ann" in more and "--delete" not in more else ()
+    assert says in refused(path, *more, *stdin, code=code, stdin=b"x\n")
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("user", ["a:b", "#a", "", "a\nb", "\x1b[31m", "a\u2028b"])
@@ -197,7 +246,7 @@ def test_who_cannot_have_the_lock_says_so(
             with pytest.raises(ConfigError, match="locked by another process") as caught:
                 change()
             assert str(caught.value).startswith(f"{path}: ")
-        assert passwd.list_users(path) == [("ann", "argon2id")], "who reads does not wait"
+        assert passwd.list_users(path) == [("ann", KIND)], "who reads does not wait"
     finally:
         os.close(held)
     assert real.read_bytes() == before
@@ -229,7 +278,7 @@ def test_a_link_to_itself(path: Path) -> None:
     path.symlink_to(path)
     assert "cannot read password file" in refused(path, "ann", "--delete")
     assert passwd.set_user(path, "ann", b"x")
-    assert passwd.list_users(path) == [("ann", "argon2id")]
+    assert passwd.list_users(path) == [("ann", KIND)]
 
 
 def test_a_file_system_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,16 +7,32 @@ from pathlib import Path
 
 import pytest
 
+from actors.authn.login_backoff import BackoffOptions
 from actors.configuration.broker_options import BrokerOptions
 from actors.configuration.limit_options import LimitOptions, Quota
 from cli.common.units import Address
 from cli.serve import limits_factory
+from cli.serve.auth_factory import backoff_options
 from cli.serve.banner import admitted
 from cli.serve.limits_factory import limit_options
 from cli.settings.listener_settings import PER_LISTENER
 from cli.settings.setting_flags import size_shown, time_shown, with_settings_flags
-from cli.settings.settings import OTHER_VARIABLES, RELOADABLE, ConfigError, Settings, load
+from cli.settings.settings import (
+    OTHER_VARIABLES,
+    RELOADABLE,
+    RENAMED,
+    ConfigError,
+    Settings,
+    load,
+)
 from eventstore.server.binary import BINARY_VARIABLE
+
+SCRAM_TWICE = """
+auth_method = 'SCRAM-SHA-256'
+auth_subject = 'foldmq.auth'
+password_file = 'users'
+nats_url = 'nats://127.0.0.1'
+"""
 
 
 @pytest.fixture
@@ -48,7 +64,7 @@ def test_flags_before_environment_before_file_before_defaults(config: Path) -> N
     config.write_text("max_ack_pending = 7\nack_wait = 7\njail_time = 7\n")
     environment = {"FOLDMQ_MAX_ACK_PENDING": "6", "FOLDMQ_ACK_WAIT": "6", "PATH": "/bin"}
     settings = load({"max_ack_pending": "5"}, environment, config)
-    assert (settings.max_ack_pending, settings.ack_wait, settings.jail_time) == (5, 6.0, 7.0)
+    assert (settings.max_ack_pending, settings.ack_wait, settings.takeover_delay) == (5, 6.0, 7.0)
     assert settings.connect_timeout == 10.0
 
 
@@ -470,6 +486,53 @@ def test_every_limit_of_the_broker_has_the_same_default_as_a_setting() -> None:
 
 def test_the_bounds_on_clients_have_the_same_defaults_as_the_settings() -> None:
     assert limit_options(load({}, {}), 1 << 20) == LimitOptions()
+
+
+def test_the_login_backoff_has_the_same_defaults_as_the_settings() -> None:
+    assert backoff_options(load({}, {})) == BackoffOptions()
+    assert backoff_options(load({"login_backoff": "5m"}, {})).duration == 300.0
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_old_names_still_work(config: Path, old: str, new: str) -> None:
+    config.write_text(f"{old} = '7s'\n")
+    variable = f"FOLDMQ_{old.upper()}"
+    for settings, shown in (
+        (load({}, {}, config), f"{config}: {old}"),
+        (load({}, {variable: "7"}), variable),
+        (load({old: "7"}, {}), f"--{old.replace('_', '-')}"),
+    ):
+        assert getattr(settings, new) == 7.0
+        assert settings.old_names == (f"{shown}: this setting is called {new} now",)
+    assert load({new: "7"}, {}).old_names == ()
+    # A flag by the new name overrides the file's old one.
+    assert getattr(load({new: "8"}, {}, config), new) == 8.0
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_old_and_new_name_and_bad_values_are_told_as_written(
+    config: Path, old: str, new: str
+) -> None:
+    config.write_text(f"{old} = -1\n")
+    with pytest.raises(ConfigError, match=f"{old} = -1: must be "):
+        load({}, {}, config)
+    config.write_text(f"{old} = 1\n{new} = 1\n")
+    with pytest.raises(ConfigError, match=f"{old} and .*{new} are the same setting: remove the"):
+        load({}, {}, config)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("auth_method = 'X'", "auth_method also needs auth_subject"),
+        (SCRAM_TWICE, "cannot be combined with password_file"),
+        ("auth_method = ''", "auth_method"),
+    ],
+)
+def test_bad_authentication_methods(config: Path, text: str, says: str) -> None:
+    config.write_text(text)
+    with pytest.raises(ConfigError, match=says):
+        load({}, {}, config)
 
 
 def test_each_limit_follows_its_setting() -> None:

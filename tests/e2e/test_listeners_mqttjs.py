@@ -16,10 +16,12 @@ from harness.chromium import chromium, needs_chromium
 from harness.fixtures import EXTERNAL
 
 from e2e.listening import Place
+from e2e.passwordfiles import add_user
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from harness.broker import Broker
     from playwright.sync_api import Page
 
 NODE, NPM = shutil.which("node"), shutil.which("npm")
@@ -85,6 +87,20 @@ def test_mqttjs_in_node(place: Place, package: Path) -> None:
     for transport, result in zip(transports, json.loads(done.stdout), strict=True):
         print(transport)
         check(result)
+
+
+def test_mqttjs_logs_in_with_scram(
+    package: Path, make_broker: Callable[..., Broker], tmp_path: Path
+) -> None:
+    """And again on the same connection; with a wrong password it is refused."""
+    add_user(tmp_path / "users", "ann", "secret")
+    broker = make_broker(f'password_file = "{tmp_path}/users"\n')
+    broker.start()
+    for password, expected in (("secret", "authenticated twice"), ("wrong", "refused 134")):
+        job = {"url": f"mqtt://127.0.0.1:{broker.port}", "user": "ann", "password": password}
+        command = [str(NODE), str(WEB / "scram.js"), str(package), json.dumps(job)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert (done.returncode, done.stdout.strip()) == (0, expected), done.stderr
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Who gets in: hashes of two kinds, tokens, an external check over NATS, and the jail."""
+"""Who gets in: hashes of two kinds, tokens, an external check over NATS, and the login back-off."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,10 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from harness import packets5 as p5
 from harness.fixtures import EXTERNAL, Clients, unique
-from harness.packets import Connack
+from harness.packets import CONNACK, PUBACK, Connack
+from harness.rawclient5 import RawClient5
 from harness.waiting import until
 
 from e2e.bridging import Place, Visitor
@@ -74,6 +76,8 @@ class Doorkeeper:
         with self._lock:
             self.questions.append(question)
         answer = self.answers.get(question["user"], {"allow": False, "cache": 0})
+        if isinstance(answer, dict) and "steps" in answer:
+            answer = answer["steps"][question["step"] - 1]
         if answer is not None:
             data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
             await message.respond(data)
@@ -95,7 +99,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     (folder / "keys.pem").write_bytes(public)
     (folder / "permissions.toml").write_text(PERMISSIONS)
     users = folder / "users"
-    known = (user_line(user, f"right for {user}") for user in ("ada", "guessed", "jailed", "storm"))
+    known = (user_line(user, f"right for {user}") for user in ("ada", "guessed", "locked", "storm"))
     users.write_text(OLD_USER + "".join(known))
     visitors = folder / "nats-users"
     visitors.write_text("doorkeeper:of the door\nother:of the other\n")
@@ -109,6 +113,7 @@ jwt_keys = "{folder}/keys.pem"
 jwt_issuer = "tests"
 jwt_audience = ["broker"]
 auth_subject = "{SUBJECT}"
+auth_method = "EXAMPLE"
 permissions = "{folder}/permissions.toml"
 login_failures = 5
 login_failures_per_address = 0
@@ -277,6 +282,60 @@ def test_the_connection_ends_when_the_answer_says(place: Place, keeper: Doorkeep
     ends_by_itself(place, login)
 
 
+def test_a_method_that_the_check_decides_about(place: Place, keeper: Doorkeeper) -> None:
+    def base64_of(data: bytes) -> str:
+        return base64.b64encode(data).decode()
+
+    keeper.answers[None] = {
+        "steps": [
+            {"continue": True, "data_base64": base64_of(b"riddle"), "state": "s", "reason": "go"},
+            {
+                "allow": True,
+                "user": "nora",
+                "groups": ["staff"],
+                "data_base64": base64_of(b"welcome"),
+            },
+        ]
+    }
+    method = (p5.AUTHENTICATION_METHOD, "EXAMPLE")
+    again = {"allow": True, "user": "nora", "publish": ["x/#"], "expires": time.time() + 3600}
+    keeper.answers["nora"] = {"steps": [again]}
+    with closing(RawClient5(place.broker.port)) as client:
+        client.send(p5.connect(unique("c"), properties=(method, (p5.AUTHENTICATION_DATA, b"hi"))))
+        answer = client.expect_answer(p5.AUTH, code=0x18)
+        assert answer.properties == (
+            method,
+            (p5.AUTHENTICATION_DATA, b"riddle"),
+            (p5.REASON_STRING, "go"),
+        )
+        client.send(p5.auth(0x18, (method, (p5.AUTHENTICATION_DATA, b"42"))))
+        connack = client.expect_answer(CONNACK)
+        assert connack.get(p5.AUTHENTICATION_METHOD) == "EXAMPLE"
+        assert connack.get(p5.AUTHENTICATION_DATA) == b"welcome"
+        assert client.subscribe(("staff/nora/a", 1), ("staff/ada/a", 1)) == (1, 0x87)
+        client.send(p5.auth(0x19, (method,)))
+        client.expect_answer(p5.AUTH, code=0)
+        client.send(p5.publish("staff/nora/a", b"", 1, 9))
+        client.expect_answer(PUBACK, 9, 0x87)
+        client.publish("x/y", b"", 1)
+        keeper.answers["nora"] = {"steps": [{"allow": True, "user": "ada"}]}
+        client.send(p5.auth(0x19, (method,)))
+        client.expect_ended(0x87)
+    asked = [one for one in keeper.questions if one.get("method") == "EXAMPLE"]
+    assert [(one["step"], one["state"], one["reauthentication"]) for one in asked] == [
+        (1, None, False),
+        (2, "s", False),
+        (1, None, True),
+        (1, None, True),
+    ]
+    assert [one["data_base64"] for one in asked] == ["aGk=", "NDI=", None, None]
+    until(lambda: place.broker.told("re-authentication failed"), "a line about it")
+    keeper.answers[None] = b"no JSON"
+    with closing(RawClient5(place.broker.port)) as client:
+        client.send(p5.connect(unique("c"), properties=(method,)))
+        client.expect_refused(0x88)
+
+
 def test_a_no_and_answers_that_are_remembered(place: Place, keeper: Doorkeeper) -> None:
     keeper.answers["leo"] = {"allow": False, "reason": "locked \x1b[31m", "cache": 0}
     assert answered(place, "leo", "x") == WRONG
@@ -341,17 +400,19 @@ def test_the_service_of_the_manual(place: Place, tmp_path: Path) -> None:
         service.wait()
 
 
-# --- jail
+# --- login back-off
 
 
-def test_who_guesses_is_jailed(place: Place) -> None:
+def test_who_guesses_is_locked_out(place: Place) -> None:
     assert answered(place, "guessed", "right for guessed") == ACCEPTED
     for number in range(5):
         assert answered(place, "guessed", f"guess {number}") == WRONG
-    until(lambda: place.broker.told("jailed after failed logins"), "a line about it")
+    until(
+        lambda: place.broker.told("logins refused for a while after failed ones"), "a line about it"
+    )
     (line,) = [
         line
-        for line in place.broker.told("jailed after failed logins")
+        for line in place.broker.told("logins refused for a while after failed ones")
         if line["user"] == "guessed"
     ]
     assert line["address"] == "127.0.0.1"
@@ -361,10 +422,10 @@ def test_who_guesses_is_jailed(place: Place) -> None:
     assert answered(place, "ada", "right for ada") == ACCEPTED
 
 
-def test_a_right_password_does_not_help_in_jail(place: Place) -> None:
+def test_a_right_password_does_not_help_while_locked_out(place: Place) -> None:
     for number in range(5):
-        assert answered(place, "jailed", f"guess {number}") == WRONG
-    assert answered(place, "jailed", "right for jailed") == WRONG
+        assert answered(place, "locked", f"guess {number}") == WRONG
+    assert answered(place, "locked", "right for locked") == WRONG
 
 
 def test_bad_tokens_without_a_user_name_keep_no_other_token_out(place: Place) -> None:
@@ -372,7 +433,9 @@ def test_bad_tokens_without_a_user_name_keep_no_other_token_out(place: Place) ->
     for _ in range(5):
         assert answered(place, "", forged) == WRONG
     until(
-        lambda: "mallory" in {line["user"] for line in place.broker.told("jailed after failed")},
+        lambda: (
+            "mallory" in {line["user"] for line in place.broker.told("logins refused for a while")}
+        ),
         "a line about it",
     )
     assert answered(place, "", token("nora")) == ACCEPTED
@@ -405,7 +468,7 @@ def connect_as(username: str, password: str) -> bytes:
 # --- changes
 
 
-def test_sighup_forgets_what_was_right_but_not_who_is_jailed(
+def test_sighup_forgets_what_was_right_but_not_who_is_locked_out(
     make_broker: Callable[..., Broker], tmp_path: Path
 ) -> None:
     users = tmp_path / "users"

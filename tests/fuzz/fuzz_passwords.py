@@ -11,7 +11,8 @@ sys.path.insert(0, str(ROOT))
 
 import argon2  # noqa: E402 (the target is loaded from anywhere)
 
-from actors.authn import mosquitto_hashes, passwords  # noqa: E402
+from actors.authn import passwords  # noqa: E402
+from actors.authn.stored import mosquitto_hashes, parse_keys  # noqa: E402
 from cli.users import line_files, passwd  # noqa: E402
 
 FILE = Path("users")
@@ -41,6 +42,9 @@ def one(data: bytes) -> None:
 
 
 def _verify(stored: str) -> None:
+    keys = passwords.scram_part(stored)
+    assert not keys or parse_keys(keys) is not None, "keys that were read can be used"
+    stored = passwords.hash_part(stored)
     if mosquitto_hashes.is_hash(stored):
         assert not passwords.is_argon2(stored)
         parts = stored.split("$")

@@ -25,6 +25,9 @@ class Anonymous:
         """Accept."""
         return Verdict(AuthResult.ACCEPTED, shown.username, claimed=True)
 
+    def begin_exchange(self, *_: object, **__: object) -> None:
+        """Know no method of enhanced authentication."""
+
     def holds(self, verdict: Verdict) -> bool:
         """Say yes."""
         return True

@@ -110,7 +110,7 @@ class Chaos:
             keep=0.0,
             keep_bytes=chance.choice([0, 40_000]),
             keep_until_archived=guarded,
-            jail_time=0.01,
+            takeover_delay=0.01,
         )
         # Every second run cuts turns and works in the smallest parts there are.
         self.world.cutting = random.Random(f"cut {seed}").random() < 0.5

@@ -25,6 +25,9 @@ class Believing:
     async def check(self, shown: Credentials) -> Verdict:
         raise AssertionError(shown)
 
+    def begin_exchange(self, *_: object, **__: object) -> None:
+        """There is no method of enhanced authentication."""
+
     def close(self) -> None:
         """Nothing to do."""
 

@@ -239,7 +239,7 @@ def test_users_that_change_while_a_login_is_on_its_way() -> None:
 
 def test_a_login_that_waits_for_its_turn_ends_with_its_password() -> None:
     async def scenario() -> None:
-        async with World(jail_time=5.0).running() as world:
+        async with World(takeover_delay=5.0).running() as world:
             broker = world.broker
             broker.admission.authenticator = Listed(ann=1)
             await answer(world, client_id="x", username="ann")
@@ -381,7 +381,7 @@ def test_a_connection_that_is_lost_while_its_handshake_waits_is_forgotten(
 
 def test_a_change_of_permissions_holds_for_a_connect_that_waits() -> None:
     async def scenario() -> None:
-        async with World(jail_time=5.0).running() as world:
+        async with World(takeover_delay=5.0).running() as world:
             permit(world, OPEN)
             reader = await world.connect("r", filters=[("#", 1)])
             await answer(world, client_id="x", clean=False)

@@ -136,7 +136,7 @@ class Run:
             "keep": 0.0,
             "keep_bytes": chance.choice([0, 40_000]),
             "ack_wait": 0.0,
-            "jail_time": 0.01,
+            "takeover_delay": 0.01,
         }
         faults = Faults(chance, delay=lambda: chance.choice([0.0001, 0.02]))
         self.world = World(faults=faults, **options)

@@ -34,7 +34,7 @@ def takeovers(world: World) -> int:
 
 def test_who_comes_back_after_another_threw_it_out_waits() -> None:
     async def scenario() -> None:
-        async with World(jail_time=1.0).running() as world:
+        async with World(takeover_delay=1.0).running() as world:
             first = await world.connect("c")
             second = come(world, HOSTS[1])
             await world.go(0.1)
@@ -60,7 +60,7 @@ def test_two_clients_that_fight_do_not_spin_the_broker(
     """In ten seconds, each coming back as soon as it was thrown out; 13 of them may be free."""
 
     async def scenario() -> None:
-        async with World(jail_time=1.0).running() as world:
+        async with World(takeover_delay=1.0).running() as world:
             fighters: list[SimClient | None] = [None, None]
             for _ in range(200):
                 for at, fighter in enumerate(fighters):
@@ -141,7 +141,7 @@ def test_a_client_that_reconnects_every_second_is_never_held_back() -> None:
 
 def test_flapping_leaves_a_hundred_connections_in_a_row_alone() -> None:
     async def scenario() -> None:
-        async with World(jail_time=0.0, bounds=LimitOptions()).running() as world:
+        async with World(takeover_delay=0.0, bounds=LimitOptions()).running() as world:
             await world.connect("c")
             for _ in range(100):
                 client = come(world)

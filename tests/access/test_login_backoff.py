@@ -1,4 +1,4 @@
-"""Who is jailed after failed logins, where, and for how long."""
+"""Who is locked out after failed logins, where, and for how long."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def backoff(clock: HandClock, **options: float) -> LoginBackoff:
     return LoginBackoff(BackoffOptions(**chosen), clock)  # type: ignore[arg-type]
 
 
-def test_a_user_is_jailed_at_one_address(clock: HandClock) -> None:
+def test_a_user_is_locked_out_at_one_address(clock: HandClock) -> None:
     guard = backoff(clock)
     assert [guard.failed(HERE, "ann") for _ in range(3)] == [(), (), ("user",)]
     assert guard.holds(HERE, "ann")
     assert not guard.holds(HERE, "bob")
     assert not guard.holds(THERE, "ann")
     assert not guard.holds(HERE, None)
-    assert guard.jailed == 1
+    assert guard.lockouts == 1
 
 
 def test_it_ends_and_begins_anew(clock: HandClock) -> None:
@@ -76,11 +76,11 @@ def test_a_user_and_the_address_at_once(clock: HandClock) -> None:
 @pytest.mark.parametrize("which", ["failures", "address_failures"])
 def test_each_bound_can_be_off(clock: HandClock, which: str) -> None:
     guard = backoff(clock, **{which: 0})
-    jailed = [what for _ in range(50) for what in guard.failed(HERE, "ann")]
-    assert jailed == ["address" if which == "failures" else "user"]
+    locked_out = [what for _ in range(50) for what in guard.failed(HERE, "ann")]
+    assert locked_out == ["address" if which == "failures" else "user"]
 
 
-def test_a_reload_keeps_who_is_jailed(clock: HandClock) -> None:
+def test_a_reload_keeps_who_is_locked_out(clock: HandClock) -> None:
     guard = backoff(clock)
     for _ in range(3):
         guard.failed(HERE, "ann")
@@ -97,7 +97,7 @@ def test_without_a_bound_for_users_everybody_is_released(clock: HandClock) -> No
     for _ in range(3):
         guard.failed(THERE, "carl")
     assert guard.holds(HERE, "ann")
-    assert guard.holds(HERE, "bob")  # the address is jailed
+    assert guard.holds(HERE, "bob")  # the address is locked_out
     assert guard.holds(THERE, "carl")
     guard.options = BackoffOptions(failures=0, address_failures=6)
     assert not guard.holds(HERE, "ann")
@@ -184,7 +184,7 @@ def test_who_failed_lately_is_suspect_by_name_or_by_address(clock: HandClock) ->
     assert not guard.suspects(HERE, "ann")
 
 
-def test_a_name_that_fails_everywhere_is_jailed_nowhere_else(clock: HandClock) -> None:
+def test_a_name_that_fails_everywhere_is_locked_out_nowhere_else(clock: HandClock) -> None:
     guard = backoff(clock)
     for number in range(100):
         guard.failed(f"203.0.113.{number}", "ann")
@@ -197,7 +197,7 @@ def test_an_authenticator_without_a_memory_suspects_nobody() -> None:
     assert not suspects(Anonymous(), shown)
 
 
-def test_a_chain_suspects_whom_its_jail_suspects(clock: HandClock) -> None:
+def test_a_chain_suspects_whom_its_backoff_suspects(clock: HandClock) -> None:
     guard = backoff(clock)
     chain = AuthenticatorChain(make_backends(), backoff=guard)
     shown = Credentials("ann", b"x", address=HERE)

@@ -1,0 +1,137 @@
+"""Enhanced authentication (MQTT 5, section 4.12): methods, and exchanges of several steps.
+
+A step is what the client sends (Authentication Data of CONNECT or AUTH) and what it is answered:
+a :class:`Challenge`, or the :class:`Outcome`. What a method knows of an exchange between two steps
+is kept in the :class:`Exchange`, so that a reload may replace the methods at any time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+
+from actors.authn.credentials import AuthResult, Verdict
+from actors.authn.stored import SCRAM_SHA_256, ScramError, ScramExchange, read_client_first
+
+if TYPE_CHECKING:
+    from actors.authn.credentials import Credentials
+    from actors.authn.passwords import ScramUser
+
+_OTHER_USER: Final = Verdict(
+    AuthResult.BAD_CREDENTIALS, reason="the user is not the one of CONNECT or the certificate"
+)
+
+
+class Challenge(NamedTuple):
+    """What the client has to answer."""
+
+    data: bytes | None
+    reason: str | None = None
+    """A sentence for the client: the Reason String of the AUTH."""
+
+
+class Outcome(NamedTuple):
+    """The end of an exchange."""
+
+    verdict: Verdict
+    data: bytes | None = None
+    """For an accepted client, in the CONNACK or the last AUTH."""
+
+
+Step: TypeAlias = Challenge | Outcome
+
+
+class Exchange:
+    """One authentication of a client by a method."""
+
+    __slots__ = ("credentials", "method", "progress", "reauthenticates", "user")
+
+    def __init__(
+        self, method: str, credentials: Credentials, *, reauthenticates: bool = False
+    ) -> None:
+        self.method = method
+        self.credentials = credentials
+        """Of the CONNECT; of a client that authenticates again, with its user."""
+        self.reauthenticates = reauthenticates
+        """The client is connected."""
+        self.user: str | None = credentials.username
+        """The user as the login backoff counts it: verified or not."""
+        self.progress: Any = None
+        """What the method keeps from step to step; None before the first one."""
+
+
+class Method(Protocol):
+    """A method of enhanced authentication."""
+
+    label: str
+    """In the metrics."""
+
+    async def step(self, exchange: Exchange, data: bytes | None) -> Step:
+        """Return what the client is answered; sets ``exchange.user`` as soon as it is known."""
+
+
+class ScramUsers(Protocol):
+    """A source with the SCRAM keys of its users."""
+
+    def scram_user(self, name: str) -> ScramUser:
+        """Return the keys of a user; of an unknown one, keys that fit nothing."""
+
+
+class _Pending(NamedTuple):
+    """A SCRAM exchange that waits for the last message of its client."""
+
+    login: ScramExchange
+    user: ScramUser
+
+
+class ScramMethod:
+    """SCRAM-SHA-256 with the users of the password file.
+
+    A user name in CONNECT, and the user of a certificate, must be those that the client proves to
+    be.
+    """
+
+    label = "scram"
+
+    def __init__(self, users: ScramUsers) -> None:
+        self._users = users
+
+    async def step(self, exchange: Exchange, data: bytes | None) -> Step:
+        """Return the answer at once: no step takes longer than a few microseconds."""
+        pending: _Pending | None = exchange.progress
+        try:
+            if pending is None:
+                return self._begin(exchange, data or b"")
+            server_final = pending.login.verify(data or b"")
+        except ScramError as error:
+            return Outcome(Verdict(AuthResult.BAD_CREDENTIALS, reason=str(error)))
+        user = pending.user
+        if not exchange.reauthenticates and not _is_same_user(exchange, user.name):
+            return Outcome(_OTHER_USER)
+        verdict = Verdict(AuthResult.ACCEPTED, user.name, proof=user.proof)
+        return Outcome(verdict, server_final)
+
+    def _begin(self, exchange: Exchange, data: bytes) -> Challenge:
+        first = read_client_first(data)
+        user = self._users.scram_user(first.user)
+        login = ScramExchange(first, user.keys)
+        exchange.user = first.user
+        exchange.progress = _Pending(login, user)
+        return Challenge(login.challenge)
+
+
+def _is_same_user(exchange: Exchange, user: str) -> bool:
+    """Return whether what CONNECT and certificate say fits the user that a client proved to be."""
+    certified, named = exchange.credentials.certificate_user, exchange.credentials.username
+    return certified in (None, user) and named in (None, "", exchange.user, user)
+
+
+def make_methods(
+    users: ScramUsers | None, external: tuple[str, Method] | None = None
+) -> dict[str, Method]:
+    """Return the methods of a broker by name; ``external`` has a name of its own."""
+    found: dict[str, Method] = {}
+    if users is not None:
+        found[SCRAM_SHA_256] = ScramMethod(users)
+    if external is not None:
+        found[external[0]] = external[1]
+    return found

@@ -1,0 +1,37 @@
+"""What is stored of passwords: Mosquitto's hashes, and keys for SCRAM-SHA-256 with its messages."""
+
+from actors.authn.stored import mosquitto_hashes
+from actors.authn.stored.scram import (
+    ITERATIONS,
+    MAX_ITERATIONS,
+    MIN_ITERATIONS,
+    SALT_SIZE,
+    SCRAM_SHA_256,
+    Decoys,
+    ScramError,
+    ScramExchange,
+    ScramKeys,
+    derive_keys,
+    parse_keys,
+    read_client_first,
+    render_keys,
+    saslprep,
+)
+
+__all__ = [
+    "ITERATIONS",
+    "MAX_ITERATIONS",
+    "MIN_ITERATIONS",
+    "SALT_SIZE",
+    "SCRAM_SHA_256",
+    "Decoys",
+    "ScramError",
+    "ScramExchange",
+    "ScramKeys",
+    "derive_keys",
+    "mosquitto_hashes",
+    "parse_keys",
+    "read_client_first",
+    "render_keys",
+    "saslprep",
+]

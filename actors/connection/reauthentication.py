@@ -1,0 +1,166 @@
+"""Clients that authenticate again while they are connected (MQTT 5, section 4.12.1).
+
+Everything else goes on meanwhile, with the permissions from before. A client that fails is
+disconnected; its session stays.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from actors.authn import AuthResult
+from actors.connection.enhanced_login import EnhancedLogin
+from eventstore.display import escaped
+from protocol.mqtt import ReasonCode
+
+if TYPE_CHECKING:
+    from actors.authn import Outcome, Verdict
+    from actors.connection.connection import Connection
+    from actors.session import NodeContext
+    from protocol.mqtt import Auth
+
+_log = structlog.get_logger("foldmq")
+
+_MINUTE: Final = 60.0
+_CLOSED: Final = "reauthentication_failed"
+"""Why a connection ends whose client failed."""
+_LIMITS: Final = {
+    "packet_too_large": ReasonCode.PACKET_TOO_LARGE,
+    "too_many_logins": ReasonCode.SERVER_BUSY,
+}
+"""Reason codes of what is exceeded; of all else it is 0x97."""
+
+
+class Reauthentication:
+    """The re-authentications of one client; for those whose CONNECT named a method."""
+
+    __slots__ = ("__weakref__", "_began", "_connection", "_count", "_due", "_login", "_node")
+
+    def __init__(self, node: NodeContext, connection: Connection) -> None:
+        self._node = node
+        self._connection = connection
+        self._login: EnhancedLogin | None = None
+        self._due = 0.0
+        """When the client has to be through, seconds of the broker's clock."""
+        self._began = 0.0
+        """When the minute began in which they are counted."""
+        self._count = 0
+
+    @property
+    def _user(self) -> str | None:
+        identity = self._connection.identity
+        return None if identity is None else identity.user
+
+    def take(self, packet: Auth) -> None:
+        """Handle an AUTH of the client."""
+        connection, login = self._connection, self._login
+        if connection.ended:
+            return
+        if packet.reason == ReasonCode.CONTINUE_AUTHENTICATION:
+            if login is None or not login.open:
+                connection.end_after_violation("AUTH 0x18 that answers no challenge")
+            else:
+                login.take(packet.data)
+        elif login is not None:
+            connection.end_after_violation("AUTH 0x19 during another re-authentication")
+        elif self._is_too_often():
+            self.exceeded("reauthentications")
+        else:
+            self._begin(packet)
+
+    def _is_too_often(self) -> bool:
+        most, now = self._node.options.bounds.max_reauthentications, self._connection.now
+        if now - self._began >= _MINUTE:
+            self._began, self._count = now, 0
+        self._count += 1
+        return bool(most) and self._count > most
+
+    def _begin(self, packet: Auth) -> None:
+        connection = self._connection
+        exchange = connection.listener.admission.authenticator.begin_exchange(
+            packet.method, connection.credentials(self._user), reauthenticates=True
+        )
+        if exchange is None:  # a reload took it away
+            self._fail("the method is no longer configured", ReasonCode.BAD_AUTHENTICATION_METHOD)
+            return
+        allowed = connection.listener.options.connect_timeout
+        self._due = connection.now + allowed
+        connection.timers.remind(allowed, self._deadline)
+        self._login = EnhancedLogin(self._node, connection, self, exchange)
+        self._login.take(packet.data)
+
+    def _deadline(self) -> None:
+        """Close the connection of a client that is not through in time."""
+        connection = self._connection
+        if self._login is None or connection.ended:
+            return
+        left = self._due - connection.now
+        if left > 0:  # this reminder is of one before
+            connection.timers.remind(left, self._deadline)
+            return
+        if self._login.open:
+            self._node.limits.count_fault(connection.host, connection.now)
+        self._fail("not authenticated in time", ReasonCode.NOT_AUTHORIZED)
+
+    # What comes of it: actors.connection.enhanced_login.LoginOwner.
+
+    def challenged(self) -> None:
+        """Wait for the client."""
+
+    def concluded(self, outcome: Outcome) -> None:
+        """Give the client its new login, or close the connection."""
+        connection, verdict = self._connection, outcome.verdict
+        if not verdict.accepted:
+            away = verdict.result is AuthResult.UNAVAILABLE
+            code = ReasonCode.SERVER_BUSY if away else ReasonCode.NOT_AUTHORIZED
+            self._fail(verdict.reason or verdict.result.name.lower(), code)
+        elif verdict.user != self._user:
+            self._fail("it names another user", ReasonCode.NOT_AUTHORIZED, "other_user", verdict)
+        elif not connection.listener.admission.is_valid(verdict):
+            self._fail("the users changed meanwhile", ReasonCode.NOT_AUTHORIZED)
+        else:
+            login, self._login = self._login, None
+            if login is None or not login.send(ReasonCode.SUCCESS, outcome.data):
+                return
+            connection.identify(verdict)
+            self._node.permissions.apply_to(connection)
+            self._node.counters.reauthentications["accepted"] += 1
+            _log.debug("authenticated again", client=connection.client_id, user=verdict.user)
+
+    def exceeded(self, limit: str) -> None:
+        """Close the connection of a client that reached a limit."""
+        code = _LIMITS.get(limit, ReasonCode.QUOTA_EXCEEDED)
+        if code == ReasonCode.QUOTA_EXCEEDED:
+            self._node.limits.count_fault(self._connection.host, self._connection.now)
+        self._fail(f"limit reached: {limit}", code, limit)
+
+    def _fail(
+        self,
+        why: str,
+        code: ReasonCode,
+        counted: str = "reauthentication",
+        verdict: Verdict | None = None,
+    ) -> None:
+        """Count, log and close."""
+        connection = self._connection
+        identity = connection.identity if verdict is None else verdict
+        user = None if identity is None or identity.user is None else escaped(identity.user, 200)
+        self._node.limits.reauthentications.add(
+            counted,
+            connection.now,
+            why=why,
+            client=connection.client_id,
+            address=connection.address,
+            user=user,
+        )
+        self._node.counters.reauthentications["refused"] += 1
+        self.give_up()
+        connection.close(_CLOSED, code)
+
+    def give_up(self) -> None:
+        """End what goes on: the connection is closed."""
+        login, self._login = self._login, None
+        if login is not None:
+            login.give_up()

@@ -1,0 +1,315 @@
+"""Clients that authenticate again: permissions, expiry, who they are, and what may go wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness import packets as p
+from harness import packets5 as p5
+
+from actors.authn.credentials import AuthResult, Verdict
+from actors.authn.enhanced import Challenge, Exchange, Outcome
+from actors.authz.rules import Rule
+from actors.configuration.limit_options import LimitOptions
+from eventstore.format import SessionClosed
+from simulation.logins import Believing
+from simulation.loop import simulate
+from simulation.network import SimClient
+from simulation.world import World
+
+if TYPE_CHECKING:
+    from actors.authn.credentials import Credentials
+    from actors.authn.enhanced import Step
+
+METHOD = "TEST"
+AGAIN, CONTINUE = 0x19, 0x18
+MAY = Rule(allow=True, publish=True, subscribe=True, filter="may/#", where="test")
+ALL = Rule(allow=True, publish=True, subscribe=True, filter="#", where="test")
+AWAY = Verdict(AuthResult.UNAVAILABLE, reason="away")
+WRONG = Verdict(AuthResult.BAD_CREDENTIALS, reason="wrong")
+
+
+class Methodical(Believing):
+    """Has one method, whose answers are those that a test says, in their order."""
+
+    def __init__(self, *steps: Step) -> None:
+        super().__init__()
+        self.steps = [*steps]
+        self.exchanges: list[Exchange] = []
+        self.data: list[bytes | None] = []
+
+    def begin_exchange(  # type: ignore[override]
+        self, method: str, credentials: Credentials, *, reauthenticates: bool = False
+    ) -> Exchange | None:
+        if method != METHOD:
+            return None
+        self.exchanges.append(Exchange(method, credentials, reauthenticates=reauthenticates))
+        return self.exchanges[-1]
+
+    async def step(self, exchange: Exchange, data: bytes | None) -> Step:
+        assert exchange is self.exchanges[-1]
+        self.data.append(data)
+        return self.steps.pop(0)
+
+    def holds(self, verdict: Verdict) -> bool:
+        return verdict.proof != 0
+
+
+class Client5(SimClient):
+    """Packets of MQTT 5, in and out."""
+
+    def receive(self, data: bytes) -> None:
+        self._partial += data
+        while (found := p.split(self._partial)) is not None:
+            first, body, size = found
+            del self._partial[:size]
+            self.received.append(p5.parse(first, body))  # type: ignore[arg-type]
+
+    def codes(self) -> list[tuple[int, int]]:
+        """Kind and reason code of what was received since the last time."""
+        return [(one.kind, one.code) for one in self.take() if isinstance(one, p5.Answer)]
+
+
+def granted(user: str = "ann", data: bytes | None = None, **about: Any) -> Outcome:
+    return Outcome(Verdict(AuthResult.ACCEPTED, user, **about), data)
+
+
+def auth(code: int, data: bytes = b"x", method: str = METHOD) -> bytes:
+    properties = ((p5.AUTHENTICATION_METHOD, method), (p5.AUTHENTICATION_DATA, data))
+    return p5.auth(code, properties)
+
+
+def connect(client_id: str = "c", **more: Any) -> bytes:
+    properties = ((p5.AUTHENTICATION_METHOD, METHOD), (p5.SESSION_EXPIRY, 1000))
+    return p5.connect(client_id, properties=properties, **more)
+
+
+async def entered(world: World, authenticator: Methodical, **more: Any) -> Client5:
+    world.broker.admission.authenticator = authenticator
+    client = Client5(world)
+    client.send(connect(**more))
+    await world.go(0.2)
+    assert client.codes() == [(p.CONNACK, 0)]
+    return client
+
+
+def closed(world: World) -> SessionClosed:
+    return [one for one in world.disk.events() if isinstance(one, SessionClosed)][-1]
+
+
+def test_permissions_change_with_the_login() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            login = Methodical(
+                granted(rules=(MAY,)), Challenge(b"?"), granted(rules=(ALL,)), granted(rules=(MAY,))
+            )
+            client = await entered(world, login, username="ann", password=b"p")
+            other = await world.connect("o", filters=[("#", 0)])
+            for packet in (auth(AGAIN), auth(CONTINUE), auth(AGAIN)):
+                client.send(p5.publish("other/x", b"", 1, 1), p5.subscribe(2, ("other/y", 0)))
+                await world.go(0.2)
+                client.send(packet)
+                await world.go(0.2)
+            client.send(p5.publish("other/x", b"", 1, 1), p5.subscribe(2, ("other/y", 0)))
+            await world.go(0.2)
+            answers = [one for one in client.take() if isinstance(one, p5.Answer)]
+            pubacks = [one.code for one in answers if one.kind == p.PUBACK]
+            subacks = [one.codes for one in answers if one.kind == p.SUBACK]
+            assert pubacks == [0x87, 0x87, 0, 0x87]
+            assert subacks == [(0x87,), (0x87,), (0,), (0x87,)]
+            # What was subscribed to meanwhile is not delivered with the permissions of now.
+            other.send(p.publish("other/y", b"secret"))
+            await world.go(0.2)
+            assert not client.take()
+            first, second, third = login.exchanges
+            assert (first.reauthenticates, first.credentials.username) == (False, "ann")
+            for again in (second, third):
+                assert again.reauthenticates
+                assert again.credentials.username == "ann"
+                assert again.credentials.password is None, "it is not kept"
+                assert again.credentials.client_id == "c"
+            assert world.broker.node.counters.reauthentications == Counter(accepted=2)
+
+    simulate(scenario)
+
+
+def test_a_new_login_lasts_longer_or_ends_sooner() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            clock = world.broker.node.clock
+
+            def until(seconds: float) -> Outcome:
+                return granted(expires_ms=clock.time_ms() + int(seconds * 1000))
+
+            login = Methodical(until(100))
+            client = await entered(world, login)
+            for _ in range(5):
+                await world.go(50)
+                login.steps = [until(100)]
+                client.send(auth(AGAIN))
+                await world.go(0.1)
+                assert client.codes() == [(p5.AUTH, 0)]
+            login.steps = [until(10)]
+            client.send(auth(AGAIN))
+            await world.go(9.9)
+            assert client.open
+            await world.go(1)
+            assert client.codes() == [(p5.AUTH, 0), (p.DISCONNECT, 0x87)]
+            assert closed(world).reason == "login_expired"
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "counted"),
+    [
+        (Outcome(WRONG), 0x87, "reauthentication"),
+        (Outcome(AWAY), 0x89, "reauthentication"),
+        (granted("bob"), 0x87, "other_user"),
+        (granted(proof=0), 0x87, "reauthentication"),
+    ],
+)
+def test_failures_close_the_connection_and_keep_the_session(
+    end: Outcome, code: int, counted: str
+) -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            login = Methodical(granted(), Challenge(None), end)
+            client = await entered(world, login)
+            client.send(auth(AGAIN), p5.publish("t", b"", 1, 5))
+            await world.go(0.2)
+            client.send(auth(CONTINUE))
+            await world.go(0.2)
+            assert client.codes()[-1] == (p.DISCONNECT, code)
+            assert not client.open
+            event = closed(world)
+            assert (event.reason, event.code) == ("reauthentication_failed", code)
+            assert "c" in world.broker.node.state.sessions
+            assert world.broker.node.limits.refused.counts[counted] == 1
+            assert world.broker.node.counters.reauthentications == Counter(refused=1)
+
+    simulate(scenario)
+
+
+def test_a_method_that_a_reload_took_away() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await entered(world, Methodical(granted()))
+            world.broker.admission.authenticator = Believing()
+            client.send(auth(AGAIN))
+            await world.go(0.2)
+            assert client.codes() == [(p.DISCONNECT, 0x8C)]
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_bounds_of_an_exchange(times: int) -> None:
+    """In the second minute as in the first."""
+
+    async def scenario() -> None:
+        bounds = LimitOptions(max_auth_steps=3, max_auth_bytes=10, max_reauthentications=times)
+        async with World(bounds=bounds).running() as world:
+            challenge = Challenge(b"?")
+            login = Methodical(granted())
+            client = await entered(world, login)
+            for _ in range(2):
+                for _ in range(times):
+                    login.steps = [granted()]
+                    client.send(auth(AGAIN))
+                    await world.go(0.2)
+                    assert client.codes() == [(p5.AUTH, 0)]
+                await world.go(60)
+            login.steps = [challenge, challenge, challenge]
+            client.send(auth(AGAIN))
+            for _ in range(3):
+                await world.go(0.2)
+                client.send(auth(CONTINUE))
+            await world.go(0.2)
+            assert client.codes() == [(p5.AUTH, 0x18)] * 3 + [(p.DISCONNECT, 0x97)]
+            login.steps = [granted(), challenge]
+            client = await entered(world, login)
+            client.send(auth(AGAIN, b"x" * 6))
+            await world.go(0.2)
+            client.send(auth(CONTINUE, b"x" * 5))
+            await world.go(0.2)
+            assert client.codes() == [(p5.AUTH, 0x18), (p.DISCONNECT, 0x97)]
+            login.steps = [granted() for _ in range(times + 1)]
+            client = await entered(world, login)
+            for _ in range(times + 1):
+                client.send(auth(AGAIN))
+                await world.go(0.2)
+            assert client.codes() == [(p5.AUTH, 0)] * times + [(p.DISCONNECT, 0x97)]
+            counts = world.broker.node.limits.refused.counts
+            assert [counts[name] for name in ("auth_steps", "auth_bytes", "reauthentications")] == [
+                1, 1, 1,
+            ]  # fmt: skip
+
+    simulate(scenario)
+
+
+def test_a_client_that_does_not_answer_in_time() -> None:
+    async def scenario() -> None:
+        async with World(connect_timeout=5.0).running() as world:
+            login = Methodical(granted(), Challenge(b"?"), granted(), Challenge(b"?"))
+            client = await entered(world, login)
+            client.send(auth(AGAIN))
+            await world.go(3)
+            client.send(auth(CONTINUE))
+            await world.go(1)
+            assert client.codes() == [(p5.AUTH, 0x18), (p5.AUTH, 0)]
+            client.send(auth(AGAIN))
+            await world.go(4.5)
+            assert client.open, "the time of the one before is over"
+            await world.go(1)
+            assert client.codes() == [(p5.AUTH, 0x18), (p.DISCONNECT, 0x87)]
+
+    simulate(scenario)
+
+
+def test_a_reason_is_told_where_it_fits() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            for more, told in (
+                ((), True),
+                (((p5.REQUEST_PROBLEM_INFORMATION, 0),), False),
+                (((p5.MAXIMUM_PACKET_SIZE, 30),), False),
+            ):
+                world.broker.admission.authenticator = Methodical(
+                    Challenge(b"?", "look at your token"), granted()
+                )
+                client = Client5(world)
+                method = (p5.AUTHENTICATION_METHOD, METHOD)
+                client.send(p5.connect("c", properties=(method, *more)))
+                await world.go(0.2)
+                (answer,) = client.take()
+                assert isinstance(answer, p5.Answer)
+                assert (answer.get(p5.REASON_STRING) is not None) == told
+                assert answer.get(p5.AUTHENTICATION_DATA) == b"?"
+                client.send(auth(CONTINUE))
+                await world.go(0.2)
+                assert client.codes() == [(p.CONNACK, 0)]
+
+    simulate(scenario)
+
+
+def test_clients_that_leave_in_the_middle() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            for packets in ((connect(),), (connect(), auth(CONTINUE)), (connect(), b"\xe0\0")):
+                world.broker.admission.authenticator = Methodical(Challenge(b"?"), granted())
+                client = Client5(world)
+                client.send(*packets)
+                client.transport.drop()
+                await world.go(1)
+            client = await entered(world, Methodical(granted(), Challenge(b"?")))
+            client.send(auth(AGAIN))
+            client.transport.drop()
+            await world.go(1)
+            assert not world.broker.admission.connections
+            assert not world.broker.admission._logins
+            assert len(world.broker.node.limits.unauthenticated) == 0
+
+    simulate(scenario)
