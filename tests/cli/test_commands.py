@@ -18,12 +18,13 @@ from fakebroker import CONNACK_OK, fake_broker
 from harness import forkserver
 from harness.broker import free_port
 
-from cli.clients import connection, sub
+from cli.clients import client_session, connection, message_text
 from cli.common.units import Address
 
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parents[2]
+SESSION = client_session.ClientSession()
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
 
 
@@ -280,9 +281,9 @@ def test_which_failures_to_connect_may_pass(
 
     monkeypatch.setattr(mqtt.Client, "connect", fail)
     target = connection.find_target("host", 1, None, None, None)
-    made = connection.new_client(target, None, persistent=False, reconnect=False)
+    made = connection.new_client(target, SESSION)
     with pytest.raises(connection.ClientError) as raised:
-        connection.connect(made, target)
+        connection.connect(made, target, SESSION)
     assert isinstance(raised.value, connection.UnreachableError) is not lasting
 
 
@@ -331,14 +332,14 @@ def test_a_url_that_is_none_is_not_shown(url: str) -> None:
 @pytest.mark.parametrize("where", [("a..b", 1883), ("x" * 64, 1883), ("127.0.0.1", 0)])
 def test_what_is_no_host_and_port_is_said_in_a_line(where: tuple[str, int]) -> None:
     target = connection.find_target(*where, None, None, None)
-    made = connection.new_client(target, None, persistent=False, reconnect=False)
+    made = connection.new_client(target, SESSION)
     with pytest.raises(connection.BadArgumentError, match="is not a valid host and port"):
-        connection.connect(made, target)
+        connection.connect(made, target, SESSION)
 
 
 def test_a_terminal_is_not_driven_by_a_payload() -> None:
     message = mqtt.MQTTMessage(topic=b"a/\x1b")
     message.payload = b"two\nlines\x1b[2J\xff"
-    assert sub.render(message, "payload", terminal=False) == b"two\nlines\x1b[2J\xff"
-    assert sub.render(message, "payload", terminal=True) == b"two\nlines\\u001b[2J\\\\xff"
-    assert sub.render(message, "verbose", terminal=True).startswith(b"a/\\u001b two\n")
+    assert message_text.render(message, "payload", terminal=False) == b"two\nlines\x1b[2J\xff"
+    assert message_text.render(message, "payload", terminal=True) == b"two\nlines\\u001b[2J\\\\xff"
+    assert message_text.render(message, "verbose", terminal=True).startswith(b"a/\\u001b two\n")

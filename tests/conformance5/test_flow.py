@@ -181,9 +181,7 @@ def test_many_unacknowledged_from_a_client(clients: Clients5, topic: str) -> Non
 
 
 @pytest.mark.mqtt5("MQTT-3.1.2-24", "MQTT-3.1.2-25")
-@pytest.mark.parametrize(
-    ("qos", "live"), [(0, True), (1, True), (2, True), (1, False), (2, False)]
-)
+@pytest.mark.parametrize(("qos", "live"), [(0, True), (1, True), (2, True), (1, False), (2, False)])
 def test_message_too_large_is_dropped(
     clients: Clients5, topic: str, qos: int, *, live: bool
 ) -> None:

@@ -374,9 +374,7 @@ def test_no_local_on_a_shared_subscription(clients: Clients5, topic: str) -> Non
 
 
 @pytest.mark.mqtt5("MQTT-3.3.1-12", "MQTT-3.3.1-13")
-@pytest.mark.parametrize(
-    ("qos", "live"), [(0, True), (1, True), (2, True), (1, False), (2, False)]
-)
+@pytest.mark.parametrize(("qos", "live"), [(0, True), (1, True), (2, True), (1, False), (2, False)])
 def test_retain_as_published(clients: Clients5, topic: str, qos: int, *, live: bool) -> None:
     names = {f"{topic}a": 0, f"{topic}b": AS_PUBLISHED}
     for name, options in names.items():
