@@ -162,6 +162,12 @@ class Publisher:
             if code.is_failure:
                 self._failure = refusal(self._target, code, properties, self._session.level)
             self._window = min(WINDOW, getattr(properties, "ReceiveMaximum", WINDOW))
+            most = getattr(properties, "TopicAliasMaximum", 0)
+            if self._failure is None and (self._fields.alias or 0) > most:
+                self._failure = BadArgumentError(
+                    f"--topic-alias {self._fields.alias}: {self._target.address} allows "
+                    + (f"1 to {most}" if most else "none")
+                )
             self._connected = not code.is_failure
             self._changed.notify_all()
 

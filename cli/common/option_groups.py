@@ -67,4 +67,6 @@ def given_flags(group: Any) -> list[str]:
 
 def _spelled(hint: Any) -> str:
     (option,) = (one for one in hint.__metadata__ if isinstance(one, OptionInfo))
-    return next(word for word in option.param_decls or () if word.startswith("--"))
+    # The first word of an option in an annotation stands where others have their default.
+    words = (option.default, *(option.param_decls or ()))
+    return next(word for word in words if isinstance(word, str) and word.startswith("--"))
