@@ -105,7 +105,6 @@ def numbers(begin: int, end: int) -> list[bytes]:
     return [b"%02d" % number for number in range(begin, end)]
 
 
-@pytest.mark.mqtt5("MQTT-3.9.3-1")
 def test_a_filter_that_may_not_be_read_is_not_shared(clients: Clients5) -> None:
     topic = f"closed/{unique('t')}"
     bob, ann = user(clients, "bob"), user(clients, "ann")
