@@ -385,6 +385,26 @@ def test_sub_does_not_take_back_what_was_taken_over() -> None:
     assert refused(result, 1) == f"127.0.0.1:{port} closed the connection: {reason}"
 
 
+def test_sub_comes_back_to_a_broker_that_was_stopped(free_port: int) -> None:
+    suback = b"\x90\x04\x00\x01\x00\x00"
+    with fake_broker(CONNACK5_OK, suback + b"\xe0\x02\x8b\x00", port=free_port):
+        process = subprocess.Popen(
+            command("sub", "-p", str(free_port), "-t", "a", "-V", "5", "-C", "1"),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert process.stderr is not None
+        reason = "the broker is shutting down (0x8B)"
+        closed = f"foldmq: 127.0.0.1:{free_port} closed the connection: {reason}, trying again"
+        assert process.stderr.readline().decode() == closed + "\n"
+    message = b"\x30\x05\x00\x01a\x00x"
+    again = b"\x90\x04\x00\x02\x00\x00"
+    with fake_broker(CONNACK5_OK, again + message, port=free_port):
+        out, errors = process.communicate(timeout=60)
+    assert (process.returncode, out, errors) == (0, b"x\n", b"")
+
+
 def test_pub_keeps_to_the_receive_maximum_of_the_broker() -> None:
     """The broker answers what it reads at once with one PUBACK: two messages would hang."""
     answers = (b"\x40\x02" + number.to_bytes(2, "big") for number in range(1, 6))
