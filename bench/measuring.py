@@ -46,11 +46,16 @@ class Row:
 
 
 def own_rows(
-    load: str, metrics: Iterable[Metric], runs: list[dict[str, Any]], *, quick: bool
+    load: str,
+    metrics: Iterable[Metric],
+    runs: list[dict[str, Any]],
+    *,
+    quick: bool,
+    group: str = "own",
 ) -> list[Row]:
     """Return the rows of a load that only foldmq has."""
     return [
-        Row(load, metric, {"foldmq": median(metric, runs)}, () if quick else metric.targets)
+        Row(load, metric, {"foldmq": median(metric, runs)}, () if quick else metric.targets, group)
         for metric in metrics
     ]
 

@@ -21,7 +21,8 @@ from bridgeload import BRIDGE
 from brokers import BROKERS, ROOT, BenchError, Broker, Foldmq, Released
 from comparing import failed, measure, missed, worse
 from inspection import INSPECTION
-from loads import BULK, DEVICES, LOADS
+from level5 import LEVEL5_LOADS
+from loads import BULK, DEVICES, LEVEL5, LOADS
 from measuring import Row, compile_loader, say
 from sparkload import SPARK_LOADS
 from timemachine import TIME_MACHINE
@@ -31,9 +32,12 @@ HISTORY = ROOT / "bench" / "history.jsonl"
 NOTHING = "nothing"
 OTHERS = [broker.name for broker in BROKERS[1:]]
 OWN_LOADS = TIME_MACHINE | INSPECTION | BRIDGE | SPARK_LOADS
+ALONE = LEVEL5_LOADS | OWN_LOADS
+"""Loads that only foldmq has, and what measures each."""
 NAMES = {
     DEVICES: [load.name for load in LOADS if load.group == DEVICES],
     BULK: [load.name for load in LOADS if load.group == BULK],
+    LEVEL5: list(LEVEL5_LOADS),
     tables.OWN: list(OWN_LOADS),
 }
 
@@ -153,7 +157,7 @@ def _run(options: argparse.Namespace, brokers: Sequence[Broker]) -> int:
         if load.name in options.rows
         for row in measure(load, brokers, options)
     ]
-    for name, measure_own in OWN_LOADS.items():
+    for name, measure_own in ALONE.items():
         if name in options.rows:
             rows += measure_own(options)
     shown = {group: tables.tables(group, rows, brokers) for group in tables.GROUPS}

@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 
 import brokers  # noqa: E402 - found by the line above
 import comparing  # noqa: E402
+import level5  # noqa: E402
 import loads  # noqa: E402
 import optimised  # noqa: E402
 import released  # noqa: E402
@@ -78,7 +79,7 @@ def test_rows_and_rounds_are_chosen() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--rows", "pairz"], "there is no row 'pairz'; rows are devices, bulk, own"),
+        (["--rows", "pairz"], "there is no row 'pairz'; rows are devices, bulk, level5, own"),
         (["--rounds", "0"], "--rounds must be at least 1"),
         (["--write", "--quick"], "--write needs a full run"),
         (["--write", "--rows", "pairs"], "--write needs all rows of a group"),
@@ -189,6 +190,72 @@ def test_a_target_that_is_not_met_fails_the_run(capsys: pytest.CaptureFixture[st
     assert run.verdict(found, judged=True) == 1
     assert "target not met: conn: accepted is 9,999, not >= 10,000" in capsys.readouterr().err
     assert run.verdict(found, judged=False) == 0
+
+
+# ----------------------------------------------------------------- level 5 beside 3.1.1
+
+
+def test_every_load_is_measured_at_level_5() -> None:
+    names = run.NAMES["level5"]
+    assert names[: len(loads.LOADS)] == [f"5-{load.name}" for load in loads.LOADS]
+    assert names[len(loads.LOADS) :] == [
+        *("5-props-pairs", "5-props-qos0", "5-props-qos1", "5-props-qos2"),
+        *("5-mixed0", "5-mixed1", "5-shared"),
+    ]
+    for one in level5.COMPARISONS:
+        assert "-V 5" in one.arguments, one
+        assert one.name == "5-shared" or "-V 5" not in one.other, one
+
+
+def at_level_5(name: str, monkeypatch: pytest.MonkeyPatch, **rates: list[float]) -> list[Any]:
+    """The rows of a comparison whose runs gave these rates."""
+    comparison = next(one for one in level5.COMPARISONS if one.name == name)
+    left = {comparison.arguments: rates["own"], comparison.other: rates["other"]}
+
+    def measured(_one: Any, arguments: str, _options: Any) -> dict[str, Any]:
+        rate = left[arguments].pop(0)
+        return {"recv_per_s": rate, "latency_us": {"p50": rate, "p99": rate}}
+
+    monkeypatch.setattr(level5, "_run", measured)
+    monkeypatch.setattr(level5, "PAIRS", len(rates["own"]))
+    return level5.measure_comparison(comparison, run.parse_arguments(["--rounds", "1"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "expected"),
+    [
+        ("5-qos1", [96.0, 50.0, 97.0], 0),
+        ("5-qos1", [94.0, 200.0, 93.0], 1),
+        ("5-props-qos1", [81.0, 81.0, 79.0], 0),
+        ("5-mixed1", [84.0, 84.0, 86.0], 1),
+        ("5-shared", [89.0, 91.0, 91.0], 0),
+        ("5-latency", [104.0, 104.0, 107.0], 0),
+        ("5-latency", [106.0, 104.0, 107.0], 1),
+    ],
+)
+def test_level_5_is_judged_by_the_median_ratio_of_its_pairs(
+    monkeypatch: pytest.MonkeyPatch, name: str, own: list[float], expected: int
+) -> None:
+    found = at_level_5(name, monkeypatch, own=own, other=[100.0] * len(own))
+    assert run.verdict(found, judged=True) == expected
+
+
+def test_the_rows_of_level_5_have_a_table_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = at_level_5("5-qos1", monkeypatch, own=[190.0], other=[200.0])
+    text = tables.tables("level5", found, brokers.BROKERS)
+    assert cells(text, "5-qos1: delivered ratio")[1:] == ["0.95", ">= 0.95", "yes"]
+    assert cells(text, "5-qos1: delivered /s")[1] == "190"
+    assert cells(text, "5-qos1: delivered compared with /s")[1] == "200"
+    assert tables.tables("own", found, brokers.BROKERS) == ""
+
+
+def test_a_comparison_in_which_messages_are_lost_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = {"recv_per_s": 100.0, "problem": "lost 3"}
+    monkeypatch.setattr(level5, "_run", lambda *_: lost)
+    monkeypatch.setattr(level5, "PAIRS", 1)
+    comparison = level5.COMPARISONS[-1]
+    found = level5.measure_comparison(comparison, run.parse_arguments(["--rounds", "1"]))
+    assert run.verdict(found, judged=True) == 1
 
 
 # ----------------------------------------------------------------- rounds

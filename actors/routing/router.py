@@ -323,6 +323,7 @@ class Router:
             changed |= self._set_acl(found, access)
         if changed:
             self.routes.forget()
+            self.groups.has_room(session)
 
     def _set_acl(self, found: Subscriber, access: TopicAcl | None) -> bool:
         before = found.acl

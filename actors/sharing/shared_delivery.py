@@ -46,6 +46,15 @@ class _Member(NamedTuple):
     room: int
 
 
+def _may_read(subscriber: Subscriber) -> bool:
+    """Return whether a member may still subscribe to the filter; if not it is as one that is away.
+
+    A member that may subscribe to it may still be denied topics below it.
+    """
+    acl = subscriber.acl
+    return acl is None or acl.may_subscribe(split_share(subscriber.filter)[1])
+
+
 class SharedDelivery(Delivery):
     """Gives the messages of one shared subscription to its members."""
 
@@ -64,7 +73,7 @@ class SharedDelivery(Delivery):
         session.last_active = self._node.clock.monotonic()
         if not batch.qos:
             lost = len(self._divide(batch).waiting)
-            if lost and self._group.online:
+            if lost and any(map(_may_read, self._group.ordered())):
                 event = MessageDropped(session.name, "slow_reader", lost)
                 self._count_dropped(event, session.emit(event))
             return
@@ -118,6 +127,8 @@ class SharedDelivery(Delivery):
         for subscriber in group.ordered() if by_topic else group.rotated():
             session = self._node.directory.find_session(subscriber.session)
             if session is None or session.connection is None or subscriber.ended:
+                continue
+            if not _may_read(subscriber):
                 continue
             qos_there = min(qos, subscriber.qos)
             room = self._room(session, session.connection, subscriber, qos_there, count)

@@ -5,15 +5,38 @@ from typing import TYPE_CHECKING
 from protocol.front_door import front_door
 
 if TYPE_CHECKING:
-    from cli.clients import connection, pub, sub
+    from cli.clients import (
+        client_commands,
+        client_session,
+        connection,
+        message_text,
+        option_values,
+        pub,
+        sub,
+    )
+    from cli.clients.client_errors import BadArgumentError
 else:
     __getattr__ = front_door(
         __name__,
         {
+            "client_commands": "client_commands",
+            "client_errors": "BadArgumentError",
+            "client_session": "client_session",
             "connection": "connection",
+            "message_text": "message_text",
+            "option_values": "option_values",
             "pub": "pub",
             "sub": "sub",
         },
     )
 
-__all__ = ["connection", "pub", "sub"]
+__all__ = [
+    "BadArgumentError",
+    "client_commands",
+    "client_session",
+    "connection",
+    "message_text",
+    "option_values",
+    "pub",
+    "sub",
+]

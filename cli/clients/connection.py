@@ -3,39 +3,32 @@
 import socket
 import ssl
 import urllib.parse
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import paho.mqtt.client as mqtt
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.client import MQTT_CLEAN_START_FIRST_ONLY
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
+from cli.clients.client_errors import (
+    SENTENCES,
+    BadArgumentError,
+    ClientError,
+    UnreachableError,
+    connect_exit_code,
+    reason_text,
+)
+from cli.clients.client_options import BrokerFlags
+from cli.clients.client_session import ClientSession, ClientWill, MessageFields
 from cli.common import Address
-from protocol.errors import FoldmqError
+from protocol.mqtt import FAILURE
 
 CONNACK_TIMEOUT = 10.0  # seconds
-
-# Return codes of MQTT 3.1.1 (table 3.1) by the MQTT 5 reason codes that paho maps them to.
-_RETURN_CODES = {132: 1, 133: 2, 136: 3, 134: 4, 135: 5}
-
-
-class ClientError(FoldmqError):
-    """The broker cannot be reached, refuses the connection, or closes it."""
-
-    def __init__(self, message: str, exit_code: int = 1) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-
-
-class UnreachableError(ClientError):
-    """The broker cannot be reached now; a later attempt may succeed."""
-
-
-class BadArgumentError(ClientError):
-    """An argument is invalid."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, exit_code=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +59,12 @@ class TlsFiles:
 _NO_FILES = TlsFiles()
 _PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 _ENCRYPTED = ("mqtts", "wss")
+
+
+def target_of(flags: BrokerFlags) -> Target:
+    """Return the broker that the flags name; raises BadArgumentError."""
+    files = TlsFiles(flags.cafile, flags.cert, flags.key, flags.insecure)
+    return find_target(flags.host, flags.port, flags.username, flags.password, flags.url, files)
 
 
 def find_target(
@@ -137,20 +136,14 @@ def _context(files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
-def new_client(
-    target: Target, client_id: str | None, *, persistent: bool, reconnect: bool
-) -> mqtt.Client:
-    """Return an MQTT 3.1.1 client, not connected, that acknowledges messages only when told to.
-
-    Raises BadArgumentError for a persistent session without a client ID.
-    """
-    if persistent and not client_id:
-        raise BadArgumentError("-c needs a client ID (-i)")
-    client = mqtt.Client(
+def new_client(target: Target, session: ClientSession) -> mqtt.Client:
+    """Return an MQTT client, not connected, that acknowledges messages only when told to."""
+    client = _PahoClient(
         CallbackAPIVersion.VERSION2,
-        client_id or "",
-        clean_session=not persistent,
-        reconnect_on_failure=reconnect,
+        session.client_id or "",
+        clean_session=None if session.level == 5 else not session.keep,
+        protocol=MQTTProtocolVersion(session.level),
+        reconnect_on_failure=False,
         manual_ack=True,
         transport="tcp" if target.path is None else "websockets",
     )
@@ -158,18 +151,92 @@ def new_client(
         client.ws_set_options(target.path)
     if target.tls is not None:
         client.tls_set_context(target.tls)
-    if target.username is not None:
+    if target.username is not None or target.password is not None:
         client.username_pw_set(target.username, target.password)
+    if session.will is not None:
+        _set_will(client, session.will, session.level)
     return client
 
 
-def connect(client: mqtt.Client, target: Target) -> None:
-    """Open the connection and send CONNECT.
+class _PahoClient(mqtt.Client):
+    """A client that ends a publication whose PUBREC refuses it, which paho answers with PUBREL."""
+
+    def _handle_pubrec(self) -> MQTTErrorCode:
+        packet = self._in_packet["packet"]
+        if len(packet) < 3 or packet[2] < FAILURE:
+            return super()._handle_pubrec()
+        code = ReasonCode(PacketTypes.PUBREC, identifier=packet[2])
+        properties = properties_of(PacketTypes.PUBREC)
+        if len(packet) > 3:
+            properties.unpack(packet[3:])  # type: ignore[no-untyped-call]  # has no types
+        mid = int.from_bytes(packet[:2], "big")
+        with self._out_message_mutex:
+            if mid not in self._out_messages:
+                return MQTTErrorCode.MQTT_ERR_SUCCESS
+            return self._do_on_publish(mid, code, properties)
+
+
+def _set_will(client: mqtt.Client, will: ClientWill, level: int) -> None:
+    properties = None
+    if level == 5:
+        values = {**message_values(will.fields), "WillDelayInterval": will.delay}
+        properties = properties_of(PacketTypes.WILLMESSAGE, values)
+    client.will_set(will.topic, will.payload, will.qos, will.retain, properties)
+
+
+_NOTHING: Mapping[str, object] = {}
+
+
+def properties_of(packet: int, values: Mapping[str, object] = _NOTHING) -> Properties:
+    """Return the properties of a packet; None: it does not have this one."""
+    properties = Properties(packet)  # type: ignore[no-untyped-call]  # has no types
+    for name, value in values.items():
+        if value is not None:
+            setattr(properties, name, value)
+    return properties
+
+
+def message_values(fields: MessageFields) -> dict[str, object]:
+    """Return the properties of a message by paho's names."""
+    return {
+        "PayloadFormatIndicator": 1 if fields.utf8 else None,
+        "MessageExpiryInterval": fields.expiry,
+        "ContentType": fields.content_type,
+        "ResponseTopic": fields.response_topic,
+        "CorrelationData": fields.correlation,
+        "UserProperty": [*fields.user] or None,
+        "TopicAlias": fields.alias,
+    }
+
+
+def _connect_values(session: ClientSession) -> dict[str, object]:
+    return {
+        "SessionExpiryInterval": session.expiry,
+        "ReceiveMaximum": session.receive_maximum,
+        "UserProperty": [*session.user] or None,
+    }
+
+
+def connect(
+    client: mqtt.Client,
+    target: Target,
+    session: ClientSession,
+    *,
+    again: bool = False,
+) -> None:
+    """Open the connection and send CONNECT; ``again``: after a connection that was lost.
 
     Raises UnreachableError if a later attempt may succeed, another ClientError if not.
     """
+    clean: bool | Literal[3] = MQTT_CLEAN_START_FIRST_ONLY
+    properties = None
+    if session.level == 5:
+        clean = not (session.keep or (again and session.expiry))
+        properties = properties_of(PacketTypes.CONNECT, _connect_values(session))
     try:
-        client.connect(target.address.host, target.address.port)
+        client.connect(
+            target.address.host, target.address.port, clean_start=clean, properties=properties
+        )
     except mqtt.WebsocketConnectionError as error:
         raise ClientError(
             f"{target.address} does not accept MQTT over WebSocket: {error}"
@@ -190,9 +257,16 @@ def connect(client: mqtt.Client, target: Target) -> None:
         raise BadArgumentError(f"{target.address} is not a valid host and port") from None
 
 
-def refusal(target: Target, code: ReasonCode) -> ClientError:
-    """Return the error for a refusing CONNACK; the exit code is its return code."""
+def refusal(
+    target: Target, code: ReasonCode, properties: Properties | None, level: int
+) -> ClientError:
+    """Return the error for a refusing CONNACK; the exit code is its return code in MQTT 3.1.1."""
+    why = broker_reason(code, properties) if level == 5 else SENTENCES[code.value]
     return ClientError(
-        f"{target.address} refused the connection: {str(code).lower()}",
-        _RETURN_CODES.get(code.value, 1),
+        f"{target.address} refused the connection: {why}", connect_exit_code(code.value)
     )
+
+
+def broker_reason(code: ReasonCode, properties: Properties | None) -> str:
+    """Return what a reason code says, with the words of the broker if it sent any."""
+    return reason_text(code.value, getattr(properties, "ReasonString", None))

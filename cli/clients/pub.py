@@ -7,16 +7,20 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 import paho.mqtt.client as mqtt
+from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
+from cli.clients.client_errors import BadArgumentError, ClientError
+from cli.clients.client_session import ClientSession, MessageFields
 from cli.clients.connection import (
     CONNACK_TIMEOUT,
-    BadArgumentError,
-    ClientError,
     Target,
+    broker_reason,
     connect,
+    message_values,
     new_client,
+    properties_of,
     refusal,
 )
 
@@ -52,15 +56,24 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 class Publisher:
     """A connected client; the end of its ``with`` block waits for all acknowledgements."""
 
-    def __init__(self, target: Target, client_id: str | None, *, persistent: bool) -> None:
-        """Create the client, not connected; raises BadArgumentError without a client ID to keep."""
+    def __init__(
+        self,
+        target: Target,
+        session: ClientSession,
+        fields: MessageFields,
+    ) -> None:
+        """Create the client, not connected; ``fields``: properties of its messages."""
         self._target = target
+        self._session = session
+        self._fields = fields
+        self._window = WINDOW
         self._changed = threading.Condition()
         self._connected = False
         self._failure: ClientError | None = None
         self._sent = 0
         self._acknowledged = 0
-        self._client = new_client(target, client_id, persistent=persistent, reconnect=False)
+        self._topic = ""
+        self._client = new_client(target, session)
         self._client.max_inflight_messages_set(WINDOW)
         self._client.on_connect = self._on_connect
         self._client.on_disconnect = self._on_disconnect
@@ -68,7 +81,7 @@ class Publisher:
 
     def __enter__(self) -> Self:
         """Connect; raises ClientError if the broker cannot be reached or refuses."""
-        connect(self._client, self._target)
+        connect(self._client, self._target, self._session)
         self._client.loop_start()
         try:
             self._wait_connected()
@@ -96,15 +109,25 @@ class Publisher:
 
         Raises ClientError, or BadArgumentError for an invalid topic or payload.
         """
-        self._wait_below(WINDOW)
+        self._wait_below(self._window)
         with self._changed:
+            self._topic = topic
             self._sent += 1
+        name, properties = self._properties(topic)
         try:
-            info = self._client.publish(topic, payload, qos, retain)
+            info = self._client.publish(name, payload, qos, retain, properties)
         except ValueError as error:
             raise BadArgumentError(f"cannot publish to {topic!r}: {error}") from None
         if info.rc not in (mqtt.MQTT_ERR_SUCCESS, mqtt.MQTT_ERR_NO_CONN):
             raise ClientError(f"cannot publish to {topic!r}: {mqtt.error_string(info.rc)}")
+
+    def _properties(self, topic: str) -> tuple[str, Properties | None]:
+        """Return topic and properties of a message: behind its alias a topic is left out."""
+        if self._session.level < 5:
+            return topic, None
+        properties = properties_of(PacketTypes.PUBLISH, message_values(self._fields))
+        known = self._fields.alias is not None and self._sent > 1
+        return ("" if known else topic), properties
 
     def _wait_connected(self) -> None:
         with self._changed:
@@ -133,11 +156,18 @@ class Publisher:
         _userdata: object,
         _flags: mqtt.ConnectFlags,
         code: ReasonCode,
-        _properties: Properties | None,
+        properties: Properties | None,
     ) -> None:
         with self._changed:
             if code.is_failure:
-                self._failure = refusal(self._target, code)
+                self._failure = refusal(self._target, code, properties, self._session.level)
+            self._window = min(WINDOW, getattr(properties, "ReceiveMaximum", WINDOW))
+            most = getattr(properties, "TopicAliasMaximum", 0)
+            if self._failure is None and (self._fields.alias or 0) > most:
+                self._failure = BadArgumentError(
+                    f"--topic-alias {self._fields.alias}: {self._target.address} allows "
+                    + (f"1 to {most}" if most else "none")
+                )
             self._connected = not code.is_failure
             self._changed.notify_all()
 
@@ -145,15 +175,18 @@ class Publisher:
         self,
         _client: mqtt.Client,
         _userdata: object,
-        _flags: mqtt.DisconnectFlags,
-        _code: ReasonCode,
-        _properties: Properties | None,
+        flags: mqtt.DisconnectFlags,
+        code: ReasonCode,
+        properties: Properties | None,
     ) -> None:
         with self._changed:
             if self._failure is None:
                 lost = f"connection to {self._target.address} lost"
                 open_ = self._sent - self._acknowledged
-                if not self._sent:
+                if flags.is_disconnect_packet_from_server:
+                    reason = broker_reason(code, properties)
+                    lost = f"{self._target.address} closed the connection: {reason}"
+                elif not self._sent:
                     lost = f"connection to {self._target.address} lost before it was accepted"
                 self._failure = ClientError(
                     f"{lost}; messages not acknowledged: {open_}" if open_ else lost
@@ -165,9 +198,15 @@ class Publisher:
         _client: mqtt.Client,
         _userdata: object,
         _mid: int,
-        _code: ReasonCode,
-        _properties: Properties | None,
+        code: ReasonCode,
+        properties: Properties | None,
     ) -> None:
         with self._changed:
-            self._acknowledged += 1
+            if code.is_failure and self._failure is None:
+                reason = broker_reason(code, properties)
+                self._failure = ClientError(
+                    f"{self._target.address} refused a message to {self._topic!r}: {reason}"
+                )
+            else:
+                self._acknowledged += 1
             self._changed.notify_all()

@@ -1,65 +1,64 @@
 """``foldmq sub``: prints messages, and acknowledges each once it is printed."""
 
-import base64
 import contextlib
 import os
 import socket
 import sys
 import time
-from typing import BinaryIO, Literal
+from dataclasses import dataclass
+from typing import BinaryIO
 
-import orjson
 import paho.mqtt.client as mqtt
+from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from cli.clients.connection import (
-    CONNACK_TIMEOUT,
+from cli.clients.client_errors import (
+    PASSING,
     BadArgumentError,
     ClientError,
-    Target,
     UnreachableError,
+)
+from cli.clients.client_session import ClientSession
+from cli.clients.connection import (
+    CONNACK_TIMEOUT,
+    Target,
+    broker_reason,
     connect,
     new_client,
+    properties_of,
     refusal,
 )
-from cli.common import printable
+from cli.clients.message_text import Style, render
 
 TIMED_OUT = 27  # as mosquitto_sub
 RETRY = 1.0  # seconds between attempts to reconnect
 LINGER = 2.0  # seconds to wait for the broker to close the connection
 
-Style = Literal["payload", "verbose", "json"]
 
+@dataclass(frozen=True, slots=True)
+class SubscriptionRequest:
+    """What a client subscribes to; everything but filters and QoS needs level 5."""
 
-def render(message: mqtt.MQTTMessage, style: Style, *, terminal: bool) -> bytes:
-    """Return the line for ``message``, without a newline.
+    filters: tuple[str, ...]
+    qos: int = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+    identifier: int | None = None
 
-    On a terminal control characters are escaped; otherwise the payload is unchanged.
-    """
-    if style == "json":
-        return _as_json(message)
-    payload = bytes(message.payload)
-    if terminal:
-        text = payload.decode("utf-8", "backslashreplace")
-        payload = "\n".join(printable(line) for line in text.split("\n")).encode()
-    if style == "payload":
-        return payload
-    topic = printable(message.topic) if terminal else message.topic
-    return topic.encode() + b" " + payload
-
-
-def _as_json(message: mqtt.MQTTMessage) -> bytes:
-    fields: dict[str, object] = {
-        "topic": message.topic,
-        "qos": message.qos,
-        "retain": message.retain,
-    }
-    try:
-        fields["payload"] = message.payload.decode("utf-8")
-    except UnicodeDecodeError:
-        fields["payload_base64"] = base64.b64encode(message.payload).decode("ascii")
-    return orjson.dumps(fields)
+    def send(self, client: mqtt.Client, level: int) -> None:
+        """Send SUBSCRIBE; raises ValueError for a filter that the library does not take."""
+        if level < 5:
+            client.subscribe([(topic, self.qos) for topic in self.filters])
+            return
+        options = SubscribeOptions(
+            self.qos, self.no_local, self.retain_as_published, self.retain_handling
+        )
+        values = {"SubscriptionIdentifier": self.identifier}
+        properties = properties_of(PacketTypes.SUBSCRIBE, values)
+        client.subscribe([(topic, options) for topic in self.filters], properties=properties)
 
 
 class Subscriber:
@@ -72,23 +71,23 @@ class Subscriber:
     def __init__(
         self,
         target: Target,
-        filters: list[tuple[str, int]],
-        client_id: str | None,
+        request: SubscriptionRequest,
+        session: ClientSession,
         *,
-        persistent: bool,
         out: BinaryIO,
         style: Style,
     ) -> None:
-        """Create the client, not connected; raises BadArgumentError without a client ID to keep."""
+        """Create the client, not connected."""
         self._target = target
-        self._filters = filters
+        self._request = request
+        self._session = session
         self._out = out
         self._style = style
         self._left: int | None = None
         self._failure: ClientError | None = None
-        self._lost = False
+        self._lost = ""
         self._ready = False
-        self._client = new_client(target, client_id, persistent=persistent, reconnect=False)
+        self._client = new_client(target, session)
         self._client.on_connect = self._on_connect
         self._client.on_disconnect = self._on_disconnect
         self._client.on_subscribe = self._on_subscribe
@@ -129,7 +128,7 @@ class Subscriber:
         told = False
         while True:
             try:
-                connect(self._client, self._target)
+                connect(self._client, self._target, self._session)
             except UnreachableError as error:
                 left = RETRY if deadline is None else min(RETRY, deadline - time.monotonic())
                 if left <= 0:
@@ -161,15 +160,15 @@ class Subscriber:
 
     def _connect_again(self, deadline: float | None) -> float:
         """Retry until there is a connection or the deadline is over; return when it was made."""
-        sys.stderr.write(f"foldmq: connection to {self._target.address} lost, trying again\n")
+        sys.stderr.write(f"foldmq: {self._lost}, trying again\n")
         self._ready = False
         while deadline is None or time.monotonic() < deadline:
             time.sleep(RETRY)
             try:
-                connect(self._client, self._target)
+                connect(self._client, self._target, self._session, again=True)
             except ClientError:
                 continue
-            self._lost = False
+            self._lost = ""
             break
         return time.monotonic()
 
@@ -179,13 +178,13 @@ class Subscriber:
         _userdata: object,
         _flags: mqtt.ConnectFlags,
         code: ReasonCode,
-        _properties: Properties | None,
+        properties: Properties | None,
     ) -> None:
         if code.is_failure:
-            self._failure = refusal(self._target, code)
+            self._failure = refusal(self._target, code, properties, self._session.level)
             return
         try:
-            client.subscribe(self._filters)
+            self._request.send(client, self._session.level)
         except ValueError as error:
             self._failure = BadArgumentError(f"cannot subscribe: {error}")
 
@@ -193,11 +192,16 @@ class Subscriber:
         self,
         _client: mqtt.Client,
         _userdata: object,
-        _flags: mqtt.DisconnectFlags,
-        _code: ReasonCode,
-        _properties: Properties | None,
+        flags: mqtt.DisconnectFlags,
+        code: ReasonCode,
+        properties: Properties | None,
     ) -> None:
-        self._lost = True
+        self._lost = f"connection to {self._target.address} lost"
+        if flags.is_disconnect_packet_from_server:
+            reason = broker_reason(code, properties)
+            self._lost = f"{self._target.address} closed the connection: {reason}"
+            if code.value not in PASSING:
+                self._failure = self._failure or ClientError(self._lost)
 
     def _on_subscribe(
         self,
@@ -205,13 +209,14 @@ class Subscriber:
         _userdata: object,
         _mid: int,
         codes: list[ReasonCode],
-        _properties: Properties | None,
+        properties: Properties | None,
     ) -> None:
         self._ready = True
-        for (topic_filter, _), code in zip(self._filters, codes, strict=False):
+        for topic_filter, code in zip(self._request.filters, codes, strict=False):
             if code.is_failure:
+                why = f": {broker_reason(code, properties)}" if self._session.level == 5 else ""
                 self._failure = ClientError(
-                    f"{self._target.address} refused the subscription to {topic_filter!r}"
+                    f"{self._target.address} refused the subscription to {topic_filter!r}{why}"
                 )
 
     def _on_message(

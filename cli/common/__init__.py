@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from cli.common.allowed_hosts import Hosts, is_wildcard
     from cli.common.logging_setup import printable
     from cli.common.memory_trim import trim
+    from cli.common.option_groups import given_flags, with_option_groups
     from cli.common.package_version import version
     from cli.common.progress_bar import progress
     from cli.common.tables import Column, Table, ago, idle, span, whole_span
@@ -23,6 +24,7 @@ else:
             "interpreter": "interpreter",
             "logging_setup": "logging_setup printable",
             "memory_trim": "trim",
+            "option_groups": "given_flags with_option_groups",
             "package_version": "version",
             "progress_bar": "progress",
             "tables": "Column Table ago idle span whole_span",
@@ -42,6 +44,7 @@ __all__ = [
     "clock",
     "counted",
     "escaped",
+    "given_flags",
     "idle",
     "interpreter",
     "is_wildcard",
@@ -57,4 +60,5 @@ __all__ = [
     "trim",
     "version",
     "whole_span",
+    "with_option_groups",
 ]

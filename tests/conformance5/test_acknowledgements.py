@@ -241,11 +241,16 @@ def test_what_stands_before_a_malformed_packet_is_processed(
 
 
 @pytest.mark.mqtt5("MQTT-3.6.1-1", "MQTT-2.1.3-1", "MQTT-4.13.1-1")
-@pytest.mark.parametrize("kind", [PUBACK, PUBREC, PUBREL, PUBCOMP])
-@pytest.mark.parametrize("flags", [0, 1, 2, 4, 8])
+@pytest.mark.parametrize(
+    ("kind", "flags"),
+    [
+        (kind, flags)
+        for kind in (PUBACK, PUBREC, PUBREL, PUBCOMP)
+        for flags in (0, 1, 2, 4, 8)
+        if flags != (2 if kind == PUBREL else 0)
+    ],
+)
 def test_flags_of_the_fixed_header(clients: Clients5, kind: int, flags: int) -> None:
-    if flags == (2 if kind == PUBREL else 0):
-        pytest.skip("the right ones")
     client = clients.five()
     client.send(packets.packet(kind, flags, b"\0\1"))
     client.expect_ended(0x81)

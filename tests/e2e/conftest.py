@@ -1,3 +1,10 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
 from harness.fixtures import (
     broker,
     clients,
@@ -17,7 +24,23 @@ __all__ = [
     "foreign",
     "make_broker",
     "make_disk",
+    "mqttjs",
     "on_foreign",
     "small_disk",
     "topic",
 ]
+
+MQTTJS_VERSION = "5.16.0"
+
+
+@pytest.fixture(scope="session")
+def mqttjs(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
+    """The folder that MQTT.js is installed into; None: it cannot be had."""
+    npm = shutil.which("npm")
+    if npm is None or shutil.which("node") is None:
+        return None
+    folder = tmp_path_factory.mktemp("mqttjs")
+    flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(folder)]
+    command = [npm, "install", *flags, f"mqtt@{MQTTJS_VERSION}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    return None if done.returncode else folder

@@ -24,29 +24,20 @@ if TYPE_CHECKING:
     from harness.broker import Broker
     from playwright.sync_api import Page
 
-NODE, NPM = shutil.which("node"), shutil.which("npm")
-VERSION = "5.16.0"
 WEB = Path(__file__).resolve().parent / "web"
 COUNT = 30
 LARGE = 1_500_000
 """Bytes: more than a frame has room for before the CONNECT."""
 
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.skipif(not (NODE and NPM), reason="there is no npm (on Debian: apt install npm)"),
-]
+pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq")
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def package(mqttjs: Path | None) -> Path:
     """The folder that MQTT.js was installed into."""
-    folder = tmp_path_factory.mktemp("mqttjs")
-    flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(folder)]
-    command = [str(NPM), "install", *flags, f"mqtt@{VERSION}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
-    if done.returncode != 0:
-        pytest.skip(f"MQTT.js cannot be had: {done.stderr.strip().splitlines()[-1:]}")
-    return folder
+    if mqttjs is None:
+        pytest.skip("MQTT.js cannot be had")
+    return mqttjs
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +72,7 @@ def test_mqttjs_in_node(place: Place, package: Path) -> None:
         }
         for transport in transports
     ]
-    command = [str(NODE), str(WEB / "node.js"), str(package), json.dumps(jobs)]
+    command = ["node", str(WEB / "node.js"), str(package), json.dumps(jobs)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     for transport, result in zip(transports, json.loads(done.stdout), strict=True):

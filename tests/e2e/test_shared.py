@@ -34,7 +34,7 @@ client.reconnect_delay_set(1, 1)
 client.max_inflight_messages_set(20)
 
 def connected(client, data, flags, reason, properties):
-    client.subscribe("$share/five/work/#", 1)
+    client.subscribe("$share/jobs/job/#", 1)
 
 def subscribed(client, data, mid, reasons, properties):
     open(os.path.join(os.path.dirname(path), "ready-" + name), "w").close()
@@ -116,7 +116,7 @@ def test_an_account_of_every_message(
         for kill in range(_KILLS):
             seen, begin = len(members.received()), len(sent)
             sent += [
-                sender.publish(f"work/{number % 7}", b"%d" % number, 1)
+                sender.publish(f"job/{number % 7}", b"%d" % number, 1)
                 for number in range(begin, begin + _MESSAGES // _KILLS)
             ]
             until(partial(members.has_more_than, seen + 20), "more messages")

@@ -1,0 +1,106 @@
+"""How ``foldmq pub`` and ``foldmq sub`` fail, and what the reason codes of a broker say."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from cli.common import escaped
+from protocol.errors import FoldmqError
+from protocol.mqtt import ReasonCode
+
+
+class ClientError(FoldmqError):
+    """The broker cannot be reached, refuses the connection, or closes it."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class UnreachableError(ClientError):
+    """The broker cannot be reached now; a later attempt may succeed."""
+
+
+class BadArgumentError(ClientError):
+    """An argument is invalid."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, exit_code=2)
+
+
+SENTENCES: Mapping[int, str] = MappingProxyType(
+    {
+        ReasonCode.UNSPECIFIED_ERROR: "it does not say why",
+        ReasonCode.MALFORMED_PACKET: "a packet is malformed",
+        ReasonCode.PROTOCOL_ERROR: "a packet breaks the protocol",
+        ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR: "the broker does not accept this",
+        ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: "it does not speak this version of MQTT (see -V)",
+        ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: "the client ID is not allowed",
+        ReasonCode.BAD_USER_NAME_OR_PASSWORD: "bad user name or password",
+        ReasonCode.NOT_AUTHORIZED: "not authorized",
+        ReasonCode.SERVER_UNAVAILABLE: "server unavailable",
+        ReasonCode.SERVER_BUSY: "the broker is busy, try again later",
+        ReasonCode.BANNED: "the client is banned",
+        ReasonCode.SERVER_SHUTTING_DOWN: "the broker is shutting down",
+        ReasonCode.BAD_AUTHENTICATION_METHOD: "the broker wants another authentication method",
+        ReasonCode.KEEP_ALIVE_TIMEOUT: "the broker received nothing within the keep alive",
+        ReasonCode.SESSION_TAKEN_OVER: "another connection has taken the client ID over",
+        ReasonCode.TOPIC_FILTER_INVALID: "the topic filter is not allowed",
+        ReasonCode.TOPIC_NAME_INVALID: "the topic is not allowed",
+        ReasonCode.PACKET_IDENTIFIER_IN_USE: "the packet identifier is in use",
+        ReasonCode.PACKET_IDENTIFIER_NOT_FOUND: "the packet identifier is not known",
+        ReasonCode.RECEIVE_MAXIMUM_EXCEEDED: "too many messages without acknowledgement",
+        ReasonCode.TOPIC_ALIAS_INVALID: "the topic alias is above the broker's maximum",
+        ReasonCode.PACKET_TOO_LARGE: "a packet is too large",
+        ReasonCode.MESSAGE_RATE_TOO_HIGH: "messages are sent too fast",
+        ReasonCode.QUOTA_EXCEEDED: "a limit of the broker is reached",
+        ReasonCode.ADMINISTRATIVE_ACTION: "an operator has closed it",
+        ReasonCode.PAYLOAD_FORMAT_INVALID: "the payload is not UTF-8, as the message says",
+        ReasonCode.RETAIN_NOT_SUPPORTED: "the broker has no retained messages",
+        ReasonCode.QOS_NOT_SUPPORTED: "the broker does not offer this QoS",
+        ReasonCode.USE_ANOTHER_SERVER: "another broker is to be used",
+        ReasonCode.SERVER_MOVED: "the broker has moved",
+        ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED: "the broker has no shared subscriptions",
+        ReasonCode.CONNECTION_RATE_EXCEEDED: "too many connections in a short time",
+        ReasonCode.MAXIMUM_CONNECT_TIME: "the connection has lasted as long as it may",
+        ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED: (
+            "the broker has no subscription identifiers"
+        ),
+        ReasonCode.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED: "the broker allows no wildcards",
+    }
+)
+"""What each reason code of a failure says to the user of a client."""
+
+PASSING = frozenset(
+    {
+        ReasonCode.UNSPECIFIED_ERROR,
+        ReasonCode.SERVER_BUSY,
+        ReasonCode.SERVER_SHUTTING_DOWN,
+        ReasonCode.KEEP_ALIVE_TIMEOUT,
+        ReasonCode.QUOTA_EXCEEDED,
+        ReasonCode.ADMINISTRATIVE_ACTION,
+        ReasonCode.CONNECTION_RATE_EXCEEDED,
+        ReasonCode.MAXIMUM_CONNECT_TIME,
+    }
+)
+"""Reason codes of a DISCONNECT after which a client may connect again."""
+
+_RETURN_CODES = {
+    ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: 1,
+    ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: 2,
+    ReasonCode.SERVER_UNAVAILABLE: 3,
+    ReasonCode.SERVER_BUSY: 3,
+    ReasonCode.BAD_USER_NAME_OR_PASSWORD: 4,
+    ReasonCode.NOT_AUTHORIZED: 5,
+}
+"""Return codes of MQTT 3.1.1 (table 3.1) by the reason codes of MQTT 5."""
+
+
+def reason_text(code: int, explanation: str | None = None) -> str:
+    """Return what a reason code says, with its number and the broker's own words."""
+    said = "" if explanation is None else f', "{escaped(explanation)}"'
+    return f"{SENTENCES.get(code, 'it does not say why')} (0x{code:02X}{said})"
+
+
+def connect_exit_code(code: int) -> int:
+    """Return the exit code for a refusing CONNACK: its return code in MQTT 3.1.1."""
+    return _RETURN_CODES.get(ReasonCode(code), 1)

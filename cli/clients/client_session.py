@@ -1,0 +1,132 @@
+"""How a client introduces itself to the broker, from its flags."""
+
+from dataclasses import dataclass
+
+from cli.clients.client_errors import BadArgumentError
+from cli.clients.client_options import (
+    BrokerFlags,
+    ConnectPropertyFlags,
+    MessagePropertyFlags,
+    WillFlags,
+    WillPropertyFlags,
+)
+from cli.clients.option_values import (
+    NEVER,
+    Pairs,
+    as_bytes,
+    as_pairs,
+    as_seconds,
+    as_text,
+    as_topic,
+    choose_level,
+)
+from cli.common import given_flags
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFields:
+    """Properties of a message."""
+
+    expiry: int | None = None
+    """Seconds."""
+    content_type: str | None = None
+    response_topic: str | None = None
+    correlation: bytes | None = None
+    utf8: bool = False
+    user: Pairs = ()
+    alias: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientWill:
+    """The message that the broker publishes when the connection ends without DISCONNECT."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    delay: int | None = None
+    """Seconds."""
+    fields: MessageFields = MessageFields()
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSession:
+    """A client: its identifier, what becomes of its session, and its will."""
+
+    client_id: str | None = None
+    keep: bool = False
+    level: int = 4
+    expiry: int | None = None
+    """Seconds."""
+    receive_maximum: int | None = None
+    user: Pairs = ()
+    will: ClientWill | None = None
+
+
+def session_of(
+    broker: BrokerFlags,
+    connection: ConnectPropertyFlags,
+    will: WillFlags,
+    will_properties: WillPropertyFlags,
+    other_flags: list[str],
+) -> ClientSession:
+    """Return the client that the flags describe; ``other_flags`` are others that need MQTT 5.
+
+    Raises BadArgumentError for values that cannot be used, alone or together.
+    """
+    of_will = given_flags(will_properties)
+    for flag in [*given_flags(will), *of_will]:
+        if will.will_topic is None:
+            raise BadArgumentError(f"{flag} needs --will-topic")
+    level = choose_level(broker.version, [*other_flags, *given_flags(connection), *of_will])
+    expiry = as_seconds("--session-expiry", connection.session_expiry, never=True)
+    if expiry is None and broker.keep and level == 5:
+        expiry = NEVER
+    if (broker.keep or expiry) and not broker.client_id:
+        raise BadArgumentError(
+            f"{'-c' if broker.keep else '--session-expiry'} needs a client ID (-i)"
+        )
+    return ClientSession(
+        broker.client_id,
+        broker.keep,
+        level,
+        expiry,
+        connection.receive_maximum,
+        as_pairs("--connect-property", connection.connect_property),
+        _will_of(will, will_properties),
+    )
+
+
+def _will_of(flags: WillFlags, properties: WillPropertyFlags) -> ClientWill | None:
+    topic = as_topic("--will-topic", flags.will_topic)
+    if topic is None:
+        return None
+    return ClientWill(
+        topic,
+        as_bytes("--will-payload", flags.will_payload) or b"",
+        flags.will_qos,
+        flags.will_retain,
+        as_seconds("--will-delay", properties.will_delay),
+        MessageFields(
+            as_seconds("--will-expiry", properties.will_expiry),
+            as_text("--will-content-type", properties.will_content_type),
+            as_topic("--will-response-topic", properties.will_response_topic),
+            as_bytes("--will-correlation-data", properties.will_correlation_data),
+            properties.will_utf8,
+            as_pairs("--will-property", properties.will_property),
+        ),
+    )
+
+
+def message_fields_of(flags: MessagePropertyFlags) -> MessageFields:
+    """Return the properties that the flags describe; raises BadArgumentError."""
+    return MessageFields(
+        as_seconds("--message-expiry", flags.message_expiry),
+        as_text("--content-type", flags.content_type),
+        as_topic("--response-topic", flags.response_topic),
+        as_bytes("--correlation-data", flags.correlation_data),
+        flags.utf8,
+        as_pairs("--user-property", flags.user_property),
+        flags.topic_alias,
+    )

@@ -1,0 +1,72 @@
+"""Flags that several commands share: a group is a dataclass with one field for each flag."""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, get_type_hints
+
+from typer.models import OptionInfo
+
+
+def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with the flags of the dataclasses among its parameters.
+
+    The flags stand where the dataclass stood; the command is called with the dataclasses.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {
+        name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)
+    }
+
+    def run(**values: Any) -> None:
+        for name, group in groups.items():
+            flags = {field.name: values.pop(field.name) for field in dataclasses.fields(group)}
+            values[name] = group(**flags)
+        command(**values)
+
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name in groups:
+            parameters += _flags(groups[name])
+        else:
+            parameters.append(_flag(name, hints[name], parameter.default))
+    # typer builds its command from the signature and the annotations.
+    made: Any = functools.wraps(command)(run)
+    made.__signature__ = inspect.Signature(parameters)
+    made.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    found: Callable[..., None] = made
+    return found
+
+
+def _flags(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        _flag(
+            field.name,
+            hints[field.name],
+            inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default,
+        )
+        for field in dataclasses.fields(group)
+    ]
+
+
+def _flag(name: str, hint: Any, default: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+
+
+def given_flags(group: Any) -> list[str]:
+    """Return the flags of a group that have another value than their default."""
+    hints = get_type_hints(type(group), include_extras=True)
+    return [
+        _spelled(hints[field.name])
+        for field in dataclasses.fields(group)
+        if getattr(group, field.name) != field.default and getattr(group, field.name) != []
+    ]
+
+
+def _spelled(hint: Any) -> str:
+    (option,) = (one for one in hint.__metadata__ if isinstance(one, OptionInfo))
+    # The first word of an option in an annotation stands where others have their default.
+    words = (option.default, *(option.param_decls or ()))
+    return next(word for word in words if isinstance(word, str) and word.startswith("--"))
