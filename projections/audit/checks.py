@@ -159,10 +159,12 @@ def _returned(state: SessionState, event: Returned, at: Position) -> Iterator[Vi
     pids, refs = from_runs(event.pids), from_runs(event.refs)
     for number, (pid, ref) in enumerate(zip(pids, refs, strict=True)):
         sent = state.inflight.get(pid)
-        found = sent is not None and sent.ref == ref and sent.flags & QOS_MASK == 1
-        if not found or sent is None or sent.subscription.filter != event.filter:
-            what = f"{pid}: message {format_position(ref)} was not on its way at QoS 1"
+        if sent is None or sent.ref != ref or sent.subscription.filter != event.filter:
+            what = f"{pid}: message {format_position(ref)} was not on its way"
             yield Violation(Rule.ACKNOWLEDGEMENT, at + number, what)
+        elif sent.flags & QOS_MASK != 1:
+            what = f"message {format_position(ref)} was returned, which is of QoS 2"
+            yield Violation(Rule.SHARED, at + number, what)
 
 
 def _redelivered(state: SessionState, event: Redelivered, at: Position) -> Iterator[Violation]:
