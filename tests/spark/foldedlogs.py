@@ -13,7 +13,7 @@ from harness.logs import LogBuilder
 from harness.staterows import Row, state_rows, will_payloads
 from simulation.chaos import Chaos, errors_of_the_broker, small_checkpoints
 from simulation.loop import simulate
-from simulation.test_shared_crashes import Run
+from simulation.sharing import Run
 
 from eventstore.format import (
     MAX_INDEX,
