@@ -48,6 +48,7 @@ from protocol.mqtt5.property_block import (
     is_payload_format_broken,
     known_blocks,
     message_properties,
+    properties_object,
     read_message_block,
     with_length,
 )
@@ -90,6 +91,7 @@ __all__ = [
     "known_blocks",
     "message_properties",
     "prepare",
+    "properties_object",
     "read_answers",
     "read_message_block",
     "split_share",
