@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
+from harness.turncolumns import columns
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,14 +35,6 @@ from spark.storage.record_frames import frame_of
 names = st.sampled_from(["c", "d", '"', "ä", '","', "a\\", '{"e":"Turn', "x" * 100, ""])
 row = st.tuples(names, names, st.integers(1, 65_535), st.integers(0, 1 << 50), st.integers(0, 9))
 rows = st.lists(row, min_size=1, max_size=9)
-
-
-def columns(values: list[str]) -> tuple[list[str], list[int]]:
-    """Distinct values, and for each of the values which it is."""
-    found = list(dict.fromkeys(values))
-    if len(found) in (1, len(values)):
-        return found, []
-    return found, [found.index(value) for value in values]
 
 
 def record(*events: Event | dict[str, Any]) -> bytes:
