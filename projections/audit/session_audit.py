@@ -49,7 +49,7 @@ from projections.audit.turn_subscriptions import TurnSubscriptions
 from projections.state import MISFITS, QOS_MASK, RETAIN_FLAG, Part, SessionFold, encode_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from projections.audit.shared_steps import SharedStep
     from projections.state import SessionState
@@ -60,6 +60,8 @@ BUCKETS: Final = 40
 _RETAIN_HANDLING, _IF_NEW, _NEVER = 0x30, 0x10, 0x20
 """Subscription options: when retained messages are sent for a subscription."""
 
+_ERROR: Final = 0x80
+"""The least reason code that is an error."""
 _BEYOND: Final = 1 << 62
 """A position behind every log."""
 
@@ -424,12 +426,18 @@ class SessionAudit:
         if self._resending:
             self._resending.answered(event)
         self._unfinished.ended(event.pids)
+        codes: Sequence[int] = ()
+        if event.reasons:
+            codes = from_runs(event.reasons)
+            self._tell_all(checks.ended_unsent(state, event, at))
         for number, pid in enumerate(from_runs(event.pids)):
             sent = state.inflight.get(pid)
             if sent is None or sent.flags & QOS_MASK != 1:
                 self._tell(
                     Rule.ACKNOWLEDGEMENT, at + number, f"PUBACK {pid}: not on its way at QoS 1"
                 )
+            elif codes and codes[number] >= _ERROR:
+                self._open.pop(sent.ref, None)  # refused, or not sent again
             elif not sent.flags & RETAIN_FLAG:
                 self._done(1, sent.ref, ms)
 
