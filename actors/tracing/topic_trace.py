@@ -150,12 +150,13 @@ class TopicTrace:
                 )
                 for packet in tracelines.packet_objects(publish):
                     yield self._line(actor, publication.session, "publish", packet)
+        groups = self._node.router.groups
         targets = [
             {
                 "client": tracelines.short(target.session),
                 "filter": tracelines.short(target.filter),
                 "qos": min(publication.qos, target.qos),
-                "connected": target.actor is not None,
+                "connected": target.actor is not None or bool(groups.find(target.session).online),
             }
             for target in route.targets[: tracelines.LISTED]
         ]

@@ -441,6 +441,9 @@ def test_a_message_of_a_shared_subscription_is_followed_to_the_next_member() -> 
                 ("Delivered", "m1"), ("Assigned", "$share/g/a"), ("Returned", "m1"),
                 ("Queued", "$share/g/a"),
             ]  # fmt: skip
+            (route,) = sink.lines(kind="route")
+            (target,) = route["targets"]
+            assert (target["client"], target["connected"]) == ("$share/g/a", True)
             at = sink.lines(kind="publish")[0]["position"]
             assert all(line["messages"][0]["position"] == at for line in sink.lines(kind="event"))
 
