@@ -149,6 +149,7 @@ DROPPED = {
     "reserved_topic": "a client published to a topic reserved for the broker",
     "not_permitted": "the permissions do not allow the client to publish or to receive it",
     "topic_levels": "the topic has more than `max_topic_levels` levels",
+    "packet_too_large": "the message is larger than the client's Maximum Packet Size (MQTT 5)",
     "other_prefix": "it came from NATS on a subject of other users (`bridge_user_map`)",
 }
 """Values of MessageDropped.reason."""
@@ -174,6 +175,7 @@ CLOSED = {
     "failed": "the actor of the connection failed",
     "session_failed": "the actor of the session failed",
     "broker_stopped": "the broker was stopped",
+    "shared": "it is a shared subscription, which has no connection of its own",
     "broker_restarted": "found connected at the start: the previous broker crashed",
 }
 """Values of SessionClosed.reason."""
@@ -294,7 +296,8 @@ def _reasons() -> str:
         parts.append("")
     return (
         "\n".join(parts)
-        + "\n`SessionExpired.reason` is `expired`, or `removed` by an operator.\n\n"
+        + "\n`SessionExpired.reason` is `expired`, `removed` by an operator, or `no_members` of a "
+        "shared\nsubscription whose last member left it.\n\n"
     )
 
 

@@ -15,6 +15,7 @@ from actors.inspection import views
 from actors.inspection.inspector import Listing, in_steps
 from actors.inspection.requests import Refused, flag, number, optional, shown, text
 from actors.inspection.status import status
+from actors.routing import is_shared
 from projections.state import OutstandingTotals
 from protocol.mqtt import (
     FilterTrie,
@@ -302,6 +303,9 @@ def _receivers(
     best = max(range(len(filters)), key=lambda at: filters[at][1], default=0)
     for at, (topic_filter, qos) in enumerate(filters):
         why = "sent" if connected else "queued" if qos else "offline_qos0"
+        group = node.router.groups.find(name) if is_shared(name) else None
+        if group is not None:
+            why = "shared" if group.online else "shared_waits"
         if at != best:
             why = "overlapped"
         yield {
@@ -309,6 +313,8 @@ def _receivers(
             "filter": topic_filter,
             "qos": qos,
             "connected": connected,
+            "members": None if group is None else len(group.members),
+            "online": None if group is None else len(group.online),
             "chosen": at == best,
             "why": why,
         }

@@ -13,8 +13,10 @@ from actors.connection import Connection
 from actors.inspection.inspector import Inspector
 from actors.inspection.requests import TooLarge
 from actors.node import ReadPause
+from actors.routing import is_shared
 from actors.session import Session, Subscription
 from projections.state import FLAG_BITS, QOS_MASK, RETAIN_FLAG
+from protocol.mqtt5 import properties_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -161,6 +163,7 @@ def session_row(name: str, state: SessionState, node: NodeContext) -> dict[str, 
         "client": name,
         "connected": state.connected,
         "clean": state.clean,
+        "members": len(node.router.groups.find(name).members) if is_shared(name) else None,
         "passive": name not in node.state.sessions.live,
         "subscriptions": len(state.subscriptions),
         "inflight": len(state.inflight) + len(state.releasing),
@@ -191,6 +194,11 @@ def session_view(
         **session_row(name, state, node),
         "position": node.journal.last,
         "level": state.level,
+        "receive_maximum": state.receive_maximum,
+        "packet_maximum": state.packet_maximum,
+        "expiry": state.expiry,
+        "shared": is_shared(name),
+        "shared_with": _members(name, node, offset, most, room),
         "generation": state.generation,
         "last_pid": state.last_pid,
         "oldest": None if oldest is None else {"ref": oldest, "topic": topic(oldest)},
@@ -227,6 +235,8 @@ def retained_row(message: RetainedMessage) -> dict[str, Any]:
         "qos": message.qos,
         "size": len(message.payload),
         "ref": message.ref,
+        "expires_ms": message.expires * 1000 or None,
+        "properties": properties_object(message.block),
     }
 
 
@@ -288,6 +298,8 @@ def _subscription(held: SubscriptionState, node: NodeContext) -> dict[str, Any]:
     return {
         "filter": held.filter,
         "qos": held.qos,
+        "options": held.options,
+        "identifier": held.identifier,
         "active": held.active,
         "outstanding": held.outstanding,
         "window": node.options.max_ack_pending,
@@ -295,6 +307,30 @@ def _subscription(held: SubscriptionState, node: NodeContext) -> dict[str, Any]:
         "queued_bytes": held.queued_bytes,
         "oldest": _oldest(held),
     }
+
+
+def _members(
+    name: str, node: NodeContext, offset: int, most: int, room: _Room
+) -> dict[str, Any] | None:
+    """Return the members of a shared subscription; None: the session is none."""
+    if not is_shared(name):
+        return None
+    group = node.router.groups.find(name)
+
+    def member(client: str) -> dict[str, Any]:
+        state = node.state.sessions.peek(client)
+        held = state.subscriptions.get(name) if state is not None else None
+        return room.taken(
+            {
+                "client": client,
+                "connected": client in group.online,
+                "qos": held.qos if held is not None else None,
+                "outstanding": held.outstanding if held is not None else 0,
+                "window": node.options.max_ack_pending,
+            }
+        )
+
+    return _part(sorted(group.members), len(group.members), offset, most, member)
 
 
 def _oldest(held: SubscriptionState) -> Position | None:

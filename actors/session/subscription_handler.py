@@ -132,8 +132,15 @@ class SubscriptionHandler:
         return grant
 
     def _refuses_share(self, connection: ClientConnection, topic_filter: str) -> int:
-        """Return the reason code for which a client may not share a subscription; 0: it may."""
-        if connection.properties is not None or not topic_filter.startswith(SHARE):
+        """Return the reason code for which a client may not share a subscription; 0: it may.
+
+        What is below $SYS is sent to each client for itself, and cannot be shared.
+        """
+        if not topic_filter.startswith(SHARE):
+            return 0
+        if split_share(topic_filter)[1].split("/", 1)[0] == "$SYS":
+            return ReasonCode.TOPIC_FILTER_INVALID
+        if connection.properties is not None:
             return 0
         if not self._node.options.shared_for_mqtt3:
             return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED

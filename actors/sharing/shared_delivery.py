@@ -111,7 +111,8 @@ class SharedDelivery(Delivery):
                 if len(piece) == longest:
                     group.last_served = session.name
         if batch.qos:
-            self._record(batch, members, assignment.pieces, queued=queued)
+            by_topic = self._keeps_topics(group, members)
+            self._record(batch, members, assignment.pieces, queued=queued, by_topic=by_topic)
         if batch.qos and assignment.refused:
             self._drop_refused(batch.select(assignment.refused), members, queued=queued)
         return assignment
@@ -181,6 +182,16 @@ class SharedDelivery(Delivery):
             found.update(at for at, topic in enumerate(batch.topics) if not may_read[topic])
         return found
 
+    def _keeps_topics(self, group: SharedGroup, members: Sequence[_Member]) -> bool:
+        """Return whether it depends only on who is connected which member gets a topic."""
+        return (
+            self._node.options.shared_strategy == "topic"
+            and len(members) == len(group.online)
+            and not any(
+                one.subscriber.acl is not None or one.session.packet_limit for one in members
+            )
+        )
+
     def _record(
         self,
         batch: Batch,
@@ -188,29 +199,37 @@ class SharedDelivery(Delivery):
         pieces: Sequence[Sequence[int]],
         *,
         queued: bool,
+        by_topic: bool,
     ) -> None:
         """Record which messages were assigned to which member."""
         if not queued:
             for member, piece in zip(members, pieces, strict=True):
-                self._record_piece(batch, member, piece, queued=False)
+                self._record_piece(batch, member, piece, queued=False, by_topic=by_topic)
             return
         # What leaves the queue is recorded in its order.
         owners = sorted((number, one) for one, piece in enumerate(pieces) for number in piece)
         for one, group in groupby(owners, itemgetter(1)):
             numbers = [number for number, _ in group]
-            self._record_piece(batch, members[one], numbers, queued=True)
+            self._record_piece(batch, members[one], numbers, queued=True, by_topic=by_topic)
         self.sent_from_queue += len(owners)
         self.release([batch.positions[number] for number, _ in owners])
 
     def _record_piece(
-        self, batch: Batch, member: _Member, piece: Sequence[int], *, queued: bool
+        self,
+        batch: Batch,
+        member: _Member,
+        piece: Sequence[int],
+        *,
+        queued: bool,
+        by_topic: bool,
     ) -> None:
         name, refs = self._session.name, [batch.positions[at] for at in piece]
         size = sum(len(batch.payloads[at]) for at in piece) if queued else -1
         for some in decisions.in_parts(refs):
             if some:
                 # Of a part alone it is not known how many bytes they are: the first has them all.
-                self._session.emit(Assigned(name, member.session.name, to_runs(some), size))
+                event = Assigned(name, member.session.name, to_runs(some), size, by_topic=by_topic)
+                self._session.emit(event)
                 size = min(size, 0)
 
     def _drop_refused(self, batch: Batch, members: Sequence[_Member], *, queued: bool) -> None:

@@ -17,15 +17,20 @@ from actors.tracing import trace_lines as tracelines
 from actors.tracing.trace import AT_ONCE, add_lines
 from eventstore.format import (
     Acked,
+    Assigned,
     Completed,
     Delivered,
+    Expired,
     MessageDropped,
     MessagePublished,
     Queued,
     Received,
     Redelivered,
+    Refused,
     Released,
     RetainedCleared,
+    RetainedExpired,
+    Returned,
     count_runs,
     to_runs,
 )
@@ -49,17 +54,23 @@ _REMEMBERED = 10_000
 """Maximum messages and deliveries that are kept."""
 
 
-_BEFORE = frozenset({MessagePublished, RetainedCleared})
+_BEFORE = frozenset({MessagePublished, RetainedCleared, RetainedExpired})
 _FOLLOWED = _BEFORE | {
     Acked,
+    Assigned,
     Completed,
     Delivered,
+    Expired,
     MessageDropped,
     Queued,
     Received,
     Redelivered,
+    Refused,
     Released,
+    Returned,
 }
+_ENDED = (Acked, Completed, Refused, Returned)
+"""Events with which deliveries end."""
 
 
 class _Message(NamedTuple):
@@ -139,12 +150,13 @@ class TopicTrace:
                 )
                 for packet in tracelines.packet_objects(publish):
                     yield self._line(actor, publication.session, "publish", packet)
+        groups = self._node.router.groups
         targets = [
             {
                 "client": tracelines.short(target.session),
                 "filter": tracelines.short(target.filter),
                 "qos": min(publication.qos, target.qos),
-                "connected": target.actor is not None,
+                "connected": target.actor is not None or bool(groups.find(target.session).online),
             }
             for target in route.targets[: tracelines.LISTED]
         ]
@@ -205,17 +217,19 @@ class TopicTrace:
             self._published(event, at, payloads)
             return
         part: Event | None = None
-        if isinstance(event, (Delivered, Queued, Released, MessageDropped)):
+        if isinstance(event, (Delivered, Queued, Released, MessageDropped, Expired, Assigned)):
             part = self._with_refs(event) if self._messages and event.refs else None
-        elif isinstance(event, (Acked, Received, Completed, Redelivered)):
+        elif isinstance(event, (Acked, Received, Refused, Completed, Redelivered, Returned)):
             part = self._with_pids(event) if self._sent else None
-        elif isinstance(event, RetainedCleared):
+        elif isinstance(event, (RetainedCleared, RetainedExpired)):
             topics = [topic for topic in event.topics[:_LOOKED_AT] if self._matches(topic)]
-            part = RetainedCleared(topics) if topics else None
+            part = type(event)(topics) if topics else None
         if part is not None:
             self._say_event(part, at)
 
-    def _with_refs(self, event: Delivered | Queued | Released | MessageDropped) -> Event | None:
+    def _with_refs(
+        self, event: Delivered | Queued | Released | MessageDropped | Expired | Assigned
+    ) -> Event | None:
         messages = self._messages
         refs = tracelines.first_of(event.refs, _LOOKED_AT)
         chosen = [one for one, ref in enumerate(refs) if ref in messages]
@@ -224,9 +238,11 @@ class TopicTrace:
         self._skip_rest(event.refs)
         some = [refs[one] for one in chosen]
         runs = to_runs(some)
-        if isinstance(event, Queued):
+        if isinstance(event, (Queued, Expired)):
             size = sum(messages[ref].size for ref in some)
             return replace(event, refs=runs, size=size)
+        if isinstance(event, Assigned):
+            return replace(event, refs=runs)
         if isinstance(event, MessageDropped):
             return replace(event, refs=runs, count=len(some))
         pids = tracelines.first_of(event.pids, _LOOKED_AT)
@@ -236,22 +252,31 @@ class TopicTrace:
                 self._remember_sent(event.session, pid, ref)
         return replace(event, refs=runs, pids=to_runs(theirs))
 
-    def _with_pids(self, event: Acked | Received | Completed | Redelivered) -> Event | None:
+    def _with_pids(
+        self, event: Acked | Received | Refused | Completed | Redelivered | Returned
+    ) -> Event | None:
         sent, session = self._sent, event.session
         pids = tracelines.first_of(event.pids, _LOOKED_AT)
         chosen = [pid for pid in pids if (session, pid) in sent]
         if not chosen:
             return None
         self._skip_rest(event.pids)
-        return replace(event, pids=to_runs(chosen))
+        if isinstance(event, Returned):
+            refs = [sent[session, pid] for pid in chosen]
+            return replace(event, pids=to_runs(chosen), refs=to_runs(refs))
+        if isinstance(event, Redelivered) or not event.reasons:
+            return replace(event, pids=to_runs(chosen))
+        codes = dict(zip(pids, tracelines.first_of(event.reasons, _LOOKED_AT), strict=False))
+        reasons = to_runs([codes[pid] for pid in chosen])
+        return replace(event, pids=to_runs(chosen), reasons=reasons)
 
     def _say_event(self, event: Event, at: Position) -> None:
         session = getattr(event, "session", None)
         about = self._recorder.about_event(event, at)
-        if isinstance(event, (Acked, Received, Completed, Redelivered)):
+        if isinstance(event, (Received, Redelivered, *_ENDED)):
             refs = [self._sent[session or "", pid] for pid in tracelines.first_of(event.pids, 3)]
             about["messages"] = [self._about(ref) for ref in refs]
-            if isinstance(event, (Acked, Completed)):
+            if isinstance(event, _ENDED):
                 for pid in tracelines.first_of(event.pids, _LOOKED_AT):
                     del self._sent[session or "", pid]
         else:

@@ -11,7 +11,7 @@ from cli.common import progress, text
 from cli.logsource import SourceFlags, check_filter, open_source, parse_moment, point_at
 from eventstore.errors import UsageError
 from eventstore.format import Moment, Position, format_position
-from projections.replay import AsOf, Replay, TopicBook
+from projections.replay import AsOf, Replay, TopicBook, options_text
 from projections.state import (
     FLAG_BITS,
     QOS_MASK,
@@ -21,8 +21,11 @@ from projections.state import (
     SessionState,
     SubscriptionState,
 )
+from protocol.mqtt5 import SHARE, properties_object
 
 _LISTED = 20
+_NEVER = 0xFFFF_FFFF
+"""Session expiry in seconds of a session that does not expire."""
 _OLDEST = 3
 _SUMMED = (
     "connected",
@@ -121,9 +124,11 @@ def summary_lines(state: NodeState, as_of: AsOf) -> Iterator[str]:
     """Yield the state of a node as text, largest sessions first."""
     all_of = totals(state)
     yield f"state as of {as_of} ({state.entries:,} entries folded)"
-    away = all_of["sessions"] - all_of["connected"]
+    shared = sum(name.startswith(SHARE) for name in state.sessions)
+    away = all_of["sessions"] - all_of["connected"] - shared
     here = all_of["connected"]
-    yield f"  sessions       {all_of['sessions']:,}: {here:,} connected, {away:,} offline"
+    groups = f", {text.counted(shared, 'shared subscription')}" if shared else ""
+    yield f"  sessions       {all_of['sessions']:,}: {here:,} connected, {away:,} offline{groups}"
     yield f"  subscriptions  {all_of['subscriptions']:,}"
     yield f"  in flight      {text.counted(all_of['in_flight'], 'message')}"
     queued = text.counted(all_of["queued"], "message")
@@ -140,6 +145,8 @@ def summary_lines(state: NodeState, as_of: AsOf) -> Iterator[str]:
     for one in listed:
         sent = len(one.inflight) + len(one.releasing)
         state_word = "connected" if one.connected else "offline"
+        if one.session.startswith(SHARE):
+            state_word = "shared"
         yield (
             f"  {text.name(one.session, 32):<32} {state_word:<9} {len(one.active()):>9,} "
             f"{sent:>9,} {one.queued:>10,}"
@@ -171,13 +178,15 @@ def session_lines(
 ) -> Iterator[str]:
     """Yield a session in full, as text."""
     yield f"session {text.name(state.session)} as of {as_of}"
-    if state.connected:
+    if state.session.startswith(SHARE):
+        yield "  shared subscription"
+    elif state.connected:
         yield f"  connected (connection {state.generation})"
     else:
         since = text.duration(now_ms - state.closed_ms)
         yield f"  offline since {text.clock(state.closed_ms)} ({since})"
     user = f", user {text.name(state.user)}" if state.user is not None else ""
-    yield f"  {'clean' if state.clean else 'persistent'} session{user}"
+    yield f"  {'clean' if state.clean else 'persistent'} session{user}{_level5(state)}"
     yield from _subscription_lines(state, topics)
     yield from _in_flight_lines("in flight, not acknowledged", state.inflight, topics, now_ms)
     yield from _in_flight_lines(
@@ -195,14 +204,44 @@ def session_lines(
         )
 
 
+def _level5(state: SessionState) -> str:
+    """Return what a client at level 5 said about its session."""
+    if state.level < 5:
+        return ""
+    parts = ["MQTT 5"]
+    if state.expiry is not None and not state.clean:
+        lasts = "never" if state.expiry == _NEVER else f"{state.expiry} s"
+        parts.append(f"session expiry {lasts}")
+    if state.receive_maximum < 65_535:
+        parts.append(f"receive maximum {state.receive_maximum}")
+    if state.packet_maximum:
+        parts.append(f"packets of {text.size(state.packet_maximum)} at most")
+    return "".join(f", {part}" for part in parts)
+
+
+def properties_text(block: bytes) -> str:
+    """Return the properties of a message by name, each behind a comma."""
+    found = properties_object(block)
+    return "".join(f", {name.replace('_', ' ')} {_value(value)}" for name, value in found.items())
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list):
+        return " ".join(f"{text.name(str(one))}={text.name(str(other))}" for one, other in value)
+    return text.name(str(value))
+
+
 def _subscription_lines(state: SessionState, topics: TopicBook) -> Iterator[str]:
     if not state.subscriptions:
         yield "  no subscriptions"
         return
     yield f"  subscriptions: {len(state.active()):,}"
     for held in state.subscriptions.values():
-        granted = f"QoS {held.qos}" if held.active else "unsubscribed, deliveries pending"
-        yield f"    {text.name(held.filter)}  {granted}"
+        granted = f"QoS {held.qos}{options_text(held.options)}"
+        granted = granted if held.active else "unsubscribed, deliveries pending"
+        identifier = f", identifier {held.identifier}" if held.identifier else ""
+        sent = f", {held.outstanding:,} in flight" if held.filter.startswith(SHARE) else ""
+        yield f"    {text.name(held.filter)}  {granted}{identifier}{sent}"
         if held.queue:
             count = text.counted(len(held.queue), "message")
             yield f"      queued: {count}, {text.size(held.queued_bytes)}; the oldest:"
@@ -263,6 +302,8 @@ def _subscription_object(held: SubscriptionState) -> dict[str, object]:
     return {
         "filter": held.filter,
         "qos": held.qos,
+        **({"options": held.options} if held.options else {}),
+        **({"identifier": held.identifier} if held.identifier else {}),
         "active": held.active,
         "queued": len(held.queue or ()),
         "queued_bytes": held.queued_bytes,
@@ -307,7 +348,12 @@ def _retained_lines(found: Iterable[RetainedMessage]) -> Iterator[str]:
         yield (
             f"  {format_position(message.ref):>9}  {text.name(message.topic)}  QoS {message.qos}, "
             f"{text.size(len(message.payload))}: {text.payload_text(message.payload)}"
+            f"{_until_text(message.expires)}{properties_text(message.block)}"
         )
+
+
+def _until_text(expires: int) -> str:
+    return f", expires {text.clock(expires * 1000)}" if expires else ""
 
 
 def _retained_object(message: RetainedMessage) -> dict[str, object]:
@@ -316,4 +362,6 @@ def _retained_object(message: RetainedMessage) -> dict[str, object]:
         "qos": message.qos,
         "position": format_position(message.ref),
         **text.payload_field(message.payload),
+        **({"expires": text.iso(message.expires * 1000)} if message.expires else {}),
+        **({"properties": found} if (found := properties_object(message.block)) else {}),
     }

@@ -2,14 +2,17 @@
 
 import asyncio
 import sys
+import time
 from collections.abc import Iterator
 
 from cli.common import progress, text
 from cli.logsource import SourceFlags, check_filter, open_source, parse_moment
 from eventstore.errors import CutOff, UsageError
 from eventstore.format import Position, format_position
-from projections.audit import DeliveryCopy, MessageStory, StoryStep
+from projections.audit import DeliveryCopy, MessageStory, StoryStep, SubscriberState
 from projections.replay import find_stories, message_at, topic_matcher
+from protocol.mqtt import ReasonCode
+from protocol.mqtt5 import SHARE
 
 _LISTED = 10
 _FATES = {
@@ -24,6 +27,22 @@ _FATES = {
     "dropped": "dropped",
     "gone": "not delivered: the session ended first",
 }
+
+_DROPPED = {
+    "queue_messages": "the queue had reached max_queued_messages",
+    "queue_bytes": "the queue had reached max_queued_bytes",
+    "slow_reader": "the client had max_outbound_bytes of unread output",
+    "unsubscribed": "the client unsubscribed while it was queued",
+    "not_permitted": "the permissions do not let the client read this topic",
+    "packet_too_large": "larger than the Maximum Packet Size of the client",
+}
+"""``MessageDropped.reason`` as a sentence."""
+_DROPPED_SHARED = {
+    "not_permitted": "the permissions let no connected member read this topic",
+    "packet_too_large": "larger than the Maximum Packet Size of each connected member",
+}
+TOO_LARGE = f"0x{ReasonCode.PACKET_TOO_LARGE:02x}"
+"""The reason code with which the broker ends a delivery that the client no longer accepts."""
 
 _SHORT = {"in_flight": "in flight", "releasing": "in flight", "gone": "session ended"}
 _FOUND = {
@@ -115,7 +134,11 @@ def story_lines(story: MessageStory, client: str | None) -> Iterator[str]:
     if client is not None and story.effective and not any(not copy.retain for copy in mine):
         yield f"  {text.name(client)} {_reason(story)}"
     for copy in mine[:_LISTED] if client is None else mine:
-        yield from copy_lines(copy)
+        yield from copy_lines(copy, expires=story.expires)
+    if client is not None and story.standing is not None:
+        shared = [copy for copy in story.copies if copy.session in story.standing.shared]
+        for copy in shared:
+            yield from copy_lines(copy, expires=story.expires)
 
 
 def _message(story: MessageStory) -> str:
@@ -172,9 +195,14 @@ def _reason(story: MessageStory) -> str:
         return "has no record from the time of publication: it was deleted"
     if not standing.known:
         return "had no session at that moment"
+    if not standing.filters and standing.shared:
+        return _shared_reason(story, standing)
     if not standing.filters:
         there = "was connected but" if standing.connected else "was offline and"
         return f"{there} had no matching subscription"
+    if len(standing.no_local) == len(standing.filters):
+        which = ", ".join(text.name(one) for one in standing.no_local)
+        return f"published it itself, and its subscription ({which}) has No Local"
     granted = ", ".join(f"{text.name(one)} QoS {qos}" for one, qos in standing.filters)
     if story.qos and any(qos for _, qos in standing.filters):
         return f"was subscribed ({granted}), but nothing is recorded for it"
@@ -183,20 +211,67 @@ def _reason(story: MessageStory) -> str:
     return f"was subscribed ({granted}) and connected: sent at QoS 0, which is not recorded"
 
 
-def copy_lines(copy: DeliveryCopy) -> Iterator[str]:
-    """Yield the delivery of a message to one session."""
+def _shared_reason(story: MessageStory, standing: SubscriberState) -> str:
+    """Return why a member of shared subscriptions has no record of a message."""
+    members = [
+        step.detail
+        for copy in story.copies
+        if copy.session in standing.shared
+        for step in copy.steps
+        if step.what == "assigned"
+    ]
+    which = ", ".join(text.name(one) for one in standing.shared)
+    if members:
+        others = ", ".join(text.name(one) for one in dict.fromkeys(members))
+        return f"shares {which}, where it was given to {others}: each message goes to one member"
+    return f"shares {which}, where it was given to no member"
+
+
+def copy_lines(copy: DeliveryCopy, expires: int = 0) -> Iterator[str]:
+    """Yield the delivery of a message to one session; ``expires`` is when it does, 0: never."""
     origin = "as a retained message, " if copy.retain else ""
     granted = f" at QoS {copy.qos}" if copy.qos else ""
     held = f", subscription {text.name(copy.filter)}" if copy.filter else ""
-    fate = _FATES[copy.fate]
-    if copy.fate == "dropped" and copy.steps:
-        fate += f": {text.escaped(copy.steps[-1].detail)}"
-    yield f"  for {text.name(copy.session)}{held}{granted}: {origin}{fate}"
+    yield f"  for {text.name(copy.session)}{held}{granted}: {origin}{_fate(copy, expires)}"
     for step in copy.steps:
-        yield f"    {text.stamp(step.at, step.time_ms)}  {_copy_step(step)}"
+        yield f"    {text.stamp(step.at, step.time_ms)}  {_copy_step(step, copy)}"
 
 
-def _copy_step(step: StoryStep) -> str:
+def _fate(copy: DeliveryCopy, expires: int) -> str:
+    """Return what has become of a copy."""
+    last = copy.steps[-1] if copy.steps else None
+    shared = copy.session.startswith(SHARE)
+    if copy.fate == "queued" and 0 < expires <= time.time():
+        return "still queued, but expired: it will not be sent"
+    if copy.fate == "queued" and shared:
+        return "waits until a member is connected and has room"
+    if copy.fate == "dropped" and last is not None:
+        return f"dropped: {_drop_reason(last.detail, shared=shared)}"
+    if copy.fate == "assigned" and last is not None:
+        return f"given to its member {text.name(last.detail)}"
+    if copy.fate == "refused" and last is not None:
+        return f"not accepted: {_code_text(last.detail)}"
+    return _FATES[copy.fate]
+
+
+def _drop_reason(reason: str, *, shared: bool) -> str:
+    """Return a reason of MessageDropped as a sentence; the word itself if it is not known."""
+    found = (_DROPPED_SHARED if shared else {}).get(reason) or _DROPPED.get(reason)
+    return found or text.escaped(reason)
+
+
+def _code_text(code: str) -> str:
+    """Return a reason code, written as 0x87, with its name in the standard."""
+    if code == TOO_LARGE:
+        return "larger than the Maximum Packet Size of the client"
+    try:
+        name = ReasonCode(int(code, 16)).name.replace("_", " ").lower()
+    except ValueError:
+        return f"reason code {text.escaped(code)}"
+    return f"reason code {code} ({name})"
+
+
+def _copy_step(step: StoryStep, copy: DeliveryCopy) -> str:
     match step.what:
         case "held":
             packet = f" under packet {step.pid}" if step.pid else ""
@@ -207,17 +282,21 @@ def _copy_step(step: StoryStep) -> str:
             return f"sent as packet {step.pid}"
         case "redelivered":
             return f"sent again as packet {step.pid}: {text.escaped(step.detail)}"
+        case "acked" | "refused" if step.detail == TOO_LARGE:
+            # No client may send this code: the broker ended the delivery, without sending it again.
+            return f"packet {step.pid} not sent again: {_code_text(step.detail)}"
         case "acked" | "received" | "refused" | "completed":
-            code = f" with reason code {step.detail}" if step.detail else ""
+            code = f" with {_code_text(step.detail)}" if step.detail else ""
             return f"{_ANSWERED[step.what]} of packet {step.pid}{code}"
         case "assigned":
-            return f"given to the member {text.name(step.detail)} of the shared subscription"
+            return f"given to the member {text.name(step.detail)}"
         case "returned":
             return "returned to the shared subscription: its member went without an answer"
         case "expired":
             return "expired in the queue"
         case "dropped":
-            return f"dropped: {text.escaped(step.detail)}"
+            shared = copy.session.startswith(SHARE)
+            return f"dropped: {_drop_reason(step.detail, shared=shared)}"
     return "the session ended"
 
 
@@ -253,6 +332,8 @@ def story_object(story: MessageStory, client: str | None) -> dict[str, object]:
             "known": standing.known,
             "connected": standing.connected,
             "subscriptions": [{"filter": one, "qos": qos} for one, qos in standing.filters],
+            **({"shared": [*standing.shared]} if standing.shared else {}),
+            **({"no_local": [*standing.no_local]} if standing.no_local else {}),
         },
         "copies": [
             {

@@ -14,6 +14,8 @@ OUTCOMES = {
     "sent": "sent",
     "queued": "queued: offline",
     "offline_qos0": "no: offline, QoS 0",
+    "shared": "sent to one member",
+    "shared_waits": "queued: no member is connected",
     "overlapped": "no: another filter",
 }
 """Outcome of a message for a matching subscription."""
@@ -62,8 +64,8 @@ def _table(rows: list[Row]) -> None:
 
 def outcome_lines(topic: str, rows: list[Row], retained: Row | None) -> list[str]:
     """Return the outcome of a message on a topic as text."""
-    sent = sum(row["why"] == "sent" for row in rows)
-    queued = sum(row["why"] == "queued" for row in rows)
+    sent = sum(row["why"] in ("sent", "shared") for row in rows)
+    queued = sum(row["why"] in ("queued", "shared_waits") for row in rows)
     lines = [f"{text.name(topic)}: sent to {text.counted(sent, 'client')}, queued for {queued:,}"]
     if retained is None:
         lines.append("no retained message")

@@ -40,9 +40,15 @@ async def _list(flags: SourceFlags, topic_filter: str, limit: int | None, *, as_
         Column("POSITION", lambda row: format_position(row["ref"]), right=True),
         Column("QOS", lambda row: row["qos"], right=True),
         Column("SIZE", lambda row: text.size(row["size"]), right=True),
+        Column("EXPIRES", lambda row: _clock(row["expires_ms"]), wide=True),
+        Column("PROPERTIES", lambda row: ", ".join(row["properties"]) or None, wide=True),
         Column("TOPIC", lambda row: row["topic"], name=True),
     ]
     show(rows[:limit], total, "retained message", columns, as_json=as_json)
+
+
+def _clock(time_ms: int | None) -> str | None:
+    return None if time_ms is None else text.clock(time_ms)
 
 
 async def _get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) -> None:
@@ -53,6 +59,10 @@ async def _get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) 
         payload = await _payload(broker, found)
     if as_json:
         about = {"topic": topic, "qos": found["qos"], "position": format_position(found["ref"])}
+        if found["expires_ms"] is not None:
+            about["expires"] = text.iso(found["expires_ms"])
+        if found["properties"]:
+            about["properties"] = found["properties"]
         line = text.json_line({**about, "size": found["size"], **text.payload_field(payload)})
         sys.stdout.write(line + "\n")
         return

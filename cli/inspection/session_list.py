@@ -76,8 +76,8 @@ def columns() -> list[Column[Row]]:
     """Return the columns of a list of sessions."""
     now_ms = round(time.time() * 1000)
     return [
-        Column("STATE", lambda row: "connected" if row["connected"] else "offline"),
-        Column("SINCE", lambda row: ago(row["closed_ms"], now_ms), right=True),
+        Column("STATE", session_state),
+        Column("SINCE", lambda row: _offline_for(row, now_ms), right=True),
         Column("SUBSCR.", lambda row: row["subscriptions"], right=True),
         Column("IN FLIGHT", lambda row: row["inflight"], right=True),
         Column("QUEUED", lambda row: row["queued"], right=True),
@@ -87,6 +87,17 @@ def columns() -> list[Column[Row]]:
         Column("USER", lambda row: row["user"], name=True, wide=True),
         Column("CLIENT", lambda row: row["client"], name=True),
     ]
+
+
+def session_state(row: Row) -> str:
+    """Return the state of a session in a word; a shared subscription has members instead."""
+    if row.get("members") is not None:
+        return f"shared by {row['members']:,}"
+    return "connected" if row["connected"] else "offline"
+
+
+def _offline_for(row: Row, now_ms: int) -> str | None:
+    return None if row.get("members") is not None else ago(row["closed_ms"], now_ms)
 
 
 def _left(then_ms: int | None, now_ms: int) -> str | None:

@@ -5,11 +5,14 @@ from typing import Any
 
 from cli.common import idle, span, text
 from eventstore.format import format_position
+from projections.replay import options_text
 
 Found = Mapping[str, Any]
 
 _PROTOCOLS = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5"}
 _FULL = "--full shows all"
+_ANY = 65_535
+"""The Receive Maximum of a client that names none."""
 _LOAD = 1000.0
 """Minimum work in microseconds per second that is shown."""
 
@@ -23,9 +26,13 @@ def session_lines(found: Found, rates: Found | None, now_ms: int) -> Iterator[st
         yield from connection_lines(connection, rates, now_ms)
     elif found["connected"]:
         yield "  connected"
-    else:
+    elif found.get("shared_with") is None:
         yield f"  offline since {_since(found['closed_ms'], now_ms)}"
-    yield f"  {_kind(found, now_ms)}"
+    if found.get("shared_with") is None:
+        yield f"  {_kind(found, now_ms)}"
+    else:
+        yield from _members(found["shared_with"])
+    yield from _bounds(found)
     yield from _subscriptions(found["subscriptions"])
     yield from _sent("in flight, not acknowledged", found["inflight"], now_ms)
     yield from _sent("PUBREC received, waiting for PUBCOMP", found["releasing"], now_ms)
@@ -141,8 +148,13 @@ def _subscriptions(found: Found) -> Iterator[str]:
         return
     yield f"  subscriptions: {found['total']:,}"
     for row in found["rows"]:
-        granted = f"QoS {row['qos']}" if row["active"] else "unsubscribed, deliveries pending"
+        options = options_text(row.get("options", 0))
+        granted = (
+            f"QoS {row['qos']}{options}" if row["active"] else "unsubscribed, deliveries pending"
+        )
         parts = [granted]
+        if row.get("identifier"):
+            parts.append(f"identifier {row['identifier']}")
         if row["qos"] or row["outstanding"]:
             parts.append(f"{_window(row)} in flight")
         if row["queued"]:
@@ -151,6 +163,27 @@ def _subscriptions(found: Found) -> Iterator[str]:
                 parts.append(f"the oldest is message {format_position(row['oldest'])}")
         yield f"    {text.name(row['filter'])}  {', '.join(parts)}"
     yield from _more(found)
+
+
+def _members(found: Found) -> Iterator[str]:
+    """Yield the members of a shared subscription."""
+    yield f"  shared subscription, members: {found['total']:,}"
+    for row in found["rows"]:
+        state = "connected" if row["connected"] else "offline"
+        granted = "" if row["qos"] is None else f", QoS {row['qos']}"
+        yield f"    {text.name(row['client'])}  {state}{granted}, {_window(row)} in flight"
+    yield from _more(found)
+
+
+def _bounds(found: Found) -> Iterator[str]:
+    """Yield what the client accepts, where that is bounded (MQTT 5)."""
+    parts = []
+    if found.get("receive_maximum", _ANY) < _ANY:
+        parts.append(f"{found['receive_maximum']:,} unfinished deliveries")
+    if found.get("packet_maximum"):
+        parts.append(f"packets of {text.size(found['packet_maximum'])}")
+    if parts:
+        yield f"  accepts at most {' and '.join(parts)}"
 
 
 def _window(row: Found) -> str:

@@ -120,6 +120,7 @@ if TYPE_CHECKING:
         TurnEvent,
         TurnPublished,
         TurnReleased,
+        expanded,
         indices,
     )
     from eventstore.format.turn_parts import TurnAssembler
@@ -202,6 +203,7 @@ __all__ = [
     "decode_record",
     "encode_record",
     "entries",
+    "expanded",
     "expires_at",
     "expiries",
     "expiries_of",
@@ -330,6 +332,7 @@ _MODULE_OF = {
     "TurnEvent": "turn_events",
     "TurnPublished": "turn_events",
     "TurnReleased": "turn_events",
+    "expanded": "turn_events",
     "indices": "turn_events",
     "TurnAssembler": "turn_parts",
     "GENESIS": "records",

@@ -408,6 +408,9 @@ class Assigned:
     bytes left it."""
     e: Literal["Assigned"] = "Assigned"
     v: Literal[1] = 1
+    by_topic: bool = False
+    """Each topic goes to one member while the members that are connected are the same:
+    ``shared_strategy`` is topic, and every member may be sent every message."""
 
 
 @dataclass(slots=True)

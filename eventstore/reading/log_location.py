@@ -98,7 +98,7 @@ async def open_directory(
     """
     datadir = DataDir(path)
     if not datadir.path.is_dir():
-        raise DataDirError(datadir.path, "is not there")
+        raise DataDirError(datadir.path, "does not exist")
     stored = sorted(datadir.jetstream.glob(f"jetstream/*/streams/{LOG_STREAM_PREFIX}*"))
     if not stored:
         raise DataDirError(

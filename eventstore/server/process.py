@@ -181,7 +181,7 @@ class NatsProcess(abc.ABC):
 
     async def _take_store(self) -> None:
         if not self._datadir.path.is_dir():
-            raise DataDirError(self._datadir.path, "is not there")
+            raise DataDirError(self._datadir.path, "does not exist")
         arguments = self._arguments()
         for pid in processes_with(arguments):
             self._log(f"ending the NATS server (process {pid}) that an earlier broker left behind")

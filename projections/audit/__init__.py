@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     )
     from projections.audit.rules import RULES, UNEXPECTED, Rule, Violation
     from projections.audit.session_audit import BUCKETS, SessionAudit
+    from projections.audit.shared_audit import SharedAudit
+    from projections.audit.shared_steps import ASSIGNED, SHARE, SharedStep
     from projections.audit.subscription_spans import (
         SUBSCRIPTION_EVENTS,
         SubscriptionSpan,
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "ASSIGNED",
     "BUCKETS",
     "RULES",
+    "SHARE",
     "SUBSCRIPTION_EVENTS",
     "UNEXPECTED",
     "DeliveryCopy",
@@ -32,6 +36,8 @@ __all__ = [
     "MessageStory",
     "Rule",
     "SessionAudit",
+    "SharedAudit",
+    "SharedStep",
     "StoryBuilder",
     "StoryStep",
     "SubscriberState",
@@ -57,6 +63,10 @@ _MODULE_OF = {
     "Violation": "rules",
     "BUCKETS": "session_audit",
     "SessionAudit": "session_audit",
+    "SharedAudit": "shared_audit",
+    "ASSIGNED": "shared_steps",
+    "SHARE": "shared_steps",
+    "SharedStep": "shared_steps",
     "SUBSCRIPTION_EVENTS": "subscription_spans",
     "SubscriptionSpan": "subscription_spans",
     "SubscriptionSpans": "subscription_spans",

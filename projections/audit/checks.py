@@ -21,12 +21,14 @@ from eventstore.format import (
     from_runs,
 )
 from projections.audit.rules import Rule, Violation
+from projections.audit.shared_steps import SHARE
 from projections.state import FLAG_BITS, QOS_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from eventstore.format import (
+        Acked,
         MessageDropped,
         Position,
         SessionClosed,
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     from projections.state import SessionState, SubscriptionState
 
 _MOST_PID: Final = 65_535
+_TOO_LARGE: Final = "packet_too_large"
+TOO_LARGE_CODE: Final = 0x95
+"""The reason code with which the broker ends deliveries that the client no longer accepts."""
 _LEVEL_5: Final = 5
 
 
@@ -107,6 +112,9 @@ def dropped(
     """Check whether a drop says why, and names what it drops."""
     if not event.reason:
         yield Violation(Rule.UNDELIVERED, at, "messages were dropped without a reason")
+    elif event.reason == _TOO_LARGE and not state.packet_maximum and not is_shared(state):
+        what = "messages were dropped as too large, but the client accepts packets of any size"
+        yield Violation(Rule.UNDELIVERED, at, what)
     if event.queued >= 0 and event.count != len(refs):
         what = f"{event.count} messages left the queue, but {len(refs)} are named"
         yield Violation(Rule.QUEUE, at, what)
@@ -147,7 +155,21 @@ def expired(state: SessionState, event: Expired, at: Position, time_ms: int) -> 
 # ------------------------------------------------------------- what a client answers and sends
 
 
+def ended_unsent(state: SessionState, event: Acked | Refused, at: Position) -> Iterator[Violation]:
+    """Check whether deliveries that ended as too large may have been [MQTT-3.1.2-25]."""
+    if not state.packet_maximum and TOO_LARGE_CODE in from_runs(event.reasons):
+        what = "a delivery was ended as too large, but the client accepts packets of any size"
+        yield Violation(Rule.ACKNOWLEDGEMENT, at, what)
+
+
+def is_shared(state: SessionState) -> bool:
+    """Return whether a session is a shared subscription."""
+    return state.session.startswith(SHARE)
+
+
 def _received(state: SessionState, event: Received | Refused, at: Position) -> Iterator[Violation]:
+    if isinstance(event, Refused):
+        yield from ended_unsent(state, event, at)
     for number, pid in enumerate(from_runs(event.pids)):
         sent = state.inflight.get(pid)
         if sent is None or sent.flags & QOS_MASK != 2:
@@ -159,10 +181,12 @@ def _returned(state: SessionState, event: Returned, at: Position) -> Iterator[Vi
     pids, refs = from_runs(event.pids), from_runs(event.refs)
     for number, (pid, ref) in enumerate(zip(pids, refs, strict=True)):
         sent = state.inflight.get(pid)
-        found = sent is not None and sent.ref == ref and sent.flags & QOS_MASK == 1
-        if not found or sent is None or sent.subscription.filter != event.filter:
-            what = f"{pid}: message {format_position(ref)} was not on its way at QoS 1"
+        if sent is None or sent.ref != ref or sent.subscription.filter != event.filter:
+            what = f"{pid}: message {format_position(ref)} was not on its way"
             yield Violation(Rule.ACKNOWLEDGEMENT, at + number, what)
+        elif sent.flags & QOS_MASK != 1:
+            what = f"message {format_position(ref)} was returned, which is of QoS 2"
+            yield Violation(Rule.SHARED, at + number, what)
 
 
 def _redelivered(state: SessionState, event: Redelivered, at: Position) -> Iterator[Violation]:

@@ -19,7 +19,9 @@ class ExpectedMessage:
 
     __slots__ = ("allowed", "at", "least", "qos", "stream", "time_ms", "topic")
 
-    def __init__(self, at: Position, topic: str, time_ms: int, stream: Hashable, qos: int) -> None:
+    def __init__(
+        self, at: Position, topic: str, time_ms: int, stream: tuple[str, Hashable], qos: int
+    ) -> None:
         self.at = at
         """Where it took effect."""
         self.topic = topic
@@ -54,7 +56,7 @@ class ExpectedMessages:
         ref: Position,
         topic: str,
         time_ms: int,
-        stream: Hashable,
+        stream: tuple[str, Hashable],
         qos: int,
         granted: int,
         *,

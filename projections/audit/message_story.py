@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from eventstore.format import (
@@ -45,12 +46,13 @@ from eventstore.format import (
 )
 from projections.state import FLAG_BITS, QOS_MASK, RETAIN_FLAG, InFlight, NodeState, decode_session
 from protocol.mqtt import FilterTrie
+from protocol.mqtt5 import NO_LOCAL, SHARE, split_share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from eventstore.format import Record
-    from projections.state import SessionState
+    from projections.state import SessionState, SubscriptionState
 
 DeliveryOutcome: TypeAlias = Literal[
     "queued",
@@ -108,6 +110,12 @@ class SubscriberState(NamedTuple):
     connected: bool
     filters: list[tuple[str, int]]
     """Its subscriptions that match the topic, with the granted QoS."""
+    shared: Sequence[str] = ()
+    """The shared subscriptions, as $share/NAME/FILTER, that match and of which it is a member."""
+    no_local: Sequence[str] = ()
+    """Those of its matching filters that do not bring it what it published itself (MQTT 5)."""
+    packet_maximum: int = 0
+    """Bytes of the largest packet that its client accepts; 0: any."""
 
 
 @dataclass(slots=True, eq=False)
@@ -322,10 +330,21 @@ class StoryBuilder:
         if state is None:
             story.standing = SubscriberState(known=False, connected=False, filters=[])
             return
-        trie: FilterTrie[tuple[str, int]] = FilterTrie()
+        trie: FilterTrie[SubscriptionState] = FilterTrie()
         for held in state.active():
-            trie.insert(held.filter, held.filter, (held.filter, held.qos))
-        story.standing = SubscriberState(True, state.connected, sorted(trie.match(story.topic)))
+            trie.insert(split_share(held.filter)[1], held.filter, held)
+        found = sorted(trie.match(story.topic), key=attrgetter("filter"))
+        own = [held for held in found if not held.filter.startswith(SHARE)]
+        story.standing = SubscriberState(
+            True,
+            state.connected,
+            [(held.filter, held.qos) for held in own],
+            [held.filter for held in found if held.filter.startswith(SHARE)],
+            [held.filter for held in own if held.options & NO_LOCAL]
+            if story.session == self._client
+            else [],
+            state.packet_maximum,
+        )
 
     def _forget_oldest(self) -> None:
         if self._wanted is None:

@@ -107,6 +107,14 @@ class Rule(StrEnum):
         "deliveries",
         "a subscription with No Local does not bring a client what it published itself",
     )
+    SHARED = (
+        "shared",
+        "messages given to members",
+        (
+            "a message of a shared subscription is with one member at a time, and stays with it or "
+            "is returned as its QoS asks"
+        ),
+    )
     RETAIN_HANDLING = (
         "retain_handling",
         "retained messages",

@@ -44,12 +44,14 @@ from projections.audit.expected_messages import ExpectedMessage, ExpectedMessage
 from projections.audit.level5 import OwnMessages, UnfinishedDeliveries
 from projections.audit.ordering import RedeliveryOrder, TopicOrder
 from projections.audit.rules import UNEXPECTED, Rule, Violation
+from projections.audit.shared_steps import SHARE, SharedSteps
 from projections.audit.turn_subscriptions import TurnSubscriptions
 from projections.state import MISFITS, QOS_MASK, RETAIN_FLAG, Part, SessionFold, encode_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
+    from projections.audit.shared_steps import SharedStep
     from projections.state import SessionState
 
 BUCKETS: Final = 40
@@ -57,8 +59,9 @@ BUCKETS: Final = 40
 
 _RETAIN_HANDLING, _IF_NEW, _NEVER = 0x30, 0x10, 0x20
 """Subscription options: when retained messages are sent for a subscription."""
-_SHARE: Final = "$share/"
 
+_ERROR: Final = 0x80
+"""The least reason code that is an error."""
 _BEYOND: Final = 1 << 62
 """A position behind every log."""
 
@@ -68,7 +71,8 @@ class SessionAudit:
 
     ``whole`` is as for ``SessionFold``; what the log does not tell whole is not checked. ``begin``
     is the first position of a log that was cut: of messages before it nothing is known. ``tell``
-    is given each violation; without it they are gathered in ``violations``.
+    is given each violation; without it they are gathered in ``violations``. ``shared`` is given
+    what the session has to do with shared subscriptions, for ``projections.audit.shared_audit``.
 
     A subscription counts for the whole of each turn in which it was there: see
     ``projections.audit.turn_subscriptions``.
@@ -80,6 +84,7 @@ class SessionAudit:
         whole: Position = 0,
         begin: Position = 0,
         tell: Callable[[Violation], object] | None = None,
+        shared: Callable[[SharedStep], object] | None = None,
     ) -> None:
         self.session = session
         self.fold = SessionFold(session, whole)
@@ -102,6 +107,7 @@ class SessionAudit:
         self._resending: RedeliveryOrder | None = None
         self._unfinished = UnfinishedDeliveries()
         self._local = OwnMessages()
+        self._shared = None if shared is None else SharedSteps(session, shared, begun=not whole)
         self._parts: list[Part] = []
         self._turn: Position = 0
         """Where the turn of the event that is looked at begins."""
@@ -162,8 +168,17 @@ class SessionAudit:
             self._broken = True
             self._tell(Rule.EVENT, at, f"{type(event).__name__} does not fit: {error!r:.100}")
             return
+        if self._shared is not None:
+            self._tell_shared(self._shared, event, at)
         if fold.state is None:
             self._forget()
+
+    def _tell_shared(self, shared: SharedSteps, event: Event, at: Position) -> None:
+        """Tell what an event has to do with shared subscriptions."""
+        if shared.begun:
+            shared.take(event, at, self._turn)
+        elif self._known:
+            shared.begin(self.fold.state, at)
 
     def _check_with_state(self, event: Event, at: Position, time_ms: int) -> None:
         state = self.fold.state
@@ -286,7 +301,7 @@ class SessionAudit:
             held = state.subscriptions.get(event.filter)
             self._tell_all(checks.from_the_head(held, refs, flags, at))
             self._tell_all(checks.sent_in_time(held, refs, ms, at))
-        if event.filter.startswith(_SHARE):
+        if event.filter.startswith(SHARE):
             return  # what it gets is decided by the shared subscription: see its Assigned
         if event.retain:
             if event.queued < 0 and known:
@@ -366,15 +381,21 @@ class SessionAudit:
             held = state.subscriptions.get(event.session.split("/", 2)[-1])
             self._tell_all(checks.from_the_head(held, refs, None, at))
             self._tell_all(checks.sent_in_time(held, refs, ms, at))
-        for ref in refs:
+        found = []
+        for number, ref in enumerate(refs):
             if event.queued < 0:
                 message = self._expected.pop(ref)
                 if message is None:
-                    self._unexpected(ref, at)
-                continue
-            message = self._queue.pop(ref, None)
-            if message is not None:
-                self._order.left(message.stream)
+                    self._unexpected(ref, at + number)
+                else:
+                    self._check_turn(message, at + number)
+            else:
+                message = self._queue.pop(ref, None)
+                if message is not None:
+                    self._order.left(message.stream)
+            found.append(message)
+        if self._shared is not None:
+            self._shared.assigned(event, found, at, self._turn)
 
     def _check_subscription(self, state: SessionState, topic_filter: str, at: Position) -> bool:
         if topic_filter in state.subscriptions or self._in_turn.left(topic_filter):
@@ -405,12 +426,18 @@ class SessionAudit:
         if self._resending:
             self._resending.answered(event)
         self._unfinished.ended(event.pids)
+        codes: Sequence[int] = ()
+        if event.reasons:
+            codes = from_runs(event.reasons)
+            self._tell_all(checks.ended_unsent(state, event, at))
         for number, pid in enumerate(from_runs(event.pids)):
             sent = state.inflight.get(pid)
             if sent is None or sent.flags & QOS_MASK != 1:
                 self._tell(
                     Rule.ACKNOWLEDGEMENT, at + number, f"PUBACK {pid}: not on its way at QoS 1"
                 )
+            elif codes and codes[number] >= _ERROR:
+                self._open.pop(sent.ref, None)  # refused, or not sent again
             elif not sent.flags & RETAIN_FLAG:
                 self._done(1, sent.ref, ms)
 

@@ -18,6 +18,7 @@ from eventstore.format import (
     WillCancelled,
     WillFired,
 )
+from projections.audit.shared_steps import SHARE
 from projections.state import SessionFold
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ class SubscriptionSpans:
 
     def _grant(self, held: SubscriptionState, at: Position) -> None:
         topic_filter, qos, no_local = held.filter, held.qos, bool(held.options & _NO_LOCAL)
+        if topic_filter.startswith(SHARE):
+            return  # what its members get is decided by the shared subscription
         known = self._open.get(topic_filter)
         if known is not None:
             if (known[0], known[3]) == (qos, no_local):

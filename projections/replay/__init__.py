@@ -11,7 +11,7 @@ from projections.replay.event_reader import (
     EventReader,
     refs_of,
 )
-from projections.replay.event_text import event_object, payload_words, words
+from projections.replay.event_text import event_object, options_text, payload_words, words
 from projections.replay.message_search import find_stories, message_at
 from projections.replay.replay import AsOf, Origins, Replay, fold, head
 from projections.replay.salvage_needs import SalvageNeeds
@@ -38,6 +38,7 @@ __all__ = [
     "fold",
     "head",
     "message_at",
+    "options_text",
     "payload_words",
     "refs_of",
     "topic_matcher",

@@ -193,20 +193,25 @@ def _assigned(event: Assigned, topics: Topics) -> str:
 def _granted(event: Subscribed, _topics: Topics) -> str:
     options = event.options or [0] * len(event.filters)
     granted = (
-        f"{display.name(one)} QoS {qos}{_options(bits)}"
+        f"{display.name(one)} QoS {qos}{options_text(bits)}"
         for (one, qos), bits in zip(event.filters, options, strict=False)
     )
     identifier = f", identifier {event.identifier}" if event.identifier else ""
     return f"subscribed {run_text.several(granted, len(event.filters))}{identifier}"
 
 
-def _options(bits: int) -> str:
-    """Return subscription options of MQTT 5, each behind a blank."""
+def options_text(bits: int) -> str:
+    """Return the subscription options of MQTT 5 that are set, each behind a blank."""
     words = [" no local"] if bits & 0x04 else []
     words += [" retain as published"] if bits & 0x08 else []
     return "".join([*words, _HANDLING.get(bits & 0x30, "")])
 
 
+_EXPIRED = {
+    "expired": "it expired",
+    "removed": "an operator removed it",
+    "no_members": "its last member left",
+}
 _HANDLING = {0x10: " retained if new", 0x20: " nothing retained"}
 
 
@@ -298,7 +303,9 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     SessionOpened: _opened,
     SessionTakenOver: lambda event, _: f"taken over: connection {event.generation} is closed",
     SessionClosed: _closed,
-    SessionExpired: lambda event, _: f"session removed: {display.escaped(event.reason)}",
+    SessionExpired: lambda event, _: (
+        f"session ended: {_EXPIRED.get(event.reason) or display.escaped(event.reason)}"
+    ),
     Subscribed: _granted,
     Unsubscribed: lambda event, _: (
         f"unsubscribed {run_text.several(map(display.name, event.filters), len(event.filters))}"

@@ -49,6 +49,7 @@ from protocol.mqtt5.property_block import (
     known_blocks,
     message_block,
     message_properties,
+    properties_object,
     read_message_block,
     with_length,
 )
@@ -92,6 +93,7 @@ __all__ = [
     "message_block",
     "message_properties",
     "prepare",
+    "properties_object",
     "read_answers",
     "read_message_block",
     "split_share",

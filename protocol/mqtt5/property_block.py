@@ -8,7 +8,7 @@ message, so those that were read are known by their bytes and read once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from protocol.mqtt import PacketType, ProtocolError, ReasonCode, encode_length
 from protocol.mqtt5.property_table import (
@@ -393,6 +393,29 @@ def message_block(properties: MessageProperties) -> bytes:
         CORRELATION_DATA: properties.correlation,
     }
     return encode_block(values, properties.user)
+
+
+def properties_object(block: bytes) -> dict[str, Any]:
+    """Return what a message's block says, by name, as JSON has it; without the expiry.
+
+    Empty for a block that cannot be read.
+    """
+    try:
+        found = message_properties(block)
+    except ProtocolError:
+        return {}
+    said: dict[str, Any] = {}
+    if found.payload_format:
+        said["payload_format"] = found.payload_format
+    if found.content_type is not None:
+        said["content_type"] = found.content_type
+    if found.response_topic is not None:
+        said["response_topic"] = found.response_topic
+    if found.correlation is not None:
+        said["correlation_data"] = found.correlation.hex()
+    if found.user:
+        said["user_properties"] = [list(pair) for pair in found.user]
+    return said
 
 
 def expiry_of(block: bytes) -> int | None:

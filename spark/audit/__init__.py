@@ -7,6 +7,8 @@ are kept on disk; all else is made of those:
 - ``expected_deliveries``: which message each session had to get, by native joins;
 - ``session_tasks``: each session's events, with what it had to get, through
   ``projections.audit.session_audit.SessionAudit``;
+- ``shared_rules``: each shared subscription with all its members, through
+  ``projections.audit.shared_audit.SharedAudit``;
 - ``retained_rules``: the history of every retained topic, by native windows;
 - ``checkpoint_rules``: what was repeated and carried over cuts.
 """

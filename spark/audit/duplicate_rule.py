@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from eventstore.format import Delivered, Queued, format_position, from_runs
+from eventstore.format import Assigned, Delivered, Queued, format_position, from_runs
 from projections.audit import Rule
 from spark.audit.facts import EVENTS, unpack_events
 from spark.runtime import mark_errors
@@ -71,7 +71,7 @@ def _earlier(
             for node, session, data in zip(*columns, strict=True):
                 refs = wanted[node, session]
                 for at, _, _, event in unpack_events(session, data):
-                    if isinstance(event, (Delivered, Queued)):
+                    if isinstance(event, (Assigned, Delivered, Queued)):
                         for place, ref in enumerate(from_runs(event.refs), at):
                             if ref in refs:
                                 rows.append((node, session, ref, place))

@@ -53,6 +53,7 @@ from spark.audit.session_results import DDL as OF_RESULTS
 from spark.audit.session_results import TOTALS, VIOLATION, AuditTotals
 from spark.audit.session_rules import session_marks
 from spark.audit.session_tasks import CLAIMED, EXPECTED, HAPPENED, OWED, SessionPlan, audit_sessions
+from spark.audit.shared_rules import audit_shared, has_shared
 from spark.storage import check_claimed_nodes
 
 if TYPE_CHECKING:
@@ -227,10 +228,14 @@ class _Audit:
             .sortWithinPartitions("node", "session", "at", "rank")
             .mapInArrow(partial(audit_sessions, plan), OF_RESULTS)
         )
-        if connections or any(log.cuts for log in logs.values()):
+        shared = has_shared(facts)
+        if shared or connections or any(log.cuts for log in logs.values()):
             results = self._keep(results)
+        told = results
+        if shared:
+            told = results.unionByName(audit_shared(results, logs, tasks))
         unexpected = []
-        for row in _told_of(results).collect():
+        for row in _told_of(told).collect():
             if row["kind"] == TOTALS:
                 self._totals.merge(orjson.loads(bytes(row["data"])))
             elif row["rule"] == UNEXPECTED:

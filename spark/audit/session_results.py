@@ -24,6 +24,8 @@ NEEDED: Final = "needed"
 """The session refers to the messages ``refs`` when the log says, at ``at``, that it is cut."""
 CONNECTED: Final = "connected"
 """The session had a connection from ``at`` on; ``refs`` are the times of its begin and end."""
+SHARED: Final = "shared"
+"""A step of the shared subscription ``session``; ``data`` is JSON, see ``shared_rules``."""
 TOTALS: Final = "totals"
 """``data`` is JSON, see :class:`AuditTotals`."""
 
@@ -169,6 +171,10 @@ class SessionResults:
         """Add a connection."""
         times = [begins_ms, ends_ms]
         self._rows.append((CONNECTED, node, session, at, None, None, None, times, None))
+
+    def shared(self, node: str, group: str, at: Position, data: bytes) -> None:
+        """Add a step of a shared subscription."""
+        self._rows.append((SHARED, node, group, at, None, None, None, None, data))
 
     def full(self) -> Iterator[pa.RecordBatch]:
         """Yield what there is when it is much."""

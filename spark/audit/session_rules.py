@@ -31,7 +31,7 @@ from eventstore.format import (
     format_position,
     from_runs,
 )
-from projections.audit import Rule, SessionAudit
+from projections.audit import ASSIGNED, Rule, SessionAudit
 from projections.state import digest, encode_session, expand_runs, reference_runs
 from spark.audit.expected_deliveries import OWED_FLAG
 from spark.audit.facts import BEYOND_ALL, BROKER, PROJECTIONS, unpack_events
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from eventstore.format import Position
-    from projections.audit import Violation
+    from projections.audit import SharedStep, Violation
     from projections.state import SessionState
     from spark.audit.facts import LogSummary, Packed
     from spark.audit.session_results import SessionResults
@@ -98,7 +98,7 @@ class SessionChecker:
         self._session = session
         self._results = results
         self._counts = results.totals.counts
-        self._audit = SessionAudit(session, log.whole, log.begin, self._found)
+        self._audit = SessionAudit(session, log.whole, log.begin, self._found, self._shared)
         self._events: Sequence[Packed] = ()
         self._next = 0
         self._payload: bytes | None = None
@@ -268,6 +268,11 @@ class SessionChecker:
         rule, at, what, ref, *_ = violation
         if rule != Rule.UNDELIVERED or at < self._log.unsure:
             self._tell(rule, at, what, ref)
+
+    def _shared(self, step: SharedStep) -> None:
+        if step.what == ASSIGNED:
+            self._counts["assigned"] += len(step.refs)
+        self._results.shared(self._log.node, step.group, step.at, orjson.dumps(step[1:]))
 
     def _tell(self, rule: str, at: Position, what: str, ref: Position | None = None) -> None:
         self._results.violation(rule, self._log.node, self._session, at, what, ref)

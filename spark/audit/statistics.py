@@ -45,6 +45,7 @@ def rule_results(
         "checkpoints and cuts": checkpoints,
         "messages owed to sessions": counts["expected"] + counts["owed"],
         "acknowledgements": completed,
+        "messages given to members": counts["assigned"],
         "retained messages": retained + facts.get(REPLAY, 0),
         "sessions": counts["sessions"],
         "connections": counts["opened"],

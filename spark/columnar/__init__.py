@@ -11,7 +11,6 @@ if TYPE_CHECKING:
         of_flags,
         of_lists,
         of_numbers,
-        of_pieces,
         of_texts,
     )
     from spark.columnar.batch_layout import KIND_NAMES, KIND_VERSIONS, BatchLayout, PlacedEvents
@@ -27,7 +26,7 @@ else:
     __getattr__ = front_door(
         __name__,
         {
-            "arrays": "indices join_arrays of_flags of_lists of_numbers of_pieces of_texts",
+            "arrays": "indices join_arrays of_flags of_lists of_numbers of_texts",
             "batch_layout": "BatchLayout KIND_NAMES KIND_VERSIONS PlacedEvents",
             "event_fields": "SHAPES",
             "event_groups": "COUNTED_BY EventGroup MESSAGES",
@@ -64,7 +63,6 @@ __all__ = [
     "of_flags",
     "of_lists",
     "of_numbers",
-    "of_pieces",
     "of_texts",
     "sums_before",
 ]

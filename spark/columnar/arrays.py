@@ -46,15 +46,6 @@ def of_texts(texts: Iterable[Any], valid: Flags | None = None) -> pa.Array:
     return of_joined(b"".join(some), lengths, valid)
 
 
-def of_pieces(pieces: Sequence[bytes]) -> pa.Array:
-    """Return bytes as an array of binary values; empty ones are null."""
-    lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
-    offsets = np.zeros(len(pieces) + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    buffers = [_bits(lengths > 0), _buffer(offsets), pa.py_buffer(b"".join(pieces))]
-    return pa.Array.from_buffers(pa.binary(), len(pieces), buffers)
-
-
 def of_joined(data: bytes, lengths: Integers, valid: Flags | None = None) -> pa.Array:
     """Return UTF-8 that is joined, with the length of each piece, as an array of strings."""
     offsets = np.zeros(len(lengths) + 1, np.int32)

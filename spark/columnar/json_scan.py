@@ -17,6 +17,7 @@ from eventstore.format import HEADER_FROM
 from spark.columnar.arrays import cut_pieces, of_joined, of_texts
 from spark.columnar.integer_columns import Integers, UnusualEvent
 from spark.columnar.integer_text import PAD, parse_integers, words_of
+from spark.columnar.turn_text import without_turns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +48,7 @@ class JsonScan:
     """The JSON of the events of some records, with the places of their fields."""
 
     def __init__(self, records: Sequence[Record]) -> None:
-        areas = [area_of(record) for record in records]
+        areas = [without_turns(area_of(record)) for record in records]
         some = [area for area in areas if len(area)]
         pad = b" " * PAD
         self.text = text = b"".join((pad, b",".join(some), pad))

@@ -24,10 +24,16 @@ from spark.columnar import (
     indices,
     join_arrays,
     of_numbers,
-    of_pieces,
 )
 from spark.rows.entry_columns import MAKERS, EntryCells
-from spark.rows.single_message_events import as_json, entry_properties
+from spark.rows.property_columns import (
+    PROPERTIES,
+    EntryProperties,
+    block_array,
+    entry_properties,
+    property_array,
+)
+from spark.rows.single_message_events import as_json
 from spark.schema import ENTRIES, schema_of
 
 if TYPE_CHECKING:
@@ -37,7 +43,7 @@ if TYPE_CHECKING:
     from spark.columnar import EventGroup, Integers, RowFilter
 
 
-_WITH_PROPERTIES: Final = MESSAGES | {"Queued"}
+_WITH_PROPERTIES: Final = MESSAGES | {"Queued", "WillArmed"}
 
 
 class EntryRows:
@@ -70,7 +76,7 @@ class _Table:
         self.layout = layout
         self.areas = PayloadAreas(records)
         self._cells: dict[str, list[tuple[PlacedEvents, EntryCells]]] = {}
-        self._found: dict[int, tuple[list[bytes], list[int]]] = {}
+        self._found: dict[int, EntryProperties] = {}
 
     def cells(self, column: str) -> list[tuple[PlacedEvents, EntryCells]]:
         """Return the cells of a column, of each type that has it."""
@@ -93,8 +99,8 @@ class _Table:
             return owners, group.integers("at"), group.integers("size")
         return None
 
-    def properties(self, made: PlacedEvents) -> tuple[list[bytes], list[int]]:
-        """Return the block of properties of each entry of a group, and when each expires."""
+    def properties(self, made: PlacedEvents) -> EntryProperties:
+        """Return the properties of each entry of a group."""
         found = self._found.get(id(made))
         if found is None:
             found = self._found[id(made)] = entry_properties(made.group, self._records_of(made))
@@ -138,6 +144,8 @@ class _EntryPiece:
         if own is not None:
             array: pa.Array = own()
             return array
+        if name in PROPERTIES:
+            return self._property(name)
         return self._gather(name, self._table.cells(name))
 
     def _nothing(self, name: str) -> pa.Array:
@@ -227,25 +235,36 @@ class _EntryPiece:
 
     def _of_block(self) -> pa.Array:
         pieces: list[tuple[PlacedEvents, pa.Array]] = []
-        for made, blocks, _ in self._properties():
+        for made, found in self._properties():
             low, high = self._within[id(made)]
-            pieces.append((made, of_pieces(blocks[low:high])))
+            pieces.append((made, block_array(found.blocks).take(indices(found.which[low:high]))))
         return self._sliced("block", pieces)
+
+    def _property(self, name: str) -> pa.Array:
+        """Return the column of a property by name."""
+        pieces: list[tuple[PlacedEvents, pa.Array]] = []
+        for made, found in self._properties():
+            low, high = self._within[id(made)]
+            values, valid = property_array(name, found.blocks)
+            pick = found.which[low:high].copy()
+            pick[pick >= 0] = np.where(valid[pick[pick >= 0]], pick[pick >= 0], -1)
+            pieces.append((made, values.take(indices(pick))))
+        return self._sliced(name, pieces)
 
     def _of_expires_at(self) -> pa.Array:
         pieces: list[tuple[PlacedEvents, pa.Array]] = []
-        for made, _, expires in self._properties():
+        for made, found in self._properties():
             low, high = self._within[id(made)]
-            times = np.array(expires[low:high], np.int64)
-            pieces.append((made, of_numbers(times, pa.int64(), times > 0)))
+            times = found.expires[low:high]
+            pieces.append((made, of_numbers(times, pa.int64(), times != 0)))
         return self._sliced("expires_at", pieces)
 
-    def _properties(self) -> Iterator[tuple[PlacedEvents, list[bytes], list[int]]]:
+    def _properties(self) -> Iterator[tuple[PlacedEvents, EntryProperties]]:
         """Yield of the types of which some here have properties what each entry has."""
         for made in self._layout.made:
             low, high = self._within[id(made)]
             if low < high and made.group.has_added() and made.group.kind in _WITH_PROPERTIES:
-                yield made, *self._table.properties(made)
+                yield made, self._table.properties(made)
 
     def _of_json(self) -> pa.Array:
         if self._layout.plain:

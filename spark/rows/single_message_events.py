@@ -14,7 +14,7 @@ import orjson
 import pyarrow as pa
 from pyarrow import compute
 
-from eventstore.format import expires_at, expiries_of, from_runs
+from eventstore.format import from_runs
 from spark.columnar import (
     MESSAGES,
     EventGroup,
@@ -28,7 +28,6 @@ from spark.columnar import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.format import Record
     from spark.columnar import BatchLayout, Integers, JsonScan
 
 _TOTALS: Final = {"Delivered": "queued", "Queued": "size", "Expired": "size", "Assigned": "queued"}
@@ -177,29 +176,6 @@ def _messages(group: EventGroup, raws: _Raws, chosen: Integers) -> pa.Array:
             _set_expiry(one, entry)
         found.append(orjson.dumps(one))
     return of_texts(found)
-
-
-def entry_properties(group: EventGroup, records: Sequence[Record]) -> tuple[list[bytes], list[int]]:
-    """Return the block of properties of each entry of a group, and when each expires (0: never).
-
-    ``records`` are those in which the events stand.
-    """
-    blocks, expires = [b""] * group.total, [0] * group.total
-    firsts: list[int] = sums_before(group.counts).tolist()
-    for place, raw in group.added():
-        first, count = firsts[place], int(group.counts[place])
-        area, time_ms = records[place].payload, records[place].time_ms
-        if "expires" in raw:
-            expires[first : first + count] = expiries_of(raw["expires"], count)
-        for entry in range(count) if "blocks" in raw else ():
-            one = _block_of(raw, entry)
-            if one["blocks"]:
-                begin = one["blocks_at"][0]
-                block = bytes(area[begin : begin + one["blocks"][0]])
-                blocks[first + entry] = block
-                if group.kind == "MessagePublished":
-                    expires[first + entry] = expires_at(block, time_ms)
-    return blocks, expires
 
 
 def _block_of(raw: dict[str, Any], entry: int) -> dict[str, list[int]]:

@@ -30,6 +30,9 @@ _TYPES: Final = {
     "array<struct<filter:string,qos:int>>": _array_of(
         pa.struct([pa.field("filter", pa.string()), pa.field("qos", pa.int32())])
     ),
+    "array<struct<name:string,value:string>>": _array_of(
+        pa.struct([pa.field("name", pa.string()), pa.field("value", pa.string())])
+    ),
     "array<string>": _array_of(pa.string()),
     "array<bigint>": _array_of(pa.int64()),
 }

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
+from protocol.mqtt5 import SHARE
 from spark.runtime import BadOption
 
 if TYPE_CHECKING:
@@ -151,7 +152,8 @@ def traffic_windows(
         "queued": (kind == "Queued", F.lit(1)),
         "dropped": (kind == "MessageDropped", F.col("count")),
         "redelivered": (kind == "Redelivered", F.lit(1)),
-        "connects": (kind == "SessionOpened", F.lit(1)),
+        # A shared subscription is a session without a connection.
+        "connects": ((kind == "SessionOpened") & ~F.col("session").startswith(SHARE), F.lit(1)),
     }
     sums = [
         F.coalesce(F.sum(F.when(which, value)), F.lit(0)).cast("bigint").alias(name)

@@ -18,7 +18,7 @@ from actors.session.actor_messages import Publication
 from actors.session.packet_handler import PacketHandler
 from actors.tracing import trace_lines as tracelines
 from actors.tracing.tracer import MOST_TRACES, Tracer
-from eventstore.format import position
+from eventstore.format import RetainedExpired, position
 
 TOKEN = "T" * 22
 Line = dict[str, Any]
@@ -421,6 +421,44 @@ def test_of_an_event_about_many_messages_only_those_that_match_are_shown() -> No
             assert queued["event"]["size"] == 3
             assert dropped["event"]["count"] == 2
             assert [one["position"] for one in dropped["messages"]] == [second, third]
+
+    simulate(scenario)
+
+
+def test_a_message_of_a_shared_subscription_is_followed_to_the_next_member() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            one = await world.connect("m1", filters=[("$share/g/a", 1)])
+            sender = await world.connect("s")
+            tracer, sink = tracing(world)
+            tracer.start({"token": TOKEN, "topic": "a"})
+            sender.send(p.publish("a", b"x", 1, 7))
+            await world.go(0.5)
+            one.drop()
+            await world.go(0.5)
+            told = [(line["what"], line["client"]) for line in sink.lines(kind="event")]
+            assert told == [
+                ("Delivered", "m1"), ("Assigned", "$share/g/a"), ("Returned", "m1"),
+                ("Queued", "$share/g/a"),
+            ]  # fmt: skip
+            (route,) = sink.lines(kind="route")
+            (target,) = route["targets"]
+            assert (target["client"], target["connected"]) == ("$share/g/a", True)
+            at = sink.lines(kind="publish")[0]["position"]
+            assert all(line["messages"][0]["position"] == at for line in sink.lines(kind="event"))
+
+    simulate(scenario)
+
+
+def test_a_retained_message_that_expires_is_traced() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            tracer, sink = tracing(world)
+            tracer.start({"token": TOKEN, "topic": "a"})
+            world.broker.node.emit(RetainedExpired(["a", "b"]))
+            await world.go(0.5)
+            (line,) = sink.lines(kind="event")
+            assert (line["what"], line["event"]["topics"]) == ("RetainedExpired", ["a"])
 
     simulate(scenario)
 

@@ -622,6 +622,31 @@ def test_a_page_of_a_hostile_session_is_harmless() -> None:
     assert lines[-1] == f"  will: {shown} QoS 1 (position 1.1)"
 
 
+def test_a_page_of_a_shared_subscription_names_its_members() -> None:
+    window = {"outstanding": 1, "window": 8}
+    members = [{"client": "ann", "connected": True, "qos": 1, **window}]
+    held = {"filter": "t", "qos": 2, "active": True, "queued": 0, "oldest": None, **window}
+    empty = {"total": 0, "rows": []}
+    found = {
+        "client": "$share/g/t", "actor": None, "position": position(9, 0), "connected": False,
+        "closed_ms": NOW, "clean": False, "user": None, "expires_ms": None, "connection": None,
+        "queued": 0, "will": None, "actors": [], "packet_maximum": 100, "receive_maximum": 5,
+        "shared_with": {"total": 1, "rows": members}, "inflight": empty, "releasing": empty,
+        "inbound": empty,
+        "subscriptions": {"total": 1, "rows": [{**held, "options": 0x1C, "identifier": 7}]},
+    }  # fmt: skip
+    assert list(session_lines(found, None, NOW))[1:] == [
+        "  shared subscription, members: 1",
+        "    ann  connected, QoS 1, 1 of 8 in flight",
+        "  accepts at most 5 unfinished deliveries and packets of 100 B",
+        "  subscriptions: 1",
+        (
+            "    t  QoS 2 no local retain as published retained if new, identifier 7, "
+            "1 of 8 in flight"
+        ),
+    ]
+
+
 @pytest.mark.parametrize(
     ("about", "said"),
     [

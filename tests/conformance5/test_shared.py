@@ -48,6 +48,13 @@ def test_a_share_needs_a_name_and_a_filter(clients: Clients5, topic: str, bad: s
     client.expect_end_of(14, 0x81, 0x82, 0x8F)
 
 
+@pytest.mark.mqtt5("MQTT-3.9.3-2")
+@pytest.mark.usefixtures("foldmq_only")
+def test_what_is_published_to_each_client_for_itself_cannot_be_shared(clients: Clients5) -> None:
+    client = clients.five()
+    assert client.subscribe(("$share/g/$SYS/#", 1), ("$share/g/$SYS", 0)) == (0x8F, 0x8F)
+
+
 @pytest.mark.mqtt5("MQTT-4.8.2-1")
 def test_connack_says_that_there_are_shares(clients: Clients5) -> None:
     assert clients.five().connack.get(p.SHARES_AVAILABLE) in (None, 1)

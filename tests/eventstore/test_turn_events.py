@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
+from harness.turncolumns import columns
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,14 +38,6 @@ names = st.sampled_from(["c", "d", '"', "ä", "x" * 100])
 pids = st.integers(1, 65_535)
 refs = st.integers(1 << 20, 1 << 50)
 rows = st.lists(st.tuples(names, names, pids, refs, st.binary(max_size=5)), min_size=1, max_size=9)
-
-
-def columns(values: list[str]) -> tuple[list[str], list[int]]:
-    """Distinct values, and for each of the values which it is."""
-    found = list(dict.fromkeys(values))
-    if len(found) in (1, len(values)):
-        return found, []
-    return found, [found.index(value) for value in values]
 
 
 def read(event: Event, payloads: list[bytes] | None = None) -> list[tuple[int, Event, list[bytes]]]:

@@ -24,6 +24,8 @@ from eventstore.format import (
 from projections.audit import (
     SUBSCRIPTION_EVENTS,
     SessionAudit,
+    SharedAudit,
+    SharedStep,
     SubscriptionSpan,
     SubscriptionSpans,
     Violation,
@@ -142,6 +144,7 @@ def violations(records: Sequence[Record]) -> dict[str, list[Violation]]:
             sessions[name].append(told)
     effects = _effects(events)
     wrong: dict[str, list[Violation]] = {}
+    shared: list[SharedStep] = []
     for name, own in sessions.items():
         spans = SubscriptionSpans(name, whole)
         for told in own:
@@ -150,7 +153,7 @@ def violations(records: Sequence[Record]) -> dict[str, list[Violation]]:
         held = [span for span in spans.finish() if span.qos]
         owed = [(one, some) for one in effects if (some := _covering(one, held))]
         owed.reverse()
-        audit = SessionAudit(name, whole, begin)
+        audit = SessionAudit(name, whole, begin, shared=shared.append)
         for told in own:
             while owed and owed[-1][0].at <= told.at:
                 _expect(audit, *owed.pop())
@@ -161,7 +164,23 @@ def violations(records: Sequence[Record]) -> dict[str, list[Violation]]:
         assert _digest(audit) == session_digest(node, name), name
         if audit.violations:
             wrong[name] = audit.violations
+    for name, found in shared_violations(shared, whole).items():
+        wrong.setdefault(name, []).extend(found)
     return wrong
+
+
+def shared_violations(
+    shared: Iterable[SharedStep], whole: Position = 0
+) -> dict[str, list[Violation]]:
+    """Return what is wrong with shared subscriptions, by their identifiers."""
+    audits: dict[str, SharedAudit] = {}
+    for step in sorted(shared, key=lambda one: one.at):
+        if step.group not in audits:
+            audits[step.group] = SharedAudit(step.group, whole)
+        audits[step.group].take(step)
+    for audit in audits.values():
+        audit.finish()
+    return {name: audit.violations for name, audit in audits.items() if audit.violations}
 
 
 def _covering(effect: _Effect, spans: list[SubscriptionSpan]) -> list[SubscriptionSpan]:

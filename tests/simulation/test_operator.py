@@ -455,6 +455,32 @@ def test_a_session_is_shown_as_it_is() -> None:
     simulate(scenario)
 
 
+def test_a_shared_subscription_is_shown_with_its_members() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            group = "$share/g/t"
+            await world.connect("ann", filters=[(group, 1)])
+            (await world.connect("bob", filters=[(group, 2)])).drop()
+            sender = await world.connect("s")
+            sender.send(p.publish("t", b"x", 1, 1, retain=True))
+            await world.go(0.5)
+            shown = await ask(world, "session", client=group)
+            assert shown["shared"]
+            members = [
+                (one["client"], one["connected"], one["qos"], one["outstanding"])
+                for one in shown["shared_with"]["rows"]
+            ]
+            assert members == [("ann", True, 1, 1), ("bob", False, 2, 0)]
+            (row,) = (await ask(world, "sessions", match=group))["rows"]
+            assert row["members"] == 2
+            (receiver,) = (await ask(world, "subscriptions", topic="t"))["rows"]
+            assert (receiver["why"], receiver["online"], receiver["members"]) == ("shared", 1, 2)
+            alone = await ask(world, "session", client="ann")
+            assert (alone["shared"], alone["shared_with"], alone["members"]) == (False, None, None)
+
+    simulate(scenario)
+
+
 @pytest.mark.parametrize(
     ("endpoint", "request_"),
     [

@@ -375,6 +375,18 @@ def test_clients_below_level_5_share_only_where_they_may() -> None:
     simulate(scenario)
 
 
+def test_system_topics_are_not_shared() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("m1")
+            client.send(p.subscribe(1, ("$share/g/$SYS/#", 1), ("$share/g/#", 1)))
+            await world.go(0.1)
+            assert client.take() == [Suback(1, (0x80, 1))]
+            assert "$share/g/$SYS/#" not in world.broker.node.state.sessions
+
+    simulate(scenario)
+
+
 def test_no_client_has_the_identifier_of_a_group() -> None:
     async def scenario() -> None:
         async with World().running() as world:

@@ -34,6 +34,8 @@ from eventstore.format import (
     position,
 )
 from eventstore.log import properties_of
+from protocol.mqtt import ProtocolError
+from protocol.mqtt5 import message_properties
 from spark.schema.columns import ENTRIES
 
 if TYPE_CHECKING:
@@ -100,6 +102,8 @@ def _cells(  # noqa: C901 - a branch for each type of event
     elif isinstance(event, WillArmed):
         cells |= {"topic": event.topic, "size": event.size}
         cells["payload"] = bytes(record.payload[event.at : event.at + event.size])
+        begin = event.at - sum(event.blocks)
+        cells |= _properties(bytes(record.payload[begin : event.at]))
     elif isinstance(event, MessageDropped):
         cells |= {"count": event.count, "refs": from_runs(event.refs), "queued": event.queued}
     elif isinstance(event, (Assigned, Delivered)):
@@ -132,7 +136,7 @@ def _message(
     }
     blocks, expires = properties_of(record, event)
     if blocks:
-        cells["block"] = blocks[number] or None
+        cells |= _properties(blocks[number])
         cells["expires_at"] = (expires[number] or None) if expires else None
     if isinstance(event, RetainedSnapshot):
         return {**cells, "topic": event.topics[number]}
@@ -142,6 +146,23 @@ def _message(
     elif event.properties is not None and event.properties[number] is not None:
         cells["properties"] = orjson.dumps(event.properties[number]).decode()
     return cells
+
+
+def _properties(block: bytes) -> dict[str, Any]:
+    if not block:
+        return {}
+    try:
+        found = message_properties(block)
+    except ProtocolError:
+        return {"block": block}
+    return {
+        "block": block,
+        "content_type": found.content_type,
+        "response_topic": found.response_topic,
+        "correlation_data": found.correlation,
+        "payload_format": found.payload_format or None,
+        "user_properties": [{"name": name, "value": value} for name, value in found.user] or None,
+    }
 
 
 def cells_ref(event: MessagesCarried, number: int) -> int:

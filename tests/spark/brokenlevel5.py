@@ -8,10 +8,14 @@ from brokenlogs import Case, Story, at, closed, delivered, opened, published
 
 from eventstore.format import (
     Acked,
+    Assigned,
     BrokerStarted,
+    Delivered,
     Expired,
+    Position,
     Queued,
     RetainedExpired,
+    Returned,
     SessionClosed,
     SessionOpened,
     Subscribed,
@@ -139,11 +143,85 @@ def ended_by_disconnect(name: str) -> Case:
     return story(published("t"), payloads=1)(SessionOpened("s", False, False, 5, expiry=9)).keeps()
 
 
+# ----------------------------------------------------------------------- shared subscriptions
+
+GROUP = "$share/g/t"
+
+
+def shared(name: str, qos: int = 1) -> Story:
+    """``s`` and ``r`` share ``t``; ``p`` publishes. The next record is 3."""
+    story = Story(name, bare=True)
+    story(
+        BrokerStarted("0.1"), opened("p"), opened5(),
+        SessionOpened("r", False, False, 5, expiry=60),
+        SessionOpened(GROUP, False, False, 5, expiry=0xFFFF_FFFF),
+        Subscribed(GROUP, [("t", 2)]), SessionClosed(GROUP, "shared"),
+    )  # fmt: skip
+    return story(Subscribed("s", [(GROUP, qos)]), Subscribed("r", [(GROUP, qos)]))
+
+
+def given(to: str, ref: Position, *, pid: int = 1, queued: int = -1) -> tuple[Delivered, Assigned]:
+    """A member is sent a message, and the shared subscription assigns it."""
+    one = delivered(ref, session=to, topic_filter=GROUP, pid=pid)
+    return one, Assigned(GROUP, to, [ref], queued)
+
+
+def back(ref: Position) -> tuple[Returned, Queued]:
+    """``s`` returns a message, which waits again."""
+    return Returned("s", GROUP, [1], [ref]), Queued(GROUP, "t", 1, [ref], 3, behind=0)
+
+
+def assigned_and_not_sent(name: str) -> Case:
+    story = shared(name)(published("t"), Assigned(GROUP, "s", [at(3)]), payloads=1)
+    return story.breaks("shared", at(3, 1), GROUP)
+
+
+def sent_to_two_members(name: str) -> Case:
+    story = shared(name)(published("t"), *given("s", at(3)), payloads=1)
+    story(*given("r", at(3)))
+    more = ("delivered_twice", at(4, 1), GROUP)
+    return story.breaks("shared", at(4), GROUP, more)
+
+
+def not_returned(name: str) -> Case:
+    story = shared(name)(published("t"), *given("s", at(3)), payloads=1)(closed())
+    return story.breaks("shared", at(4), GROUP)
+
+
+def returned_and_lost(name: str) -> Case:
+    story = shared(name)(published("t"), *given("s", at(3)), payloads=1)
+    story(back(at(3))[0], closed())
+    return story.breaks("shared", at(4), GROUP)
+
+
+def a_topic_that_moves(name: str) -> Case:
+    story = shared(name)
+    for number, to in enumerate(("s", "s", "r"), 3):
+        sent, assigned = given(to, at(number), pid=number)
+        assigned.by_topic = True
+        story(published("t", pid=number), sent, assigned, payloads=1)
+    return story.breaks("shared", at(5, 2), GROUP)
+
+
+def lost_in_a_group(name: str) -> Case:
+    story = shared(name)(published("t"), payloads=1)
+    return story.breaks("undelivered", at(3), GROUP)
+
+
+def shared_as_promised(name: str) -> Case:
+    story = shared(name)(published("t"), *given("s", at(3)), payloads=1)
+    story(*back(at(3)), closed())(*given("r", at(3), queued=3))(Acked("r", [1]))
+    story(published("t", pid=2), *given("r", at(7), pid=2), payloads=1)
+    return story(Acked("r", [2], reasons=[0x95])).keeps()
+
+
 BROKEN_LEVEL5 = (
+    assigned_and_not_sent, sent_to_two_members, not_returned, returned_and_lost, a_topic_that_moves,
+    lost_in_a_group,
     sent_too_late, expired_too_early, more_than_it_accepts, its_own_message, retained_for_nothing,
     retained_for_an_old_subscription, retained_not_sent_though_asked_for,
 )  # fmt: skip
 KEPT_LEVEL5 = (
     expired_in_time, as_many_as_it_accepts, not_its_own_message, retained_until_it_expired,
-    retained_not_asked_for,    ended_by_disconnect,
+    retained_not_asked_for, ended_by_disconnect, shared_as_promised,
 )  # fmt: skip

@@ -13,6 +13,7 @@ from harness.logs import LogBuilder
 from harness.staterows import Row, state_rows, will_payloads
 from simulation.chaos import Chaos, errors_of_the_broker, small_checkpoints
 from simulation.loop import simulate
+from simulation.sharing import Run
 
 from eventstore.format import (
     MAX_INDEX,
@@ -111,6 +112,16 @@ def simulated(seed: int, name: str) -> list[FoldedLog]:
     stream = chaos.world.disk.stream
     records = [data for _, data in sorted(stream.history.items())]
     firsts = sorted({1, len(records) - len(chaos.world.disk.records) + 1})
+    return [FoldedLog(_built(f"{name}f{first}", records), first) for first in firsts]
+
+
+def simulated_shares(seed: int, name: str) -> list[FoldedLog]:
+    """What it wrote while clients shared a subscription: whole, and as it was cut."""
+    run = Run(seed)
+    simulate(run.play)
+    stream = run.world.disk.stream
+    records = [data for _, data in sorted(stream.history.items())]
+    firsts = sorted({1, len(records) - len(run.world.disk.records) + 1})
     return [FoldedLog(_built(f"{name}f{first}", records), first) for first in firsts]
 
 

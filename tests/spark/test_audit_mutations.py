@@ -47,6 +47,7 @@ OF_A_SESSION = {
     Rule.SESSION,
     Rule.CHECKPOINT,
     Rule.EVENT,
+    Rule.SHARED,
 }
 """The rules that are checked session by session."""
 

@@ -48,7 +48,7 @@ def outcome(spark: SparkSession, nats: Nats, cases: dict[str, Case]) -> Outcome:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_broken_is_found(name: str, cases: dict[str, Case], outcome: Outcome) -> None:
-    found = [(one.rule, one.at, one.session) for one in outcome.violations if one.node == name]
+    found = [(str(one.rule), one.at, one.session) for one in outcome.violations if one.node == name]
     assert sorted(found, key=str) == sorted(cases[name].expected, key=str)
 
 

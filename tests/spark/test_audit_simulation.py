@@ -6,7 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 import pytest
-from foldedlogs import simulated
+from foldedlogs import simulated, simulated_shares
 from harness.nats import access
 
 from projections.state import retained_digest, session_digest
@@ -24,12 +24,16 @@ if TYPE_CHECKING:
     from spark.audit.facts.outcome import Outcome
 
 SEEDS = range(100, 108)
+SHARES = range(100, 103)
+"""Of runs in which clients share a subscription."""
 
 
 @pytest.fixture(scope="module")
 def logs() -> list[FoldedLog]:
     """Of each seed the whole log, and the log as it was cut."""
-    return list(chain.from_iterable(simulated(seed, f"audit{seed}") for seed in SEEDS))
+    runs = [simulated(seed, f"audit{seed}") for seed in SEEDS]
+    runs += [simulated_shares(seed, f"shares{seed}") for seed in SHARES]
+    return list(chain.from_iterable(runs))
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -49,9 +50,11 @@ from eventstore.format import (
     position,
     to_runs,
 )
+from protocol.mqtt5 import encode_block
 from spark.columnar.row_filter import RowFilter
 from spark.rows.decoder import Decoder
 from spark.rows.entry_columns import MAKERS
+from spark.rows.property_columns import PROPERTIES
 from spark.runtime.marked_errors import BadOption
 from spark.schema.columns import ENTRIES, EVENTS, GRAINS, Columns
 
@@ -525,3 +528,37 @@ def test_what_waits_is_told_by_each_event_that_carries_it() -> None:
     ]
     found = rows([record(*carried)], "entries", "ref", "waiting")
     assert [row["waiting"] for row in found] == [False, True, False]
+
+
+# ------------------------------------------------------------------------------ properties
+
+
+def test_properties_of_messages_are_columns() -> None:
+    user = (("k", "v"), ("k", "\u00e4"))
+    one = encode_block({0x02: 60, 0x01: 1, 0x03: "text/plain"}, user)
+    other = encode_block({0x08: "reply/1", 0x09: b"\0\xff"})
+    blocks, wrong = [one, other], b"\x99nonsense"
+    published = MessagePublished(
+        "c", 1, False, ["t"], [], [1, 2, 3, 4], 1, len(one + other), 4,
+        blocks=[len(block) for block in blocks], block_of=[2, 0, 1, 2],
+    )  # fmt: skip
+    broken = replace(published, at=len(wrong), count=1, pids=[9], blocks=[len(wrong)], block_of=[])
+    will = WillArmed("c", "w", 1, False, 1, len(other), blocks=[len(other)])
+    records = [
+        record(published, payload=one + other + b"abcd"),
+        record(broken, payload=wrong + b"x", sequence=2),
+        record(will, payload=other + b"x", sequence=3),
+    ]
+    names = ("block", "expires_at", *PROPERTIES)
+    nothing = dict.fromkeys(names)
+    of_one = {
+        **nothing, "block": one, "expires_at": 1_700_000_060, "content_type": "text/plain",
+        "payload_format": 1,
+        "user_properties": [{"name": "k", "value": "v"}, {"name": "k", "value": "\u00e4"}],
+    }  # fmt: skip
+    of_other = {
+        **nothing, "block": other, "response_topic": "reply/1", "correlation_data": b"\0\xff",
+    }  # fmt: skip
+    decoder = Decoder(Columns.of("entries", names), RowFilter())
+    found = [row for batch in decoder.batches(records) for row in batch.to_pylist()]
+    assert found == [of_other, nothing, of_one, of_other, {**nothing, "block": wrong}, of_other]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from brokenlogs import Story, at, delivered, published, snapshot
-from foldedlogs import FoldedLog, golden, moments, random_log, simulated
+from foldedlogs import FoldedLog, golden, moments, random_log, simulated, simulated_shares
 from harness.nats import PASSWORD, USER
 from harness.plans import compiled
 from harness.staterows import assert_same, rebuilt_rows
@@ -51,6 +51,7 @@ WHOLE = ["v1"]
 @pytest.fixture(scope="module")
 def logs(nats: Nats) -> list[FoldedLog]:
     made = [one for seed in SEEDS for one in simulated(seed, f"sim{seed}")]
+    made += [one for seed in range(2) for one in simulated_shares(seed, f"shares{seed}")]
     made += [one for seed in range(2 * len(SEEDS)) for one in random_log(seed, f"rnd{seed}")]
     made += [golden(GOLDEN / f"{name}.records", f"golden-{name}") for name in WHOLE]
     copied = next(one for one in made if one.first > 1)

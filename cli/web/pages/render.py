@@ -16,6 +16,7 @@ from markupsafe import Markup
 from cli.common import text, version
 from cli.top.text import figures
 from eventstore.format import format_position
+from projections.replay import options_text
 
 _TITLE = 2000
 """Maximum length of a name in a tooltip."""
@@ -43,6 +44,7 @@ def environment() -> Environment:
         "position": format_position,
         "payload": payload,
         "counted": text.counted,
+        "options": options_text,
     }
     made.globals |= {"url": url, "version": version}
     return made

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventstore.format import INDEX_BITS, sequence_of
 from projections.state import QOS_MASK, RETAIN_FLAG
+from protocol.mqtt5 import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,6 +33,10 @@ def view_of(state: SessionState, offset: int, most: int) -> dict[str, Any]:
         "queued": state.queued,
         "queued_bytes": state.queued_bytes,
         "level": state.level,
+        "receive_maximum": state.receive_maximum,
+        "packet_maximum": state.packet_maximum,
+        "shared": state.session.startswith(SHARE),
+        "shared_with": None,
         "generation": state.generation,
         "last_pid": state.last_pid,
         "oldest": None if oldest is None else {"ref": oldest, "topic": None},
@@ -97,6 +102,8 @@ def _subscription(held: SubscriptionState) -> dict[str, Any]:
     return {
         "filter": held.filter,
         "qos": held.qos,
+        "options": held.options,
+        "identifier": held.identifier,
         "active": held.active,
         "outstanding": held.outstanding,
         "window": None,

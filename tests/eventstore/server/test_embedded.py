@@ -293,7 +293,7 @@ async def test_store_is_locked_as_long_as_the_server_lives(server: EmbeddedServe
 
 
 async def test_data_directory_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(DataDirError, match="is not there"):
+    with pytest.raises(DataDirError, match="does not exist"):
         await EmbeddedServer(DataDir(tmp_path / "none")).start()
 
 

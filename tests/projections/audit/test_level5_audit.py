@@ -13,6 +13,7 @@ from eventstore.format import (
     Delivered,
     Event,
     Expired,
+    MessageDropped,
     MessagePublished,
     Queued,
     Received,
@@ -298,6 +299,33 @@ def test_a_member_returns_what_it_was_sent() -> None:
     assert rules(*steps, Returned("s", group, [1, 2], [M[0], M[1]])) == []
     assert rules(*steps, Returned("s", group, [1], [M[1]])) == [(Rule.ACKNOWLEDGEMENT, 3)]
     assert rules(*steps, Returned("s", group, [3], [M[1]])) == [(Rule.ACKNOWLEDGEMENT, 3)]
+
+
+@pytest.mark.parametrize("limit", [0, 100])
+def test_only_what_a_client_does_not_accept_ends_as_too_large(limit: int) -> None:
+    start = [
+        SessionOpened("s", False, False, 5, expiry=60, packet_maximum=limit),
+        subscribed(),
+        delivered(M[0]),
+    ]
+    ended = [Acked("s", [1], reasons=[0x95])]
+    assert rules(*start, *ended) == ([] if limit else [(Rule.ACKNOWLEDGEMENT, 3)])
+    dropped = MessageDropped("s", "packet_too_large", 1, [M[1]], "t")
+    assert rules(*start, dropped) == ([] if limit else [(Rule.UNDELIVERED, 3)])
+
+
+def test_what_a_client_refused_has_no_latency() -> None:
+    audit = SessionAudit("s")
+    audit.take(opened(), position(1, 0), 1000)
+    audit.take(subscribed(), position(2, 0), 1000)
+    for number, code in enumerate((0, 0x10, 0x87, 0x95), 3):
+        at = position(number, 1)
+        audit.expect(
+            *(at, M[number], "t", 1000), origin="p", qos=1, granted=1, owed=True
+        )  # fmt: skip
+        audit.take(delivered(M[number]), at, 1000)
+        audit.take(Acked("s", [1], reasons=[code] if code else []), at + 1, 2000)
+    assert sum(audit.latencies[1]) == 2
 
 
 def test_only_a_delivery_of_qos_2_is_refused_by_pubrec() -> None:

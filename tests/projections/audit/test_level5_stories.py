@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cli.history.why import story_lines, story_object
 from eventstore.format import (
     GENESIS,
@@ -10,6 +12,7 @@ from eventstore.format import (
     Delivered,
     Event,
     Expired,
+    MessageDropped,
     MessagePublished,
     Queued,
     Refused,
@@ -17,11 +20,13 @@ from eventstore.format import (
     Returned,
     SessionClosed,
     SessionOpened,
+    Subscribed,
     decode_record,
     encode_record,
     position,
 )
 from projections.audit import MessageStory, StoryBuilder
+from protocol.mqtt5 import NO_LOCAL
 
 GROUP = "$share/g/t"
 REF = position(1, 0)
@@ -43,6 +48,12 @@ def told(*steps: Event, retain: bool = False) -> MessageStory:
         builder.take(decode_record(sequence, data))
     (story,) = builder.stories.values()
     return story
+
+
+def take(builder: StoryBuilder, *events: Event) -> None:
+    """Give a builder events of one record."""
+    data = encode_record(previous=GENESIS, node="n", time_ms=1000, events=events, payloads=[b"on"])
+    builder.take(decode_record(1, data))
 
 
 def queued(session: str = "c", *, behind: int = -1) -> Queued:
@@ -74,12 +85,12 @@ def test_a_message_expires_in_the_queue() -> None:
 
 def test_a_client_refuses_a_message() -> None:
     assert said(told(sent(2), Refused("c", [7], [0x97]))) == [
-        "  for c, subscription t at QoS 2: refused by the client",
+        "  for c, subscription t at QoS 2: not accepted: reason code 0x97 (quota exceeded)",
         "sent as packet 7",
-        "refused: PUBREC of packet 7 with reason code 0x97",
+        "refused: PUBREC of packet 7 with reason code 0x97 (quota exceeded)",
     ]
-    assert said(told(sent(), Acked("c", [7], reasons=[0x83])))[-1] == (
-        "acknowledged: PUBACK of packet 7 with reason code 0x83"
+    assert said(told(sent(), Acked("c", [7], reasons=[0x87])))[-1] == (
+        "acknowledged: PUBACK of packet 7 with reason code 0x87 (not authorized)"
     )
     assert told(sent(), Acked("c", [7], reasons=[0x83])).copies[0].fate == "refused"
     assert told(sent(), Acked("c", [7], reasons=[0x10])).copies[0].fate == "acknowledged"
@@ -101,8 +112,67 @@ def test_a_member_of_a_shared_subscription_goes_and_another_one_gets_the_message
         (GROUP, "assigned"),
         ("bob", "acknowledged"),
     ]
-    assert "given to the member bob of the shared subscription" in said(story)
+    assert "given to the member bob" in said(story)
+    assert f"  for {GROUP}, subscription t: given to its member ann" in said(story)
     assert "returned to the shared subscription: its member went without an answer" in said(story)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_message_that_its_client_no_longer_accepts(qos: int) -> None:
+    """The broker ends its delivery with a reason code that no client may send."""
+    ended = Acked("c", [7], reasons=[0x95]) if qos == 1 else Refused("c", [7], [0x95])
+    too_large = "larger than the Maximum Packet Size of the client"
+    assert said(told(sent(qos), ended)) == [
+        f"  for c, subscription t at QoS {qos}: not accepted: {too_large}",
+        "sent as packet 7",
+        f"packet 7 not sent again: {too_large}",
+    ]
+
+
+def test_a_drop_is_told_as_a_sentence() -> None:
+    large = told(MessageDropped("c", "packet_too_large", 1, [REF], "t"))
+    assert said(large)[0].endswith("dropped: larger than the Maximum Packet Size of the client")
+    denied = told(MessageDropped(GROUP, "not_permitted", 1, [REF], "t"))
+    assert said(denied)[0].endswith("the permissions let no connected member read this topic")
+    assert said(told(MessageDropped("c", "odd", 1, [REF], "t")))[0].endswith("dropped: odd")
+
+
+def test_what_waits() -> None:
+    assert said(told(queued()))[0].endswith("still queued, but expired: it will not be sent")
+    lasting = Queued(GROUP, "t", 1, [REF], 2)
+    builder = StoryBuilder(ref=REF)
+    take(builder, MessagePublished("p", 1, False, ["t"], [], [1], 2, 0, 1), lasting)
+    (story,) = builder.stories.values()
+    assert said(story)[0].endswith("waits until a member is connected and has room")
+
+
+def test_a_member_that_got_nothing_is_told_which_member_did() -> None:
+    builder = StoryBuilder(ref=position(1, 2), client="bob")
+    take(
+        builder,
+        SessionOpened("bob", False, False, 5, expiry=60),
+        Subscribed("bob", [(GROUP, 1)]),
+        MessagePublished("p", 1, False, ["t"], [], [1], 2, 0, 1),
+        Assigned(GROUP, "ann", [position(1, 2)]),
+    )
+    (story,) = builder.stories.values()
+    lines = list(story_lines(story, "bob"))
+    given = f"  bob shares {GROUP}, where it was given to ann: each message goes to one member"
+    assert given in lines
+    assert f"  for {GROUP}, subscription t: given to its member ann" in lines
+
+
+def test_a_client_that_published_it_itself_is_told_of_no_local() -> None:
+    builder = StoryBuilder(ref=position(1, 2), client="c")
+    take(
+        builder,
+        SessionOpened("c", False, False, 5, expiry=60),
+        Subscribed("c", [("t", 1)], options=[NO_LOCAL]),
+        MessagePublished("c", 1, False, ["t"], [], [1], 2, 0, 1),
+    )
+    (story,) = builder.stories.values()
+    said_so = "  c published it itself, and its subscription (t) has No Local"
+    assert said_so in list(story_lines(story, "c"))
 
 
 def test_a_retained_message_expires() -> None:

@@ -1,0 +1,242 @@
+"""What the log of one session tells about shared subscriptions: steps for ``shared_audit``.
+
+A shared subscription is a session, and so is each of its members. What becomes of its messages
+stands in the events of all of them: here each session's part is told, step by step.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+from eventstore.format import (
+    Acked,
+    Assigned,
+    Completed,
+    Delivered,
+    Queued,
+    Refused,
+    Returned,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+    Subscribed,
+    Unsubscribed,
+    from_runs,
+)
+from projections.state import QOS_MASK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Sequence
+
+    from eventstore.format import Event, Position
+    from projections.audit.expected_messages import ExpectedMessage
+    from projections.state import SessionState
+
+SHARE: Final = "$share/"
+"""What the identifier of a shared subscription begins with, and the filter of its members."""
+
+BEGUN, ENDED, ASSIGNED, REQUEUED = "begun", "ended", "assigned", "requeued"
+"""Steps of the shared subscription itself. REQUEUED: messages wait again that were returned."""
+JOINED, LEFT, CONNECTED, DISCONNECTED = "joined", "left", "connected", "disconnected"
+"""Steps of its members. ``number`` of JOINED is the granted QoS."""
+SENT, HELD, KEPT, FINISHED, RETURNED, GONE = (
+    "sent", "held", "kept", "finished", "returned", "gone",
+)  # fmt: skip
+"""What becomes of messages with a member. SENT: under a packet identifier, at the QoS ``number``.
+HELD: so they were found with it. KEPT: they wait for it. FINISHED: the client accepted or refused
+them. GONE: with the session of the member."""
+
+
+class SharedStep(NamedTuple):
+    """Something that happened to a shared subscription, its members or its messages."""
+
+    group: str
+    """Identifier of the shared subscription."""
+    at: Position
+    turn: Position
+    """Where its turn begins; 0: found so where the log begins."""
+    what: str
+    member: str = ""
+    refs: Sequence[Position] = ()
+    number: int = 0
+    levels: Sequence[int] = ()
+    """Of ASSIGNED the QoS of each message, 0 where it is not known."""
+    streams: Sequence[tuple[str, Hashable, Position]] = ()
+    """Of ASSIGNED by topic: topic and publisher of each message, and where it took effect; those
+    that were returned before are left out."""
+
+
+class SharedSteps:
+    """Tells the steps of one session."""
+
+    __slots__ = ("_clean", "_connected", "_groups", "_sent", "_session", "_tell", "begun")
+
+    def __init__(self, session: str, tell: Callable[[SharedStep], object], *, begun: bool) -> None:
+        self.begun = begun
+        """False: what the session is when the log begins is not known yet."""
+        self._session = session
+        self._tell = tell
+        self._connected = False
+        self._clean = False
+        self._groups: set[str] = set()
+        """Shared subscriptions of which it is a member."""
+        self._sent: dict[int, tuple[str, Position]] = {}
+        """By packet identifier: what it was sent as a member, and did not finish."""
+
+    def begin(self, state: SessionState | None, at: Position) -> None:
+        """Begin with a state that was found in the log, or without a session."""
+        self.begun = True
+        if state is None:
+            return
+        if self._session.startswith(SHARE):
+            self._tell(SharedStep(self._session, at, 0, BEGUN))
+            return
+        self._connected, self._clean = state.connected, state.clean
+        for held in state.active():
+            if held.filter.startswith(SHARE):
+                self._groups.add(held.filter)
+                self._step(held.filter, at, 0, JOINED, number=held.qos)
+                if state.connected:
+                    self._step(held.filter, at, 0, CONNECTED)
+        for pid, sent in (*state.inflight.items(), *state.releasing.items()):
+            group = sent.subscription.filter
+            if group.startswith(SHARE):
+                self._sent[pid] = group, sent.ref
+                self._step(group, at, 0, HELD, [sent.ref], number=sent.flags & QOS_MASK)
+
+    def take(self, event: Event, at: Position, turn: Position) -> None:
+        """Take the session's next event."""
+        taker = self._TAKERS.get(type(event))
+        if taker is not None:
+            taker(self, event, at, turn)
+
+    def assigned(
+        self,
+        event: Assigned,
+        found: Sequence[ExpectedMessage | None],
+        at: Position,
+        turn: Position,
+    ) -> None:
+        """Take messages that this shared subscription gave to a member, and what is known of each.
+
+        None: it was returned by a member before, or published before the log begins.
+        """
+        levels = [0 if message is None else message.qos for message in found]
+        streams = [
+            (message.topic, message.stream[-1], message.at)
+            for message in found
+            if message is not None and event.by_topic
+        ]
+        refs = from_runs(event.refs)
+        self._tell(
+            SharedStep(event.session, at, turn, ASSIGNED, event.member, refs, 0, levels, streams)
+        )
+
+    def _step(
+        self,
+        group: str,
+        at: Position,
+        turn: Position,
+        what: str,
+        refs: Sequence[Position] = (),
+        number: int = 0,
+    ) -> None:
+        self._tell(SharedStep(group, at, turn, what, self._session, refs, number))
+
+    # Sessions.
+
+    def _opened(self, event: SessionOpened, at: Position, turn: Position) -> None:
+        if self._session.startswith(SHARE):
+            self._tell(SharedStep(self._session, at, turn, BEGUN))
+            return
+        if not event.resumed:
+            self._end(at, turn)
+        self._connected, self._clean = True, event.clean
+        for group in sorted(self._groups):
+            self._step(group, at, turn, CONNECTED)
+
+    def _closed(self, event: SessionClosed, at: Position, turn: Position) -> None:
+        if self._session.startswith(SHARE):
+            return
+        self._connected = False
+        for group in sorted(self._groups | {group for group, _ in self._sent.values()}):
+            self._step(group, at, turn, DISCONNECTED)
+        if self._clean if event.expiry is None else not event.expiry:
+            self._end(at, turn)
+
+    def _expired(self, _event: SessionExpired, at: Position, turn: Position) -> None:
+        if self._session.startswith(SHARE):
+            self._tell(SharedStep(self._session, at, turn, ENDED))
+        else:
+            self._end(at, turn)
+
+    def _end(self, at: Position, turn: Position) -> None:
+        self._finish([*self._sent], GONE, at, turn)
+        for group in sorted(self._groups):
+            self._step(group, at, turn, LEFT)
+        self._groups.clear()
+
+    def _subscribed(self, event: Subscribed, at: Position, turn: Position) -> None:
+        for topic_filter, qos in event.filters:
+            if topic_filter.startswith(SHARE):
+                self._groups.add(topic_filter)
+                self._step(topic_filter, at, turn, JOINED, number=qos)
+                if self._connected:
+                    self._step(topic_filter, at, turn, CONNECTED)
+
+    def _unsubscribed(self, event: Unsubscribed, at: Position, turn: Position) -> None:
+        for topic_filter in event.filters:
+            if topic_filter in self._groups:
+                self._groups.discard(topic_filter)
+                self._step(topic_filter, at, turn, LEFT)
+
+    # Messages.
+
+    def _delivered(self, event: Delivered, at: Position, turn: Position) -> None:
+        group = event.filter
+        if group.startswith(SHARE):
+            refs = from_runs(event.refs)
+            self._sent.update(
+                zip(from_runs(event.pids), ((group, ref) for ref in refs), strict=False)
+            )
+            self._step(group, at, turn, SENT, refs, number=event.qos)
+
+    def _queued(self, event: Queued, at: Position, turn: Position) -> None:
+        if event.filter.startswith(SHARE):
+            self._step(event.filter, at, turn, KEPT, from_runs(event.refs))
+        elif event.behind >= 0:
+            refs = from_runs(event.refs)
+            self._tell(SharedStep(event.session, at, turn, REQUEUED, "", refs))
+
+    def _finished(self, event: Acked | Refused | Completed, at: Position, turn: Position) -> None:
+        if self._sent:
+            self._finish(from_runs(event.pids), FINISHED, at, turn)
+
+    def _finish(self, pids: Iterable[int], what: str, at: Position, turn: Position) -> None:
+        found: dict[str, list[Position]] = defaultdict(list)
+        for pid in pids:
+            sent = self._sent.pop(pid, None)
+            if sent is not None:
+                found[sent[0]].append(sent[1])
+        for group, refs in found.items():
+            self._step(group, at, turn, what, refs)
+
+    def _returned(self, event: Returned, at: Position, turn: Position) -> None:
+        for pid in from_runs(event.pids):
+            self._sent.pop(pid, None)
+        self._step(event.filter, at, turn, RETURNED, from_runs(event.refs))
+
+    _TAKERS: ClassVar[dict[type, Callable[[SharedSteps, Any, Position, Position], None]]] = {
+        SessionOpened: _opened,
+        SessionClosed: _closed,
+        SessionExpired: _expired,
+        Subscribed: _subscribed,
+        Unsubscribed: _unsubscribed,
+        Delivered: _delivered,
+        Queued: _queued,
+        Acked: _finished,
+        Refused: _finished,
+        Completed: _finished,
+        Returned: _returned,
+    }

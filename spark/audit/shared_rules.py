@@ -1,0 +1,73 @@
+"""Shared subscriptions: the steps of each, from the audits of all its members, in order."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
+
+import orjson
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from projections.audit import SHARE, SharedAudit, SharedStep
+from spark.audit.facts import SPANS
+from spark.audit.session_results import DDL, SHARED, SessionResults
+from spark.runtime import mark_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from projections.audit import Violation
+    from spark.audit.facts import FactTables, LogSummary
+
+_COLUMNS: Final = ("node", "session", "data")
+
+
+def has_shared(facts: FactTables) -> bool:
+    """Return whether there is a shared subscription in any log."""
+    return bool(facts.of(SPANS).where(F.col("session").startswith(SHARE)).head(1))
+
+
+def audit_shared(results: DataFrame, logs: Mapping[str, LogSummary], partitions: int) -> DataFrame:
+    """Audit the shared subscriptions; ``results`` are those of the sessions, as are these."""
+    return (
+        results.where(F.col("kind") == SHARED)
+        .select("node", "session", "at", "data")
+        .repartition(partitions, "node", "session")
+        .sortWithinPartitions("node", "session", "at")
+        .mapInArrow(partial(_audited, dict(logs)), DDL)
+    )
+
+
+def _audited(
+    logs: Mapping[str, LogSummary], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    results = SessionResults()
+    with mark_errors():
+        for (node, group), rows in groupby(_rows(batches), key=itemgetter(0, 1)):
+            log = logs[node]
+
+            def tell(one: Violation, node: str = node, group: str = group) -> None:
+                results.violation(one.rule, node, group, one.at, one.what)
+
+            audit = SharedAudit(group, log.whole, log.unsure, tell)
+            for _, _, data in rows:
+                audit.take(_step(group, data))
+            audit.finish()
+            yield from results.full()
+    yield from results.rest()
+
+
+def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, str, bytes]]:
+    for batch in batches:
+        yield from zip(*(batch.column(name).to_pylist() for name in _COLUMNS), strict=True)
+
+
+def _step(group: str, data: bytes) -> SharedStep:
+    """Return a step as it travelled."""
+    *rest, streams = orjson.loads(data)
+    return SharedStep._make((group, *rest, [tuple(one) for one in streams]))

@@ -1,0 +1,121 @@
+"""The properties of messages (MQTT 5) as columns of rows=entries.
+
+What a block says is read once for each distinct block, and brought to the entries by ``take``. A
+block that cannot be read has nulls in the columns of its properties.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from eventstore.format import expires_at, expiries_of
+from protocol.errors import FoldmqError
+from protocol.mqtt5 import MessageProperties, message_properties
+from spark.columnar import EventGroup, Integers, of_lists, of_numbers, of_texts, sums_before
+from spark.schema import ENTRIES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventstore.format import Record
+
+PROPERTIES: Final = (
+    "content_type", "response_topic", "correlation_data", "payload_format", "user_properties",
+)  # fmt: skip
+"""The columns of properties by name."""
+_KNOWN_BLOCKS: Final = 4096
+
+
+class EntryProperties(NamedTuple):
+    """The properties of the entries of a group."""
+
+    blocks: list[bytes]
+    """The distinct blocks."""
+    which: Integers
+    """For each entry which of them it has, -1: none."""
+    expires: Integers
+    """For each entry the Unix time in seconds at which its message expires, 0: never."""
+
+
+def entry_properties(group: EventGroup, records: Sequence[Record]) -> EntryProperties:
+    """Return the properties of each entry; ``records`` are those in which the events stand."""
+    numbers: dict[bytes, int] = {}
+    which = np.full(group.total, -1, np.int64)
+    expires = np.zeros(group.total, np.int64)
+    firsts = sums_before(group.counts)
+    for place, raw in group.added():
+        first, count = int(firsts[place]), int(group.counts[place])
+        record = records[place]
+        if raw.get("expires"):
+            expires[first : first + count] = expiries_of(raw["expires"], count)
+        if not raw.get("blocks"):
+            continue
+        blocks = _blocks_of(raw, record)
+        known = np.array([-1, *(numbers.setdefault(one, len(numbers)) for one in blocks)])
+        of = np.array(raw.get("block_of") or [1] * count)
+        which[first : first + count] = known[of]
+        if group.kind == "MessagePublished":
+            times = np.array([0, *(expires_at(one, record.time_ms) for one in blocks)])
+            expires[first : first + count] = times[of]
+    return EntryProperties([*numbers], which, expires)
+
+
+def _blocks_of(raw: dict[str, Any], record: Record) -> list[bytes]:
+    """Return the distinct blocks of an event."""
+    sizes = raw["blocks"]
+    begins = raw.get("blocks_at") or [*accumulate(sizes, initial=raw["at"] - sum(sizes))]
+    area = record.payload
+    return [bytes(area[begin : begin + size]) for begin, size in zip(begins, sizes, strict=False)]
+
+
+@lru_cache(_KNOWN_BLOCKS)
+def _read(block: bytes) -> MessageProperties | None:
+    try:
+        return message_properties(block)
+    except (FoldmqError, ValueError, IndexError):
+        return None
+
+
+def block_array(blocks: Sequence[bytes]) -> pa.Array:
+    """Return blocks as binary values."""
+    return _binary(blocks)
+
+
+def property_array(name: str, blocks: Sequence[bytes]) -> tuple[pa.Array, np.ndarray[Any, Any]]:
+    """Return what each of some blocks says by a column, and which of them say anything."""
+    found = [_read(block) for block in blocks]
+    values = [None if one is None else _VALUES[name](one) for one in found]
+    valid = np.array([value is not None for value in values], np.bool_)
+    if name == "payload_format":
+        return of_numbers(np.array([one or 0 for one in values], np.int32), pa.int32()), valid
+    if name == "user_properties":
+        return _pairs([one or () for one in values]), valid
+    encoded = [one.encode() if isinstance(one, str) else one or b"" for one in values]
+    return (_binary if name == "correlation_data" else of_texts)(encoded), valid
+
+
+_VALUES: Final[dict[str, Any]] = {
+    "content_type": lambda one: one.content_type,
+    "response_topic": lambda one: one.response_topic,
+    "correlation_data": lambda one: one.correlation,
+    "payload_format": lambda one: one.payload_format or None,
+    "user_properties": lambda one: one.user or None,
+}
+
+
+def _binary(values: Sequence[bytes]) -> pa.Array:
+    texts = of_texts(values)
+    return pa.Array.from_buffers(pa.binary(), len(texts), texts.buffers())
+
+
+def _pairs(values: Sequence[Sequence[tuple[str, str]]]) -> pa.Array:
+    kind = ENTRIES["user_properties"]
+    flat = [pair for some in values for pair in some]
+    children = [of_texts(pair[at].encode() for pair in flat) for at in (0, 1)]
+    pairs = pa.Array.from_buffers(kind.value_type, len(flat), [None], children=children)
+    return of_lists(np.fromiter(map(len, values), np.int64, len(values)), pairs, kind)

@@ -1,0 +1,11 @@
+"""Columns of events that several sessions share."""
+
+from __future__ import annotations
+
+
+def columns(values: list[str]) -> tuple[list[str], list[int]]:
+    """Distinct values, and for each of the values which it is."""
+    found = list(dict.fromkeys(values))
+    if len(found) in (1, len(values)):
+        return found, []
+    return found, [found.index(value) for value in values]
