@@ -103,11 +103,17 @@ class SubscriptionHandler:
         refused = Counter[str]()
 
         def refuses(topic_filter: str) -> int:
-            code = self._refuses_share(connection, topic_filter)
+            code, full = self._refuses_share(connection, topic_filter), False
+            if topic_filter.startswith(SHARE):
+                most = node.options.bounds.max_shared_members
+                full = node.router.groups.is_full(topic_filter, session.name, most)
             topic_filter = split_share(topic_filter)[1]
             code = code or node.permissions.refuses(connection, topic_filter)
             if code:
                 return code
+            if full:
+                refused["shared_members"] += 1
+                return ReasonCode.QUOTA_EXCEEDED
             if node.permissions.allows_pattern(session.name, connection, topic_filter, fresh):
                 return 0
             refused["wildcard_patterns"] += 1

@@ -7,6 +7,7 @@ All of a batch is divided at once: a batch costs one event for each member that 
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import groupby, takewhile
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,9 +25,11 @@ from protocol.mqtt5 import split_share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
 
+    from actors.authz import TopicAcl
     from actors.routing import SharedGroup, Subscriber
-    from actors.session import ClientConnection, Session
+    from actors.session import ClientConnection, NodeContext, Session
     from eventstore.format import Position
     from eventstore.log import Message
     from projections.state import SubscriptionState
@@ -35,7 +38,13 @@ _DIVIDED_AT_ONCE = 1024
 """Messages taken from the queue and divided in one step."""
 _STEPS = 4
 """Such steps in one turn."""
+_CHECKED_AT_ONCE = 16_384
+"""Messages that are compared with what members may have in one step: for each message, each member
+counts."""
+_LEFT_AT_MOST = 65_536
+"""Messages of QoS 0 that may wait to be divided, about."""
 _NO_WINDOW = 1 << 62
+_NONE: frozenset[int] = frozenset()
 
 
 class _Member(NamedTuple):
@@ -44,12 +53,19 @@ class _Member(NamedTuple):
     subscriber: Subscriber
     session: Session
     room: int
+    barred: AbstractSet[int]
+    """Numbers of the messages that it may not have, or does not accept."""
 
 
 class SharedDelivery(Delivery):
     """Gives the messages of one shared subscription to its members."""
 
-    __slots__ = ()
+    __slots__ = ("_left",)
+
+    def __init__(self, node: NodeContext, session: Session) -> None:
+        super().__init__(node, session)
+        self._left: deque[Outgoing] = deque()
+        """Messages of QoS 0 that are not divided yet."""
 
     @property
     def _group(self) -> SharedGroup:
@@ -63,24 +79,76 @@ class SharedDelivery(Delivery):
             return
         session.last_active = self._node.clock.monotonic()
         if not batch.qos:
-            lost = len(self._divide(batch).waiting)
-            if lost and self._group.online:
-                event = MessageDropped(session.name, "slow_reader", lost)
-                self._count_dropped(event, session.emit(event))
+            self._divide_qos0(message)
             return
         if session.state.queued or self.loading:
             self._enqueue(message, range(len(batch)))
             return
         limit = self._node.delivery_limits.batch_bytes
-        fitting = len(batch)
+        fitting = at_once = self._divided_at_once(len(batch))
         if batch.size > limit:
-            fitting = decisions.within(batch.payloads, limit)
+            fitting = min(at_once, decisions.within(batch.payloads, limit))
         whole = batch if fitting == len(batch) else batch.select(range(fitting))
         assignment = self._divide(whole)
         self._in_hand = (message, fitting - len(assignment.waiting))
         left = [*assignment.waiting, *range(fitting, len(batch))]
         if left:
             self._enqueue(message, left)
+            if at_once < len(batch):
+                self._send_queued_later()
+
+    def _divide_qos0(self, message: Outgoing) -> None:
+        """Divide messages of QoS 0 behind those that are left of other batches."""
+        if not self._left:
+            self._divide_some(message)
+        elif sum(len(left.batch) for left in self._left) < _LEFT_AT_MOST:
+            self._left.append(message)
+        else:
+            self._drop_qos0(len(message.batch))
+
+    def _divide_some(self, message: Outgoing) -> None:
+        """Divide the first messages of a batch of QoS 0; the others later, before all else."""
+        batch = message.batch
+        at_once = self._divided_at_once(len(batch))
+        if at_once < len(batch):
+            rest = batch.select(range(at_once, len(batch)))
+            self._left.appendleft(message._replace(batch=rest))
+            self._send_queued_later()
+            batch = batch.select(range(at_once))
+        self._drop_qos0(len(self._divide(batch).waiting))
+
+    def _drop_qos0(self, count: int) -> None:
+        """Record that messages of QoS 0 are dropped, as no member takes them."""
+        if count and self._group.online:
+            event = MessageDropped(self._session.name, "slow_reader", count)
+            self._count_dropped(event, self._session.emit(event))
+
+    def continue_sending(self) -> None:
+        """Divide more of what waits, and a part of the messages of QoS 0 that are left."""
+        super().continue_sending()
+        if self._left:
+            self._divide_some(self._left.popleft())
+            if self._left:
+                self._send_queued_later()
+
+    def _divided_at_once(self, count: int) -> int:
+        """Return how many of ``count`` messages are divided in one step.
+
+        All, unless some member must be looked at for each message.
+        """
+        online = self._group.online
+        if count * len(online) <= _CHECKED_AT_ONCE or not any(
+            map(self._restricts, online.values())
+        ):
+            return count
+        return max(1, min(count, _CHECKED_AT_ONCE // len(online)))
+
+    def _restricts(self, subscriber: Subscriber) -> bool:
+        """Return whether there may be messages that a member may not have, or does not accept."""
+        if subscriber.acl is not None:
+            return True
+        session = self._node.directory.find_session(subscriber.session)
+        return session is not None and bool(session.packet_limit)
 
     def _divide(self, batch: Batch, *, queued: bool = False) -> decisions.Assignment:
         """Give the messages of a batch to members; return what became of each.
@@ -89,14 +157,14 @@ class SharedDelivery(Delivery):
         that no member has room for are not given to any then.
         """
         group = self._group
-        members = self._members(group, batch.qos, len(batch))
+        members = self._members(group, batch)
         assignment = self._assign(batch, members)
         if queued:
             assignment = decisions.first_ones(assignment)
         longest = max(map(len, assignment.pieces), default=0)
         for member, piece in zip(members, assignment.pieces, strict=True):
             if len(piece):
-                subscriber, session, _ = member
+                subscriber, session = member.subscriber, member.session
                 some = batch if len(piece) == len(batch) else batch.select(piece)
                 session.deliver_shared(Outgoing(subscriber, some, _qos(some, subscriber)))
                 if len(piece) == longest:
@@ -107,24 +175,29 @@ class SharedDelivery(Delivery):
             self._drop_refused(batch.select(assignment.refused), members, queued=queued)
         return assignment
 
-    def _members(self, group: SharedGroup, qos: int, count: int) -> list[_Member]:
-        """Return members that may get some of ``count`` messages of a QoS, with their room.
+    def _members(self, group: SharedGroup, batch: Batch) -> list[_Member]:
+        """Return members that may get some messages of a batch, with their room.
 
-        In the order in which they are served; all that are connected where that matters.
+        In the order in which they are served; no more than it takes to have room for all messages,
+        unless all that are connected matter.
         """
-        by_topic = self._node.options.shared_strategy == "topic"
+        by_topic, count = self._node.options.shared_strategy == "topic", len(batch)
         found: list[_Member] = []
-        restricted, with_room = by_topic, 0
+        barred_by: dict[TopicAcl, set[int]] = {}
+        with_room, restricted = 0, by_topic
         for subscriber in group.ordered() if by_topic else group.rotated():
             session = self._node.directory.find_session(subscriber.session)
             if session is None or session.connection is None or subscriber.ended:
                 continue
-            qos_there = min(qos, subscriber.qos)
-            room = self._room(session, session.connection, subscriber, qos_there, count)
-            restricted = restricted or subscriber.acl is not None or bool(session.packet_limit)
-            found.append(_Member(subscriber, session, room))
-            with_room += room > 0
-            if with_room >= count and not restricted:
+            qos = min(batch.qos, subscriber.qos)
+            room = self._room(session, session.connection, subscriber, qos, count)
+            barred: AbstractSet[int] = _NONE
+            if subscriber.acl is not None or session.packet_limit:
+                barred = self._barred(batch, subscriber, session, barred_by)
+                restricted = restricted or bool(barred)
+            found.append(_Member(subscriber, session, room, barred))
+            with_room += room > 0 and not barred
+            if with_room >= count and not by_topic:
                 break
         return found if restricted else [member for member in found if member.room]
 
@@ -150,7 +223,7 @@ class SharedDelivery(Delivery):
         return decisions.room(state, held, node.delivery_limits.window)
 
     def _assign(self, batch: Batch, members: Sequence[_Member]) -> decisions.Assignment:
-        barred = [self._barred(batch, member) for member in members]
+        barred = [member.barred for member in members]
         rooms = [member.room for member in members]
         rows = decisions.Rows(rooms, barred if any(barred) else ())
         if not members:
@@ -159,15 +232,30 @@ class SharedDelivery(Delivery):
             return decisions.assign_by_topic(batch.topics, rows)
         return decisions.assign(len(batch), rows)
 
-    def _barred(self, batch: Batch, member: _Member) -> set[int]:
-        """Return the numbers of the messages that a member may not have, or does not accept."""
-        subscriber, session, _ = member
-        found: set[int] = set()
+    def _barred(
+        self,
+        batch: Batch,
+        subscriber: Subscriber,
+        session: Session,
+        by_acl: dict[TopicAcl, set[int]],
+    ) -> AbstractSet[int]:
+        """Return the numbers of the messages that a member may not have, or does not accept.
+
+        ``by_acl`` has them for the permissions that were looked at already.
+        """
+        found: AbstractSet[int] = _NONE
+        acl = subscriber.acl
+        if acl is not None:
+            known = by_acl.get(acl)
+            if known is None:
+                topics, read = batch.topics, acl.read
+                denied = {topic for topic in set(topics) if not read[topic]}
+                known = {at for at, topic in enumerate(topics) if topic in denied}
+                by_acl[acl] = known
+            found = known
         if session.packet_limit:
-            found.update(session.too_large(Outgoing(subscriber, batch, _qos(batch, subscriber))))
-        if subscriber.acl is not None:
-            may_read = subscriber.acl.read
-            found.update(at for at, topic in enumerate(batch.topics) if not may_read[topic])
+            large = session.too_large(Outgoing(subscriber, batch, _qos(batch, subscriber)))
+            found = found | set(large) if large else found
         return found
 
     def _record(
@@ -274,10 +362,11 @@ class SharedDelivery(Delivery):
     def _divide_queued(self, group: SharedGroup) -> bool:
         """Divide the first messages of the queue; return whether to go on with those behind."""
         state, limits = self._session.state, self._node.delivery_limits
-        if not any(member.room for member in self._members(group, 1, _DIVIDED_AT_ONCE)):
+        if not self._has_room(group):
             return False
         typical = state.queued_bytes // state.queued
         most = max(1, min(_DIVIDED_AT_ONCE, limits.batch_bytes // (typical + 1)))
+        most = self._divided_at_once(most)
         runs = decisions.next_waiting(state, _NO_WINDOW, most)
         if not runs:
             return False
@@ -296,6 +385,16 @@ class SharedDelivery(Delivery):
         refs = run.refs[: len(messages)]
         assignment = self._divide(self._batch_of(run.qos, refs, messages), queued=True)
         return not assignment.waiting
+
+    def _has_room(self, group: SharedGroup) -> bool:
+        """Return whether any member can be sent a message of QoS 1."""
+        for subscriber in group.rotated():
+            session = self._node.directory.find_session(subscriber.session)
+            if session is not None and session.connection is not None and not subscriber.ended:
+                qos = min(1, subscriber.qos)
+                if self._room(session, session.connection, subscriber, qos, 1):
+                    return True
+        return False
 
     def _batch_of(self, qos: int, refs: Sequence[Position], messages: Sequence[Message]) -> Batch:
         """Return messages that waited as a batch; all were published with RETAIN, or none."""

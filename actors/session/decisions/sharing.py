@@ -71,7 +71,7 @@ def assign(count: int, members: Rows) -> Assignment:
 
 
 def assign_by_topic(topics: Sequence[bytes], members: Rows) -> Assignment:
-    """Give each topic to one member, the same one as long as the members are the same.
+    """Assign all messages of a topic to one member, the same as long as the members are the same.
 
     A message whose member has no room waits, and so do all behind it.
     """
@@ -132,16 +132,21 @@ def _divide(numbers: Sequence[int], rooms: Sequence[int]) -> list[Sequence[int]]
 
 
 def _by_members(count: int, barred: Sequence[AbstractSet[int]]) -> dict[tuple[int, ...], list[int]]:
-    """Group messages by the members that may have them."""
-    groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    everyone = tuple(range(len(barred)))
-    restricted = _NONE.union(*barred)
+    """Group messages by the members that may have them.
+
+    Members with the same permissions have the same set in ``barred``: each set is looked into once
+    for a message.
+    """
+    kinds = list({id(numbers): numbers for numbers in barred}.values())
+    restricted = _NONE.union(*kinds)
+    groups: dict[tuple[bool, ...], list[int]] = defaultdict(list)
     for number in range(count):
-        allowed = everyone
-        if number in restricted:
-            allowed = tuple(one for one in everyone if number not in barred[one])
-        groups[allowed].append(number)
-    return groups
+        kind = tuple([number in some for some in kinds]) if number in restricted else ()
+        groups[kind].append(number)
+    return {
+        tuple(one for one, numbers in enumerate(barred) if some[0] not in numbers): some
+        for some in groups.values()
+    }
 
 
 def shared_in_flight(state: SessionState) -> dict[str, list[int]]:
@@ -151,6 +156,10 @@ def shared_in_flight(state: SessionState) -> dict[str, list[int]]:
     their member [MQTT-4.8.2-4].
     """
     found: dict[str, list[int]] = defaultdict(list)
+    if not state.inflight or not any(
+        held.outstanding and held.filter.startswith(SHARE) for held in state.subscriptions.values()
+    ):
+        return found
     for pid, sent in state.inflight.items():
         if sent.flags & QOS_MASK == 1 and sent.subscription.filter.startswith(SHARE):
             found[sent.subscription.filter].append(pid)
