@@ -17,10 +17,12 @@ import structlog
 from actors.connection.connect_handshake import ConnectHandshake
 from actors.connection.input_throttle import CONTINUE, InputLoad, InputThrottle
 from actors.connection.keep_alive import KeepAlive
+from actors.connection.receive_window import ReceiveWindow
 from actors.connection.socket_actor import SocketActor
 from actors.kernel import LATER_SLICE, Read
 from actors.node import ReadPause
-from actors.session import Authenticated, Close, Detached, Packets
+from actors.session import Authenticated, Close, Detached, Packets, select
+from actors.session.decisions import PACKET_IDS
 from actors.transports import HandshakeError, WebSocketStage, keep_alive_in_tcp
 from protocol.mqtt import (
     ENDINGS,
@@ -34,6 +36,7 @@ from protocol.mqtt import (
     Disconnect,
     Packet,
     Pingreq,
+    Publishes,
     ReasonCode,
     connack,
 )
@@ -123,6 +126,7 @@ class Connection(SocketActor):
         "pace",
         "packets_in",
         "properties",
+        "receive_window",
     )
 
     def __init__(self, node: NodeContext, listener: Listener) -> None:
@@ -169,6 +173,8 @@ class Connection(SocketActor):
         self.packets_in = 0
         self.properties: ConnectProperties | None = None
         """What the CONNECT of a client at level 5 said; None: it speaks MQTT 3.1 or 3.1.1."""
+        self.receive_window: ReceiveWindow | None = None
+        """Counts what the client published and was not acknowledged; None: that has no bound."""
         self.last_read = -math.inf
         """When something was read behind the CONNECT, seconds of the broker's clock."""
 
@@ -395,6 +401,9 @@ class Connection(SocketActor):
         if isinstance(self._transport, WebSocketStage):
             # Until now its frames had no more room than a CONNECT needs.
             self._transport.max_size = self.listener.options.max_packet_size + _FRAME_ROOM
+        maximum = self._node.options.receive_maximum
+        if self.properties is not None and maximum < PACKET_IDS:
+            self.receive_window = ReceiveWindow(maximum)
         self._take_early()
 
     def _take_early(self) -> None:
@@ -420,7 +429,8 @@ class Connection(SocketActor):
         if self.properties is None:
             self.write(connack(code))
         else:
-            self.write(answers.connack(REFUSALS.get(reason, FOR_CONNECT_CODES[code])))
+            limit = self.properties.maximum_packet_size
+            self.write(answers.connack(REFUSALS.get(reason, FOR_CONNECT_CODES[code]), limit=limit))
         self._node.counters.packets_out += 1
         self._end(reason)
         self.finish()
@@ -565,6 +575,12 @@ class Connection(SocketActor):
     def _pass_on(self, packets: list[Packet]) -> None:
         """Give packets to the session in one message; answer a lonely PINGREQ, see DISCONNECT."""
         self._node.counters.took(self, packets)
+        if self.receive_window is not None and self._cut_to_window(packets, self.receive_window):
+            if packets:
+                self._tell_session(Packets(self, packets))
+            self.count_fault("receive_maximum")
+            self.close("receive_maximum")
+            return
         leaves: Disconnect | None = None
         if type(packets[-1]) is Disconnect:
             leaves = packets.pop()  # type: ignore[assignment]  # it is one
@@ -580,6 +596,16 @@ class Connection(SocketActor):
             self._tell_session(Packets(self, packets))
         if leaves is not None:
             self._leave(leaves)
+
+    def _cut_to_window(self, packets: list[Packet], window: ReceiveWindow) -> bool:
+        """Return whether a client sent more than its window allows; leave what came before."""
+        for at, packet in enumerate(packets):
+            if type(packet) is Publishes and packet.qos:
+                fitting = window.take(packet, self._node.journal)
+                if fitting < len(packet):
+                    packets[at:] = [select(packet, range(fitting))] if fitting else []
+                    return True
+        return False
 
     def _leave(self, packet: Disconnect) -> None:
         """Handle a DISCONNECT: the will is published unless the client says that all is well."""

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from actors.session.actor_messages import Batch
     from actors.session.session import Session
     from eventstore.format import Position
-    from eventstore.log import StoredMessages
+    from eventstore.log import Journal, StoredMessages
     from projections.state import SessionState
-    from protocol.mqtt import ConnectCode, ConnectProperties, Publishes
+    from protocol.mqtt import ConnectCode, ConnectProperties, PacketType, Publishes
 
 
 class Paused(Protocol):
@@ -27,6 +27,19 @@ class Paused(Protocol):
 
     def resume(self, reason: ReadPause) -> None:
         """Take back a reason to pause; read again if it was the last one."""
+
+
+class ReceiveWindow(OutputSink, Protocol):
+    """The broker's Receive Maximum: ``actors.connection.receive_window.ReceiveWindow``."""
+
+    def acknowledge(
+        self,
+        journal: Journal,
+        kind: PacketType,
+        packet_ids: Sequence[int],
+        reasons: Sequence[int] = (),
+    ) -> None:
+        """Count answers that are handed to the gate."""
 
 
 class ClientConnection(OutputSink, Paused, Protocol):
@@ -70,6 +83,10 @@ class ClientConnection(OutputSink, Paused, Protocol):
     @property
     def actor_urn(self) -> str:
         """The name of its actor."""
+
+    @property
+    def receive_window(self) -> ReceiveWindow | None:
+        """Counts what the client published and was not acknowledged; None: that has no bound."""
 
     @property
     def ended(self) -> bool:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from actors.session.session import Session
     from actors.session.subscription_handler import SubscriptionHandler
     from eventstore.format import Position
-    from protocol.mqtt import Connect
+    from protocol.mqtt import Connect, ConnectProperties
 
 _log = structlog.get_logger("foldmq")
 
@@ -60,6 +60,8 @@ _STARTED_AT_ONCE: Final = 512
 """Subscriptions of a session that comes back that are started in one turn."""
 _USER_PROPERTIES: Final = 1024
 """Characters of the user properties of a CONNECT that are recorded; of more none are."""
+_NO_LEVEL: Final = frozenset("/+#")
+"""Characters that no level of a topic has."""
 _FROZEN_AT_MOST: Final = 2048
 """Subscriptions of a session that is passivated: one with more would take too long to come back."""
 
@@ -138,6 +140,10 @@ class SessionLifecycle:
         if known is not None and not resumed:
             self._subscriptions.remove_all()
         at = session.emit(self._opened(connection, connect, generation, resumed=resumed))
+        if connect.properties is not None:
+            # They are in the log, or too long for it: not to be kept as long as the connection.
+            connect.properties.user = ()
+            connect.properties.authentication_data = None
         _log.debug(
             "connected",
             client=session.name,
@@ -208,13 +214,29 @@ class SessionLifecycle:
             session_present=resumed,
             properties=ConnackProperties(
                 session_expiry=expiry if expiry != asked.session_expiry else None,
+                receive_maximum=options.receive_maximum,
                 maximum_qos=1 if options.reject_qos2_publish else 2,
                 maximum_packet_size=connection.max_packet,
                 assigned_client_identifier=connection.given_id if connection.id_assigned else None,
                 topic_alias_maximum=options.max_topic_aliases,
+                response_information=self._response_information(connection, asked),
             ),
             limit=asked.maximum_packet_size,
         )
+
+    def _response_information(
+        self, connection: ClientConnection, asked: ConnectProperties
+    ) -> str | None:
+        """Return the prefix of the topics that a client may be answered on; None: it has none.
+
+        A client identifier that would be more than one level of a topic has none.
+        """
+        prefix, name = self._node.options.response_information, connection.given_id
+        if not prefix or not asked.request_response_information:
+            return None
+        if "%c" in prefix and _NO_LEVEL.intersection(name):
+            return None
+        return prefix.replace("%c", name)
 
     def _arm_will(self, connect: Connect) -> None:
         session = self._session

@@ -38,11 +38,12 @@ _DIVIDED_AT_ONCE = 1024
 """Messages taken from the queue and divided in one step."""
 _STEPS = 4
 """Such steps in one turn."""
-_CHECKED_AT_ONCE = 16_384
-"""Messages that are compared with what members may have in one step: for each message, each member
-counts."""
+_SERVED_AT_ONCE = 64
+"""Members that get messages in one step, and messages of a step in which all of more members are
+looked at."""
 _LEFT_AT_MOST = 65_536
 """Messages of QoS 0 that may wait to be divided, about."""
+_NO_MEMBER = -1
 _NO_WINDOW = 1 << 62
 _NONE: frozenset[int] = frozenset()
 
@@ -89,12 +90,12 @@ class SharedDelivery(Delivery):
         if batch.size > limit:
             fitting = min(at_once, decisions.within(batch.payloads, limit))
         whole = batch if fitting == len(batch) else batch.select(range(fitting))
-        assignment = self._divide(whole)
+        assignment, more = self._divide(whole)
         self._in_hand = (message, fitting - len(assignment.waiting))
         left = [*assignment.waiting, *range(fitting, len(batch))]
         if left:
             self._enqueue(message, left)
-            if at_once < len(batch):
+            if more or at_once < len(batch):
                 self._send_queued_later()
 
     def _divide_qos0(self, message: Outgoing) -> None:
@@ -115,7 +116,7 @@ class SharedDelivery(Delivery):
             self._left.appendleft(message._replace(batch=rest))
             self._send_queued_later()
             batch = batch.select(range(at_once))
-        self._drop_qos0(len(self._divide(batch).waiting))
+        self._drop_qos0(len(self._divide(batch)[0].waiting))
 
     def _drop_qos0(self, count: int) -> None:
         """Record that messages of QoS 0 are dropped, as no member takes them."""
@@ -134,14 +135,17 @@ class SharedDelivery(Delivery):
     def _divided_at_once(self, count: int) -> int:
         """Return how many of ``count`` messages are divided in one step.
 
-        All, unless some member must be looked at for each message.
+        All, unless all of many members must be looked at.
         """
         online = self._group.online
-        if count * len(online) <= _CHECKED_AT_ONCE or not any(
-            map(self._restricts, online.values())
-        ):
+        if count <= _SERVED_AT_ONCE or len(online) <= _SERVED_AT_ONCE:
             return count
-        return max(1, min(count, _CHECKED_AT_ONCE // len(online)))
+        all_matter = self._by_topic or any(map(self._restricts, online.values()))
+        return _SERVED_AT_ONCE if all_matter else count
+
+    @property
+    def _by_topic(self) -> bool:
+        return self._node.options.shared_strategy == "topic"
 
     def _restricts(self, subscriber: Subscriber) -> bool:
         """Return whether there may be messages that a member may not have, or does not accept."""
@@ -150,14 +154,16 @@ class SharedDelivery(Delivery):
         session = self._node.directory.find_session(subscriber.session)
         return session is not None and bool(session.packet_limit)
 
-    def _divide(self, batch: Batch, *, queued: bool = False) -> decisions.Assignment:
+    def _divide(self, batch: Batch, *, queued: bool = False) -> tuple[decisions.Assignment, bool]:
         """Give the messages of a batch to members; return what became of each.
+
+        And whether members that were not looked at may have room for those that wait.
 
         ``queued``: they are the first ones of the queue, and leave it. Those behind the first one
         that no member has room for are not given to any then.
         """
         group = self._group
-        members = self._members(group, batch)
+        members, more = self._members(group, batch)
         assignment = self._assign(batch, members)
         if queued:
             assignment = decisions.first_ones(assignment)
@@ -170,21 +176,21 @@ class SharedDelivery(Delivery):
                 if len(piece) == longest:
                     group.last_served = session.name
         if batch.qos:
-            self._record(batch, members, assignment.pieces, queued=queued)
-        if batch.qos and assignment.refused:
-            self._drop_refused(batch.select(assignment.refused), members, queued=queued)
-        return assignment
+            self._record(batch, members, assignment, queued=queued)
+        return assignment, more
 
-    def _members(self, group: SharedGroup, batch: Batch) -> list[_Member]:
+    def _members(self, group: SharedGroup, batch: Batch) -> tuple[list[_Member], bool]:
         """Return members that may get some messages of a batch, with their room.
 
         In the order in which they are served; no more than it takes to have room for all messages,
-        unless all that are connected matter.
+        or than are served in one step, unless all that are connected matter. Returns also whether
+        others may have room.
         """
-        by_topic, count = self._node.options.shared_strategy == "topic", len(batch)
+        by_topic, count = self._by_topic, len(batch)
+        enough = min(count, _SERVED_AT_ONCE)
         found: list[_Member] = []
-        barred_by: dict[TopicAcl, set[int]] = {}
-        with_room, restricted = 0, by_topic
+        barred_by: dict[TopicAcl | frozenset[bytes], set[int]] = {}
+        with_room, restricted, more = 0, by_topic, False
         for subscriber in group.ordered() if by_topic else group.rotated():
             session = self._node.directory.find_session(subscriber.session)
             if session is None or session.connection is None or subscriber.ended:
@@ -197,9 +203,10 @@ class SharedDelivery(Delivery):
                 restricted = restricted or bool(barred)
             found.append(_Member(subscriber, session, room, barred))
             with_room += room > 0 and not barred
-            if with_room >= count and not by_topic:
+            if with_room >= enough and not by_topic:
+                more = True
                 break
-        return found if restricted else [member for member in found if member.room]
+        return found if restricted else [member for member in found if member.room], more
 
     def _room(
         self,
@@ -225,10 +232,11 @@ class SharedDelivery(Delivery):
     def _assign(self, batch: Batch, members: Sequence[_Member]) -> decisions.Assignment:
         barred = [member.barred for member in members]
         rooms = [member.room for member in members]
-        rows = decisions.Rows(rooms, barred if any(barred) else ())
+        alike = () if any(member.session.packet_limit for member in members) else batch.topics
+        rows = decisions.Rows(rooms, barred if any(barred) else (), alike)
         if not members:
             return decisions.Assignment([], range(len(batch)), ())
-        if self._node.options.shared_strategy == "topic":
+        if self._by_topic:
             return decisions.assign_by_topic(batch.topics, rows)
         return decisions.assign(len(batch), rows)
 
@@ -237,22 +245,25 @@ class SharedDelivery(Delivery):
         batch: Batch,
         subscriber: Subscriber,
         session: Session,
-        by_acl: dict[TopicAcl, set[int]],
+        known: dict[TopicAcl | frozenset[bytes], set[int]],
     ) -> AbstractSet[int]:
         """Return the numbers of the messages that a member may not have, or does not accept.
 
-        ``by_acl`` has them for the permissions that were looked at already.
+        ``known`` has them for the permissions that were looked at already, and for the topics that
+        these deny: members that may not have the same topics get the same set.
         """
         found: AbstractSet[int] = _NONE
         acl = subscriber.acl
         if acl is not None:
-            known = by_acl.get(acl)
-            if known is None:
+            numbers = known.get(acl)
+            if numbers is None:
                 topics, read = batch.topics, acl.read
-                denied = {topic for topic in set(topics) if not read[topic]}
-                known = {at for at, topic in enumerate(topics) if topic in denied}
-                by_acl[acl] = known
-            found = known
+                denied = frozenset([topic for topic in set(topics) if not read[topic]])
+                numbers = known.get(denied)
+                if numbers is None:
+                    numbers = {at for at, topic in enumerate(topics) if topic in denied}
+                known[acl] = known[denied] = numbers
+            found = numbers
         if session.packet_limit:
             large = session.too_large(Outgoing(subscriber, batch, _qos(batch, subscriber)))
             found = found | set(large) if large else found
@@ -262,21 +273,28 @@ class SharedDelivery(Delivery):
         self,
         batch: Batch,
         members: Sequence[_Member],
-        pieces: Sequence[Sequence[int]],
+        assignment: decisions.Assignment,
         *,
         queued: bool,
     ) -> None:
-        """Record which messages were assigned to which member."""
+        """Record which messages were assigned to which member, and which are refused."""
+        pieces, _, refused = assignment
         if not queued:
             for member, piece in zip(members, pieces, strict=True):
                 self._record_piece(batch, member, piece, queued=False)
+            if refused:
+                self._drop_refused(batch.select(refused), members, queued=False)
             return
         # What leaves the queue is recorded in its order.
-        owners = sorted((number, one) for one, piece in enumerate(pieces) for number in piece)
+        owners = [(number, one) for one, piece in enumerate(pieces) for number in piece]
+        owners = sorted([*owners, *((number, _NO_MEMBER) for number in refused)])
         for one, group in groupby(owners, itemgetter(1)):
             numbers = [number for number, _ in group]
-            self._record_piece(batch, members[one], numbers, queued=True)
-        self.sent_from_queue += len(owners)
+            if one == _NO_MEMBER:
+                self._drop_refused(batch.select(numbers), members, queued=True)
+            else:
+                self._record_piece(batch, members[one], numbers, queued=True)
+        self.sent_from_queue += len(owners) - len(refused)
         self.release([batch.positions[number] for number, _ in owners])
 
     def _record_piece(
@@ -343,7 +361,7 @@ class SharedDelivery(Delivery):
         """Give what waits to members, as far as they have room."""
         state, group = self._session.state, self._group
         group.told = False
-        for _ in range(_STEPS):
+        for _ in range(_STEPS if len(group.online) <= _SERVED_AT_ONCE else 1):
             if self.loading or not state.queued or not group.online:
                 break
             if not self._divide_queued(group):
@@ -383,8 +401,8 @@ class SharedDelivery(Delivery):
         messages = [found[ref] for ref in alike]
         del messages[decisions.within([one.payload for one in messages], limits.batch_bytes) :]
         refs = run.refs[: len(messages)]
-        assignment = self._divide(self._batch_of(run.qos, refs, messages), queued=True)
-        return not assignment.waiting
+        assignment, more = self._divide(self._batch_of(run.qos, refs, messages), queued=True)
+        return more or not assignment.waiting
 
     def _has_room(self, group: SharedGroup) -> bool:
         """Return whether any member can be sent a message of QoS 1."""

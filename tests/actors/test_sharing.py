@@ -68,7 +68,6 @@ def test_every_message_is_assigned_once_or_waits_or_is_refused(seed: int) -> Non
         head, _, gone = plain(first_ones(found))
         taken = sorted([*gone, *(at for piece in head for at in piece)])
         assert taken == [*range(len(taken))]
-        assert not gone or not any(head) or len(head) == 0
         assert taken or waiting[:1] == [0]
 
 

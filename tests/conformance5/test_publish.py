@@ -423,3 +423,55 @@ def test_dup_is_not_passed_on(clients: Clients5, topic: str, qos: int) -> None:
     else:
         client.expect_answer(PUBACK, 9)
     subscriber.acknowledge(subscriber.expect_message(topic, b"x", qos))
+
+
+# ------------------------------------------------------------ payload format
+
+TEXT = ((p.PAYLOAD_FORMAT, 1),)
+NO_TEXT = b"\xff\xfe"
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_payload_formats_are_not_checked_by_default(
+    clients: Clients5, topic: str, qos: int
+) -> None:
+    other = clients.listening(topic, qos)
+    clients.five().publish(topic, NO_TEXT, qos, properties=TEXT)
+    other.expect_message(topic, NO_TEXT, qos, properties=TEXT)
+
+
+def test_payload_that_is_not_utf_8_is_refused_where_the_operator_asks_for_it(
+    own: Callable[..., tuple[Broker, Clients5]], topic: str
+) -> None:
+    broker, clients = own("check_payload_format = true\n")
+    other, client = clients.listening(topic, 2), clients.five()
+    client.publish(topic, "ä".encode(), 1, properties=TEXT)
+    other.acknowledge(other.expect_message(topic, "ä".encode(), 1, properties=TEXT))
+    for number in (1, 2):  # singly, and several at once
+        client.send(
+            *(p.publish(topic, NO_TEXT, 1, 10 + at, properties=TEXT) for at in range(number)),
+            p.publish(topic, NO_TEXT, 2, 20, properties=TEXT),
+            p.publish(topic, NO_TEXT, 0, properties=TEXT),
+            p.publish(topic, b"no text", 1, 30),
+        )
+        for at in range(number):
+            client.expect_answer(PUBACK, 10 + at, 0x99)
+        client.expect_answer(PUBREC, 20, 0x99)
+        client.expect_answer(PUBACK, 30)
+        other.acknowledge(other.expect_message(topic, b"no text", 1))
+    other.expect_nothing()
+    client.send(p.publish(topic, b"text", 2, 20, properties=TEXT))  # the identifier is free
+    client.expect_answer(PUBREC, 20)
+    assert "payload_format" in broker.log
+
+
+def test_will_that_is_not_utf_8_is_refused_where_the_operator_asks_for_it(
+    own: Callable[..., tuple[Broker, Clients5]], topic: str
+) -> None:
+    _, clients = own("check_payload_format = true\n")
+    client = clients.raw5()
+    client.send(p.connect("c", will=p.Will(topic, NO_TEXT, 1, False, TEXT)))
+    client.expect_refused(0x99)
+    client = clients.raw5()
+    client.send(p.connect("c", will=p.Will(topic, b"text", 1, False, TEXT)))
+    assert client.receive().code == 0

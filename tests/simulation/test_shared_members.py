@@ -50,7 +50,7 @@ def test_a_batch_is_divided_in_steps_among_members_that_may_not_have_all(
     qos: int, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each message goes once to a member that may have it, in as many steps as it takes."""
-    monkeypatch.setattr(shared_delivery, "_CHECKED_AT_ONCE", 64)
+    monkeypatch.setattr(shared_delivery, "_SERVED_AT_ONCE", 4)
 
     async def scenario() -> None:
         async with World(shared_strategy=strategy).running() as world:

@@ -44,6 +44,9 @@ class Rows(NamedTuple):
     barred: Sequence[AbstractSet[int]] = ()
     """Numbers of the messages that each may not have, or that are too large for it; empty: none
     is barred from any."""
+    alike: Sequence[bytes] = ()
+    """For each message what it has in common with those that the same members are barred from;
+    empty: they have nothing in common."""
 
 
 def assign(count: int, members: Rows) -> Assignment:
@@ -58,7 +61,7 @@ def assign(count: int, members: Rows) -> Assignment:
     shares: list[list[int]] = [[] for _ in rooms]
     waiting: list[int] = []
     refused: list[int] = []
-    for allowed, numbers in _by_members(count, members.barred).items():
+    for allowed, numbers in _by_members(count, members).items():
         if not allowed:
             refused += numbers
             continue
@@ -95,20 +98,19 @@ def assign_by_topic(topics: Sequence[bytes], members: Rows) -> Assignment:
 
 
 def first_ones(assignment: Assignment) -> Assignment:
-    """Return what becomes of the first messages, up to one that waits or, unlike them, is refused.
+    """Return what becomes of the first messages, up to the first one that waits.
 
-    What leaves a queue leaves its head. ``waiting`` is empty if others behind may be taken.
+    What leaves a queue leaves its head.
     """
     pieces, waiting, refused = assignment
-    if refused and not refused[0]:
-        lead = next((at for at, number in enumerate(refused) if at != number), len(refused))
-        return Assignment([()] * len(pieces), (), refused[:lead])
-    ends = [*waiting[:1], *refused[:1]]
-    if not ends:
+    if not waiting:
         return assignment
-    end = min(ends)
-    blocked = waiting if waiting and waiting[0] == end else ()
-    return Assignment([piece[: bisect_left(piece, end)] for piece in pieces], blocked, ())
+    end = waiting[0]
+    return Assignment(
+        [piece[: bisect_left(piece, end)] for piece in pieces],
+        waiting,
+        refused[: bisect_left(refused, end)],
+    )
 
 
 def _divide(numbers: Sequence[int], rooms: Sequence[int]) -> list[Sequence[int]]:
@@ -131,17 +133,24 @@ def _divide(numbers: Sequence[int], rooms: Sequence[int]) -> list[Sequence[int]]
     return pieces
 
 
-def _by_members(count: int, barred: Sequence[AbstractSet[int]]) -> dict[tuple[int, ...], list[int]]:
+def _by_members(count: int, members: Rows) -> dict[tuple[int, ...], list[int]]:
     """Group messages by the members that may have them.
 
-    Members with the same permissions have the same set in ``barred``: each set is looked into once
-    for a message.
+    Members that may not have the same messages have the same set in ``barred``: each set is looked
+    into once for messages that are alike.
     """
+    barred, alike = members.barred, members.alike
     kinds = list({id(numbers): numbers for numbers in barred}.values())
     restricted = _NONE.union(*kinds)
+    known: dict[object, tuple[bool, ...]] = {}
     groups: dict[tuple[bool, ...], list[int]] = defaultdict(list)
     for number in range(count):
-        kind = tuple([number in some for some in kinds]) if number in restricted else ()
+        kind: tuple[bool, ...] = ()
+        if number in restricted:
+            key = alike[number] if alike else number
+            if key not in known:
+                known[key] = tuple([number in some for some in kinds])
+            kind = known[key]
         groups[kind].append(number)
     return {
         tuple(one for one, numbers in enumerate(barred) if some[0] not in numbers): some
