@@ -41,6 +41,8 @@ _STEPS = 4
 _SERVED_AT_ONCE = 64
 """Members that get messages in one step, and messages of a step in which all of more members are
 looked at."""
+_CHECKED_AT_ONCE = 2048
+"""Topics that are checked in one step then: for each topic, different permissions count."""
 _LEFT_AT_MOST = 65_536
 """Messages of QoS 0 that may wait to be divided, about."""
 _NO_MEMBER = -1
@@ -86,7 +88,7 @@ class SharedDelivery(Delivery):
             self._enqueue(message, range(len(batch)))
             return
         limit = self._node.delivery_limits.batch_bytes
-        fitting = at_once = self._divided_at_once(len(batch))
+        fitting = at_once = self._divided_at_once(batch.topics)
         if batch.size > limit:
             fitting = min(at_once, decisions.within(batch.payloads, limit))
         whole = batch if fitting == len(batch) else batch.select(range(fitting))
@@ -110,7 +112,7 @@ class SharedDelivery(Delivery):
     def _divide_some(self, message: Outgoing) -> None:
         """Divide the first messages of a batch of QoS 0; the others later, before all else."""
         batch = message.batch
-        at_once = self._divided_at_once(len(batch))
+        at_once = self._divided_at_once(batch.topics)
         if at_once < len(batch):
             rest = batch.select(range(at_once, len(batch)))
             self._left.appendleft(message._replace(batch=rest))
@@ -132,16 +134,24 @@ class SharedDelivery(Delivery):
             if self._left:
                 self._send_queued_later()
 
-    def _divided_at_once(self, count: int) -> int:
-        """Return how many of ``count`` messages are divided in one step.
+    def _divided_at_once(self, topics: Sequence[bytes]) -> int:
+        """Return how many messages are divided in one step, by their topics.
 
         All, unless all of many members must be looked at.
         """
-        online = self._group.online
-        if count <= _SERVED_AT_ONCE or len(online) <= _SERVED_AT_ONCE:
+        count, online = len(topics), self._group.online
+        if len(online) <= _SERVED_AT_ONCE:
             return count
-        all_matter = self._by_topic or any(map(self._restricts, online.values()))
-        return _SERVED_AT_ONCE if all_matter else count
+        if not self._by_topic and not any(map(self._restricts, online.values())):
+            return count
+        acls = {subscriber.acl for subscriber in online.values()}
+        most = max(1, _CHECKED_AT_ONCE // len(acls))
+        seen: set[bytes] = set()
+        for at, topic in enumerate(topics[:_SERVED_AT_ONCE]):
+            seen.add(topic)
+            if len(seen) > most:
+                return at
+        return min(count, _SERVED_AT_ONCE)
 
     @property
     def _by_topic(self) -> bool:
@@ -279,11 +289,12 @@ class SharedDelivery(Delivery):
     ) -> None:
         """Record which messages were assigned to which member, and which are refused."""
         pieces, _, refused = assignment
+        denied = _denied({batch.topics[number] for number in refused}, members)
         if not queued:
             for member, piece in zip(members, pieces, strict=True):
                 self._record_piece(batch, member, piece, queued=False)
             if refused:
-                self._drop_refused(batch.select(refused), members, queued=False)
+                self._drop_refused(batch.select(refused), denied, queued=False)
             return
         # What leaves the queue is recorded in its order.
         owners = [(number, one) for one, piece in enumerate(pieces) for number in piece]
@@ -291,7 +302,7 @@ class SharedDelivery(Delivery):
         for one, group in groupby(owners, itemgetter(1)):
             numbers = [number for number, _ in group]
             if one == _NO_MEMBER:
-                self._drop_refused(batch.select(numbers), members, queued=True)
+                self._drop_refused(batch.select(numbers), denied, queued=True)
             else:
                 self._record_piece(batch, members[one], numbers, queued=True)
         self.sent_from_queue += len(owners) - len(refused)
@@ -308,16 +319,13 @@ class SharedDelivery(Delivery):
                 self._session.emit(Assigned(name, member.session.name, to_runs(some), size))
                 size = min(size, 0)
 
-    def _drop_refused(self, batch: Batch, members: Sequence[_Member], *, queued: bool) -> None:
-        """Record that no member may have some messages, or accepts them."""
-        topics = set(batch.topics)
-        denied = all(
-            member.subscriber.acl is not None
-            and not any(member.subscriber.acl.read[topic] for topic in topics)
-            for member in members
-        )
+    def _drop_refused(self, batch: Batch, denied: AbstractSet[bytes], *, queued: bool) -> None:
+        """Record that no member may have some messages, or accepts them.
+
+        ``denied`` are the topics that no member may read.
+        """
         name = self._session.name
-        reason = "not_permitted" if denied else "packet_too_large"
+        reason = "not_permitted" if denied.issuperset(batch.topics) else "packet_too_large"
         size = sum(map(len, batch.payloads)) if queued else -1
         for event in decisions.dropped(name, reason, batch.positions, split_share(name)[1], size):
             self._count_dropped(event, self._session.emit(event))
@@ -384,7 +392,6 @@ class SharedDelivery(Delivery):
             return False
         typical = state.queued_bytes // state.queued
         most = max(1, min(_DIVIDED_AT_ONCE, limits.batch_bytes // (typical + 1)))
-        most = self._divided_at_once(most)
         runs = decisions.next_waiting(state, _NO_WINDOW, most)
         if not runs:
             return False
@@ -399,6 +406,7 @@ class SharedDelivery(Delivery):
             groupby(takewhile(found.__contains__, run.refs), lambda ref: found[ref].retain)
         )
         messages = [found[ref] for ref in alike]
+        del messages[self._divided_at_once([one.topic for one in messages]) :]
         del messages[decisions.within([one.payload for one in messages], limits.batch_bytes) :]
         refs = run.refs[: len(messages)]
         assignment, more = self._divide(self._batch_of(run.qos, refs, messages), queued=True)
@@ -452,6 +460,12 @@ class SharedDelivery(Delivery):
         for event in decisions.requeued(name, held, topic_filter, returned):
             self._session.emit(event)
         self._node.router.groups.has_messages(name)
+
+
+def _denied(topics: AbstractSet[bytes], members: Sequence[_Member]) -> set[bytes]:
+    """Return those of some topics that no member may read."""
+    acls = {member.subscriber.acl for member in members} if topics else set()
+    return {topic for topic in topics if not any(acl is None or acl.read[topic] for acl in acls)}
 
 
 def _qos(batch: Batch, subscriber: Subscriber) -> int:
