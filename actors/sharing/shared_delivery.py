@@ -41,7 +41,7 @@ _STEPS = 4
 _SERVED_AT_ONCE = 64
 """Members that get messages in one step, and messages of a step in which all of more members are
 looked at."""
-_CHECKED_AT_ONCE = 2048
+_CHECKED_AT_ONCE = 512
 """Topics that are checked in one step then: for each topic, different permissions count."""
 _LEFT_AT_MOST = 65_536
 """Messages of QoS 0 that may wait to be divided, about."""
