@@ -487,6 +487,7 @@ class Turn:
         else:
             first = node.emit(event, payloads, size)
             stored = StoredMessages(first, messages.topics, payloads, size)
+        stored = stored._replace(publishers=event.sessions, publisher_of=event.by)
         node.messages.add(stored)
         messages.refs = list(range(first, first + count))
         self._answer(messages.publishers, b"\x40\x02" if qos == 1 else b"\x50\x02", messages.pids)

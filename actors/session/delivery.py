@@ -220,6 +220,7 @@ class Delivery:
                 batch.blocks or (),
                 batch.expires,
                 batch.published_retain,
+                () if batch.publisher is None else (batch.publisher.client_id or "",),
             )
             messages = map(stored.message, range(start, stop))
             held.update(zip(batch.positions[start:stop], messages, strict=True))

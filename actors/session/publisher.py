@@ -308,7 +308,9 @@ class Publisher:
         first = self._node.emit(event, pieces, space)
         if blocks:
             expires = expiries(blocks, self._node.journal.time_ms)
-        stored = StoredMessages(first, topics, payloads, size, blocks, expires, packet.retain)
+        stored = StoredMessages(
+            first, topics, payloads, size, blocks, expires, packet.retain, (self._name,)
+        )
         self._node.messages.add(stored)
         return stored
 

@@ -319,7 +319,7 @@ class SharedDelivery(Delivery):
                 self._session.emit(Assigned(name, member.session.name, to_runs(some), size))
                 size = min(size, 0)
 
-    def _drop_refused(self, batch: Batch, denied: AbstractSet[bytes], *, queued: bool) -> None:
+    def _drop_refused(self, batch: Batch, denied: set[bytes], *, queued: bool) -> None:
         """Record that no member may have some messages, or accepts them.
 
         ``denied`` are the topics that no member may read.

@@ -203,7 +203,7 @@ class DeliveryEncoder:
         qos, retain = flags
         own = None if shared is None else self._own(shared)
         columns = [
-            (self.identifiers(message.topic) if own is None else own, message, packet_id)
+            (self._identifiers_of(message) if own is None else own, message, packet_id)
             for message, packet_id in zip(messages, packet_ids, strict=True)
         ]
         parts = []
@@ -214,11 +214,15 @@ class DeliveryEncoder:
             parts.append(prepared.render([row[2] for row in rows], dup=dup))
         return b"".join(parts)
 
+    def _identifiers_of(self, message: Message) -> tuple[int, ...]:
+        """Return the identifiers of all subscriptions by which the client gets a message."""
+        return self.identifiers(message.topic, own=message.publisher == self._state.session)
+
     def is_too_large(self, message: Message, flags: tuple[int, bool], now_ms: int) -> bool:
         """Return whether the client does not accept the packet of a message."""
         if not self.limit:
             return False
-        wire = Wire(flags[0], retain=flags[1], identifiers=self.identifiers(message.topic))
+        wire = Wire(flags[0], retain=flags[1], identifiers=self._identifiers_of(message))
         return len(_prepared([message], wire, now_ms).render([1])) > self.limit
 
 
