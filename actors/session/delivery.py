@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from actors.node import BACKLOG, Backlog, ReadPause
 from actors.session import decisions
 from actors.session.actor_messages import AckCheck, Batch, ContinueSending, Outgoing
-from actors.session.level5 import DeliveryEncoder
 from eventstore.format import (
     INDEX_BITS,
     Delivered,
@@ -36,10 +35,10 @@ if TYPE_CHECKING:
 
     from actors.routing import Subscriber
     from actors.session.interfaces import ClientConnection
+    from actors.session.level5 import DeliveryEncoder
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
     from projections.state import InFlight, SubscriptionState
-    from protocol.mqtt import ConnectProperties
 
 _DRAIN_AT_ONCE = 1024
 """Messages taken from the queue in one step."""
@@ -452,13 +451,15 @@ class Delivery:
 
     # Sending again.
 
-    def attach(self, properties: ConnectProperties | None) -> None:
-        """Send to a client that connected; ``properties`` are those of its CONNECT at level 5."""
-        self._encoder = (
-            DeliveryEncoder(self._session.state, properties, self._session.connection)
-            if properties is not None
-            else None
-        )
+    def attach(self, encoder: DeliveryEncoder | None) -> None:
+        """Send to a client that connected; ``encoder`` is that of one at level 5."""
+        self._encoder = encoder
+        if encoder is not None:
+            encoder.attach(self._session.state, self._session.connection)
+
+    def complete_encoder(self, most: int) -> bool:
+        """Index at most so many filters that are not; return whether some are still missing."""
+        return self._encoder is not None and self._encoder.complete(most)
 
     def takes_plain(self, *, level5: bool) -> bool:
         """Return whether the client is at level 5, or not, and nothing is put into its messages."""

@@ -19,6 +19,7 @@ from actors.session.actor_messages import (
     Retire,
     Retry,
 )
+from actors.session.level5 import DeliveryEncoder
 from eventstore.format import (
     MessageDropped,
     SessionClosed,
@@ -31,6 +32,7 @@ from eventstore.format import (
     format_position,
 )
 from eventstore.log import Message
+from projections.state import SessionState
 from protocol.mqtt import (
     ENDINGS,
     ConnectCode,
@@ -107,19 +109,24 @@ class SessionLifecycle:
 
     def _attach(self, message: Attach) -> Iterator[object]:
         """Start the subscriptions of a session that comes back, then let its client in."""
-        session = self._session
+        session, properties = self._session, message.connect.properties
         known = self._node.state.sessions.get(session.name)
-        if known is not None and not known.clean and not message.connect.clean:
+        resumes = known is not None and not known.clean and not message.connect.clean
+        state = session.state if resumes else SessionState(session.name)
+        encoder = None if properties is None else DeliveryEncoder(state, properties)
+        if resumes:
             subscribers = self._node.router.subscribers(session.name)
             for at in range(0, len(subscribers), _STARTED_AT_ONCE):
                 if at:
                     yield NEXT_TURN
                 for subscriber in subscribers[at : at + _STARTED_AT_ONCE]:
                     self._subscriptions.start_actor(subscriber)
-        self._open(message)
+            while encoder is not None and encoder.complete(_STARTED_AT_ONCE):
+                yield NEXT_TURN
+        self._open(message, encoder)
         self.attaching = None
 
-    def _open(self, message: Attach) -> None:
+    def _open(self, message: Attach, encoder: DeliveryEncoder | None) -> None:
         session = self._session
         connection, connect = message.connection, message.connect
         if connection.ended:
@@ -156,7 +163,9 @@ class SessionLifecycle:
             self._arm_will(connect)
         session.connection = self._publisher.connection = connection
         self._node.directory.came_online(session)
-        self._delivery.attach(connect.properties)
+        if encoder is not None and connect.properties is not None and not resumed:
+            encoder = DeliveryEncoder(session.state, connect.properties)
+        self._delivery.attach(encoder)
         accepted = self._connack(connection, connect, resumed=resumed)
         session.answer(connection, accepted)
         self._node.journal.order_behind(connection)

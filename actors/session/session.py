@@ -304,6 +304,10 @@ class Session(LoopActor):
         """Look anew at what the subscriptions with some filters ask for beside messages."""
         self._delivery.subscriptions_changed(filters)
 
+    def complete_encoder(self, most: int) -> bool:
+        """Index at most so many filters for what they ask for; return whether some are missing."""
+        return self._delivery.complete_encoder(most)
+
     # What the client gets.
 
     def _on_writable(self, message: Writable) -> None:
