@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 _DRAIN_AT_ONCE = 1024
 """Messages taken from the queue in one step."""
 _REACH, _REACH_GROWS = 8, 4
+_EXPIRED_WITHIN = 1024
+"""Runs of a queue that are searched for messages that have expired."""
 _AGAIN_AT_ONCE = 256
 """Messages sent again in one step."""
 _AGAIN_STEPS = 4
@@ -63,6 +65,7 @@ class Delivery:
         "_backlog",
         "_dropped",
         "_encoder",
+        "_expired_at",
         "_held",
         "_held_bytes",
         "_in_hand",
@@ -87,6 +90,8 @@ class Delivery:
         """It goes on in another turn."""
         self._encoder: DeliveryEncoder | None = None
         """Encodes what the client is sent if it speaks MQTT 5."""
+        self._expired_at = 0
+        """Second in which the queues had nothing that has expired."""
         self._backlog: Backlog | None = None
         """Publishers that wait until less waits for this client; None: there are none."""
         self.sent_from_queue = 0
@@ -133,6 +138,7 @@ class Delivery:
         if not qos:
             self._send_qos0(subscriber, batch)
             return
+        self.make_room()
         connection = self._session.connection
         ready = connection is not None and self._may_send(connection) and not self._redelivery
         delivery = decisions.deliver(
@@ -387,6 +393,45 @@ class Delivery:
             self._drop_waiting(reason, part, queued)
             self.release(part.refs)
         return size
+
+    def make_room(self) -> None:
+        """Let messages that have expired leave queues that are half full or more.
+
+        Of each queue the first ones: those that will expire last stand behind them, mostly. Those
+        that are not at hand are read from the log, as it must be known how large they are.
+        """
+        state, limits = self._session.state, self._node.delivery_limits
+        filling = (
+            2 * state.queued >= limits.queued_messages
+            or 2 * state.queued_bytes >= limits.queued_bytes
+        )
+        now = self._node.clock.time_ms() // 1000
+        if filling and self._expired_at < now and not self.loading:
+            self._expire_some(now)
+
+    def _expire_some(self, now: int) -> None:
+        """Record which messages have expired in the queues, as far as they are at hand."""
+        left = _DRAIN_AT_ONCE
+        for held in [*self._session.state.waiting.values()]:
+            queue = held.queue
+            gone = queue.expired(now, left, _EXPIRED_WITHIN) if queue is not None else []
+            if not gone:
+                continue
+            found = self._cached(gone)
+            if not found:
+                self.load(self._prefetch(gone), self.make_room)
+                return
+            refs = [ref for ref in gone if ref in found]
+            size = sum(len(found[ref].payload) for ref in refs)
+            name = self._session.name
+            self._session.emit(Expired(name, held.filter, to_runs(refs), size))
+            self._node.count_dropped("expired", len(refs), client=name)
+            self.release(refs)
+            left -= len(refs)
+            if left <= 0:
+                return
+        if left == _DRAIN_AT_ONCE:
+            self._expired_at = now
 
     def _drop_waiting(self, reason: str, run: decisions.WaitingRun, queued: int) -> None:
         """Record that messages leave the head of a queue unsent."""

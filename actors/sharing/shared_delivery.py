@@ -333,6 +333,7 @@ class SharedDelivery(Delivery):
 
     def _enqueue(self, message: Outgoing, numbers: Sequence[int]) -> None:
         """Queue messages as far as the limits allow."""
+        self.make_room()
         subscriber, whole, _ = message
         batch = whole if len(numbers) == len(whole) else whole.select(numbers)
         covered = len(whole) - len(batch)
