@@ -30,6 +30,8 @@ class BrokerOptions:
     ask for less, not for more."""
     max_topic_aliases: int = 32
     """Topic aliases that a client at level 5 may use."""
+    topic_aliases_out: int = 0
+    """Topics that have an alias, which clients at level 5 are sent if they accept it."""
     receive_maximum: int = 65_535
     """PUBLISH packets at QoS 1 and 2 that a client at level 5 may have unacknowledged."""
     check_payload_format: bool = False

@@ -9,7 +9,7 @@ from protocol.mqtt import MQTT_5, PublishEncoder, cut_payloads
 from protocol.mqtt5 import prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from actors.authn import Verdict
     from actors.routing import Subscriber
@@ -114,12 +114,15 @@ class Batch:
             self._prepared[qos] = found
         return found  # type: ignore[return-value]  # bytes stand under 0 only
 
-    def prepared5(self, wire: Wire) -> PublishEncoder5:
-        """Return what renders the messages for receivers at level 5 that have a wire in common."""
+    def prepared5(self, wire: Wire, numbers: Mapping[bytes, int] | None = None) -> PublishEncoder5:
+        """Return what renders the messages for receivers at level 5 that have a wire in common.
+
+        ``numbers`` are the topic aliases of this node, for a wire that uses them.
+        """
         found = self._prepared.get(wire)
         if found is None:
             found = self._prepared[wire] = prepare(
-                self.topics, self.payloads, self.blocks or (), wire
+                self.topics, self.payloads, self.blocks or (), wire, numbers
             )
         return found  # type: ignore[return-value]  # wires stand for these
 

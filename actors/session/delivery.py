@@ -250,11 +250,12 @@ class Delivery:
             return
         node = self._node
         if connection.unsent < node.options.max_outbound_bytes:
+            gated = batch.gated or bool(batch.qos and not batch.retain)
             if self._encoder is None:
                 data = batch.at_qos0()
             else:
-                data = self._encoder.render(batch, subscriber, 0)
-            if batch.gated or (batch.qos and not batch.retain):
+                data = self._encoder.render(batch, subscriber, 0, gated=gated)
+            if gated:
                 # The publication is being recorded. Until it is, a crash may undo it, and its
                 # publisher send it again: nobody must have seen it by then [MQTT-4.3.3-2].
                 node.journal.send_when_durable(connection, data)

@@ -113,7 +113,7 @@ class SessionLifecycle:
         known = self._node.state.sessions.get(session.name)
         resumes = known is not None and not known.clean and not message.connect.clean
         state = session.state if resumes else SessionState(session.name)
-        encoder = None if properties is None else DeliveryEncoder(state, properties)
+        encoder = None if properties is None else self._encoder(state, properties)
         if resumes:
             subscribers = self._node.router.subscribers(session.name)
             for at in range(0, len(subscribers), _STARTED_AT_ONCE):
@@ -164,7 +164,7 @@ class SessionLifecycle:
         session.connection = self._publisher.connection = connection
         self._node.directory.came_online(session)
         if encoder is not None and connect.properties is not None and not resumed:
-            encoder = DeliveryEncoder(session.state, connect.properties)
+            encoder = self._encoder(session.state, connect.properties)
         self._delivery.attach(encoder)
         accepted = self._connack(connection, connect, resumed=resumed)
         session.answer(connection, accepted)
@@ -179,6 +179,9 @@ class SessionLifecycle:
         counters.most_clients = max(counters.most_clients, self._node.directory.attached)
         if not accepted:  # the client takes no packet of that size
             connection.abort("packet_too_large")
+
+    def _encoder(self, state: SessionState, properties: ConnectProperties) -> DeliveryEncoder:
+        return DeliveryEncoder(state, properties, self._node.alias_numbers)
 
     def _opened(
         self, connection: ClientConnection, connect: Connect, generation: int, *, resumed: bool

@@ -227,6 +227,14 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
         le=65_535,
         description="Topic aliases that a client may use on a connection (MQTT 5); 0: none.",
     )
+    topic_aliases_out: int = Field(
+        default=_OPTIONS.topic_aliases_out,
+        ge=0,
+        le=65_535,
+        description="Topics of at least 8 bytes that get a topic alias, the first ones that are "
+        "published. It is sent in place of the topic to clients that accept so many aliases "
+        "(MQTT 5), which saves bytes and costs processor time. 0: none.",
+    )
     receive_maximum: int = Field(
         default=_OPTIONS.receive_maximum,
         ge=1,

@@ -12,7 +12,7 @@ from eventstore.format import Subscribed, Unsubscribed
 from eventstore.log import Message
 from projections.state import SessionState, evolve
 from protocol.mqtt import ConnectProperties
-from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, Wire, prepare
+from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, AliasNumbers, Wire, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +24,10 @@ def subscribe(
     event = Subscribed(state.session, [(topic_filter, 1)], options=[options])
     event.identifier = identifier
     evolve(state, event, 1, 0)
+
+
+def encoder_of(state: SessionState, limit: int = 0) -> DeliveryEncoder:
+    return DeliveryEncoder(state, ConnectProperties(maximum_packet_size=limit), AliasNumbers(0))
 
 
 def complete(encoder: DeliveryEncoder, most: int = 100) -> int:
@@ -38,7 +42,7 @@ def test_many_filters_are_indexed_in_parts() -> None:
     state = SessionState("c")
     for number in range(1000):
         subscribe(state, f"a/{number}", identifier=number + 1)
-    encoder = DeliveryEncoder(state, ConnectProperties())
+    encoder = encoder_of(state)
     assert complete(encoder) == 10
     assert encoder.identifiers(b"a/7") == (8,)
 
@@ -47,7 +51,7 @@ def test_filters_are_not_indexed_until_a_subscription_asks_for_more_than_message
     state = SessionState("c")
     for number in range(1000):
         subscribe(state, f"a/{number}", NO_LOCAL)
-    encoder = DeliveryEncoder(state, ConnectProperties())
+    encoder = encoder_of(state)
     assert complete(encoder) == 1
     subscribe(state, "a/#", RETAIN_AS_PUBLISHED, 3)
     encoder.subscriptions_changed(["a/#"])
@@ -59,7 +63,7 @@ def test_filters_are_not_indexed_until_a_subscription_asks_for_more_than_message
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_indexed_is_what_the_subscriptions_ask_for(seed: int) -> None:
     chance, state = random.Random(seed), SessionState("c")
-    encoder = DeliveryEncoder(state, ConnectProperties())
+    encoder = encoder_of(state)
     filters = ["a/#", "a/+", "a/b", "#", "b/#"]
     for _ in range(30):
         chosen = chance.choice(filters)
@@ -69,7 +73,7 @@ def test_what_is_indexed_is_what_the_subscriptions_ask_for(seed: int) -> None:
             evolve(state, Unsubscribed("c", [chosen]), 1, 0)
         encoder.subscriptions_changed([chosen])
         if chance.random() < 0.3:
-            encoder = DeliveryEncoder(state, ConnectProperties())
+            encoder = encoder_of(state)
         complete(encoder, chance.choice([1, 100]))
         matching = [one for one in state.active() if one.filter in ("a/#", "a/+", "a/b", "#")]
         numbers = {one.identifier for one in matching if one.identifier}
@@ -87,15 +91,19 @@ def test_the_size_of_a_packet_is_compared_exactly(
     for topic_filter, one in zip(("#", "t/#", "+"), identifiers, strict=False):
         subscribe(state, topic_filter, 0, one)
     message = Message(b"t", b"x" * 200, block)
-    found = DeliveryEncoder(state, ConnectProperties(maximum_packet_size=1))
+    found = encoder_of(state, 1)
     complete(found)
     wire = Wire(1, identifiers=found.identifiers(b"t"))
     size = len(prepare([b"t"], [message.payload], [block] if block else (), wire).render([1]))
     for limit in range(size - 5, size + 40):
-        encoder = DeliveryEncoder(state, ConnectProperties(maximum_packet_size=limit))
+        encoder = DeliveryEncoder(
+            state, ConnectProperties(maximum_packet_size=limit), AliasNumbers(0)
+        )
         complete(encoder)
         assert encoder.is_too_large(message, (1, False), 0) is (size > limit)
-    encoder = DeliveryEncoder(state, ConnectProperties(maximum_packet_size=size + 100))
+    encoder = DeliveryEncoder(
+        state, ConnectProperties(maximum_packet_size=size + 100), AliasNumbers(0)
+    )
     complete(encoder)
     monkeypatch.setattr("actors.session.level5.delivery_encoder.prepare", None)
     assert not encoder.is_too_large(message, (1, False), 0)  # without encoding it

@@ -8,16 +8,24 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from protocol.mqtt import FilterTrie
-from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, SHARE, Wire, count_down, prepare
+from protocol.mqtt5 import (
+    NO_LOCAL,
+    RETAIN_AS_PUBLISHED,
+    SHARE,
+    SentAliases,
+    Wire,
+    count_down,
+    prepare,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from actors.routing import Subscriber
     from eventstore.log import Message
     from projections.state import RetainedMessage, SessionState, SubscriptionState
     from protocol.mqtt import ConnectProperties, PublishEncoder
-    from protocol.mqtt5 import PublishEncoder5
+    from protocol.mqtt5 import AliasNumbers, PublishEncoder5
 
 WIRES5: Final = tuple(Wire(qos) for qos in range(3))
 """What most receivers at level 5 have in common, by QoS."""
@@ -30,6 +38,9 @@ _FRAME: Final = 13
 of topic and properties, the packet identifier."""
 _IDENTIFIER: Final = 5
 """Bytes of a subscription identifier, at most."""
+
+_ALIAS: Final = 5
+"""By how many bytes a topic alias makes a packet larger, at most."""
 
 
 class PreparedMessages(Protocol):
@@ -48,7 +59,7 @@ class PreparedMessages(Protocol):
     def __len__(self) -> int:
         """Return the number of messages."""
 
-    def prepared5(self, wire: Wire) -> PublishEncoder5:
+    def prepared5(self, wire: Wire, numbers: Mapping[bytes, int] | None = None) -> PublishEncoder5:
         """Return what renders the messages for receivers that have a wire in common."""
 
     def at_qos0_level5(self, wire: Wire) -> bytes:
@@ -68,18 +79,27 @@ class DeliveryEncoder:
     """Encodes the deliveries of one session while its client is connected at level 5."""
 
     __slots__ = (
+        "_aliases",
         "_connection",
         "_filters",
         "_identified",
         "_known",
         "_known_of_own",
         "_missing",
+        "_numbers",
         "_state",
         "limit",
     )
 
-    def __init__(self, state: SessionState, properties: ConnectProperties) -> None:
+    def __init__(
+        self, state: SessionState, properties: ConnectProperties, numbers: AliasNumbers
+    ) -> None:
         self._state = state
+        self._numbers = numbers
+        self._aliases: SentAliases | None = None
+        """Topic aliases that the connection was sent; None: it is sent none."""
+        if numbers.most and properties.topic_alias_maximum:
+            self._aliases = SentAliases(properties.topic_alias_maximum)
         self._connection: object = None
         self.limit = properties.maximum_packet_size
         """Bytes of the largest packet that the client accepts; 0: any."""
@@ -155,7 +175,7 @@ class DeliveryEncoder:
     @property
     def plain(self) -> bool:
         """True while messages are sent with their own properties, whatever their size."""
-        return not self._identified and not self.limit
+        return not self._identified and not self.limit and self._aliases is None
 
     def identifiers(self, topic: bytes, *, own: bool = False) -> tuple[int, ...]:
         """Return the identifiers of all subscriptions that match a topic [MQTT-3.3.4-3].
@@ -184,16 +204,41 @@ class DeliveryEncoder:
         qos: int,
         packet_ids: Sequence[int] = (),
         stop: int | None = None,
+        *,
+        gated: bool = True,
     ) -> bytes:
-        """Encode the first messages of a batch, by default all."""
+        """Encode the first messages of a batch, by default all; they must be sent.
+
+        ``gated``: they wait for the disk.
+        """
         parts = []
         for wire, begin, end in self._wires(batch, subscriber, qos, stop):
-            if not qos and not begin and end == len(batch):
+            aliased = self._with_aliases(batch, wire, begin, end, gated=gated)
+            if aliased is not None:
+                prepared = batch.prepared5(aliased, self._numbers.numbers)
+                parts.append(prepared.render(packet_ids[begin:end], begin, end))
+            elif not qos and not begin and end == len(batch):
                 parts.append(batch.at_qos0_level5(wire))
             else:
                 prepared = batch.prepared5(wire)
                 parts.append(prepared.render(packet_ids[begin:end], begin, end))
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _with_aliases(
+        self, batch: PreparedMessages, wire: Wire, begin: int, end: int, *, gated: bool
+    ) -> Wire | None:
+        """Return the wire that uses topic aliases for some messages of a batch; None: none does."""
+        if self._aliases is None:
+            return None
+        if self.limit:
+            sizes = batch.prepared5(wire).sizes[begin:end]
+            if max(sizes, default=0) + _ALIAS > self.limit:
+                return None
+        # All of the batch get their numbers: it is encoded once for all receivers.
+        numbers = {topic: self._numbers.number(topic) for topic in set(batch.topics)}
+        used = {numbers[topic] for topic in batch.topics[begin:end]}
+        use = self._aliases.use(used, gated=gated)
+        return wire._replace(aliases=use) if use else None
 
     def too_large(self, batch: PreparedMessages, subscriber: Subscriber, qos: int) -> list[int]:
         """Return which messages of a batch make packets that the client does not accept."""
