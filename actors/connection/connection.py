@@ -58,7 +58,7 @@ _WRITE_HIGH = 1024 * 1024
 _FRAME_ROOM = 1024 * 1024
 """Bytes that a WebSocket frame may have beside the largest packet: it may hold several."""
 _SMALL = 4096
-"""Bytes of somebody new that may wait without a pause in reading."""
+"""Bytes of a new client that may wait without a pause in reading."""
 _NEW = 1.0
 """Seconds for which what a client sends after its CONNECT is put off while others send as well."""
 _LONGEST_TIMER = 60.0
@@ -194,13 +194,13 @@ class Connection(SocketActor):
             self._handshake.expect_connect()
 
     def peer_known(self) -> None:
-        """Take note of where the client really is, as a proxy says."""
+        """Record the address of the client that a proxy reports."""
         if not self._ended:
             self._set_peer()
             self.listener.admission.locate(self)
 
     def data_received(self, data: bytes) -> None:
-        """Put what was read into the mailbox; those who are new do not hold up others."""
+        """Put what was read into the mailbox; new clients do not delay others."""
         if self.stopped:
             return
         if self.kernel.between:
@@ -212,7 +212,7 @@ class Connection(SocketActor):
         if self._new_until is None:
             now = self.kernel.clock()
             if self._deferred_reads or len(data) > _LARGE or self.load.is_heavy(self, now):
-                # Those who send little come first.
+                # Clients that send little come first.
                 if self._deferred_reads:
                     self.pause(ReadPause.TURN)
                 self._deferred_reads += 1
@@ -296,11 +296,11 @@ class Connection(SocketActor):
         )
 
     def on_read_deferred(self) -> None:
-        """Take note that a read is left for later."""
+        """Count a read that is left for later."""
         self._deferred_reads += 1
 
     def on_read_resumed(self) -> None:
-        """Take note that a read which was left for later is handled now."""
+        """Count down: a read that was left for later is handled now."""
         self._deferred_reads -= 1
 
     def took(self, size: int, packets: int) -> None:
@@ -438,8 +438,9 @@ class Connection(SocketActor):
     def close(self, reason: str, code: int = 0) -> None:
         """Close the connection once what waits at the gate for it has been written.
 
-        A client at level 5 is told why: ``code``, or what stands for ``reason``. The session, which
-        may still have answers to give, says when (:meth:`close_when_written`).
+        A client at level 5 is sent a DISCONNECT with ``code``, or with the reason code that belongs
+        to ``reason``. The session, which may still have responses to send, says when
+        (:meth:`close_when_written`).
         """
         session = self.session
         if self.properties is not None and self.connected_ms and not self._ended:
@@ -522,7 +523,7 @@ class Connection(SocketActor):
             self.kernel.later(self, _TAKE_MORE)
 
     def read_below(self, size: int) -> bool:
-        """Take note that a stage read bytes; return whether that still matters.
+        """Record that a stage read bytes; return whether that still matters.
 
         As long as it is not known whose connection it is, whatever was read may be kept somewhere;
         later it is a sign of life.
@@ -548,7 +549,7 @@ class Connection(SocketActor):
         return bool(self.mailbox_depth or self._deferred_reads or self.untaken)
 
     def ignore_input(self) -> None:
-        """Take nothing more from the client: it is about to be closed."""
+        """Ignore further input of the client, whose connection is about to be closed."""
         self.ignores_input = True
         self._decoder.stop()
 
@@ -573,7 +574,7 @@ class Connection(SocketActor):
         self.close("protocol_error", code)
 
     def _pass_on(self, packets: list[Packet]) -> None:
-        """Give packets to the session in one message; answer a lonely PINGREQ, see DISCONNECT."""
+        """Pass packets to the session in one message; handle a single PINGREQ and DISCONNECT."""
         self._node.counters.took(self, packets)
         if self.receive_window is not None and self._cut_to_window(packets, self.receive_window):
             if packets:
@@ -644,7 +645,7 @@ class Connection(SocketActor):
                 self._node.limits.count_fault(self.host, now)
 
     def identify(self, verdict: Verdict) -> None:
-        """Take note of who the client is."""
+        """Record the identity of the client."""
         self.identity = verdict
         self._check_expiry()
 
@@ -663,7 +664,7 @@ class Connection(SocketActor):
             self._drop_throttle()
 
     def _check_expiry(self) -> None:
-        """End the connection when what the client showed is good no longer."""
+        """End the connection when the credentials of the client have expired."""
         if self._ended or self.identity is None or not self.identity.expires_ms:
             return
         left = (self.identity.expires_ms - self._node.clock.time_ms()) / 1000
@@ -676,7 +677,7 @@ class Connection(SocketActor):
     def _end(
         self, reason: str, *, orderly: bool = False, code: int = 0, expiry: int | None = None
     ) -> None:
-        """Tell the session, once, that nothing more comes."""
+        """Tell the session, once, that the connection has ended."""
         if self._ended:
             return
         self._ended = True

@@ -584,7 +584,7 @@ class _Sending:
     def run(self) -> None:
         """Send to each receiver that can take a message; tell the sessions of the others.
 
-        A shared subscription is told all its messages at once: it divides them.
+        A shared subscription gets all of its messages in one batch, which it divides.
         """
         node, messages = self._node, self._messages
         shared: dict[Subscriber, list[int]] = {}
@@ -709,7 +709,7 @@ class _Sending:
         counters.publish_bytes_out += size
 
     def _tell(self, target: Subscriber, some: Sequence[int]) -> None:
-        """Have a session decide on some messages."""
+        """Pass some messages to the receiving session, which decides on them."""
         node, messages = self._node, self._messages
         payloads = [messages.payloads[at] for at in some]
         batch = Batch(

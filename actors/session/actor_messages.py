@@ -1,4 +1,4 @@
-"""What actors tell each other. Everything that concerns messages travels in batches."""
+"""Messages between actors. MQTT messages travel in batches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SAME_TURN: Final = object()
 
 
 class Batch:
-    """Messages on their way to everybody whose subscription matches them all.
+    """Messages on their way to the subscribers that match all of them.
 
     What is sent is prepared once for each wire, however many receive it.
     """
@@ -85,10 +85,10 @@ class Batch:
         self.published_retain = published_retain
         """The publications had RETAIN 1, which is sent where that was asked for."""
         self.publisher = publisher
-        """Who publishes, to be slowed down for receivers that do not keep up."""
+        """The publishing connection, which is slowed down for receivers that do not keep up."""
         self.gated = gated
-        """Nobody may see it before the log has it on disk, not even at QoS 0: a will, which would
-        be published again after a crash."""
+        """It is not sent before the log has it on disk, not even at QoS 0: a will, which would be
+        published again after a crash."""
         self._prepared: dict[Wire | int, PublishEncoder | PublishEncoder5 | bytes] = {}
 
     def __len__(self) -> int:
@@ -176,16 +176,16 @@ class Outgoing(NamedTuple):
 
 
 class Withheld(NamedTuple):
-    """A subscription is told which messages its client may not have, for the log."""
+    """Tells a subscription which messages its client may not read, for the log."""
 
     refs: Sequence[Position]
 
 
 class Publication(NamedTuple):
-    """Messages that take effect now: what the broker's watchers are told."""
+    """Messages that take effect now, for the watchers of the broker."""
 
     session: str
-    """Who publishes."""
+    """The publishing session."""
     qos: int
     topics: Sequence[bytes]
     payloads: Sequence[bytes]
@@ -264,11 +264,11 @@ class ContinueSending(NamedTuple):
 
 
 class AckCheck(NamedTuple):
-    """Time to look for deliveries that were not acknowledged within ``ack_wait``."""
+    """Time to check for deliveries that were not acknowledged within ``ack_wait``."""
 
 
 class Retire(NamedTuple):
-    """An offline session that nobody talked to for a while may be passivated."""
+    """An offline session that had no work for a while may be passivated."""
 
 
 class Kick(NamedTuple):
@@ -286,11 +286,11 @@ class Remove(NamedTuple):
 
 
 class Expire(NamedTuple):
-    """Time to look whether an offline session has expired."""
+    """Time to check whether an offline session has expired."""
 
 
 class Authenticated(NamedTuple):
-    """User name and password of a CONNECT were looked at."""
+    """User name and password of a CONNECT were checked."""
 
     connect: Connect
     verdict: Verdict

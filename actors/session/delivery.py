@@ -1,7 +1,7 @@
-"""What a client gets: deliveries at QoS 0, 1 and 2, the queue, and what is sent again.
+"""Deliveries to a client at QoS 0, 1 and 2, its queue, and redelivery.
 
-One for each session actor. It knows which messages are at hand; when some must be read from the
-log first, the session puts off everything but deliveries until they are there.
+Each session actor has one. It knows which messages are in memory; while others are read from the
+log, the session defers everything but deliveries.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class Delivery:
         """Packet identifiers of what is still to be sent again after a reconnect."""
         self._after_load: Callable[[], None] | None = None
         self._dropped = False
-        """Something that waited was dropped instead of sent."""
+        """Queued messages were dropped instead of sent."""
         self._sending_queued = False
-        """It goes on in another turn."""
+        """Sending continues in another turn."""
         self._encoder: DeliveryEncoder | None = None
         """Encodes what the client is sent if it speaks MQTT 5."""
         self._expired_at = 0
@@ -123,7 +123,7 @@ class Delivery:
         return self._encoder.too_large(batch, subscriber, qos) if self._encoder is not None else []
 
     def deliver(self, message: Outgoing) -> None:
-        """Send, queue or drop what a subscription says is to be delivered."""
+        """Send, queue or drop the messages that a subscription delivers."""
         subscriber, batch, qos = message
         if (
             subscriber.ended
@@ -195,11 +195,11 @@ class Delivery:
         return self._session.state.queued, self.sent_from_queue
 
     def may_send(self, connection: ClientConnection) -> bool:
-        """Return whether something new may be put on its way to the client."""
+        """Return whether a new message may be sent to the client."""
         return not self._redelivery and self._may_send(connection)
 
     def _may_send(self, connection: ClientConnection) -> bool:
-        """Return whether more may be put on its way to the client."""
+        """Return whether more may be sent to the client."""
         if not connection.writable or self._after_load is not None:
             return False
         limit = self._node.delivery_limits.batch_bytes
@@ -211,7 +211,7 @@ class Delivery:
         return True
 
     def _hold(self, batch: Batch, start: int, stop: int) -> None:
-        """Keep what was queued for a connected client at hand: it will get it soon."""
+        """Keep messages queued for a connected client in memory: they are sent soon."""
         held = self._held
         within = self._held_bytes + batch.size <= self._node.delivery_limits.batch_bytes
         if within and len(held) < _HELD_MESSAGES:
@@ -275,7 +275,7 @@ class Delivery:
         )
 
     def send_queued(self) -> None:
-        """Send what waits, as far as the windows allow; so may shared subscriptions."""
+        """Send queued messages, also those of shared subscriptions, as the windows allow."""
         groups = self._node.router.groups
         if groups.waiting:
             groups.has_room(self._session.name)
@@ -325,13 +325,13 @@ class Delivery:
             self.send_queued()
 
     def _send_queued_later(self) -> None:
-        """Go on in another turn: others come in between."""
+        """Continue in another turn; other work comes in between."""
         if not self._sending_queued:
             self._sending_queued = True
             self._session.kernel.later(self._session, ContinueSending())
 
     def continue_sending(self) -> None:
-        """Send more of what waits."""
+        """Send more queued messages."""
         self._sending_queued = False
         self.send_queued()
 
@@ -645,7 +645,7 @@ class Delivery:
             self.expect_acks()
 
     def expect_acks(self) -> None:
-        """Look after ``ack_wait`` whether what was sent was acknowledged."""
+        """Check after ``ack_wait`` whether what was sent has been acknowledged."""
         wait = self._node.options.ack_wait
         if self._encoder is not None:
             return  # nothing is sent again to a client at level 5 that stays [MQTT-4.4.0-1]
@@ -690,7 +690,7 @@ class Delivery:
         return found if len(found) == len(set(refs)) else None
 
     def load(self, refs: Sequence[Position], then: Callable[[], None]) -> None:
-        """Read messages from the log, then go on; whatever comes meanwhile waits."""
+        """Read messages from the log, then call ``then``; other messages wait meanwhile."""
         self._after_load = then
         if self._session.connection is not None:
             self._session.connection.pause(ReadPause.LOADING)
@@ -705,7 +705,7 @@ class Delivery:
                     self._held_bytes -= len(gone.payload)
 
     def loaded(self, found: dict[Position, Message]) -> None:
-        """Take messages that were read from the log, and go on."""
+        """Take messages that were read from the log, and continue."""
         then, self._after_load = self._after_load, None
         if self._session.connection is not None:
             self._session.connection.resume(ReadPause.LOADING)
@@ -715,13 +715,13 @@ class Delivery:
             then()
 
     def release_publishers(self) -> None:
-        """Read the publishers again that wait for this client."""
+        """Resume the publishers that wait for this client."""
         if self._backlog is not None:
             self._backlog.release()
             self._backlog = None
 
     def forget(self) -> None:
-        """Keep nothing at hand any more: the client is gone."""
+        """Release the messages kept in memory: the client is gone."""
         self.release_publishers()
         self._held.clear()
         self._held_bytes = 0

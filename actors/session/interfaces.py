@@ -29,7 +29,7 @@ class Paused(Protocol):
         """Take back a reason to pause; read again if it was the last one."""
 
 
-class ReceiveWindow(OutputSink, Protocol):
+class AcknowledgementCount(OutputSink, Protocol):
     """The broker's Receive Maximum: ``actors.connection.receive_window.ReceiveWindow``."""
 
     def acknowledge(
@@ -85,7 +85,7 @@ class ClientConnection(OutputSink, Paused, Protocol):
         """The name of its actor."""
 
     @property
-    def receive_window(self) -> ReceiveWindow | None:
+    def receive_window(self) -> AcknowledgementCount | None:
         """Counts what the client published and was not acknowledged; None: that has no bound."""
 
     @property
@@ -103,13 +103,13 @@ class ClientConnection(OutputSink, Paused, Protocol):
         """Read nothing more until every reason to pause is gone."""
 
     def throttle_publisher(self, publisher: ClientConnection, count: int) -> None:
-        """Let a publisher wait until this client, which reads too slowly, has caught up."""
+        """Pause a publisher until this client, which reads too slowly, has caught up."""
 
     def on_part_done(self, seconds: float) -> None:
         """Make the next parts of longer work shorter, or longer, after one of this client's."""
 
     def ignore_input(self) -> None:
-        """Take nothing more from the client: it is about to be closed."""
+        """Ignore further input of the client, whose connection is about to be closed."""
 
     def refuse(self, code: ConnectCode, reason: str) -> None:
         """Answer the CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
@@ -117,7 +117,7 @@ class ClientConnection(OutputSink, Paused, Protocol):
     def close(self, reason: str, code: int = 0) -> None:
         """Close the connection once what waits at the gate for it has been written.
 
-        ``code`` is the reason code for a client at level 5; 0: what stands for ``reason``.
+        ``code`` is the reason code for a client at level 5; 0: the one that belongs to ``reason``.
         """
 
     def close_soon(self, reason: str) -> None:

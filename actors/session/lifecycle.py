@@ -368,7 +368,7 @@ class SessionLifecycle:
     def _disconnected(
         self, reason: str, *, orderly: bool, code: int = 0, expiry: int | None = None
     ) -> None:
-        """Go on without a connection, or end with it."""
+        """Continue without a connection, or end with it."""
         session = self._session
         self._close(reason, orderly=orderly, code=code, expiry=expiry)
         if self._node.state.sessions.get(session.name) is None:
@@ -385,7 +385,7 @@ class SessionLifecycle:
         code: int = 0,
         expiry: int | None = None,
     ) -> None:
-        """Let the connection's part of the session end: its will, and all of a clean session.
+        """End what belongs to the connection: its will, and all of a clean session.
 
         ``resumed``: its subscriptions go on with the connection that took over. ``code`` and
         ``expiry`` are those of a DISCONNECT at level 5.
@@ -488,7 +488,7 @@ class SessionLifecycle:
             self._node.directory.watch_expiry(session.state)
 
     def _end(self, reason: str) -> None:
-        """Remove the session, which has no connection, with all it holds."""
+        """Remove the session, which has no connection, and all of its state."""
         session = self._session
         if session.state.will is not None:
             self._fire_will(None)

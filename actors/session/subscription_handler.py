@@ -168,7 +168,7 @@ class SubscriptionHandler:
         return subscriber
 
     def _replay(self, subscriber: Subscriber) -> Iterator[object]:
-        """Have a subscription given the retained messages that match it.
+        """Send a subscription the retained messages that match it.
 
         In the order of their age, where they are few. All within the turn of the grant: nothing
         is published in between.
@@ -235,7 +235,7 @@ class SubscriptionHandler:
             connection.close_soon("packet_too_large")
 
     def _throttle(self, changes: int) -> Iterator[object]:
-        """Take nothing more from the client for a while if it changed too many subscriptions."""
+        """Pause the client for a while if it changed too many subscriptions."""
         bounds = self._node.options.bounds
         now = self._node.clock.monotonic()
         wait = self._changes.add(
@@ -252,7 +252,7 @@ class SubscriptionHandler:
         self.stop_actors(self._node.router.remove_session(self._session.name))
 
     def start_actor(self, subscriber: Subscriber) -> LoopActor:
-        """Return the actor of a subscription, started if it is not there."""
+        """Return the actor of a subscription, started if there is none."""
         session = self._session
         actor = subscriber.actor
         if actor is None or actor.stopped:  # it may have failed in this turn
@@ -262,7 +262,7 @@ class SubscriptionHandler:
         return actor
 
     def stop_actors(self, subscribers: Sequence[Subscriber]) -> None:
-        """Stop what works for subscriptions."""
+        """Stop the actors of subscriptions."""
         actors = []
         for subscriber in subscribers:
             actor, subscriber.actor = subscriber.actor, None

@@ -11,7 +11,7 @@ from harness.packets import Publish, Suback
 from actors.configuration import LimitOptions
 from actors.sharing import shared_delivery
 from simulation.permitting import permit
-from simulation.test_shared import SHARED, members, numbers, prove
+from simulation.shares import SHARED, members, numbers, prove
 from simulation.world import World, simulate
 
 RULES = """
