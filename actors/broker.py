@@ -59,7 +59,7 @@ from eventstore.log import EventLog, Message, MessageStore
 from projections.state import NodeState
 from protocol.errors import FoldmqError
 from protocol.mqtt import Connect, ConnectCode
-from protocol.mqtt5 import SHARE
+from protocol.mqtt5 import SHARE, is_payload_format_broken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -460,6 +460,15 @@ class Broker(LoopActor):
         if self._is_will_above_maximum_qos(connect):
             connection.refuse(ConnectCode.NOT_AUTHORIZED, "will_qos")
             return
+        if self._has_will_of_wrong_format(connect):
+            self.node.limits.refused.add(
+                "payload_format",
+                self.node.clock.monotonic(),
+                client=connect.client_id,
+                address=connection.address,
+            )
+            connection.refuse(ConnectCode.NOT_AUTHORIZED, "payload_format")
+            return
         session = self.session(request.connect.client_id)
         self.kernel.tell(session, Attach(request.connection, request.connect))
 
@@ -468,6 +477,13 @@ class Broker(LoopActor):
         if connect.will is None or connect.properties is None:
             return False
         return connect.will.qos == 2 and self.node.options.reject_qos2_publish
+
+    def _has_will_of_wrong_format(self, connect: Connect) -> bool:
+        """Return whether a will has a payload that is not UTF-8 as it says, if that is checked."""
+        will = connect.will
+        if will is None or not will.block or not self.node.options.check_payload_format:
+            return False
+        return is_payload_format_broken(will.block, will.payload)
 
     def _on_failed(self, failed: Failed) -> None:
         actor = failed.actor

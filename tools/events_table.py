@@ -149,7 +149,9 @@ DROPPED = {
     "reserved_topic": "a client published to a topic reserved for the broker",
     "not_permitted": "the permissions do not allow the client to publish or to receive it",
     "topic_levels": "the topic has more than `max_topic_levels` levels",
-    "packet_too_large": "the message is larger than the client's Maximum Packet Size (MQTT 5)",
+    "packet_too_large": "the packet is larger than the client accepts (MQTT 5)",
+    "payload_format": "the payload is not UTF-8 as its Payload Format Indicator says, and "
+    "`check_payload_format` is set",
     "other_prefix": "it came from NATS on a subject of other users (`bridge_user_map`)",
 }
 """Values of MessageDropped.reason."""
@@ -166,6 +168,7 @@ CLOSED = {
     "login_expired": "the client's credentials expired",
     "login_revoked": "the user was removed from the password file, or the password changed",
     "reauthentication_failed": "the client failed to authenticate again (AUTH, MQTT 5)",
+    "receive_maximum": "the client had more messages unacknowledged than `receive_maximum` allows",
     "publish_rate": "the client was paused at its publish rate for `rate_patience` without a break",
     "slow_reader": "the client read none of its pending output for `slow_reader_time`",
     "unread_bytes": "slow clients had too much unread output in total (`max_unread_bytes`)",

@@ -30,6 +30,15 @@ class BrokerOptions:
     ask for less, not for more."""
     max_topic_aliases: int = 32
     """Topic aliases that a client at level 5 may use."""
+    topic_aliases_out: int = 0
+    """Topics that have an alias, which clients at level 5 are sent if they accept it."""
+    receive_maximum: int = 65_535
+    """PUBLISH packets at QoS 1 and 2 that a client at level 5 may have unacknowledged."""
+    check_payload_format: bool = False
+    """Refuse messages that say that their payload is UTF-8 if it is not (MQTT 5)."""
+    response_information: str = ""
+    """Response Information of a CONNACK, for clients that request it; ``%c`` is the client
+    identifier; empty: none."""
     max_queued_messages: int = 1_000_000
     """Maximum messages queued for one session."""
     max_queued_bytes: int = 1024 * MIB

@@ -73,6 +73,8 @@ class LimitOptions:
     """How long that must last."""
     max_subscriptions: int = 10_000
     """Maximum subscriptions of one session."""
+    max_shared_members: int = 1024
+    """Maximum members of one shared subscription, connected or not."""
     max_topic_levels: int = 0
     """Maximum levels of a topic or topic filter."""
     max_wildcards: int = 16

@@ -1,4 +1,4 @@
-"""The broker's door: who comes in, where from, and whose connection it is.
+"""Admission of connections: limits, addresses, logins and the owner of the session.
 
 Everything that is decided about a connection before it has a session is here: whether there is room
 for it, what is kept of it, whether its login is looked at, and whether its session is its own.
@@ -77,7 +77,7 @@ class Admission:
             acceptor.close()
 
     def reload(self, options: BrokerOptions, listeners: Sequence[ListenerOptions]) -> None:
-        """Take other bounds, and other options for some listeners; who is in stays in."""
+        """Apply other bounds, and other options of listeners; open connections stay open."""
         for own in listeners:
             self.listeners[own.name].options = own
         self.limits.change(options.bounds, self._quotas())
@@ -86,7 +86,7 @@ class Admission:
                 self._meter(connection)
 
     def end_revoked(self) -> None:
-        """Close who came in by a password that is good no longer; to be called with new users.
+        """Close connections whose password is no longer valid; to be called with new users.
 
         Their sessions are as after any end that the client did not ask for.
         """
@@ -126,7 +126,7 @@ class Admission:
         return True
 
     def refuses(self, listener: str, host: str) -> bool:
-        """Say whether a socket that is being accepted is to be closed at once."""
+        """Return whether a socket that is being accepted is to be closed at once."""
         return self._full(host) or self.limits.refuses(listener, host, self._now())
 
     def _full(self, address: str) -> bool:
@@ -148,7 +148,7 @@ class Admission:
             self._make_room(limits.unauthenticated.join(connection, host))
 
     def sample(self, lag: float) -> None:
-        """Take note of how late the event loop is, in seconds; to be called often."""
+        """Record how late the event loop is, in seconds; to be called often."""
         now = self._now()
         kernel = self._node.kernel
         self._node.counters.longest_turn.observe(kernel.longest, now)
@@ -157,7 +157,7 @@ class Admission:
         self.limits.overload.sample(lag, 0.0 if oldest is None else now - oldest, now)
 
     def hold(self, connection: Connection, size: int) -> None:
-        """Take note of how many bytes are kept of a client of which nobody knows who it is."""
+        """Record how many bytes are kept of a client that is not authenticated."""
         self._make_room(self.limits.unauthenticated.holds(connection, connection.host, size))
 
     def _make_room(self, gone: Iterable[Connection]) -> None:
@@ -214,7 +214,7 @@ class Admission:
         node.paused.discard(connection)
 
     def sweep(self) -> None:
-        """Close clients that take nothing, and forget what no longer matters; once a second."""
+        """Close clients that read nothing, and remove outdated counts; once a second."""
         now = self._now()
         for slow in self.limits.sweep(self.connections, now):
             client = slow.reader.client_id
@@ -304,7 +304,7 @@ class Admission:
             )
 
     def refuses_stranger(self, connection: ClientConnection, name: str) -> bool:
-        """Refuse who is another user than the one whose session it is; say whether it is so.
+        """Refuse a client whose session belongs to another user; return whether it was refused.
 
         Only where users are looked at: what a client says of itself proves nothing.
         """

@@ -77,12 +77,12 @@ class ConnectHandshake:
         self._connection.timers.remind(allowed, self._connect_deadline)
 
     def _connect_deadline(self) -> None:
-        """Close a client that has not said who it is; what it waited for us does not count."""
+        """Close a connection without an accepted CONNECT; its waits for the broker do not count."""
         connection = self._connection
         if connection.ended or connection.session is not None:
             return
         if connection.unhandled:
-            # It may have said it: it is we who are late.
+            # The CONNECT may have come: the broker has not handled it yet.
             connection.timers.remind(_LATE, self._connect_deadline)
             return
         allowed = connection.listener.options.connect_timeout
@@ -103,12 +103,12 @@ class ConnectHandshake:
     # How much there is of it.
 
     def saw(self, size: int) -> None:
-        """Take note that the connection was given bytes, which may be kept somewhere."""
+        """Count bytes that the connection was given, and that may be kept in memory."""
         self._seen += size
         self.hold()
 
     def saw_below(self, size: int) -> None:
-        """Take note that a stage read bytes, which may be kept somewhere."""
+        """Count bytes that a stage read, and that may be kept in memory."""
         self._below += size
         self.hold()
 
@@ -130,7 +130,7 @@ class ConnectHandshake:
         return packets, b"".join(part for part in self._early if isinstance(part, bytes))
 
     def give_up(self) -> None:
-        """End it: nobody waits for the answer, so that the work is not worth doing."""
+        """Cancel the login: the client has gone."""
         self._early = []
         if self._task is not None:
             self._task.cancel()
@@ -272,7 +272,7 @@ class ConnectHandshake:
             connection.kernel.tell(self._node.root, ConnectRequest(connection, connect))
 
     def _log_rejected(self, connect: Connect, verdict: Verdict) -> None:
-        """Log who is not let in, but for those who try again and again."""
+        """Log a refused login; repeated ones are counted."""
         limits, now = self._node.limits, self._connection.now
         user = None if connect.username is None else escaped(connect.username, _SHOWN)
         client = escaped(connect.client_id, _SHOWN)

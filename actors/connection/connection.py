@@ -20,10 +20,12 @@ from actors.connection.connect_handshake import ConnectHandshake
 from actors.connection.input_throttle import CONTINUE, InputLoad, InputThrottle
 from actors.connection.keep_alive import KeepAlive
 from actors.connection.reauthentication import Reauthentication
+from actors.connection.receive_window import ReceiveWindow
 from actors.connection.socket_actor import SocketActor
 from actors.kernel import LATER_SLICE, Read
 from actors.node import ReadPause
-from actors.session import Authenticated, AuthenticationStep, Close, Detached, Packets
+from actors.session import Authenticated, AuthenticationStep, Close, Detached, Packets, select
+from actors.session.decisions import PACKET_IDS
 from actors.transports import HandshakeError, WebSocketStage, identity, keep_alive_in_tcp
 from protocol.mqtt import (
     ENDINGS,
@@ -38,6 +40,7 @@ from protocol.mqtt import (
     Disconnect,
     Packet,
     Pingreq,
+    Publishes,
     ReasonCode,
     connack,
 )
@@ -59,7 +62,7 @@ _WRITE_HIGH = 1024 * 1024
 _FRAME_ROOM = 1024 * 1024
 """Bytes that a WebSocket frame may have beside the largest packet: it may hold several."""
 _SMALL = 4096
-"""Bytes of somebody new that may wait without a pause in reading."""
+"""Bytes of a new client that may wait without a pause in reading."""
 _NEW = 1.0
 """Seconds for which what a client sends after its CONNECT is put off while others send as well."""
 _LONGEST_TIMER = 60.0
@@ -131,6 +134,7 @@ class Connection(SocketActor):
         "pace",
         "packets_in",
         "properties",
+        "receive_window",
     )
 
     def __init__(self, node: NodeContext, listener: Listener) -> None:
@@ -183,6 +187,8 @@ class Connection(SocketActor):
         self.packets_in = 0
         self.properties: ConnectProperties | None = None
         """What the CONNECT of a client at level 5 said; None: it speaks MQTT 3.1 or 3.1.1."""
+        self.receive_window: ReceiveWindow | None = None
+        """Counts what the client published and was not acknowledged; None: that has no bound."""
         self.last_read = -math.inf
         """When something was read behind the CONNECT, seconds of the broker's clock."""
 
@@ -202,13 +208,13 @@ class Connection(SocketActor):
             self._handshake.expect_connect()
 
     def peer_known(self) -> None:
-        """Take note of where the client really is, as a proxy says."""
+        """Record the address of the client that a proxy reports."""
         if not self._ended:
             self._set_peer()
             self.listener.admission.locate(self)
 
     def data_received(self, data: bytes) -> None:
-        """Put what was read into the mailbox; those who are new do not hold up others."""
+        """Put what was read into the mailbox; new clients do not delay others."""
         if self.stopped:
             return
         kernel = self.kernel
@@ -228,7 +234,7 @@ class Connection(SocketActor):
                 or len(data) > _LARGE
                 or (self.load.is_heavy(self, now) and not self._acknowledges(data))
             ):
-                # Those who send little come first.
+                # Clients that send little come first.
                 if self._deferred_reads:
                     self.pause(ReadPause.TURN)
                 self._deferred_reads += 1
@@ -324,11 +330,11 @@ class Connection(SocketActor):
         )
 
     def on_read_deferred(self) -> None:
-        """Take note that a read is left for later."""
+        """Count a read that is left for later."""
         self._deferred_reads += 1
 
     def on_read_resumed(self) -> None:
-        """Take note that a read which was left for later is handled now."""
+        """Count down: a read that was left for later is handled now."""
         self._deferred_reads -= 1
 
     def took(self, size: int, packets: int) -> None:
@@ -437,6 +443,9 @@ class Connection(SocketActor):
         if isinstance(self._transport, WebSocketStage):
             # Until now its frames had no more room than a CONNECT needs.
             self._transport.max_size = self.listener.options.max_packet_size + _FRAME_ROOM
+        maximum = self._node.options.receive_maximum
+        if self.properties is not None and maximum < PACKET_IDS:
+            self.receive_window = ReceiveWindow(maximum)
         self._take_early()
 
     def _take_early(self) -> None:
@@ -467,7 +476,8 @@ class Connection(SocketActor):
         if self.properties is None:
             self.write(connack(code))
         else:
-            self.write(answers.connack(REFUSALS.get(reason, FOR_CONNECT_CODES[code])))
+            limit = self.properties.maximum_packet_size
+            self.write(answers.connack(REFUSALS.get(reason, FOR_CONNECT_CODES[code]), limit=limit))
         self._node.counters.packets_out += 1
         self._end(reason)
         self.finish()
@@ -475,8 +485,9 @@ class Connection(SocketActor):
     def close(self, reason: str, code: int = 0) -> None:
         """Close the connection once what waits at the gate for it has been written.
 
-        A client at level 5 is told why: ``code``, or what stands for ``reason``. The session, which
-        may still have answers to give, says when (:meth:`close_when_written`).
+        A client at level 5 is sent a DISCONNECT with ``code``, or with the reason code that belongs
+        to ``reason``. The session, which may still have responses to send, says when
+        (:meth:`close_when_written`).
         """
         session = self.session
         if self.properties is not None and self.connected_ms and not self._ended:
@@ -566,7 +577,7 @@ class Connection(SocketActor):
             self.kernel.later(self, _TAKE_MORE)
 
     def read_below(self, size: int) -> bool:
-        """Take note that a stage read bytes; return whether that still matters.
+        """Record that a stage read bytes; return whether that still matters.
 
         As long as it is not known whose connection it is, whatever was read may be kept somewhere;
         later it is a sign of life.
@@ -592,7 +603,7 @@ class Connection(SocketActor):
         return bool(self.mailbox_depth or self._deferred_reads or self.untaken)
 
     def ignore_input(self) -> None:
-        """Take nothing more from the client: it is about to be closed."""
+        """Ignore further input of the client, whose connection is about to be closed."""
         self.ignores_input = True
         self._decoder.stop()
 
@@ -624,7 +635,7 @@ class Connection(SocketActor):
         limits.count_fault(self.host, now)
 
     def _pass_on(self, packets: list[Packet]) -> None:
-        """Give packets to the session in one message; answer a lonely PINGREQ, see DISCONNECT."""
+        """Pass packets to the session in one message; handle a single PINGREQ and DISCONNECT."""
         self._node.counters.took(self, packets)
         reauthentication = self._reauthentication
         if reauthentication is None:
@@ -640,6 +651,12 @@ class Connection(SocketActor):
                 self._pass_to_session([*some])
 
     def _pass_to_session(self, packets: list[Packet]) -> None:
+        if self.receive_window is not None and self._cut_to_window(packets, self.receive_window):
+            if packets:
+                self._tell_session(Packets(self, packets))
+            self.count_fault("receive_maximum")
+            self.close("receive_maximum")
+            return
         leaves: Disconnect | None = None
         if type(packets[-1]) is Disconnect:
             leaves = packets.pop()  # type: ignore[assignment]  # it is one
@@ -655,6 +672,16 @@ class Connection(SocketActor):
             self._tell_session(Packets(self, packets))
         if leaves is not None:
             self._leave(leaves)
+
+    def _cut_to_window(self, packets: list[Packet], window: ReceiveWindow) -> bool:
+        """Return whether a client sent more than its window allows; leave what came before."""
+        for at, packet in enumerate(packets):
+            if type(packet) is Publishes and packet.qos:
+                fitting = window.take(packet, self._node.journal)
+                if fitting < len(packet):
+                    packets[at:] = [select(packet, range(fitting))] if fitting else []
+                    return True
+        return False
 
     def _leave(self, packet: Disconnect) -> None:
         """Handle a DISCONNECT: the will is published unless the client says that all is well."""
@@ -708,7 +735,7 @@ class Connection(SocketActor):
         )
 
     def identify(self, verdict: Verdict) -> None:
-        """Take note of who the client is, or that it authenticated again."""
+        """Record the identity of the client, or that it authenticated again."""
         self.identity = verdict
         self._expiry_due = 0.0
         self._check_expiry()
@@ -728,7 +755,7 @@ class Connection(SocketActor):
             self._drop_throttle()
 
     def _check_expiry(self) -> None:
-        """End the connection when what the client showed is good no longer."""
+        """End the connection when the credentials of the client have expired."""
         if self._ended or self.identity is None or not self.identity.expires_ms:
             return
         if self.now < self._expiry_due:
@@ -745,7 +772,7 @@ class Connection(SocketActor):
     def _end(
         self, reason: str, *, orderly: bool = False, code: int = 0, expiry: int | None = None
     ) -> None:
-        """Tell the session, once, that nothing more comes."""
+        """Tell the session, once, that the connection has ended."""
         if self._ended:
             return
         self._ended = True

@@ -76,7 +76,7 @@ class SocketActor(LoopActor, asyncio.Protocol):
         self.waits_for: GatedOutput | None = None
         self.gated = 0
         self._slow_reader: SlowReaderBackpressure | None = None
-        """Who waits until this client reads; None for most."""
+        """Publishers that wait until this client reads; None for most."""
         self.bytes_out = 0
         self.starved = False
         """Something was queued because too much waited at the gate already."""
@@ -173,7 +173,7 @@ class SocketActor(LoopActor, asyncio.Protocol):
             self._transport.abort()
 
     def pause(self, reason: int) -> None:
-        """Read nothing more until every reason to pause is gone."""
+        """Stop reading until every reason to pause is gone."""
         transport = self._transport
         if not self._paused and transport is not None and not transport.is_closing():
             transport.pause_reading()
@@ -195,11 +195,11 @@ class SocketActor(LoopActor, asyncio.Protocol):
     # What is sent.
 
     def pause_writing(self) -> None:
-        """Take note that the client reads too slowly."""
+        """Record that the buffer of the transport is full: the client reads too slowly."""
         self.writable = False
 
     def resume_writing(self) -> None:
-        """Tell the session, and those who wait for this client, that there is room again."""
+        """Tell the session and the publishers that wait that there is room again."""
         self.writable = True
         self._release_publishers()
         self._tell_session(Writable(cast("ClientConnection", self)))
@@ -218,7 +218,7 @@ class SocketActor(LoopActor, asyncio.Protocol):
                 self._tell_session(Writable(cast("ClientConnection", self)))
 
     def throttle_publisher(self, publisher: ClientConnection, count: int) -> None:
-        """Let a publisher wait until this client, which reads too slowly, has caught up."""
+        """Pause a publisher until this client, which reads too slowly, has caught up."""
         if publisher is not self:  # type: ignore[comparison-overlap]  # its class is a subclass
             if self._slow_reader is None:
                 self._slow_reader = SlowReaderBackpressure()

@@ -37,13 +37,14 @@ from eventstore.format import (
 from eventstore.log import StoredMessages
 from projections.state import QOS_MASK
 from protocol.errors import FoldmqError
-from protocol.mqtt import PID_BYTES, publish_head
+from protocol.mqtt import PID_BYTES, PacketType, publish_head
 from protocol.mqtt5 import known_blocks, with_length
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from actors.connection.connection import Connection
+    from actors.connection.receive_window import ReceiveWindow
     from actors.routing import Route, Subscriber
     from actors.session import ClientConnection, NodeContext, Session, Subscription
     from eventstore.format import Position
@@ -154,6 +155,7 @@ class Turn:
         "_released",
         "_seen",
         "_size",
+        "_windows",
     )
 
     def __init__(self, node: NodeContext) -> None:
@@ -166,6 +168,9 @@ class Turn:
         self._released = _Messages()
         self._passing = _Messages()
         self._acks = {kind: _Acks() for kind in _ACKED}
+        self._windows: list[tuple[ReceiveWindow, int, list[int], list[int]]] = []
+        """How many messages of QoS 1 came from clients whose messages are counted, and the packet
+        identifiers of those of QoS 2 that came and of those that were released."""
         self._seen: set[tuple[Session, int, int]] = set()
         """Packet identifiers that came in this turn, by session and first byte."""
         self._size = 0
@@ -249,6 +254,11 @@ class Turn:
 
     def _read(self, connection: Connection, session: Session, data: bytes) -> int:
         """Read packets into the columns; return the offset of the first one that is left."""
+        window = connection.receive_window
+        if window is not None and not window.surely_takes(len(data)):
+            return 0
+        columns = self._published.pids, self._inbound.pids, self._released.pids
+        before = [*map(len, columns)] if window is not None else ()
         at, end, count = 0, len(data), 0
         while at < end - 1 and self._size < _ENOUGH:
             first = data[at]
@@ -268,6 +278,11 @@ class Turn:
             self._size += count
             connection.took(at, count)
             session.handled += 1
+        if window is not None:
+            published, inbound, released = (
+                pids[begin:] for pids, begin in zip(columns, before, strict=True)
+            )
+            self._windows.append((window, len(published), inbound, released))
         return at
 
     def _read_ack(self, connection: Connection, session: Session, data: bytes, at: int) -> int:
@@ -330,6 +345,8 @@ class Turn:
             rest = begin + data[rest] if rest < stop else stop + 1
             known = known_blocks.get(data[begin:rest]) if rest - begin < 128 else None
             if rest > stop or known is None or known.alias or not raw:
+                return 0
+            if known.is_text and self._node.options.check_payload_format:
                 return 0
             block = known.block
         if qos == _QOS0:
@@ -401,6 +418,11 @@ class Turn:
 
     def _carry_out(self) -> None:
         """Record what was read, and have it take effect: all acknowledgements first."""
+        for window, at_qos1, inbound, released in self._windows:
+            window.took(at_qos1, inbound)
+            window.acknowledge(self._node.journal, PacketType.PUBCOMP, released)
+            if at_qos1:
+                window.acknowledge(self._node.journal, PacketType.PUBACK, range(at_qos1))
         for first, some in self._acks.items():
             if some.pids:
                 self._complete(first, some)
@@ -465,6 +487,7 @@ class Turn:
         else:
             first = node.emit(event, payloads, size)
             stored = StoredMessages(first, messages.topics, payloads, size)
+        stored = stored._replace(publishers=event.sessions, publisher_of=event.by)
         node.messages.add(stored)
         messages.refs = list(range(first, first + count))
         self._answer(messages.publishers, b"\x40\x02" if qos == 1 else b"\x50\x02", messages.pids)
@@ -573,7 +596,7 @@ class _Sending:
     def run(self) -> None:
         """Send to each receiver that can take a message; tell the sessions of the others.
 
-        A shared subscription is told all its messages at once: it divides them.
+        A shared subscription gets all of its messages in one batch, which it divides.
         """
         node, messages = self._node, self._messages
         shared: dict[Subscriber, list[int]] = {}
@@ -714,7 +737,7 @@ class _Sending:
         counters.publish_bytes_out += size
 
     def _tell(self, target: Subscriber, some: Sequence[int]) -> None:
-        """Have a session decide on some messages."""
+        """Pass some messages to the receiving session, which decides on them."""
         node, messages = self._node, self._messages
         payloads = [messages.payloads[at] for at in some]
         batch = Batch(

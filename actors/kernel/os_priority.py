@@ -24,7 +24,7 @@ _ATTRIBUTES = struct.Struct("=IIQiIQQQ")
 
 
 def lower_thread_priority() -> None:
-    """Give the calling thread a lower priority, if the system supports it.
+    """Lower the priority of the calling thread, if the system supports it.
 
     On Linux each thread has its own niceness, which the threads it starts inherit.
     """
@@ -37,7 +37,7 @@ def lower_thread_priority() -> None:
 
 
 def set_short_time_slice() -> None:
-    """Give the calling thread, and what it starts from now on, a short time slice.
+    """Set a short time slice for the calling thread and the threads that it starts later.
 
     Linux (6.12 and later) runs threads with short time slices first. The event loop and the NATS
     server run briefly between two waits, and each message waits for both of them twice. Their share

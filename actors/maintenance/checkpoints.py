@@ -19,6 +19,7 @@ from eventstore.format import (
     json_object,
     to_runs,
 )
+from eventstore.log import Message
 from projections.state import encode_session, text_of
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from eventstore.format import Position, Run
-    from eventstore.log import Message
     from projections.state import NodeState, RetainedMessage
 
 MESSAGES_AT_ONCE = 512
@@ -149,7 +149,13 @@ def _carried(
         blocks=sizes,
         block_of=block_of,
         expires=_expiries([one.expires for _, one in some]),
+        as_retained=to_runs([ref for ref, one in some if one.retain]),
     )
+    if all(one.publisher for _, one in some):
+        publishers: dict[str, int] = {}
+        of = [publishers.setdefault(one.publisher, len(publishers)) for _, one in some]
+        event.publishers = list(publishers)
+        event.publisher_of = of if len(publishers) > 1 else []
     return StateEvent(event, [*blocks, *payloads])
 
 
@@ -159,7 +165,8 @@ def _expiries(expires: list[int]) -> list[Run] | int:
 
 
 def _weight(message: Message | RetainedMessage) -> int:
-    return len(message.payload) + len(message.block) + 6 * len(message.topic) + 64
+    names = len(message.topic) + (len(message.publisher) if isinstance(message, Message) else 0)
+    return len(message.payload) + len(message.block) + 6 * names + 64
 
 
 def _sizes(payloads: Sequence[bytes]) -> list[int] | int:

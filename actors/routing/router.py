@@ -110,7 +110,7 @@ class Route:
 
 
 NOWHERE = Route(())
-_NOBODY: _Receivers = ((), (), ())
+_NO_RECEIVERS: _Receivers = ((), (), ())
 
 
 class _EnoughMatched(Exception):  # noqa: N818 - a signal, no error
@@ -165,11 +165,13 @@ class Routes(dict[bytes, Route]):
             self.forget()
         topic = raw.decode()
         until = None if self._left == _UNBOUNDED else self._until
-        receivers = _NOBODY if self._router.too_deep(raw) else self._router.match(topic, until)
+        receivers = (
+            _NO_RECEIVERS if self._router.too_deep(raw) else self._router.match(topic, until)
+        )
         if raw.startswith(_SPARKPLUG):
             self._router.record_birth(topic, raw)
         route = NOWHERE
-        if receivers != _NOBODY:
+        if receivers != _NO_RECEIVERS:
             route = self._interned.setdefault(receivers, Route(*receivers))
         self[raw] = route
         self._size += len(raw)
@@ -251,7 +253,7 @@ class Router:
         is over.
         """
         if is_reserved_topic(topic):
-            return _NOBODY
+            return _NO_RECEIVERS
         matching = self._index.match(topic)
         passive = dict.fromkeys(found for found in matching if isinstance(found, str))
         if passive:

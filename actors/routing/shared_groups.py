@@ -7,7 +7,7 @@ and ends with its last one.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from typing import TYPE_CHECKING, Final
 
 from protocol.mqtt5 import SHARE, split_share
@@ -37,35 +37,40 @@ class SharedGroup:
         """The member that was given a message last."""
         self.told = False
         """The group's session has been told that a member has room."""
-        self._names: list[str] | None = None
+        self._names: list[str] = []
+        """The names of those that are connected, sorted."""
 
-    def rotated(self) -> list[Subscriber]:
-        """Return the members that are connected, beginning behind the one served last."""
-        names = self._ordered()
-        at = bisect_right(names, self.last_served)
-        return [self.online[name] for name in (*names[at:], *names[:at])]
+    def rotated(self) -> Iterator[Subscriber]:
+        """Yield the members that are connected, beginning behind the one served last.
 
-    def ordered(self) -> list[Subscriber]:
-        """Return the members that are connected, by client identifier."""
-        return [self.online[name] for name in self._ordered()]
+        No member may connect or leave meanwhile.
+        """
+        names, online = self._names, self.online
+        begin = bisect_right(names, self.last_served)
+        for at in range(begin, len(names)):
+            yield online[names[at]]
+        for at in range(begin):
+            yield online[names[at]]
 
-    def _ordered(self) -> list[str]:
-        if self._names is None:
-            self._names = sorted(self.online)
-        return self._names
+    def ordered(self) -> Iterator[Subscriber]:
+        """Yield the members that are connected, by client identifier."""
+        return map(self.online.__getitem__, self._names)
 
     def connected(self, subscriber: Subscriber) -> None:
         """Record that a member is connected."""
-        self.online[subscriber.session] = subscriber
-        self._names = None
+        name = subscriber.session
+        if name not in self.online:
+            insort(self._names, name)
+        self.online[name] = subscriber
 
     def disconnected(self, name: str) -> None:
         """Record that a member is not connected."""
-        self.online.pop(name, None)
-        self._names = None
+        if self.online.pop(name, None) is not None:
+            del self._names[bisect_left(self._names, name)]
 
 
-_NOBODY: Final = SharedGroup()
+_EMPTY: Final = SharedGroup()
+"""Stands for a shared subscription that does not exist."""
 
 
 class SharedGroups:
@@ -100,7 +105,12 @@ class SharedGroups:
 
     def find(self, name: str) -> SharedGroup:
         """Return a shared subscription; one without members if there is none."""
-        return self._groups.get(name, _NOBODY)
+        return self._groups.get(name, _EMPTY)
+
+    def is_full(self, name: str, session: str, most: int) -> bool:
+        """Return whether a session cannot become a member, as there are ``most``; 0: any number."""
+        members = self.find(name).members
+        return 0 < most <= len(members) and session not in members
 
     def joined(self, name: str, session: str) -> None:
         """Record a member, connected or not."""
@@ -140,7 +150,10 @@ class SharedGroups:
         self._disconnected(subscriber.filter, subscriber.session)
 
     def _disconnected(self, name: str, session: str) -> None:
-        self.find(name).disconnected(session)
+        group = self.find(name)
+        group.disconnected(session)
+        if group.online:
+            self._wake(name, group)  # what waited for this member may go to others
         names = self._of.get(session)
         if names is not None:
             names.discard(name)

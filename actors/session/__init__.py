@@ -26,7 +26,7 @@ from actors.session.delivery import Delivery
 from actors.session.interfaces import ClientConnection
 from actors.session.node_context import NEVER_EXPIRES, NodeContext
 from actors.session.operator_commands import OperatorCommand
-from actors.session.publisher import Publisher
+from actors.session.publisher import Publisher, select
 from actors.session.session import Session
 from actors.session.subscription import Subscription
 
@@ -59,4 +59,5 @@ __all__ = [
     "Session",
     "Subscription",
     "Writable",
+    "select",
 ]

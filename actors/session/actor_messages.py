@@ -1,4 +1,4 @@
-"""What actors tell each other. Everything that concerns messages travels in batches."""
+"""Messages between actors. MQTT messages travel in batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protocol.mqtt import MQTT_5, PublishEncoder, cut_payloads
 from protocol.mqtt5 import prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from actors.authn import Step, Verdict
     from actors.routing import Subscriber
@@ -29,7 +29,7 @@ SAME_TURN: Final = object()
 
 
 class Batch:
-    """Messages on their way to everybody whose subscription matches them all.
+    """Messages on their way to the subscribers that match all of them.
 
     What is sent is prepared once for each wire, however many receive it.
     """
@@ -92,13 +92,13 @@ class Batch:
         self.published_retain = published_retain
         """The publications had RETAIN 1, which is sent where that was asked for."""
         self.publisher = publisher
-        """Who publishes, to be slowed down for receivers that do not keep up; the last one where
-        there are several."""
+        """The publishing connection, which is slowed down for receivers that do not keep up; the
+        last one where there are several."""
         self._publishers = publishers
-        """Who published each message; empty: one client published all."""
+        """The connection that published each message; empty: one published all."""
         self.gated = gated
-        """Nobody may see it before the log has it on disk, not even at QoS 0: a will, which would
-        be published again after a crash."""
+        """It is not sent before the log has it on disk, not even at QoS 0: a will, which would be
+        published again after a crash."""
         self._prepared: dict[Wire | int, PublishEncoder | PublishEncoder5 | bytes] = {}
 
     def __len__(self) -> int:
@@ -139,12 +139,15 @@ class Batch:
             self._prepared[qos] = found
         return found  # type: ignore[return-value]  # bytes stand under 0 only
 
-    def prepared5(self, wire: Wire) -> PublishEncoder5:
-        """Return what renders the messages for receivers at level 5 that have a wire in common."""
+    def prepared5(self, wire: Wire, numbers: Mapping[bytes, int] | None = None) -> PublishEncoder5:
+        """Return what renders the messages for receivers at level 5 that have a wire in common.
+
+        ``numbers`` are the topic aliases of this node, for a wire that uses them.
+        """
         found = self._prepared.get(wire)
         if found is None:
             found = self._prepared[wire] = prepare(
-                self.topics, self.payloads, self.blocks or (), wire
+                self.topics, self.payloads, self.blocks or (), wire, numbers
             )
         return found  # type: ignore[return-value]  # wires stand for these
 
@@ -203,16 +206,16 @@ class Outgoing(NamedTuple):
 
 
 class Withheld(NamedTuple):
-    """A subscription is told which messages its client may not have, for the log."""
+    """Tells a subscription which messages its client may not read, for the log."""
 
     refs: Sequence[Position]
 
 
 class Publication(NamedTuple):
-    """Messages that take effect now: what the broker's watchers are told."""
+    """Messages that take effect now, for the watchers of the broker."""
 
     session: str
-    """Who publishes."""
+    """The publishing session."""
     qos: int
     topics: Sequence[bytes]
     payloads: Sequence[bytes]
@@ -291,11 +294,11 @@ class ContinueSending(NamedTuple):
 
 
 class AckCheck(NamedTuple):
-    """Time to look for deliveries that were not acknowledged within ``ack_wait``."""
+    """Time to check for deliveries that were not acknowledged within ``ack_wait``."""
 
 
 class Retire(NamedTuple):
-    """An offline session that nobody talked to for a while may be passivated."""
+    """An offline session that had no work for a while may be passivated."""
 
 
 class Kick(NamedTuple):
@@ -313,11 +316,11 @@ class Remove(NamedTuple):
 
 
 class Expire(NamedTuple):
-    """Time to look whether an offline session has expired."""
+    """Time to check whether an offline session has expired."""
 
 
 class Authenticated(NamedTuple):
-    """User name and password of a CONNECT were looked at."""
+    """User name and password of a CONNECT were checked."""
 
     connect: Connect
     verdict: Verdict

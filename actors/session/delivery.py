@@ -1,7 +1,7 @@
-"""What a client gets: deliveries at QoS 0, 1 and 2, the queue, and what is sent again.
+"""Deliveries to a client at QoS 0, 1 and 2, its queue, and redelivery.
 
-One for each session actor. It knows which messages are at hand; when some must be read from the
-log first, the session puts off everything but deliveries until they are there.
+Each session actor has one. It knows which messages are in memory; while others are read from the
+log, the session defers everything but deliveries.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from actors.node import BACKLOG, Backlog, ReadPause
 from actors.session import decisions
 from actors.session.actor_messages import AckCheck, Batch, ContinueSending, Outgoing
-from actors.session.level5 import DeliveryEncoder
 from eventstore.format import (
     INDEX_BITS,
     Delivered,
@@ -36,14 +35,16 @@ if TYPE_CHECKING:
 
     from actors.routing import Subscriber
     from actors.session.interfaces import ClientConnection
+    from actors.session.level5 import DeliveryEncoder
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
     from projections.state import InFlight, SubscriptionState
-    from protocol.mqtt import ConnectProperties
 
 _DRAIN_AT_ONCE = 1024
 """Messages taken from the queue in one step."""
 _REACH, _REACH_GROWS = 8, 4
+_EXPIRED_WITHIN = 1024
+"""Runs of a queue that are searched for messages that have expired."""
 _AGAIN_AT_ONCE = 256
 """Messages sent again in one step."""
 _AGAIN_STEPS = 4
@@ -64,6 +65,7 @@ class Delivery:
         "_backlog",
         "_dropped",
         "_encoder",
+        "_expired_at",
         "_held",
         "_held_bytes",
         "_in_hand",
@@ -83,11 +85,13 @@ class Delivery:
         """Packet identifiers of what is still to be sent again after a reconnect."""
         self._after_load: Callable[[], None] | None = None
         self._dropped = False
-        """Something that waited was dropped instead of sent."""
+        """Queued messages were dropped instead of sent."""
         self._sending_queued = False
-        """It goes on in another turn."""
+        """Sending continues in another turn."""
         self._encoder: DeliveryEncoder | None = None
         """Encodes what the client is sent if it speaks MQTT 5."""
+        self._expired_at = 0
+        """Second in which the queues had nothing that has expired."""
         self._backlog: Backlog | None = None
         """Publishers that wait until less waits for this client; None: there are none."""
         self.sent_from_queue = 0
@@ -119,7 +123,7 @@ class Delivery:
         return self._encoder.too_large(batch, subscriber, qos) if self._encoder is not None else []
 
     def deliver(self, message: Outgoing) -> None:
-        """Send, queue or drop what a subscription says is to be delivered."""
+        """Send, queue or drop the messages that a subscription delivers."""
         subscriber, batch, qos = message
         if (
             subscriber.ended
@@ -134,6 +138,7 @@ class Delivery:
         if not qos:
             self._send_qos0(subscriber, batch)
             return
+        self.make_room()
         connection = self._session.connection
         ready = connection is not None and self._may_send(connection) and not self._redelivery
         delivery = decisions.deliver(
@@ -191,11 +196,11 @@ class Delivery:
         return self._session.state.queued, self.sent_from_queue
 
     def may_send(self, connection: ClientConnection) -> bool:
-        """Return whether something new may be put on its way to the client."""
+        """Return whether a new message may be sent to the client."""
         return not self._redelivery and self._may_send(connection)
 
     def _may_send(self, connection: ClientConnection) -> bool:
-        """Return whether more may be put on its way to the client."""
+        """Return whether more may be sent to the client."""
         if not connection.writable or self._after_load is not None:
             return False
         limit = self._node.delivery_limits.batch_bytes
@@ -207,7 +212,7 @@ class Delivery:
         return True
 
     def _hold(self, batch: Batch, start: int, stop: int) -> None:
-        """Keep what was queued for a connected client at hand: it will get it soon."""
+        """Keep messages queued for a connected client in memory: they are sent soon."""
         held = self._held
         within = self._held_bytes + batch.size <= self._node.delivery_limits.batch_bytes
         if within and len(held) < _HELD_MESSAGES:
@@ -221,6 +226,7 @@ class Delivery:
                 batch.blocks or (),
                 batch.expires,
                 batch.published_retain,
+                () if batch.publisher is None else (batch.publisher.client_id or "",),
             )
             messages = map(stored.message, range(start, stop))
             held.update(zip(batch.positions[start:stop], messages, strict=True))
@@ -245,11 +251,12 @@ class Delivery:
             return
         node = self._node
         if connection.unsent < node.options.max_outbound_bytes:
+            gated = batch.gated or bool(batch.qos and not batch.retain)
             if self._encoder is None:
                 data = batch.at_qos0()
             else:
-                data = self._encoder.render(batch, subscriber, 0)
-            if batch.gated or (batch.qos and not batch.retain):
+                data = self._encoder.render(batch, subscriber, 0, gated=gated)
+            if gated:
                 # The publication is being recorded. Until it is, a crash may undo it, and its
                 # publisher send it again: nobody must have seen it by then [MQTT-4.3.3-2].
                 node.journal.send_when_durable(connection, data)
@@ -269,7 +276,7 @@ class Delivery:
         )
 
     def send_queued(self) -> None:
-        """Send what waits, as far as the windows allow; so may shared subscriptions."""
+        """Send queued messages, also those of shared subscriptions, as the windows allow."""
         groups = self._node.router.groups
         if groups.waiting:
             groups.has_room(self._session.name)
@@ -319,13 +326,13 @@ class Delivery:
             self.send_queued()
 
     def _send_queued_later(self) -> None:
-        """Go on in another turn: others come in between."""
+        """Continue in another turn; other work comes in between."""
         if not self._sending_queued:
             self._sending_queued = True
             self._session.kernel.later(self._session, ContinueSending())
 
     def continue_sending(self) -> None:
-        """Send more of what waits."""
+        """Send more queued messages."""
         self._sending_queued = False
         self.send_queued()
 
@@ -388,6 +395,45 @@ class Delivery:
             self._drop_waiting(reason, part, queued)
             self.release(part.refs)
         return size
+
+    def make_room(self) -> None:
+        """Let messages that have expired leave queues that are half full or more.
+
+        Of each queue the first ones: those that will expire last stand behind them, mostly. Those
+        that are not at hand are read from the log, as it must be known how large they are.
+        """
+        state, limits = self._session.state, self._node.delivery_limits
+        filling = (
+            2 * state.queued >= limits.queued_messages
+            or 2 * state.queued_bytes >= limits.queued_bytes
+        )
+        now = self._node.clock.time_ms() // 1000
+        if filling and self._expired_at < now and not self.loading:
+            self._expire_some(now)
+
+    def _expire_some(self, now: int) -> None:
+        """Record which messages have expired in the queues, as far as they are at hand."""
+        left = _DRAIN_AT_ONCE
+        for held in [*self._session.state.waiting.values()]:
+            queue = held.queue
+            gone = queue.expired(now, left, _EXPIRED_WITHIN) if queue is not None else []
+            if not gone:
+                continue
+            found = self._cached(gone)
+            if not found:
+                self.load(self._prefetch(gone), self.make_room)
+                return
+            refs = [ref for ref in gone if ref in found]
+            size = sum(len(found[ref].payload) for ref in refs)
+            name = self._session.name
+            self._session.emit(Expired(name, held.filter, to_runs(refs), size))
+            self._node.count_dropped("expired", len(refs), client=name)
+            self.release(refs)
+            left -= len(refs)
+            if left <= 0:
+                return
+        if left == _DRAIN_AT_ONCE:
+            self._expired_at = now
 
     def _drop_waiting(self, reason: str, run: decisions.WaitingRun, queued: int) -> None:
         """Record that messages leave the head of a queue unsent."""
@@ -452,13 +498,15 @@ class Delivery:
 
     # Sending again.
 
-    def attach(self, properties: ConnectProperties | None) -> None:
-        """Send to a client that connected; ``properties`` are those of its CONNECT at level 5."""
-        self._encoder = (
-            DeliveryEncoder(self._session.state, properties, self._session.connection)
-            if properties is not None
-            else None
-        )
+    def attach(self, encoder: DeliveryEncoder | None) -> None:
+        """Send to a client that connected; ``encoder`` is that of one at level 5."""
+        self._encoder = encoder
+        if encoder is not None:
+            encoder.attach(self._session.state, self._session.connection)
+
+    def complete_encoder(self, most: int) -> bool:
+        """Index at most so many filters that are not; return whether some are still missing."""
+        return self._encoder is not None and self._encoder.complete(most)
 
     @property
     def level5(self) -> bool:
@@ -603,7 +651,7 @@ class Delivery:
             self.expect_acks()
 
     def expect_acks(self) -> None:
-        """Look after ``ack_wait`` whether what was sent was acknowledged."""
+        """Check after ``ack_wait`` whether what was sent has been acknowledged."""
         wait = self._node.options.ack_wait
         if self._encoder is not None:
             return  # nothing is sent again to a client at level 5 that stays [MQTT-4.4.0-1]
@@ -648,7 +696,7 @@ class Delivery:
         return found if len(found) == len(set(refs)) else None
 
     def load(self, refs: Sequence[Position], then: Callable[[], None]) -> None:
-        """Read messages from the log, then go on; whatever comes meanwhile waits."""
+        """Read messages from the log, then call ``then``; other messages wait meanwhile."""
         self._after_load = then
         if self._session.connection is not None:
             self._session.connection.pause(ReadPause.LOADING)
@@ -663,7 +711,7 @@ class Delivery:
                     self._held_bytes -= len(gone.payload)
 
     def loaded(self, found: dict[Position, Message]) -> None:
-        """Take messages that were read from the log, and go on."""
+        """Take messages that were read from the log, and continue."""
         then, self._after_load = self._after_load, None
         if self._session.connection is not None:
             self._session.connection.resume(ReadPause.LOADING)
@@ -673,13 +721,13 @@ class Delivery:
             then()
 
     def release_publishers(self) -> None:
-        """Read the publishers again that wait for this client."""
+        """Resume the publishers that wait for this client."""
         if self._backlog is not None:
             self._backlog.release()
             self._backlog = None
 
     def forget(self) -> None:
-        """Keep nothing at hand any more: the client is gone."""
+        """Release the messages kept in memory: the client is gone."""
         self.release_publishers()
         self._held.clear()
         self._held_bytes = 0

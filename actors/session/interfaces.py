@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from actors.session.actor_messages import Batch
     from actors.session.session import Session
     from eventstore.format import Position
-    from eventstore.log import StoredMessages
+    from eventstore.log import Journal, StoredMessages
     from projections.state import SessionState
-    from protocol.mqtt import ConnectCode, ConnectProperties, Publishes
+    from protocol.mqtt import ConnectCode, ConnectProperties, PacketType, Publishes
 
 
 class Paused(Protocol):
@@ -26,6 +26,19 @@ class Paused(Protocol):
 
     def resume(self, reason: int) -> None:
         """Take back a reason to pause; read again if it was the last one."""
+
+
+class AcknowledgementCount(OutputSink, Protocol):
+    """The broker's Receive Maximum: ``actors.connection.receive_window.ReceiveWindow``."""
+
+    def acknowledge(
+        self,
+        journal: Journal,
+        kind: PacketType,
+        packet_ids: Sequence[int],
+        reasons: Sequence[int] = (),
+    ) -> None:
+        """Count answers that are handed to the gate."""
 
 
 class ClientConnection(OutputSink, Paused, Protocol):
@@ -75,6 +88,10 @@ class ClientConnection(OutputSink, Paused, Protocol):
         """What the method of the client's login has for the CONNACK."""
 
     @property
+    def receive_window(self) -> AcknowledgementCount | None:
+        """Counts what the client published and was not acknowledged; None: that has no bound."""
+
+    @property
     def ended(self) -> bool:
         """True once the connection is closed or being closed."""
 
@@ -89,13 +106,13 @@ class ClientConnection(OutputSink, Paused, Protocol):
         """Read nothing more until every reason to pause is gone."""
 
     def throttle_publisher(self, publisher: ClientConnection, count: int) -> None:
-        """Let a publisher wait until this client, which reads too slowly, has caught up."""
+        """Pause a publisher until this client, which reads too slowly, has caught up."""
 
     def on_part_done(self, seconds: float) -> None:
         """Make the next parts of longer work shorter, or longer, after one of this client's."""
 
     def ignore_input(self) -> None:
-        """Take nothing more from the client: it is about to be closed."""
+        """Ignore further input of the client, whose connection is about to be closed."""
 
     def refuse(self, code: ConnectCode, reason: str) -> None:
         """Answer the CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
@@ -103,7 +120,7 @@ class ClientConnection(OutputSink, Paused, Protocol):
     def close(self, reason: str, code: int = 0) -> None:
         """Close the connection once what waits at the gate for it has been written.
 
-        ``code`` is the reason code for a client at level 5; 0: what stands for ``reason``.
+        ``code`` is the reason code for a client at level 5; 0: the one that belongs to ``reason``.
         """
 
     def close_soon(self, reason: str) -> None:

@@ -19,6 +19,7 @@ from actors.session.actor_messages import (
     Retire,
     Retry,
 )
+from actors.session.level5 import DeliveryEncoder
 from eventstore.format import (
     MessageDropped,
     SessionClosed,
@@ -31,6 +32,7 @@ from eventstore.format import (
     format_position,
 )
 from eventstore.log import Message
+from projections.state import SessionState
 from protocol.mqtt import (
     ENDINGS,
     ConnectCode,
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from actors.session.session import Session
     from actors.session.subscription_handler import SubscriptionHandler
     from eventstore.format import Position
-    from protocol.mqtt import Connect
+    from protocol.mqtt import Connect, ConnectProperties
 
 _log = structlog.get_logger("foldmq")
 
@@ -60,6 +62,8 @@ _STARTED_AT_ONCE: Final = 512
 """Subscriptions of a session that comes back that are started in one turn."""
 _USER_PROPERTIES: Final = 1024
 """Characters of the user properties of a CONNECT that are recorded; of more none are."""
+_NO_LEVEL: Final = frozenset("/+#")
+"""Characters that no level of a topic has."""
 _FROZEN_AT_MOST: Final = 2048
 """Subscriptions of a session that is passivated: one with more would take too long to come back."""
 
@@ -105,19 +109,24 @@ class SessionLifecycle:
 
     def _attach(self, message: Attach) -> Iterator[object]:
         """Start the subscriptions of a session that comes back, then let its client in."""
-        session = self._session
+        session, properties = self._session, message.connect.properties
         known = self._node.state.sessions.get(session.name)
-        if known is not None and not known.clean and not message.connect.clean:
+        resumes = known is not None and not known.clean and not message.connect.clean
+        state = session.state if resumes else SessionState(session.name)
+        encoder = None if properties is None else self._encoder(state, properties)
+        if resumes:
             subscribers = self._node.router.subscribers(session.name)
             for at in range(0, len(subscribers), _STARTED_AT_ONCE):
                 if at:
                     yield NEXT_TURN
                 for subscriber in subscribers[at : at + _STARTED_AT_ONCE]:
                     self._subscriptions.start_actor(subscriber)
-        self._open(message)
+            while encoder is not None and encoder.complete(_STARTED_AT_ONCE):
+                yield NEXT_TURN
+        self._open(message, encoder)
         self.attaching = None
 
-    def _open(self, message: Attach) -> None:
+    def _open(self, message: Attach, encoder: DeliveryEncoder | None) -> None:
         session = self._session
         connection, connect = message.connection, message.connect
         if connection.ended:
@@ -138,6 +147,10 @@ class SessionLifecycle:
         if known is not None and not resumed:
             self._subscriptions.remove_all()
         at = session.emit(self._opened(connection, connect, generation, resumed=resumed))
+        if connect.properties is not None:
+            # They are in the log, or too long for it: not to be kept as long as the connection.
+            connect.properties.user = ()
+            connect.properties.authentication_data = None
         _log.debug(
             "connected",
             client=session.name,
@@ -150,7 +163,9 @@ class SessionLifecycle:
             self._arm_will(connect)
         session.connection = self._publisher.connection = connection
         self._node.directory.came_online(session)
-        self._delivery.attach(connect.properties)
+        if encoder is not None and connect.properties is not None and not resumed:
+            encoder = self._encoder(session.state, connect.properties)
+        self._delivery.attach(encoder)
         accepted = self._connack(connection, connect, resumed=resumed)
         session.answer(connection, accepted)
         self._node.journal.order_behind(connection)
@@ -164,6 +179,9 @@ class SessionLifecycle:
         counters.most_clients = max(counters.most_clients, self._node.directory.attached)
         if not accepted:  # the client takes no packet of that size
             connection.abort("packet_too_large")
+
+    def _encoder(self, state: SessionState, properties: ConnectProperties) -> DeliveryEncoder:
+        return DeliveryEncoder(state, properties, self._node.alias_numbers)
 
     def _opened(
         self, connection: ClientConnection, connect: Connect, generation: int, *, resumed: bool
@@ -208,15 +226,31 @@ class SessionLifecycle:
             session_present=resumed,
             properties=ConnackProperties(
                 session_expiry=expiry if expiry != asked.session_expiry else None,
+                receive_maximum=options.receive_maximum,
                 maximum_qos=1 if options.reject_qos2_publish else 2,
                 maximum_packet_size=connection.max_packet,
                 assigned_client_identifier=connection.given_id if connection.id_assigned else None,
                 topic_alias_maximum=options.max_topic_aliases,
                 authentication_method=asked.authentication_method,
                 authentication_data=connection.authentication_data,
+                response_information=self._response_information(connection, asked),
             ),
             limit=asked.maximum_packet_size,
         )
+
+    def _response_information(
+        self, connection: ClientConnection, asked: ConnectProperties
+    ) -> str | None:
+        """Return the prefix of the topics that a client may be answered on; None: it has none.
+
+        A client identifier that would be more than one level of a topic has none.
+        """
+        prefix, name = self._node.options.response_information, connection.given_id
+        if not prefix or not asked.request_response_information:
+            return None
+        if "%c" in prefix and _NO_LEVEL.intersection(name):
+            return None
+        return prefix.replace("%c", name)
 
     def _arm_will(self, connect: Connect) -> None:
         session = self._session
@@ -336,7 +370,7 @@ class SessionLifecycle:
     def _disconnected(
         self, reason: str, *, orderly: bool, code: int = 0, expiry: int | None = None
     ) -> None:
-        """Go on without a connection, or end with it."""
+        """Continue without a connection, or end with it."""
         session = self._session
         self._close(reason, orderly=orderly, code=code, expiry=expiry)
         if self._node.state.sessions.get(session.name) is None:
@@ -353,7 +387,7 @@ class SessionLifecycle:
         code: int = 0,
         expiry: int | None = None,
     ) -> None:
-        """Let the connection's part of the session end: its will, and all of a clean session.
+        """End what belongs to the connection: its will, and all of a clean session.
 
         ``resumed``: its subscriptions go on with the connection that took over. ``code`` and
         ``expiry`` are those of a DISCONNECT at level 5.
@@ -456,7 +490,7 @@ class SessionLifecycle:
             self._node.directory.watch_expiry(session.state)
 
     def _end(self, reason: str) -> None:
-        """Remove the session, which has no connection, with all it holds."""
+        """Remove the session, which has no connection, and all of its state."""
         session = self._session
         if session.state.will is not None:
             self._fire_will(None)

@@ -20,6 +20,7 @@ from actors.session.decisions import dropped
 from eventstore.format import LogEvent, Position, entries, format_position
 from eventstore.log import MessageStore
 from projections.state import NodeState
+from protocol.mqtt5 import AliasNumbers
 
 NEVER_EXPIRES = 0xFFFF_FFFF
 """Session expiry in seconds: as long as the broker lets it (MQTT 5, section 3.1.2.11.2)."""
@@ -58,6 +59,7 @@ class NodeContext:
     __slots__ = (
         "_loop",
         "_watchers",
+        "alias_numbers",
         "bridge",
         "clock",
         "counters",
@@ -117,6 +119,8 @@ class NodeContext:
         self.counters = Counters(clock.time_ms())
         self.messages = MessageStore(options.message_cache)
         """Messages published recently."""
+        self.alias_numbers = AliasNumbers(options.topic_aliases_out)
+        """Topic aliases that clients are sent."""
         self.limits: ClientLimits[Any]
         """All limits on what clients take."""
         self.delivery_limits: DeliveryLimits

@@ -80,6 +80,6 @@ class OperatorCommand:
             self.answer.set_result(None)
 
     def write(self, data: bytes) -> None:
-        """Take note that the log has it."""
+        """Record that the log has it."""
         if not self.answer.done():
             self.answer.set_result(int.from_bytes(data, "big"))

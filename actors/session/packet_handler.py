@@ -10,7 +10,7 @@ import structlog
 from actors.session import decisions
 from actors.session.actor_messages import NEXT_TURN, Packets
 from actors.session.publisher import select
-from eventstore.format import from_runs
+from eventstore.format import MessageDropped, format_position, from_runs
 from protocol.mqtt import (
     FAILURE,
     PINGRESP,
@@ -23,7 +23,7 @@ from protocol.mqtt import (
     Unsubscribe,
     acks,
 )
-from protocol.mqtt5 import answers
+from protocol.mqtt5 import answers, is_payload_format_broken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _NOT_FOUND: Final = int(ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
+_FORMAT_INVALID: Final = int(ReasonCode.PAYLOAD_FORMAT_INVALID)
 _RELEASED_AT_ONCE: Final = 256
 """Packet identifiers of a run of PUBRELs that are handled in one turn."""
 
@@ -114,6 +115,9 @@ class PacketHandler:
             permitted = self._node.permissions.publishes(
                 session.name, connection, packet, accepted_ids
             )
+        invalid = self._invalid_payloads(packet)
+        if invalid:
+            permitted = self._without(permitted, invalid)
         qos, ids = packet.qos, packet.packet_ids
         if qos == 2 and self._node.options.reject_qos2_publish:
             _log.info("QoS 2 publish rejected", client=session.name, address=connection.address)
@@ -133,25 +137,62 @@ class PacketHandler:
             kind = PacketType.PUBACK if qos == 1 else PacketType.PUBREC
             reasons: Sequence[int] = ()
             if connection.properties is not None:
-                reasons = self._reasons(connection, packet)
+                reasons = self._reasons(connection, packet, invalid)
             self._acknowledge(connection, kind, ids, reasons[: len(ids)])
         return rest
 
-    def _reasons(self, connection: ClientConnection, packet: Publishes) -> Sequence[int]:
-        """Return the reason codes of some messages; empty if all are accepted."""
+    def _invalid_payloads(self, packet: Publishes) -> set[tuple[bytes, bytes]]:
+        """Return properties and payload of messages that are not UTF-8 though they say so.
+
+        Nothing unless ``check_payload_format`` asks for it.
+        """
+        if not packet.blocks or not self._node.options.check_payload_format:
+            return set()
+        pairs = set(zip(packet.blocks, packet.payloads, strict=True))
+        return {pair for pair in pairs if is_payload_format_broken(*pair)}
+
+    def _without(self, packet: Publishes, invalid: set[tuple[bytes, bytes]]) -> Publishes:
+        """Return a packet without messages of an invalid payload, which are recorded as dropped."""
+        pairs = zip(packet.blocks or (), packet.payloads, strict=True)
+        keep = [at for at, pair in enumerate(pairs) if pair not in invalid]
+        dropped = len(packet) - len(keep)
+        if dropped:
+            name, where = self._session.name, None
+            if packet.qos or packet.retain:
+                event = MessageDropped(name, "payload_format", dropped)
+                where = format_position(self._session.emit(event))
+            self._node.count_dropped("payload_format", dropped, client=name, position=where)
+        return select(packet, keep)
+
+    def _reasons(
+        self,
+        connection: ClientConnection,
+        packet: Publishes,
+        invalid: set[tuple[bytes, bytes]],
+    ) -> Sequence[int]:
+        """Return the reason codes of some messages; empty if all are accepted.
+
+        ``invalid``: those with these properties and payloads are refused.
+        """
         codes: dict[bytes, int] = {}
         for topics in self._publisher.refused_topics(packet).values():
             codes.update(dict.fromkeys(topics, ReasonCode.TOPIC_NAME_INVALID))
         if connection.access is not None:
             denied = connection.access.denied(packet.topics)
             codes.update(dict.fromkeys(denied, ReasonCode.NOT_AUTHORIZED))
-        if not codes:
+        if not codes and not invalid:
             return ()
         inbound = self._session.state.inbound if packet.qos == 2 else {}
-        return [
+        reasons = [
             0 if packet_id in inbound else codes.get(topic, 0)
             for topic, packet_id in zip(packet.topics, packet.packet_ids, strict=True)
         ]
+        if invalid:
+            pairs = zip(packet.blocks or (), packet.payloads, strict=True)
+            for at, pair in enumerate(pairs):
+                if pair in invalid and packet.packet_ids[at] not in inbound:
+                    reasons[at] = reasons[at] or _FORMAT_INVALID
+        return reasons
 
     def _without_too_large(self, connection: ClientConnection, packet: Publishes) -> Publishes:
         """Close the connection if the log has no room for a message; return those before it."""
@@ -268,5 +309,7 @@ class PacketHandler:
         packet_ids: Sequence[int],
         reasons: Sequence[int] = (),
     ) -> None:
+        if connection.receive_window is not None:
+            connection.receive_window.acknowledge(self._node.journal, kind, packet_ids, reasons)
         data = answers.acks(kind, packet_ids, reasons) if reasons else acks(kind, packet_ids)
         self._session.answer(connection, data, len(packet_ids))

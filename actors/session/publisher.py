@@ -1,4 +1,4 @@
-"""What a session publishes: recorded, then routed to everybody who subscribed.
+"""Publications of a session: recorded, then routed to the subscribers.
 
 One PUBLISH batch becomes one event and, for each set of receivers, one batch. A receiver gets
 its messages in the order in which they were published, whatever their topics.
@@ -314,7 +314,9 @@ class Publisher:
         first = self._node.emit(event, pieces, space)
         if blocks:
             expires = expiries(blocks, self._node.journal.time_ms)
-        stored = StoredMessages(first, topics, payloads, size, blocks, expires, packet.retain)
+        stored = StoredMessages(
+            first, topics, payloads, size, blocks, expires, packet.retain, (self._name,)
+        )
         self._node.messages.add(stored)
         return stored
 
@@ -360,7 +362,7 @@ class Publisher:
             self._keep_births(topics, payloads)
 
     def _tell_denied(self, withheld: Sequence[_Chosen], refs: Sequence[Position]) -> None:
-        """Have it recorded which messages subscribers did not get as they may not have them.
+        """Record which messages subscribers do not get because they may not read them.
 
         Each is told, like those that get them, so that a turn with many of them can be cut.
         """
@@ -413,7 +415,7 @@ class Publisher:
                 self._publish_now(packet)
 
     def _plan(self, topics: Sequence[bytes]) -> tuple[list[_Chosen], list[_Chosen]]:
-        """Return who gets which messages, and who may not have which that subscribed to them."""
+        """Return which subscribers get which messages, and which ones may not read them."""
         looked_up, self._looked_up = self._looked_up, None
         if looked_up is not None and looked_up[0] is topics:
             found = looked_up[1]
@@ -457,7 +459,7 @@ class Publisher:
         return merged, withheld
 
     def send(self, targets: Sequence[Subscriber], batch: Batch) -> None:
-        """Give a batch to subscribers."""
+        """Send a batch to subscribers."""
         node = self._node
         self._count_caused(len(targets) * len(batch))
         tell = node.kernel.tell
@@ -476,7 +478,7 @@ class Publisher:
                 tell(node.directory.session(target.session), Outgoing(target, batch, qos))
 
     def _send_own(self, batch: Batch) -> None:
-        """Give a session what it publishes, where it has a subscription without No Local."""
+        """Send a session its own messages, where it has a subscription without No Local."""
         own: dict[Subscriber, list[int]] = defaultdict(list)
         for at, route in enumerate(map(self._node.router.routes.__getitem__, batch.topics)):
             found = route.own.get(self._name)

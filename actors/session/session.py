@@ -183,7 +183,7 @@ class Session(LoopActor):
         return self._delivery.takes_plain(level5=publisher.properties is not None)
 
     def expect_acks(self) -> None:
-        """Look after a while whether what was sent was acknowledged."""
+        """Check after a while whether what was sent has been acknowledged."""
         self._delivery.expect_acks()
 
     # Shared subscriptions, of which it is a member, or which it is.
@@ -212,11 +212,11 @@ class Session(LoopActor):
 
     @property
     def occupied(self) -> bool:
-        """True while something longer goes on for which all but deliveries waits."""
+        """True while longer work is going on; everything but deliveries waits for it."""
         return self._work is not None or self._delivery.loading
 
     def begin_work(self, work: Iterator[object]) -> None:
-        """Do longer work: its first part now."""
+        """Begin longer work with its first part."""
         for rest in work:
             self._work = work
             if self.connection is not None:
@@ -244,7 +244,7 @@ class Session(LoopActor):
         self._unstash()
 
     def _unstash(self) -> None:
-        """Handle what waited, each in a turn of its own."""
+        """Handle the deferred messages, each in a turn of its own."""
         if self.stopped or self.occupied:
             return
         if self._stash:
@@ -259,7 +259,7 @@ class Session(LoopActor):
                 self._delivery.send_queued()
 
     def on_part_done(self, seconds: float) -> None:
-        """Hear how long a part of longer work took; the next one is shorter or longer."""
+        """Adapt the length of the next part of longer work to the time that one took."""
         if self.connection is not None:
             self.connection.on_part_done(seconds)
 
@@ -269,7 +269,7 @@ class Session(LoopActor):
         return most if connection is None else max(1, int(most * connection.pace))
 
     def on_dead_letters(self, messages: list[Any]) -> None:
-        """Give what came after the session was passivated to the one that takes its place."""
+        """Pass messages that came after the session was passivated to its successor."""
         self._node.directory.redirect(self.name, messages)
 
     def emit(self, event: Event, payloads: Sequence[bytes] = (), size: int = 0) -> Position:
@@ -301,13 +301,17 @@ class Session(LoopActor):
             self.to_deliver.pop(0)
 
     def answer(self, connection: ClientConnection, data: bytes, packets: int = 1) -> None:
-        """Let the client have an answer when what was decided is on disk."""
+        """Send the client a response when the events of this turn are on disk."""
         self._node.journal.send_when_durable(connection, data)
         self._node.counters.packets_out += packets
 
     def subscriptions_changed(self, filters: Iterable[str]) -> None:
-        """Look anew at what the subscriptions with some filters ask for beside messages."""
+        """Update what the subscriptions with some filters ask for beside messages."""
         self._delivery.subscriptions_changed(filters)
+
+    def complete_encoder(self, most: int) -> bool:
+        """Index at most so many filters for what they ask for; return whether some are missing."""
+        return self._delivery.complete_encoder(most)
 
     # What the client gets.
 
@@ -372,20 +376,20 @@ class Session(LoopActor):
             self.kernel.tell(self, message)
 
     def on_failure(self, *_exc_info: object) -> None:
-        """Have a successor put in place at once: nobody must tell the dead."""
+        """Have the session replaced at once: no message may go to a dead actor."""
         self._delivery.release_publishers()
         if self._lifecycle.attaching is not None:
             self._lifecycle.attaching.abort("session_failed")
         self._node.directory.on_session_failure(self)
 
     def release(self) -> None:
-        """Let go of what refers back to this actor, which ended: no work for the collector."""
+        """Drop the references back to this actor, which ended; they would be garbage in cycles."""
         self._delivery.forget()
         self._work = None
         del self._delivery, self._lifecycle, self._packets, self._subscriptions
 
     def drain_stash(self) -> list[Any]:
-        """Return what the session had been told and put off: for its successor."""
+        """Return the deferred messages, for the successor of the session."""
         unhandled, self._stash = self._stash, []
         return unhandled
 

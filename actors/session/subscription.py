@@ -82,7 +82,7 @@ class Subscription(LoopActor):
         return Outgoing(self._subscriber, batch, qos)
 
     def outgoings(self, failed: Failed) -> list[Outgoing]:
-        """Return what the session would have been told, had this actor not failed."""
+        """Return what this actor would have sent to the session, had it not failed."""
         found: list[Outgoing] = []
         for told in (failed.message, *failed.unseen):
             if isinstance(told, Batch):

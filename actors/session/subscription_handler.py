@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _FILTERS_AT_ONCE: Final = 32
 """Topic filters of a SUBSCRIBE or UNSUBSCRIBE that are handled in one turn."""
+_INDEXED_AT_ONCE: Final = 512
+"""Topic filters that are indexed in one turn for what their subscriptions ask for (MQTT 5)."""
 _RETAINED_AT_ONCE: Final = 1024
 """Retained messages that go to a new subscription without a look at the clock."""
 _FILTERS_TEXT: Final = 64 * 1024
@@ -53,7 +55,7 @@ class SubscriptionHandler:
         session = self._session
         filters, codes, changes = packet.filters, [], 0
         replayed: set[str] = set()
-        at = 0
+        at, indexes = 0, False
         while at < len(filters):
             some = filters[at : at + session.at_once(_FILTERS_AT_ONCE)]
             stop = at + self._granted_at_once([topic_filter for topic_filter, _ in some])
@@ -67,6 +69,7 @@ class SubscriptionHandler:
             begun = [self._subscribe_to(connection, *one) for one in grant.granted.items()]
             if begun and connection.properties is not None:
                 session.subscriptions_changed(grant.granted)
+                indexes = indexes or session.complete_encoder(0)
             if stop == len(filters):
                 self._answer(connection, _suback(connection, packet.packet_id, codes))
                 self._node.journal.order_behind(connection)
@@ -79,6 +82,8 @@ class SubscriptionHandler:
                         yield from self._replay(subscriber)
             at = stop
             changes += len(begun)
+        while indexes and session.complete_encoder(_INDEXED_AT_ONCE):
+            yield NEXT_TURN  # until then nothing that waited is sent
         yield from self._throttle(changes)
 
     def _granted_at_once(self, filters: Sequence[str]) -> int:
@@ -103,11 +108,17 @@ class SubscriptionHandler:
         refused = Counter[str]()
 
         def refuses(topic_filter: str) -> int:
-            code = self._refuses_share(connection, topic_filter)
+            code, full = self._refuses_share(connection, topic_filter), False
+            if topic_filter.startswith(SHARE):
+                most = node.options.bounds.max_shared_members
+                full = node.router.groups.is_full(topic_filter, session.name, most)
             topic_filter = split_share(topic_filter)[1]
             code = code or node.permissions.refuses(connection, topic_filter)
             if code:
                 return code
+            if full:
+                refused["shared_members"] += 1
+                return ReasonCode.QUOTA_EXCEEDED
             if node.permissions.allows_pattern(session.name, connection, topic_filter, fresh):
                 return 0
             refused["wildcard_patterns"] += 1
@@ -164,7 +175,7 @@ class SubscriptionHandler:
         return subscriber
 
     def _replay(self, subscriber: Subscriber) -> Iterator[object]:
-        """Have a subscription given the retained messages that match it.
+        """Send a subscription the retained messages that match it.
 
         In the order of their age, where they are few. All within the turn of the grant: nothing
         is published in between.
@@ -231,7 +242,7 @@ class SubscriptionHandler:
             connection.close_soon("packet_too_large")
 
     def _throttle(self, changes: int) -> Iterator[object]:
-        """Take nothing more from the client for a while if it changed too many subscriptions."""
+        """Pause the client for a while if it changed too many subscriptions."""
         bounds = self._node.options.bounds
         now = self._node.clock.monotonic()
         wait = self._changes.add(
@@ -248,7 +259,7 @@ class SubscriptionHandler:
         self.stop_actors(self._node.router.remove_session(self._session.name))
 
     def start_actor(self, subscriber: Subscriber) -> LoopActor:
-        """Return the actor of a subscription, started if it is not there."""
+        """Return the actor of a subscription, started if there is none."""
         session = self._session
         actor = subscriber.actor
         if actor is None or actor.stopped:  # it may have failed in this turn
@@ -258,7 +269,7 @@ class SubscriptionHandler:
         return actor
 
     def stop_actors(self, subscribers: Sequence[Subscriber]) -> None:
-        """Stop what works for subscriptions."""
+        """Stop the actors of subscriptions."""
         actors = []
         for subscriber in subscribers:
             actor, subscriber.actor = subscriber.actor, None

@@ -7,6 +7,7 @@ All of a batch is divided at once: a batch costs one event for each member that 
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import groupby, takewhile
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,9 +25,11 @@ from protocol.mqtt5 import split_share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
 
+    from actors.authz import TopicAcl
     from actors.routing import SharedGroup, Subscriber
-    from actors.session import ClientConnection, Session
+    from actors.session import ClientConnection, NodeContext, Session
     from eventstore.format import Position
     from eventstore.log import Message
     from projections.state import SubscriptionState
@@ -35,7 +38,16 @@ _DIVIDED_AT_ONCE = 1024
 """Messages taken from the queue and divided in one step."""
 _STEPS = 4
 """Such steps in one turn."""
+_SERVED_AT_ONCE = 64
+"""Members that get messages in one step, and messages of a step in which all of more members are
+looked at."""
+_CHECKED_AT_ONCE = 512
+"""Topics that are checked in one step then: for each topic, different permissions count."""
+_LEFT_AT_MOST = 65_536
+"""Messages of QoS 0 that may wait to be divided, about."""
+_NO_MEMBER = -1
 _NO_WINDOW = 1 << 62
+_NONE: frozenset[int] = frozenset()
 
 
 class _Member(NamedTuple):
@@ -44,6 +56,8 @@ class _Member(NamedTuple):
     subscriber: Subscriber
     session: Session
     room: int
+    barred: AbstractSet[int]
+    """Numbers of the messages that it may not have, or does not accept."""
 
 
 def _may_read(subscriber: Subscriber) -> bool:
@@ -58,7 +72,12 @@ def _may_read(subscriber: Subscriber) -> bool:
 class SharedDelivery(Delivery):
     """Gives the messages of one shared subscription to its members."""
 
-    __slots__ = ()
+    __slots__ = ("_left",)
+
+    def __init__(self, node: NodeContext, session: Session) -> None:
+        super().__init__(node, session)
+        self._left: deque[Outgoing] = deque()
+        """Messages of QoS 0 that are not divided yet."""
 
     @property
     def _group(self) -> SharedGroup:
@@ -72,73 +91,144 @@ class SharedDelivery(Delivery):
             return
         session.last_active = self._node.clock.monotonic()
         if not batch.qos:
-            lost = len(self._divide(batch).waiting)
-            if lost and any(map(_may_read, self._group.ordered())):
-                event = MessageDropped(session.name, "slow_reader", lost)
-                self._count_dropped(event, session.emit(event))
+            self._divide_qos0(message)
             return
         if session.state.queued or self.loading:
             self._enqueue(message, range(len(batch)))
             return
         limit = self._node.delivery_limits.batch_bytes
-        fitting = len(batch)
+        fitting = at_once = self._divided_at_once(batch.topics)
         if batch.size > limit:
-            fitting = decisions.within(batch.payloads, limit)
+            fitting = min(at_once, decisions.within(batch.payloads, limit))
         whole = batch if fitting == len(batch) else batch.select(range(fitting))
-        assignment = self._divide(whole)
+        assignment, more = self._divide(whole)
         self._in_hand = (message, fitting - len(assignment.waiting))
         left = [*assignment.waiting, *range(fitting, len(batch))]
         if left:
             self._enqueue(message, left)
+            if more or at_once < len(batch):
+                self._send_queued_later()
 
-    def _divide(self, batch: Batch, *, queued: bool = False) -> decisions.Assignment:
+    def _divide_qos0(self, message: Outgoing) -> None:
+        """Divide messages of QoS 0 behind those that are left of other batches."""
+        if not self._left:
+            self._divide_some(message)
+        elif sum(len(left.batch) for left in self._left) < _LEFT_AT_MOST:
+            self._left.append(message)
+        else:
+            self._drop_qos0(len(message.batch))
+
+    def _divide_some(self, message: Outgoing) -> None:
+        """Divide the first messages of a batch of QoS 0; the others later, before all else."""
+        batch = message.batch
+        at_once = self._divided_at_once(batch.topics)
+        if at_once < len(batch):
+            rest = batch.select(range(at_once, len(batch)))
+            self._left.appendleft(message._replace(batch=rest))
+            self._send_queued_later()
+            batch = batch.select(range(at_once))
+        self._drop_qos0(len(self._divide(batch)[0].waiting))
+
+    def _drop_qos0(self, count: int) -> None:
+        """Record that messages of QoS 0 are dropped, as no member takes them."""
+        if count and any(map(_may_read, self._group.ordered())):
+            event = MessageDropped(self._session.name, "slow_reader", count)
+            self._count_dropped(event, self._session.emit(event))
+
+    def continue_sending(self) -> None:
+        """Divide more of what waits, and a part of the messages of QoS 0 that are left."""
+        super().continue_sending()
+        if self._left:
+            self._divide_some(self._left.popleft())
+            if self._left:
+                self._send_queued_later()
+
+    def _divided_at_once(self, topics: Sequence[bytes]) -> int:
+        """Return how many messages are divided in one step, by their topics.
+
+        All, unless all of many members must be looked at.
+        """
+        count, online = len(topics), self._group.online
+        if len(online) <= _SERVED_AT_ONCE:
+            return count
+        if not self._by_topic and not any(map(self._restricts, online.values())):
+            return count
+        acls = {subscriber.acl for subscriber in online.values()}
+        most = max(1, _CHECKED_AT_ONCE // len(acls))
+        seen: set[bytes] = set()
+        for at, topic in enumerate(topics[:_SERVED_AT_ONCE]):
+            seen.add(topic)
+            if len(seen) > most:
+                return at
+        return min(count, _SERVED_AT_ONCE)
+
+    @property
+    def _by_topic(self) -> bool:
+        return self._node.options.shared_strategy == "topic"
+
+    def _restricts(self, subscriber: Subscriber) -> bool:
+        """Return whether there may be messages that a member may not have, or does not accept."""
+        if subscriber.acl is not None:
+            return True
+        session = self._node.directory.find_session(subscriber.session)
+        return session is not None and bool(session.packet_limit)
+
+    def _divide(self, batch: Batch, *, queued: bool = False) -> tuple[decisions.Assignment, bool]:
         """Give the messages of a batch to members; return what became of each.
+
+        And whether members that were not looked at may have room for those that wait.
 
         ``queued``: they are the first ones of the queue, and leave it. Those behind the first one
         that no member has room for are not given to any then.
         """
         group = self._group
-        members = self._members(group, batch.qos, len(batch))
+        members, more = self._members(group, batch)
         assignment = self._assign(batch, members)
         if queued:
             assignment = decisions.first_ones(assignment)
         longest = max(map(len, assignment.pieces), default=0)
         for member, piece in zip(members, assignment.pieces, strict=True):
             if len(piece):
-                subscriber, session, _ = member
+                subscriber, session = member.subscriber, member.session
                 some = batch if len(piece) == len(batch) else batch.select(piece)
                 session.deliver_shared(Outgoing(subscriber, some, _qos(some, subscriber)))
                 if len(piece) == longest:
                     group.last_served = session.name
         if batch.qos:
             by_topic = self._keeps_topics(group, members)
-            self._record(batch, members, assignment.pieces, queued=queued, by_topic=by_topic)
-        if batch.qos and assignment.refused:
-            self._drop_refused(batch.select(assignment.refused), members, queued=queued)
-        return assignment
+            self._record(batch, members, assignment, queued=queued, by_topic=by_topic)
+        return assignment, more
 
-    def _members(self, group: SharedGroup, qos: int, count: int) -> list[_Member]:
-        """Return members that may get some of ``count`` messages of a QoS, with their room.
+    def _members(self, group: SharedGroup, batch: Batch) -> tuple[list[_Member], bool]:
+        """Return members that may get some messages of a batch, with their room.
 
-        In the order in which they are served; all that are connected where that matters.
+        In the order in which they are served; no more than it takes to have room for all messages,
+        or than are served in one step, unless all that are connected matter. Returns also whether
+        others may have room.
         """
-        by_topic = self._node.options.shared_strategy == "topic"
+        by_topic, count = self._by_topic, len(batch)
+        enough = min(count, _SERVED_AT_ONCE)
         found: list[_Member] = []
-        restricted, with_room = by_topic, 0
+        barred_by: dict[TopicAcl | frozenset[bytes], set[int]] = {}
+        with_room, restricted, more = 0, by_topic, False
         for subscriber in group.ordered() if by_topic else group.rotated():
             session = self._node.directory.find_session(subscriber.session)
             if session is None or session.connection is None or subscriber.ended:
                 continue
             if not _may_read(subscriber):
                 continue
-            qos_there = min(qos, subscriber.qos)
-            room = self._room(session, session.connection, subscriber, qos_there, count)
-            restricted = restricted or subscriber.acl is not None or bool(session.packet_limit)
-            found.append(_Member(subscriber, session, room))
-            with_room += room > 0
-            if with_room >= count and not restricted:
+            qos = min(batch.qos, subscriber.qos)
+            room = self._room(session, session.connection, subscriber, qos, count)
+            barred: AbstractSet[int] = _NONE
+            if subscriber.acl is not None or session.packet_limit:
+                barred = self._barred(batch, subscriber, session, barred_by)
+                restricted = restricted or bool(barred)
+            found.append(_Member(subscriber, session, room, barred))
+            with_room += room > 0 and not barred
+            if with_room >= enough and not by_topic:
+                more = True
                 break
-        return found if restricted else [member for member in found if member.room]
+        return found if restricted else [member for member in found if member.room], more
 
     def _room(
         self,
@@ -162,24 +252,43 @@ class SharedDelivery(Delivery):
         return decisions.room(state, held, node.delivery_limits.window)
 
     def _assign(self, batch: Batch, members: Sequence[_Member]) -> decisions.Assignment:
-        barred = [self._barred(batch, member) for member in members]
+        barred = [member.barred for member in members]
         rooms = [member.room for member in members]
-        rows = decisions.Rows(rooms, barred if any(barred) else ())
+        alike = () if any(member.session.packet_limit for member in members) else batch.topics
+        rows = decisions.Rows(rooms, barred if any(barred) else (), alike)
         if not members:
             return decisions.Assignment([], range(len(batch)), ())
-        if self._node.options.shared_strategy == "topic":
+        if self._by_topic:
             return decisions.assign_by_topic(batch.topics, rows)
         return decisions.assign(len(batch), rows)
 
-    def _barred(self, batch: Batch, member: _Member) -> set[int]:
-        """Return the numbers of the messages that a member may not have, or does not accept."""
-        subscriber, session, _ = member
-        found: set[int] = set()
+    def _barred(
+        self,
+        batch: Batch,
+        subscriber: Subscriber,
+        session: Session,
+        known: dict[TopicAcl | frozenset[bytes], set[int]],
+    ) -> AbstractSet[int]:
+        """Return the numbers of the messages that a member may not have, or does not accept.
+
+        ``known`` has them for the permissions that were looked at already, and for the topics that
+        these deny: members that may not have the same topics get the same set.
+        """
+        found: AbstractSet[int] = _NONE
+        acl = subscriber.acl
+        if acl is not None:
+            numbers = known.get(acl)
+            if numbers is None:
+                topics, read = batch.topics, acl.read
+                denied = frozenset([topic for topic in set(topics) if not read[topic]])
+                numbers = known.get(denied)
+                if numbers is None:
+                    numbers = {at for at, topic in enumerate(topics) if topic in denied}
+                known[acl] = known[denied] = numbers
+            found = numbers
         if session.packet_limit:
-            found.update(session.too_large(Outgoing(subscriber, batch, _qos(batch, subscriber))))
-        if subscriber.acl is not None:
-            may_read = subscriber.acl.read
-            found.update(at for at, topic in enumerate(batch.topics) if not may_read[topic])
+            large = session.too_large(Outgoing(subscriber, batch, _qos(batch, subscriber)))
+            found = found | set(large) if large else found
         return found
 
     def _keeps_topics(self, group: SharedGroup, members: Sequence[_Member]) -> bool:
@@ -196,22 +305,30 @@ class SharedDelivery(Delivery):
         self,
         batch: Batch,
         members: Sequence[_Member],
-        pieces: Sequence[Sequence[int]],
+        assignment: decisions.Assignment,
         *,
         queued: bool,
         by_topic: bool,
     ) -> None:
-        """Record which messages were assigned to which member."""
+        """Record which messages were assigned to which member, and which are refused."""
+        pieces, _, refused = assignment
+        denied = _denied({batch.topics[number] for number in refused}, members)
         if not queued:
             for member, piece in zip(members, pieces, strict=True):
                 self._record_piece(batch, member, piece, queued=False, by_topic=by_topic)
+            if refused:
+                self._drop_refused(batch.select(refused), denied, queued=False)
             return
         # What leaves the queue is recorded in its order.
-        owners = sorted((number, one) for one, piece in enumerate(pieces) for number in piece)
+        owners = [(number, one) for one, piece in enumerate(pieces) for number in piece]
+        owners = sorted([*owners, *((number, _NO_MEMBER) for number in refused)])
         for one, group in groupby(owners, itemgetter(1)):
             numbers = [number for number, _ in group]
-            self._record_piece(batch, members[one], numbers, queued=True, by_topic=by_topic)
-        self.sent_from_queue += len(owners)
+            if one == _NO_MEMBER:
+                self._drop_refused(batch.select(numbers), denied, queued=True)
+            else:
+                self._record_piece(batch, members[one], numbers, queued=True, by_topic=by_topic)
+        self.sent_from_queue += len(owners) - len(refused)
         self.release([batch.positions[number] for number, _ in owners])
 
     def _record_piece(
@@ -232,16 +349,13 @@ class SharedDelivery(Delivery):
                 self._session.emit(event)
                 size = min(size, 0)
 
-    def _drop_refused(self, batch: Batch, members: Sequence[_Member], *, queued: bool) -> None:
-        """Record that no member may have some messages, or accepts them."""
-        topics = set(batch.topics)
-        denied = all(
-            member.subscriber.acl is not None
-            and not any(member.subscriber.acl.read[topic] for topic in topics)
-            for member in members
-        )
+    def _drop_refused(self, batch: Batch, denied: set[bytes], *, queued: bool) -> None:
+        """Record that no member may have some messages, or accepts them.
+
+        ``denied`` are the topics that no member may read.
+        """
         name = self._session.name
-        reason = "not_permitted" if denied else "packet_too_large"
+        reason = "not_permitted" if denied.issuperset(batch.topics) else "packet_too_large"
         size = sum(map(len, batch.payloads)) if queued else -1
         for event in decisions.dropped(name, reason, batch.positions, split_share(name)[1], size):
             self._count_dropped(event, self._session.emit(event))
@@ -249,6 +363,7 @@ class SharedDelivery(Delivery):
 
     def _enqueue(self, message: Outgoing, numbers: Sequence[int]) -> None:
         """Queue messages as far as the limits allow."""
+        self.make_room()
         subscriber, whole, _ = message
         batch = whole if len(numbers) == len(whole) else whole.select(numbers)
         covered = len(whole) - len(batch)
@@ -286,7 +401,7 @@ class SharedDelivery(Delivery):
         """Give what waits to members, as far as they have room."""
         state, group = self._session.state, self._group
         group.told = False
-        for _ in range(_STEPS):
+        for _ in range(_STEPS if len(group.online) <= _SERVED_AT_ONCE else 1):
             if self.loading or not state.queued or not group.online:
                 break
             if not self._divide_queued(group):
@@ -305,7 +420,7 @@ class SharedDelivery(Delivery):
     def _divide_queued(self, group: SharedGroup) -> bool:
         """Divide the first messages of the queue; return whether to go on with those behind."""
         state, limits = self._session.state, self._node.delivery_limits
-        if not any(member.room for member in self._members(group, 1, _DIVIDED_AT_ONCE)):
+        if not self._has_room(group):
             return False
         typical = state.queued_bytes // state.queued
         most = max(1, min(_DIVIDED_AT_ONCE, limits.batch_bytes // (typical + 1)))
@@ -323,10 +438,21 @@ class SharedDelivery(Delivery):
             groupby(takewhile(found.__contains__, run.refs), lambda ref: found[ref].retain)
         )
         messages = [found[ref] for ref in alike]
+        del messages[self._divided_at_once([one.topic for one in messages]) :]
         del messages[decisions.within([one.payload for one in messages], limits.batch_bytes) :]
         refs = run.refs[: len(messages)]
-        assignment = self._divide(self._batch_of(run.qos, refs, messages), queued=True)
-        return not assignment.waiting
+        assignment, more = self._divide(self._batch_of(run.qos, refs, messages), queued=True)
+        return more or not assignment.waiting
+
+    def _has_room(self, group: SharedGroup) -> bool:
+        """Return whether any member can be sent a message of QoS 1."""
+        for subscriber in group.rotated():
+            session = self._node.directory.find_session(subscriber.session)
+            if session is not None and session.connection is not None and not subscriber.ended:
+                qos = min(1, subscriber.qos)
+                if self._room(session, session.connection, subscriber, qos, 1):
+                    return True
+        return False
 
     def _batch_of(self, qos: int, refs: Sequence[Position], messages: Sequence[Message]) -> Batch:
         """Return messages that waited as a batch; all were published with RETAIN, or none."""
@@ -366,6 +492,12 @@ class SharedDelivery(Delivery):
         for event in decisions.requeued(name, held, topic_filter, returned):
             self._session.emit(event)
         self._node.router.groups.has_messages(name)
+
+
+def _denied(topics: AbstractSet[bytes], members: Sequence[_Member]) -> set[bytes]:
+    """Return those of some topics that no member may read."""
+    acls = {member.subscriber.acl for member in members} if topics else set()
+    return {topic for topic in topics if not any(acl is None or acl.read[topic] for acl in acls)}
 
 
 def _qos(batch: Batch, subscriber: Subscriber) -> int:

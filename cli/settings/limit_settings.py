@@ -104,6 +104,12 @@ class LimitFields(BaseModel):
         description="Maximum number of subscriptions of one session. Further ones are refused "
         "with 0x80.",
     )
+    max_shared_members: int = Field(
+        default=_DEFAULTS.max_shared_members,
+        ge=0,
+        description="Maximum number of members of one shared subscription, connected or not. "
+        "Further ones are refused with 0x97, below MQTT 5 with 0x80. 0: unlimited.",
+    )
     subscribe_rate: Rate = Field(
         default=int(_DEFAULTS.subscribe_rate),
         description="Topic filters per second that one client may subscribe to and unsubscribe "

@@ -250,6 +250,33 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
         le=65_535,
         description="Topic aliases that a client may use on a connection (MQTT 5); 0: none.",
     )
+    topic_aliases_out: int = Field(
+        default=_OPTIONS.topic_aliases_out,
+        ge=0,
+        le=65_535,
+        description="Topics of at least 8 bytes that get a topic alias, the first ones that are "
+        "published. It is sent in place of the topic to clients that accept so many aliases "
+        "(MQTT 5), which saves bytes and costs processor time. 0: none.",
+    )
+    receive_maximum: int = Field(
+        default=_OPTIONS.receive_maximum,
+        ge=1,
+        le=65_535,
+        description="PUBLISH packets at QoS 1 and 2 that a client at MQTT 5 may have "
+        "unacknowledged. Below 65535 it is announced in CONNACK (Receive Maximum), and a client "
+        "that exceeds it is disconnected with 0x93. Some clients ignore it.",
+    )
+    check_payload_format: bool = Field(
+        default=_OPTIONS.check_payload_format,
+        description="Refuse a message or will whose Payload Format Indicator says UTF-8 and whose "
+        "payload is not (MQTT 5), with 0x99; at QoS 0 drop it.",
+    )
+    response_information: str = Field(
+        default=_OPTIONS.response_information,
+        description="Topic prefix that CONNACK gives to clients that request response information "
+        "(MQTT 5), for example reply/%c; %c is the client identifier. It grants no permission. "
+        "Empty: none.",
+    )
     reject_qos2_publish: bool = Field(
         default=_OPTIONS.reject_qos2_publish,
         description="Close the connection of a client that publishes at QoS 2.",

@@ -551,6 +551,12 @@ class MessagesCarried:
     expires: list[Run] | int = 0
     """Unix time in seconds at which each message expires, 0: never; one number when they are all
     alike."""
+    as_retained: list[Run] = field(default_factory=list)
+    """Positions of those that were published with RETAIN 1."""
+    publishers: list[str] = field(default_factory=list)
+    """The distinct sessions that published the messages; empty if that is not known."""
+    publisher_of: Sequence[int] = ()
+    """For each message, the index of its publisher; empty when there is only one."""
 
 
 @dataclass(slots=True)

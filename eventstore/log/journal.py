@@ -290,6 +290,11 @@ class Journal:
         """True when as much was appended as there is room for: input waits for the log's cut."""
         return self._ceiling is not None and self.stats.bytes + self.pending_bytes > self._ceiling
 
+    @property
+    def releasing(self) -> bool:
+        """True while some of the effects that may be released are not written yet."""
+        return bool(self._releasing)
+
     def raise_ceiling(self, appended: int | None) -> None:
         """Set how many bytes may have been appended since the start, before input has to wait.
 

@@ -25,6 +25,7 @@ from eventstore.format import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
     from eventstore.format import Record
 
@@ -41,6 +42,8 @@ class Message(NamedTuple):
     """Unix time in seconds at which it expires; 0: never."""
     retain: bool = False
     """It was published with RETAIN 1."""
+    publisher: str = ""
+    """The session that published it; empty: that is not known."""
 
 
 class StoredMessages(NamedTuple):
@@ -58,6 +61,20 @@ class StoredMessages(NamedTuple):
     """When each expires, as in Message; empty when none does."""
     retain: bool = False
     """They were published with RETAIN 1."""
+    publishers: Sequence[str] = ()
+    """The distinct sessions that published them; empty: that is not known."""
+    publisher_of: Sequence[int] = ()
+    """For each message the index of its publisher; empty when each has the next one, or all have
+    the only one."""
+
+    def publisher(self, number: int) -> str:
+        """Return the session that published one of the messages; empty if that is not known."""
+        publishers = self.publishers
+        if self.publisher_of:
+            return publishers[self.publisher_of[number]]
+        if len(publishers) > 1:
+            return publishers[number]
+        return publishers[0] if publishers else ""
 
     def message(self, number: int) -> Message:
         """Return one of the messages."""
@@ -67,6 +84,7 @@ class StoredMessages(NamedTuple):
             self.blocks[number] if self.blocks else b"",
             self.expires[number] if self.expires else 0,
             self.retain,
+            self.publisher(number),
         )
 
 
@@ -129,8 +147,10 @@ class MessageStore:
         offset = ref - stored.first
         if not 0 <= offset < len(stored.payloads):
             return None
-        if not stored.blocks and not stored.retain:
-            return Message(stored.topics[offset], stored.payloads[offset])
+        if not stored.blocks and not stored.retain and len(stored.publishers) == 1:
+            return Message(
+                stored.topics[offset], stored.payloads[offset], b"", 0, False, stored.publishers[0]
+            )
         return stored.message(offset)
 
     def _forget(self, gone: Iterable[StoredMessages]) -> None:
@@ -165,10 +185,12 @@ def messages_of(record: Record) -> list[StoredMessages]:
         payloads = record.payloads(event)
         size = sum(map(len, payloads))
         stored = StoredMessages(base + index, topics, payloads, size, *properties_of(record, event))
-        if isinstance(event, MessagePublished) and event.retain:
-            stored = stored._replace(retain=True)
+        if isinstance(event, MessagePublished):
+            stored = stored._replace(retain=event.retain, publishers=(event.session,))
         if isinstance(event, MessagesCarried):
-            found += _as_before(from_runs(event.refs), stored)
+            stored = stored._replace(publishers=event.publishers, publisher_of=event.publisher_of)
+            retained = frozenset(from_runs(event.as_retained))
+            found += _as_before(from_runs(event.refs), stored, retained)
         else:
             found.append(stored)
     return found
@@ -186,22 +208,32 @@ def properties_of(
     return blocks, expiries_of(event.expires, event.count)
 
 
-def _as_before(refs: list[Position], stored: StoredMessages) -> Iterator[StoredMessages]:
-    """Yield repeated messages under the positions that they had, neighbours together."""
+def _as_before(
+    refs: list[Position], stored: StoredMessages, retained: AbstractSet[Position]
+) -> Iterator[StoredMessages]:
+    """Yield repeated messages under the positions that they had, neighbours together.
+
+    ``retained`` are the positions of those that were published with RETAIN 1.
+    """
     start = 0
     for stop in range(1, len(refs) + 1):
-        if stop == len(refs) or refs[stop] != refs[stop - 1] + 1:
-            some = slice(start, stop)
-            chosen = stored.payloads[some]
-            yield StoredMessages(
-                refs[start],
-                stored.topics[some],
-                chosen,
-                sum(map(len, chosen)),
-                stored.blocks[some],
-                stored.expires[some],
-            )
-            start = stop
+        goes_on = stop < len(refs) and refs[stop] == refs[stop - 1] + 1
+        if goes_on and (refs[stop] in retained) == (refs[start] in retained):
+            continue
+        some = slice(start, stop)
+        chosen = stored.payloads[some]
+        yield StoredMessages(
+            refs[start],
+            stored.topics[some],
+            chosen,
+            sum(map(len, chosen)),
+            stored.blocks[some],
+            stored.expires[some],
+            refs[start] in retained,
+            stored.publishers,
+            stored.publisher_of[some],
+        )
+        start = stop
 
 
 def _first(stored: StoredMessages) -> Position:

@@ -139,26 +139,29 @@ class WaitingQueue:
         A message that stands there twice is removed as often as it is named, the first one first.
         """
         wanted = Counter(refs)
-        before = self._length
-        kept: deque[list[int]] = deque()
-        for run in self._runs:
-            gone = _found(run, wanted) if run[3] and wanted else []
+        before, runs = self._length, self._runs
+        kept: list[list[int]] = []
+        while wanted and runs:
+            run = runs.popleft()
+            gone = _found(run, wanted) if run[3] else []
             if gone:
                 self._length -= len(gone)
                 kept += _without(run, gone)
             else:
                 kept.append(run)
-        self._runs = kept
+        runs.extendleft(reversed(kept))
         return before - self._length
 
-    def expired(self, now: int, most: int | None = None) -> list[Position]:
+    def expired(
+        self, now: int, most: int | None = None, within: int | None = None
+    ) -> list[Position]:
         """Return the messages that have expired at a Unix time in seconds, oldest first.
 
-        At most ``most``, if that is given.
+        At most ``most``, and of the first ``within`` runs, if these are given.
         """
         found = (
             (first + number * step) >> FLAG_BITS
-            for first, count, step, expires in self._runs
+            for first, count, step, expires in islice(self._runs, within)
             if 0 < expires <= now
             for number in range(count)
         )

@@ -111,6 +111,11 @@ def _check_carried(event: MessagesCarried, area: int) -> str | None:
         return _LENGTHS
     if not topics or (which and not 0 <= min(which) <= max(which) < topics):
         return "a topic is missing"
+    of, publishers = event.publisher_of, len(event.publishers)
+    if of and len(of) != event.count:
+        return _LENGTHS
+    if of and not 0 <= min(of) <= max(of) < publishers:
+        return "a publisher is missing"
     return _check_repeated(event, area)
 
 

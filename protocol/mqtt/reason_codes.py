@@ -137,6 +137,7 @@ REFUSALS: Mapping[str, ReasonCode] = MappingProxyType(
         "login_revoked": ReasonCode.NOT_AUTHORIZED,
         "other_user": ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
         "packet_too_large": ReasonCode.PACKET_TOO_LARGE,
+        "payload_format": ReasonCode.PAYLOAD_FORMAT_INVALID,
         "publish_rate": ReasonCode.QUOTA_EXCEEDED,
         "reserved_client_id": ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
         "reserved_user": ReasonCode.NOT_AUTHORIZED,

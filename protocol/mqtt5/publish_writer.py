@@ -248,25 +248,35 @@ class AliasNumbers:
 
 
 class SentAliases:
-    """Which topic aliases one connection was told, in a bit each."""
+    """Which topic aliases one connection was sent, in a bit each.
 
-    __slots__ = ("_maximum", "_sent")
+    Messages that wait for the disk may be overtaken by others, which do not use their aliases.
+    """
+
+    __slots__ = ("_gated", "_maximum", "_sent")
 
     def __init__(self, maximum: int) -> None:
         self._maximum = maximum
         self._sent = 0
+        self._gated = 0
+        """Those that were sent only with messages that wait for the disk."""
 
-    def use(self, numbers: Collection[int]) -> AliasUse:
+    def use(self, numbers: Collection[int], *, gated: bool = False) -> AliasUse:
         """Return how aliases are used for messages whose topics have these numbers, 0: none.
 
-        Numbers that are told with them count as told: the messages must be sent.
+        Numbers that are sent with them count as sent: the messages must be sent. ``gated``: they
+        wait for the disk.
         """
         wanted = 0
         for number in numbers:
             if not 0 < number <= self._maximum:  # [MQTT-3.3.2-11]
                 return AliasUse.NONE
             wanted |= 1 << number
-        if not wanted & ~self._sent:
+        known = self._sent | self._gated if gated else self._sent
+        if not wanted & ~known:
             return AliasUse.NUMBERS if wanted else AliasUse.NONE
-        self._sent |= wanted
+        if gated:
+            self._gated |= wanted
+        else:
+            self._sent |= wanted
         return AliasUse.SET

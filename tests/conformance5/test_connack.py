@@ -328,3 +328,29 @@ def test_server_that_shuts_down_says_so(own: Callable[..., tuple[Broker, Clients
     broker.stop()
     new.expect_ended(0x8B)
     old.expect_closed()
+
+
+@pytest.mark.mqtt5("MQTT-3.1.2-28")
+def test_response_information_for_those_that_request_it(
+    own: Callable[..., tuple[Broker, Clients5]],
+) -> None:
+    _, clients = own('response_information = "reply/%c"\n')
+    asked = ((p.REQUEST_RESPONSE_INFORMATION, 1),)
+    for client_id, properties, found in (
+        ("one", asked, "reply/one"),
+        ("one", (), None),
+        ("two/levels", asked, None),
+        ("#", asked, None),
+    ):
+        client = clients.five(client_id, properties=properties)
+        assert client.connack.get(p.RESPONSE_INFORMATION) == found
+    client = clients.five("", properties=asked)
+    assigned = client.connack.get(p.ASSIGNED_CLIENT_IDENTIFIER)
+    assert client.connack.get(p.RESPONSE_INFORMATION) == f"reply/{assigned}"
+
+
+@pytest.mark.mqtt5("MQTT-3.1.2-24")
+def test_a_refused_login_is_no_larger_than_allowed(guarded: Callable[..., Clients5]) -> None:
+    client = guarded().raw5()
+    client.send(p.connect(unique("c"), properties=((p.MAXIMUM_PACKET_SIZE, 4),)))
+    client.expect_closed()

@@ -368,3 +368,107 @@ def test_packets_that_arrive_byte_by_byte(clients: Clients5, topic: str) -> None
     assert set(found.properties) == {properties[1], (p.SUBSCRIPTION_IDENTIFIER, 200)}
     client.send_slowly(p.disconnect(0, ((p.SESSION_EXPIRY, 0),)))
     client.expect_closed()
+
+
+# -------------------------------------------------- the server's receive maximum
+
+
+def test_no_receive_maximum_is_announced_by_default(clients: Clients5) -> None:
+    assert clients.five().connack.get(p.RECEIVE_MAXIMUM) is None
+
+
+@pytest.mark.mqtt5("MQTT-3.3.4-7", "MQTT-4.9.0-1")
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("in_one_read", [True, False])
+def test_a_client_within_the_servers_receive_maximum(
+    own: Callable[..., tuple[Broker, Clients5]], topic: str, qos: int, *, in_one_read: bool
+) -> None:
+    """Ten at a time, as often as it likes; singly they are decided together with other clients'."""
+    _, clients = own("receive_maximum = 10\n")
+    client = clients.five()
+    assert client.connack.get(p.RECEIVE_MAXIMUM) == 10
+    for start in range(1, 200, 10):
+        packets_ = [p.publish(topic, b"x" * 50, qos, start + at) for at in range(10)]
+        if in_one_read:
+            client.send(*packets_)
+        else:
+            for one in packets_:
+                client.send(one)
+        for at in range(10):
+            client.expect_answer(PUBACK if qos == 1 else PUBREC, start + at)
+        if qos == 2:
+            client.send(*(p.acknowledge(PUBREL, start + at) for at in range(10)))
+            for at in range(10):
+                client.expect_answer(PUBCOMP, start + at)
+    client.expect_alive()
+
+
+@pytest.mark.mqtt5("MQTT-3.3.4-7")
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_client_that_exceeds_the_servers_receive_maximum(
+    own: Callable[..., tuple[Broker, Clients5]], topic: str, qos: int
+) -> None:
+    """What stands before the first one too many takes effect."""
+    broker, clients = own("receive_maximum = 3\n")
+    other = clients.listening(topic, 1)
+    client = clients.five()
+    client.send(*(p.publish(topic, b"%d" % number, qos, number) for number in range(1, 6)))
+    for number in (1, 2, 3):
+        client.expect_answer(PUBACK if qos == 1 else PUBREC, number)
+    client.expect_ended(0x93)
+    if qos == 1:
+        for number in (1, 2, 3):
+            other.acknowledge(other.expect_message(topic, b"%d" % number, 1))
+    other.expect_alive()
+    assert "receive_maximum" in broker.log
+
+
+@pytest.mark.mqtt5("MQTT-3.3.4-7")
+def test_qos_2_messages_count_until_they_are_released(
+    own: Callable[..., tuple[Broker, Clients5]], topic: str
+) -> None:
+    _, clients = own("receive_maximum = 2\n")
+    client = clients.five()
+    for number in (1, 2):
+        client.send(p.publish(topic, b"", 2, number))
+        client.expect_answer(PUBREC, number)
+    client.send(p.publish(topic, b"", 2, 2))  # it is the same one again
+    client.expect_answer(PUBREC, 2)
+    client.send(p.acknowledge(PUBREL, 1))
+    client.expect_answer(PUBCOMP, 1)
+    client.send(p.publish(topic, b"", 1, 3))
+    client.expect_answer(PUBACK, 3)
+    client.send(p.publish(topic, b"", 2, 4))
+    client.expect_answer(PUBREC, 4)
+    client.send(p.publish(topic, b"", 1, 5))
+    client.expect_ended(0x93)
+
+
+def test_identifiers_of_another_connection_do_not_count(
+    own: Callable[..., tuple[Broker, Clients5]], topic: str
+) -> None:
+    _, clients = own("receive_maximum = 2\n")
+    client = clients.five(topic, properties=KEEP)
+    for number in (1, 2):
+        client.send(p.publish(topic, b"", 2, number))
+        client.expect_answer(PUBREC, number)
+    client.leave()
+    client = clients.five(topic, clean=False, session_present=True, properties=KEEP)
+    for number in (3, 4):
+        client.send(p.publish(topic, b"", 2, number))
+        client.expect_answer(PUBREC, number)
+    client.send(p.publish(topic, b"", 2, 5))
+    client.expect_ended(0x93)
+
+
+def test_a_refused_message_does_not_count(
+    own: Callable[..., tuple[Broker, Clients5]], topic: str
+) -> None:
+    """PUBREC with an error ends the exchange."""
+    _, clients = own("receive_maximum = 1\n")
+    client = clients.five()
+    for number in range(1, 5):
+        client.send(p.publish("$SYS/x", b"", 2, number))
+        client.expect_answer(PUBREC, number, 0x90)
+    client.send(p.publish(topic, b"", 1, 9))
+    client.expect_answer(PUBACK, 9)

@@ -422,3 +422,132 @@ def test_dup_is_not_passed_on(clients: Clients5, topic: str, qos: int) -> None:
     else:
         client.expect_answer(PUBACK, 9)
     subscriber.acknowledge(subscriber.expect_message(topic, b"x", qos))
+
+
+# ------------------------------------------------------------ payload format
+
+TEXT = ((p.PAYLOAD_FORMAT, 1),)
+NO_TEXT = b"\xff\xfe"
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_payload_formats_are_not_checked_by_default(
+    clients: Clients5, topic: str, qos: int
+) -> None:
+    other = clients.listening(topic, qos)
+    clients.five().publish(topic, NO_TEXT, qos, properties=TEXT)
+    other.expect_message(topic, NO_TEXT, qos, properties=TEXT)
+
+
+def test_payload_that_is_not_utf_8_is_refused_where_the_operator_asks_for_it(
+    own: Callable[..., tuple[Broker, Clients5]], topic: str
+) -> None:
+    broker, clients = own("check_payload_format = true\n")
+    other, client = clients.listening(topic, 2), clients.five()
+    client.publish(topic, "ä".encode(), 1, properties=TEXT)
+    other.acknowledge(other.expect_message(topic, "ä".encode(), 1, properties=TEXT))
+    for number in (1, 2):  # singly, and several at once
+        client.send(
+            *(p.publish(topic, NO_TEXT, 1, 10 + at, properties=TEXT) for at in range(number)),
+            p.publish(topic, NO_TEXT, 2, 20, properties=TEXT),
+            p.publish(topic, NO_TEXT, 0, properties=TEXT),
+            p.publish(topic, b"no text", 1, 30),
+        )
+        for at in range(number):
+            client.expect_answer(PUBACK, 10 + at, 0x99)
+        client.expect_answer(PUBREC, 20, 0x99)
+        client.expect_answer(PUBACK, 30)
+        other.acknowledge(other.expect_message(topic, b"no text", 1))
+    other.expect_nothing()
+    client.send(p.publish(topic, b"text", 2, 20, properties=TEXT))  # the identifier is free
+    client.expect_answer(PUBREC, 20)
+    assert "payload_format" in broker.log
+
+
+def test_will_that_is_not_utf_8_is_refused_where_the_operator_asks_for_it(
+    own: Callable[..., tuple[Broker, Clients5]], topic: str
+) -> None:
+    _, clients = own("check_payload_format = true\n")
+    client = clients.raw5()
+    client.send(p.connect("c", will=p.Will(topic, NO_TEXT, 1, False, TEXT)))
+    client.expect_refused(0x99)
+    client = clients.raw5()
+    client.send(p.connect("c", will=p.Will(topic, b"text", 1, False, TEXT)))
+    assert client.receive().code == 0
+
+
+# ------------------------------------------------ topic aliases to clients
+
+
+def aliases(number: int) -> Properties:
+    return ((p.TOPIC_ALIAS_MAXIMUM, number),)
+
+
+def test_no_aliases_are_sent_by_default(clients: Clients5, topic: str) -> None:
+    client = clients.listening(topic, 1, properties=aliases(10))
+    for _ in range(3):
+        clients.five().publish(topic, b"x", 1)
+        client.acknowledge(client.expect_message(topic, b"x", 1))
+
+
+@pytest.mark.mqtt5("MQTT-3.1.2-26", "MQTT-3.1.2-27", "MQTT-3.3.2-10", "MQTT-3.3.2-11")
+def test_topics_are_sent_as_aliases_where_the_operator_asks_for_it(
+    own: Callable[..., tuple[Broker, Clients5]], topic: str
+) -> None:
+    """Each connection gets topic and alias together first, and within its own maximum."""
+    _, clients = own("topic_aliases_out = 2\n")
+    one = clients.listening(f"{topic}/#", 1, properties=aliases(10))
+    less = clients.listening(f"{topic}/#", 1, properties=aliases(1))
+    none = clients.listening(f"{topic}/#", 1)
+    sender = clients.five()
+    for turn in range(2):
+        for number in (1, 2, 3):
+            sender.publish(f"{topic}/{number}", b"x", 1)
+            for client, most in ((one, 2), (less, 1), (none, 0)):
+                found = client.receive()
+                assert isinstance(found, p.Publish)
+                assert found.payload == b"x"
+                if number > most:
+                    assert (found.topic, found.properties) == (f"{topic}/{number}", ())
+                else:
+                    assert found.topic == ("" if turn else f"{topic}/{number}")
+                    assert found.get(p.TOPIC_ALIAS) == number
+                client.acknowledge(found)
+
+
+@pytest.mark.mqtt5("MQTT-3.3.2-7")
+def test_aliases_end_with_their_connection(
+    own: Callable[..., tuple[Broker, Clients5]], topic: str
+) -> None:
+    """What is sent again, and what waited, has its topic."""
+    _, clients = own("topic_aliases_out = 2\n")
+    keep = (*aliases(10), (p.SESSION_EXPIRY, 100))
+    client = clients.five(f"{topic}c", properties=keep)
+    assert client.subscribe((topic, 1)) == (1,)
+    sender = clients.five()
+    for name in (topic, ""):
+        sender.publish(topic, b"1", 1)
+        assert client.expect_message(name, b"1", 1, properties=((p.TOPIC_ALIAS, 1),))
+    client.leave()
+    sender.publish(topic, b"2", 1)
+    client = clients.five(f"{topic}c", clean=False, session_present=True, properties=keep)
+    for payload in (b"1", b"1", b"2"):
+        client.acknowledge(client.expect_message(topic, payload, 1, dup=payload == b"1"))
+    sender.publish(topic, b"3", 1)
+    client.acknowledge(client.expect_message(topic, b"3", 1, properties=((p.TOPIC_ALIAS, 1),)))
+
+
+def test_a_message_without_a_wait_does_not_use_the_alias_of_one_that_waits_for_the_disk(
+    own: Callable[..., tuple[Broker, Clients5]], topic: str
+) -> None:
+    _, clients = own("topic_aliases_out = 2\n")
+    client = clients.listening(topic, 1, properties=aliases(10))
+    clients.five().send(
+        p.publish(topic, b"waits", 1, 1), p.publish(topic, b"at once"), p.publish(topic, b"last")
+    )
+    known = False
+    for _ in range(3):
+        found = client.receive()
+        assert isinstance(found, p.Publish)
+        known = known or found.topic == topic
+        assert known

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from harness import packets
 from harness import packets5 as p
 from harness.packets import PUBCOMP, PUBREC, PUBREL, SUBACK, UNSUBACK
+from harness.packets5 import Publish
 from harness.rawclient5 import Clients5, RawClient5
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.broker import Broker
 
 MALFORMED, PROTOCOL_ERROR = 0x81, 0x82
 NO_LOCAL, AS_PUBLISHED, IF_NEW, NEVER = 0x04, 0x08, 0x10, 0x20
@@ -337,6 +345,37 @@ def test_no_local_on_one_of_two_filters(clients: Clients5, topic: str) -> None:
     client.expect_nothing()
     clients.five().publish(topic, b"other's")
     assert identifiers_of(client, topic, b"other's", 2) == {1, 2}
+
+
+@pytest.mark.mqtt5("MQTT-3.8.3-3", "MQTT-3.3.4-3")
+@pytest.mark.parametrize("restart", [False, True])
+def test_identifier_of_no_local_is_not_sent_with_what_waited(
+    own: Callable[..., tuple[Broker, Clients5]], topic: str, *, restart: bool
+) -> None:
+    """What the client published itself waited for it, as it could not take more."""
+    broker, clients = own()
+    client = clients.five(topic, properties=(*KEEP, (p.RECEIVE_MAXIMUM, 1)))
+    assert client.subscribe((topic, 1 | NO_LOCAL), properties=identified(1)) == (1,)
+    assert client.subscribe((f"{topic}/#", 1), properties=identified(2)) == (1,)
+    for payload in (b"1", b"2"):
+        client.send(p.publish(topic, payload, 1, 7))
+        if payload == b"1":
+            first = client.receive_all(0.5)
+    clients.five().publish(topic, b"other's", 1)
+    message = next(one for one in first if isinstance(one, Publish))
+    assert message.properties == identified(2)
+    if restart:
+        broker.kill()
+        broker.start()
+        client = clients.five(topic, clean=False, session_present=True, properties=KEEP)
+        again = client.expect_message(topic, b"1", 1, dup=True, properties=identified(2))
+        client.acknowledge(again)
+    else:
+        client.receive_all(0.5)
+        client.acknowledge(message)
+    client.acknowledge(client.expect_message(topic, b"2", 1, properties=identified(2)))
+    last = client.expect_message(topic, b"other's", 1, properties=None)
+    assert {value for key, value in last.properties if key == p.SUBSCRIPTION_IDENTIFIER} == {1, 2}
 
 
 @pytest.mark.mqtt5("MQTT-3.8.3-3", "MQTT-3.8.4-3")

@@ -89,7 +89,7 @@ def test_mqttjs_logs_in_with_scram(
     broker.start()
     for password, expected in (("secret", "authenticated twice"), ("wrong", "refused 134")):
         job = {"url": f"mqtt://127.0.0.1:{broker.port}", "user": "ann", "password": password}
-        command = [str(NODE), str(WEB / "scram.js"), str(package), json.dumps(job)]
+        command = ["node", str(WEB / "scram.js"), str(package), json.dumps(job)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         assert (done.returncode, done.stdout.strip()) == (0, expected), done.stderr
 

@@ -10,35 +10,8 @@ from harness import packets as p
 from harness.packets import Puback, Publish, Suback
 
 from eventstore.format import Assigned, Delivered, Queued, Returned, SessionExpired
-from simulation.fold import compare
-from simulation.promises import violations
+from simulation.shares import SHARED, members, numbers, prove, publish
 from simulation.world import SimClient, World, simulate
-
-SHARED = "$share/g/a/+"
-
-
-def publish(client: SimClient, *numbers: int, topic: str = "a/b", qos: int = 1) -> None:
-    client.send(
-        *(p.publish(topic, b"%d" % number, qos, number if qos else None) for number in numbers)
-    )
-
-
-def numbers(client: SimClient, *, ack: bool = True) -> list[int]:
-    """Take the messages that a client got, and acknowledge them."""
-    found = [one for one in client.take() if isinstance(one, Publish)]
-    if ack and client.open:
-        client.send(*(p.puback(one.packet_id) for one in found if one.packet_id and one.qos == 1))
-    return [int(one.payload) for one in found]
-
-
-async def members(world: World, *names: str, qos: int = 1) -> list[SimClient]:
-    return [await world.connect(name, filters=[(SHARED, qos)]) for name in names]
-
-
-def prove(world: World) -> None:
-    """Compare the broker's state with the log, and audit the log."""
-    compare(world)
-    assert not [*violations(world.disk.decoded())]
 
 
 def test_each_message_goes_to_one_member_in_turn() -> None:

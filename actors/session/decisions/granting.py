@@ -67,9 +67,9 @@ def subscribe(
     """Decide on a SUBSCRIBE: each filter is granted at its QoS (at most ``max_qos``), or refused.
 
     A filter that stands twice in a packet is handled as if it came in two [MQTT-3.8.4-4].
-    ``refuses`` returns the reason code for which nobody, or not this client, may subscribe to a
-    filter, 0 for none; ``most`` is how many subscriptions a session may have. ``options`` are those
-    of each filter, and ``identifier`` is that of all, in MQTT 5.
+    ``refuses`` returns the reason code with which a filter is refused, 0 if it is granted; ``most``
+    is how many subscriptions a session may have. ``options`` are those of each filter, and
+    ``identifier`` is that of all, in MQTT 5.
     """
     codes: list[int] = []
     granted: list[tuple[str, int, int]] = []

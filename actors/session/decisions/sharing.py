@@ -44,6 +44,9 @@ class Rows(NamedTuple):
     barred: Sequence[AbstractSet[int]] = ()
     """Numbers of the messages that each may not have, or that are too large for it; empty: none
     is barred from any."""
+    alike: Sequence[bytes] = ()
+    """For each message what it has in common with those that the same members are barred from;
+    empty: they have nothing in common."""
 
 
 def assign(count: int, members: Rows) -> Assignment:
@@ -58,7 +61,7 @@ def assign(count: int, members: Rows) -> Assignment:
     shares: list[list[int]] = [[] for _ in rooms]
     waiting: list[int] = []
     refused: list[int] = []
-    for allowed, numbers in _by_members(count, members.barred).items():
+    for allowed, numbers in _by_members(count, members).items():
         if not allowed:
             refused += numbers
             continue
@@ -71,7 +74,7 @@ def assign(count: int, members: Rows) -> Assignment:
 
 
 def assign_by_topic(topics: Sequence[bytes], members: Rows) -> Assignment:
-    """Give each topic to one member, the same one as long as the members are the same.
+    """Assign all messages of a topic to one member, the same as long as the members are the same.
 
     A message whose member has no room waits, and so do all behind it.
     """
@@ -95,20 +98,19 @@ def assign_by_topic(topics: Sequence[bytes], members: Rows) -> Assignment:
 
 
 def first_ones(assignment: Assignment) -> Assignment:
-    """Return what becomes of the first messages, up to one that waits or, unlike them, is refused.
+    """Return what becomes of the first messages, up to the first one that waits.
 
-    What leaves a queue leaves its head. ``waiting`` is empty if others behind may be taken.
+    What leaves a queue leaves its head.
     """
     pieces, waiting, refused = assignment
-    if refused and not refused[0]:
-        lead = next((at for at, number in enumerate(refused) if at != number), len(refused))
-        return Assignment([()] * len(pieces), (), refused[:lead])
-    ends = [*waiting[:1], *refused[:1]]
-    if not ends:
+    if not waiting:
         return assignment
-    end = min(ends)
-    blocked = waiting if waiting and waiting[0] == end else ()
-    return Assignment([piece[: bisect_left(piece, end)] for piece in pieces], blocked, ())
+    end = waiting[0]
+    return Assignment(
+        [piece[: bisect_left(piece, end)] for piece in pieces],
+        waiting,
+        refused[: bisect_left(refused, end)],
+    )
 
 
 def _divide(numbers: Sequence[int], rooms: Sequence[int]) -> list[Sequence[int]]:
@@ -131,17 +133,29 @@ def _divide(numbers: Sequence[int], rooms: Sequence[int]) -> list[Sequence[int]]
     return pieces
 
 
-def _by_members(count: int, barred: Sequence[AbstractSet[int]]) -> dict[tuple[int, ...], list[int]]:
-    """Group messages by the members that may have them."""
-    groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    everyone = tuple(range(len(barred)))
-    restricted = _NONE.union(*barred)
+def _by_members(count: int, members: Rows) -> dict[tuple[int, ...], list[int]]:
+    """Group messages by the members that may have them.
+
+    Members that may not have the same messages have the same set in ``barred``: each set is looked
+    into once for messages that are alike.
+    """
+    barred, alike = members.barred, members.alike
+    kinds = list({id(numbers): numbers for numbers in barred}.values())
+    restricted = _NONE.union(*kinds)
+    known: dict[object, tuple[bool, ...]] = {}
+    groups: dict[tuple[bool, ...], list[int]] = defaultdict(list)
     for number in range(count):
-        allowed = everyone
+        kind: tuple[bool, ...] = ()
         if number in restricted:
-            allowed = tuple(one for one in everyone if number not in barred[one])
-        groups[allowed].append(number)
-    return groups
+            key = alike[number] if alike else number
+            if key not in known:
+                known[key] = tuple([number in some for some in kinds])
+            kind = known[key]
+        groups[kind].append(number)
+    return {
+        tuple(one for one, numbers in enumerate(barred) if some[0] not in numbers): some
+        for some in groups.values()
+    }
 
 
 def shared_in_flight(state: SessionState) -> dict[str, list[int]]:
@@ -151,6 +165,10 @@ def shared_in_flight(state: SessionState) -> dict[str, list[int]]:
     their member [MQTT-4.8.2-4].
     """
     found: dict[str, list[int]] = defaultdict(list)
+    if not state.inflight or not any(
+        held.outstanding and held.filter.startswith(SHARE) for held in state.subscriptions.values()
+    ):
+        return found
     for pid, sent in state.inflight.items():
         if sent.flags & QOS_MASK == 1 and sent.subscription.filter.startswith(SHARE):
             found[sent.subscription.filter].append(pid)

@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from protocol.mqtt import FilterTrie
-from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, SHARE, Wire, count_down, prepare
+from protocol.mqtt5 import (
+    NO_LOCAL,
+    RETAIN_AS_PUBLISHED,
+    SHARE,
+    SentAliases,
+    Wire,
+    count_down,
+    prepare,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from actors.routing import Subscriber
     from eventstore.log import Message
     from projections.state import RetainedMessage, SessionState, SubscriptionState
     from protocol.mqtt import ConnectProperties, PublishEncoder
-    from protocol.mqtt5 import PublishEncoder5
+    from protocol.mqtt5 import AliasNumbers, PublishEncoder5
 
 WIRES5: Final = tuple(Wire(qos) for qos in range(3))
 """What most receivers at level 5 have in common, by QoS."""
 
 _CACHED_TOPICS = 1024
 """Topics of which it is known which subscription identifiers go with them."""
+
+_FRAME: Final = 13
+"""Bytes of a PUBLISH beside topic, payload and properties, at most: the fixed header, the lengths
+of topic and properties, the packet identifier."""
+_IDENTIFIER: Final = 5
+"""Bytes of a subscription identifier, at most."""
+
+_ALIAS: Final = 5
+"""By how many bytes a topic alias makes a packet larger, at most."""
 
 
 class PreparedMessages(Protocol):
@@ -44,40 +62,64 @@ class PreparedMessages(Protocol):
     def __len__(self) -> int:
         """Return the number of messages."""
 
-    def prepared5(self, wire: Wire) -> PublishEncoder5:
+    def prepared5(self, wire: Wire, numbers: Mapping[bytes, int] | None = None) -> PublishEncoder5:
         """Return what renders the messages for receivers that have a wire in common."""
 
     def at_qos0_level5(self, wire: Wire) -> bytes:
         """Return the messages as QoS 0 packets."""
 
 
+class _Asked(NamedTuple):
+    """What a subscription asks for."""
+
+    qos: int
+    options: int
+    identifier: int
+    """0: none."""
+
+
 class DeliveryEncoder:
     """Encodes the deliveries of one session while its client is connected at level 5."""
 
     __slots__ = (
-        "_as_published",
+        "_aliases",
         "_connection",
-        "_identifiers",
+        "_filters",
+        "_identified",
         "_known",
         "_known_of_own",
+        "_missing",
+        "_numbers",
         "_state",
         "limit",
     )
 
     def __init__(
-        self, state: SessionState, properties: ConnectProperties, connection: object
+        self, state: SessionState, properties: ConnectProperties, numbers: AliasNumbers
     ) -> None:
         self._state = state
-        self._connection = connection
+        self._numbers = numbers
+        self._aliases: SentAliases | None = None
+        """Topic aliases that the connection was sent; None: it is sent none."""
+        if numbers.most and properties.topic_alias_maximum:
+            self._aliases = SentAliases(properties.topic_alias_maximum)
+        self._connection: object = None
         self.limit = properties.maximum_packet_size
         """Bytes of the largest packet that the client accepts; 0: any."""
-        self._identifiers = FilterTrie[tuple[int, bool]]()
-        """Subscription identifiers by topic filter, and whether No Local goes with them."""
-        self._as_published: FilterTrie[tuple[int, bool]] | None = None
-        """QoS and Retain As Published by topic filter; None: none has asked for it."""
+        self._filters: FilterTrie[_Asked] | None = None
+        """What the subscriptions ask for, by topic filter; None: no more than messages."""
+        self._identified: set[str] = set()
+        """Filters of the subscriptions that have an identifier."""
+        self._missing: deque[str] = deque()
+        """Filters that are not in the index yet."""
         self._known: dict[bytes, tuple[int, ...]] = {}
         self._known_of_own: dict[bytes, tuple[int, ...]] = {}
-        self.subscriptions_changed([held.filter for held in state.active()])
+        if any(map(_asks, state.subscriptions.values())):
+            self._begin_index()
+
+    def attach(self, state: SessionState, connection: object) -> None:
+        """Encode for a client that connected; ``state`` has the subscriptions as they were."""
+        self._state, self._connection = state, connection
 
     def subscriptions_changed(self, filters: Iterable[str]) -> None:
         """Look anew at the subscriptions with some filters: their identifiers and options."""
@@ -86,19 +128,38 @@ class DeliveryEncoder:
         for topic_filter in filters:
             found = self._state.subscriptions.get(topic_filter)
             held = found if found is not None and found.active else None
-            if self._identifiers.get(topic_filter, topic_filter) is not None:
-                self._identifiers.remove(topic_filter, topic_filter)
-            if held is not None and held.identifier and not topic_filter.startswith(SHARE):
-                value = held.identifier, bool(held.options & NO_LOCAL)
-                self._identifiers.insert(topic_filter, topic_filter, value)
-            if self._as_published is not None:
-                self._as_published.remove(topic_filter, topic_filter)
-                if held is not None:
-                    self._as_published.insert(topic_filter, topic_filter, _qos_and_retain(held))
-            elif held is not None and held.options & RETAIN_AS_PUBLISHED:
-                self._as_published = FilterTrie()
-                for one in self._state.active():
-                    self._as_published.insert(one.filter, one.filter, _qos_and_retain(one))
+            if self._filters is None:
+                if held is None or not _asks(held):
+                    continue
+                self._begin_index()
+            self._index(topic_filter, held)
+
+    def _begin_index(self) -> None:
+        self._filters = FilterTrie()
+        self._missing.extend(self._state.subscriptions)
+
+    def complete(self, most: int) -> bool:
+        """Put at most so many filters into the index; return whether some are missing still."""
+        for _ in range(min(most, len(self._missing))):
+            topic_filter = self._missing.popleft()
+            held = self._state.subscriptions.get(topic_filter)
+            self._index(topic_filter, held if held is not None and held.active else None)
+        return bool(self._missing)
+
+    def _index(self, topic_filter: str, held: SubscriptionState | None) -> None:
+        """Have the index say what a subscription asks for; None: there is none any more."""
+        filters = self._filters
+        if filters is None:
+            return
+        self._identified.discard(topic_filter)
+        filters.remove(topic_filter, topic_filter)
+        if held is None:
+            return
+        identifier = 0 if topic_filter.startswith(SHARE) else held.identifier
+        if identifier:
+            self._identified.add(topic_filter)
+        asked = _Asked(held.qos, held.options, identifier)
+        filters.insert(topic_filter, topic_filter, asked)
 
     def is_as_published(self, topic: bytes) -> bool:
         """Return whether a message that waited has the RETAIN it was published with.
@@ -106,29 +167,36 @@ class DeliveryEncoder:
         That is for the subscription with the highest QoS to say. The queue it waited in may be
         that of another one, behind whose messages it has to stay.
         """
-        if self._as_published is None:
+        if self._filters is None:
             return False
-        return max(self._as_published.match(topic.decode()), default=(0, False))[1]
+        asked = [
+            (one.qos, bool(one.options & RETAIN_AS_PUBLISHED))
+            for one in self._filters.match(topic.decode())
+        ]
+        return max(asked, default=(0, False))[1]
 
     @property
     def plain(self) -> bool:
         """True while messages are sent with their own properties, whatever their size."""
-        return not self._identifiers and not self.limit
+        return not self._identified and not self.limit and self._aliases is None
 
     def identifiers(self, topic: bytes, *, own: bool = False) -> tuple[int, ...]:
         """Return the identifiers of all subscriptions that match a topic [MQTT-3.3.4-3].
 
         ``own``: of a message that the client published itself [MQTT-3.8.3-3].
         """
-        if not self._identifiers:
+        if not self._identified or self._filters is None:
             return ()
         known = self._known_of_own if own else self._known
         found = known.get(topic)
         if found is None:
             if len(known) >= _CACHED_TOPICS:
                 known.clear()
-            matching = self._identifiers.match(topic.decode())
-            numbers = {number for number, no_local in matching if not (own and no_local)}
+            numbers = {
+                one.identifier
+                for one in self._filters.match(topic.decode())
+                if one.identifier and not (own and one.options & NO_LOCAL)
+            }
             found = known[topic] = tuple(sorted(numbers))
         return found
 
@@ -139,16 +207,41 @@ class DeliveryEncoder:
         qos: int,
         packet_ids: Sequence[int] = (),
         stop: int | None = None,
+        *,
+        gated: bool = True,
     ) -> bytes:
-        """Encode the first messages of a batch, by default all."""
+        """Encode the first messages of a batch, by default all; they must be sent.
+
+        ``gated``: they wait for the disk.
+        """
         parts = []
         for wire, begin, end in self._wires(batch, subscriber, qos, stop):
-            if not qos and not begin and end == len(batch):
+            aliased = self._with_aliases(batch, wire, begin, end, gated=gated)
+            if aliased is not None:
+                prepared = batch.prepared5(aliased, self._numbers.numbers)
+                parts.append(prepared.render(packet_ids[begin:end], begin, end))
+            elif not qos and not begin and end == len(batch):
                 parts.append(batch.at_qos0_level5(wire))
             else:
                 prepared = batch.prepared5(wire)
                 parts.append(prepared.render(packet_ids[begin:end], begin, end))
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _with_aliases(
+        self, batch: PreparedMessages, wire: Wire, begin: int, end: int, *, gated: bool
+    ) -> Wire | None:
+        """Return the wire that uses topic aliases for some messages of a batch; None: none does."""
+        if self._aliases is None:
+            return None
+        if self.limit:
+            sizes = batch.prepared5(wire).sizes[begin:end]
+            if max(sizes, default=0) + _ALIAS > self.limit:
+                return None
+        # All of the batch get their numbers: it is encoded once for all receivers.
+        numbers = {topic: self._numbers.number(topic) for topic in set(batch.topics)}
+        used = {numbers[topic] for topic in batch.topics[begin:end]}
+        use = self._aliases.use(used, gated=gated)
+        return wire._replace(aliases=use) if use else None
 
     def too_large(self, batch: PreparedMessages, subscriber: Subscriber, qos: int) -> list[int]:
         """Return which messages of a batch make packets that the client does not accept."""
@@ -171,7 +264,7 @@ class DeliveryEncoder:
             own = self._own(self._state.subscriptions.get(subscriber.filter))
             wire = Wire(qos, retain=retain, identifiers=own) if retain or own else WIRES5[qos]
             return [(wire, 0, end)]
-        if not self._identifiers:
+        if not self._identified:
             return [(Wire(qos, retain=True) if retain else WIRES5[qos], 0, end)]
         is_own = batch.publisher is self._connection
         columns = [self.identifiers(topic, own=is_own) for topic in batch.topics[:end]]
@@ -206,7 +299,7 @@ class DeliveryEncoder:
         qos, retain = flags
         own = None if shared is None else self._own(shared)
         columns = [
-            (self.identifiers(message.topic) if own is None else own, message, packet_id)
+            (self._identifiers_of(message) if own is None else own, message, packet_id)
             for message, packet_id in zip(messages, packet_ids, strict=True)
         ]
         parts = []
@@ -217,17 +310,25 @@ class DeliveryEncoder:
             parts.append(prepared.render([row[2] for row in rows], dup=dup))
         return b"".join(parts)
 
+    def _identifiers_of(self, message: Message) -> tuple[int, ...]:
+        """Return the identifiers of all subscriptions by which the client gets a message."""
+        return self.identifiers(message.topic, own=message.publisher == self._state.session)
+
     def is_too_large(self, message: Message, flags: tuple[int, bool], now_ms: int) -> bool:
         """Return whether the client does not accept the packet of a message."""
         if not self.limit:
             return False
-        wire = Wire(flags[0], retain=flags[1], identifiers=self.identifiers(message.topic))
+        identifiers = self._identifiers_of(message)
+        size = len(message.topic) + len(message.payload) + len(message.block)
+        if size + _FRAME + _IDENTIFIER * len(identifiers) <= self.limit:
+            return False
+        wire = Wire(flags[0], retain=flags[1], identifiers=identifiers)
         return len(_prepared([message], wire, now_ms).render([1])) > self.limit
 
 
-def _qos_and_retain(held: SubscriptionState) -> tuple[int, bool]:
-    """Return the QoS of a subscription, and whether it asks for RETAIN as published."""
-    return held.qos, bool(held.options & RETAIN_AS_PUBLISHED)
+def _asks(held: SubscriptionState) -> bool:
+    """Return whether messages must be looked at for what their subscriptions ask for."""
+    return bool(held.identifier or held.options & RETAIN_AS_PUBLISHED)
 
 
 def _prepared(

@@ -120,7 +120,8 @@ def test_the_store_returns_blocks_and_when_they_expire(some: list[tuple[bytes, b
     by_hand = [block for block, _ in some]
     kept = MessageStore(1 << 20)
     columns = [b"t"] * len(some), [payload for _, payload in some]
-    kept.add(StoredMessages(first, *columns, 0, by_hand, expiries(by_hand, NOW_MS)))
+    expires = expiries(by_hand, NOW_MS)
+    kept.add(StoredMessages(first, *columns, 0, by_hand, expires, publishers=("c",)))
     assert [kept.get(first + at) for at in range(len(some))] == found
 
 

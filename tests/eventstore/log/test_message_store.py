@@ -33,9 +33,9 @@ def test_every_message_and_will_of_a_record_is_found_by_its_position() -> None:
     places = {event.e: index for index, event in whole.events()}
     at = position(5, places["MessagePublished"])
     assert [held.get(at + offset) for offset in range(3)] == [
-        Message(b"a/b", PAYLOADS[0], retain=True),
-        Message(b"a/c", PAYLOADS[1], retain=True),
-        Message(b"a/b", PAYLOADS[2], retain=True),
+        Message(b"a/b", PAYLOADS[0], retain=True, publisher="c"),
+        Message(b"a/c", PAYLOADS[1], retain=True, publisher="c"),
+        Message(b"a/b", PAYLOADS[2], retain=True, publisher="c"),
     ]
     assert held.get(position(5, places["WillArmed"])) == Message(b"will/c", WILL)
     for kind in ("BrokerStarted", "Subscribed", "Delivered", "BrokerStopped"):
@@ -104,8 +104,8 @@ def test_a_record_of_which_a_part_is_at_hand_is_completed() -> None:
     assert held.get(position(1, 0)) is None
     for _ in range(3):
         held.add_record(whole)
-        assert held.get(position(1, 0)) == Message(b"x", b"aa")
-        assert held.get(position(1, 1)) == Message(b"x", b"bb")
+        assert held.get(position(1, 0)) == Message(b"x", b"aa", publisher="a")
+        assert held.get(position(1, 1)) == Message(b"x", b"bb", publisher="a")
 
 
 def test_loading_again_makes_a_record_the_youngest() -> None:

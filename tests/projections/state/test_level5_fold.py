@@ -288,18 +288,26 @@ def recorded(said: list[StateEvent]) -> Record:
     return decode_record(9, data)
 
 
-def test_a_cut_carries_messages_with_properties_and_expiry() -> None:
+@pytest.mark.parametrize("publishers", [(), ("p",), ("p", "q", "r")])
+def test_a_cut_carries_all_that_receivers_may_be_sent(publishers: tuple[str, ...]) -> None:
     messages = {
         10: Message(b"t", b"one", BLOCK, NOW + 5),
         20: Message(b"u", b"two"),
         30: Message(b"t", b"three", b"\1\0"),
         31: Message(b"t", b"four", BLOCK, NOW + 7),
+        32: Message(b"t", b"five", BLOCK, NOW + 7, True),
     }
+    if publishers:
+        messages = {
+            ref: one._replace(publisher=publishers[ref % len(publishers)])
+            for ref, one in messages.items()
+        }
     store = MessageStore(1 << 20)
     store.add_record(recorded(list(carry(messages.items(), {10}))))
     assert {ref: store.get(ref) for ref in messages} == messages
     plain = next(iter(carry([(20, messages[20])], set()))).event
-    assert not {"blocks", "block_of", "expires"} & field_values(plain).keys()
+    new = {"blocks", "block_of", "expires", "as_retained"}
+    assert not new & field_values(plain).keys()
 
 
 def test_a_checkpoint_repeats_retained_messages_with_properties_and_expiry() -> None:

@@ -1,0 +1,86 @@
+"""The broker's Receive Maximum: how much of what a client published is not acknowledged yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocol.mqtt import FAILURE, PacketType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from eventstore.log import GatedOutput, Journal
+    from protocol.mqtt import Publishes
+
+_SHORTEST = 8
+"""Bytes of the shortest PUBLISH at QoS 1 or 2."""
+
+
+class ReceiveWindow:
+    """Counts the QoS 1 and 2 messages of one connection that are not acknowledged.
+
+    A QoS 1 message counts until its PUBACK has passed the gate: the window is a sink beside the
+    connection, which gets a byte for each. A QoS 2 message counts until its PUBREL.
+    Nothing counts that an earlier connection of the session left.
+    """
+
+    __slots__ = ("_exchanges", "_unacknowledged", "gated", "maximum", "waits_for")
+
+    def __init__(self, maximum: int) -> None:
+        self.maximum = maximum
+        self.waits_for: GatedOutput | None = None
+        self.gated = 0
+        self._unacknowledged = 0
+        """QoS 1 messages."""
+        self._exchanges: set[int] = set()
+        """Packet identifiers of QoS 2 messages."""
+
+    def take(self, packet: Publishes, journal: Journal) -> int:
+        """Count messages that came; return how many of them the client may send."""
+        # The client may have some of the answers that are being released already.
+        room = self._room + self.gated if journal.releasing else self._room
+        count = len(packet)
+        if packet.qos == 1:
+            fitting = max(0, min(count, room))
+            self._unacknowledged += fitting
+            return fitting
+        for at, packet_id in enumerate(packet.packet_ids):
+            if packet_id not in self._exchanges:
+                if room <= 0:
+                    return at
+                room -= 1
+                self._exchanges.add(packet_id)
+        return count
+
+    def surely_takes(self, size: int) -> bool:
+        """Return whether so many bytes cannot hold more messages than the client may send."""
+        return size // _SHORTEST <= self._room
+
+    def took(self, at_qos1: int, at_qos2: Iterable[int]) -> None:
+        """Count messages that came: how many of QoS 1, and the packet identifiers of others."""
+        self._unacknowledged += at_qos1
+        self._exchanges.update(at_qos2)
+
+    def acknowledge(
+        self,
+        journal: Journal,
+        kind: PacketType,
+        packet_ids: Sequence[int],
+        reasons: Sequence[int] = (),
+    ) -> None:
+        """Count answers that are handed to the gate."""
+        if kind is PacketType.PUBACK:
+            journal.send_when_durable(self, bytes(len(packet_ids)))
+        elif kind is PacketType.PUBCOMP:
+            self._exchanges.difference_update(packet_ids)
+        elif kind is PacketType.PUBREC and reasons:
+            pairs = zip(packet_ids, reasons, strict=True)
+            self._exchanges.difference_update(pid for pid, reason in pairs if reason >= FAILURE)
+
+    def write(self, data: bytes) -> None:
+        """Count PUBACK packets that have passed the gate."""
+        self._unacknowledged = max(0, self._unacknowledged - len(data))
+
+    @property
+    def _room(self) -> int:
+        return self.maximum - self._unacknowledged - len(self._exchanges)

@@ -1,0 +1,109 @@
+"""What a client at level 5 is sent beside its messages: identifiers, RETAIN, and their bounds."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.session.level5 import DeliveryEncoder
+from eventstore.format import Subscribed, Unsubscribed
+from eventstore.log import Message
+from projections.state import SessionState, evolve
+from protocol.mqtt import ConnectProperties
+from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, AliasNumbers, Wire, prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def subscribe(
+    state: SessionState, topic_filter: str, options: int = 0, identifier: int = 0
+) -> None:
+    event = Subscribed(state.session, [(topic_filter, 1)], options=[options])
+    event.identifier = identifier
+    evolve(state, event, 1, 0)
+
+
+def encoder_of(state: SessionState, limit: int = 0) -> DeliveryEncoder:
+    return DeliveryEncoder(state, ConnectProperties(maximum_packet_size=limit), AliasNumbers(0))
+
+
+def complete(encoder: DeliveryEncoder, most: int = 100) -> int:
+    """Index all filters; return in how many parts."""
+    parts = 1
+    while encoder.complete(most):
+        parts += 1
+    return parts
+
+
+def test_many_filters_are_indexed_in_parts() -> None:
+    state = SessionState("c")
+    for number in range(1000):
+        subscribe(state, f"a/{number}", identifier=number + 1)
+    encoder = encoder_of(state)
+    assert complete(encoder) == 10
+    assert encoder.identifiers(b"a/7") == (8,)
+
+
+def test_filters_are_not_indexed_until_a_subscription_asks_for_more_than_messages() -> None:
+    state = SessionState("c")
+    for number in range(1000):
+        subscribe(state, f"a/{number}", NO_LOCAL)
+    encoder = encoder_of(state)
+    assert complete(encoder) == 1
+    subscribe(state, "a/#", RETAIN_AS_PUBLISHED, 3)
+    encoder.subscriptions_changed(["a/#"])
+    assert encoder.identifiers(b"a/7") == (3,)  # at once
+    assert complete(encoder) == 11
+    assert encoder.is_as_published(b"other/7") is False
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_indexed_is_what_the_subscriptions_ask_for(seed: int) -> None:
+    chance, state = random.Random(seed), SessionState("c")
+    encoder = encoder_of(state)
+    filters = ["a/#", "a/+", "a/b", "#", "b/#"]
+    for _ in range(30):
+        chosen = chance.choice(filters)
+        if chance.random() < 0.6:
+            subscribe(state, chosen, chance.choice([0, NO_LOCAL]), chance.choice([0, 1, 2]))
+        else:
+            evolve(state, Unsubscribed("c", [chosen]), 1, 0)
+        encoder.subscriptions_changed([chosen])
+        if chance.random() < 0.3:
+            encoder = encoder_of(state)
+        complete(encoder, chance.choice([1, 100]))
+        matching = [one for one in state.active() if one.filter in ("a/#", "a/+", "a/b", "#")]
+        numbers = {one.identifier for one in matching if one.identifier}
+        assert encoder.identifiers(b"a/b") == tuple(sorted(numbers))
+        own = {one.identifier for one in matching if not one.options & NO_LOCAL} - {0}
+        assert encoder.identifiers(b"a/b", own=True) == tuple(sorted(own))
+
+
+@pytest.mark.parametrize("identifiers", [(), (1,), (1, 300, 100_000)])
+@pytest.mark.parametrize("block", [b"", b"\x01\x01"])
+def test_the_size_of_a_packet_is_compared_exactly(
+    block: bytes, identifiers: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = SessionState("c")
+    for topic_filter, one in zip(("#", "t/#", "+"), identifiers, strict=False):
+        subscribe(state, topic_filter, 0, one)
+    message = Message(b"t", b"x" * 200, block)
+    found = encoder_of(state, 1)
+    complete(found)
+    wire = Wire(1, identifiers=found.identifiers(b"t"))
+    size = len(prepare([b"t"], [message.payload], [block] if block else (), wire).render([1]))
+    for limit in range(size - 5, size + 40):
+        encoder = DeliveryEncoder(
+            state, ConnectProperties(maximum_packet_size=limit), AliasNumbers(0)
+        )
+        complete(encoder)
+        assert encoder.is_too_large(message, (1, False), 0) is (size > limit)
+    encoder = DeliveryEncoder(
+        state, ConnectProperties(maximum_packet_size=size + 100), AliasNumbers(0)
+    )
+    complete(encoder)
+    monkeypatch.setattr("actors.session.level5.delivery_encoder.prepare", None)
+    assert not encoder.is_too_large(message, (1, False), 0)  # without encoding it

@@ -1,0 +1,79 @@
+"""Messages that expire in the queue of a client that is away make room for others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from harness import packets as p
+from harness import packets5
+from harness.packets import Puback, Publish
+
+from eventstore.format import Expired, MessageDropped
+from simulation.fold import compare
+from simulation.promises import violations
+from simulation.world import SimClient, World, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def publish(client: SimClient, numbers: Iterable[int], seconds: int | None = None) -> None:
+    """Publish at level 5, with an expiry or without."""
+    properties = () if seconds is None else ((packets5.MESSAGE_EXPIRY, seconds),)
+    client.level5 = False  # what follows is at level 5 already
+    client.send(
+        *(
+            packets5.publish("a/b", b"%d" % number, 1, number, properties=properties)
+            for number in numbers
+        )
+    )
+    client.level5 = True
+
+
+@pytest.mark.parametrize("cache", [1 << 20, 0], ids=["at hand", "in the log"])
+@pytest.mark.parametrize("topic_filter", ["a/b", "$share/g/a/b"])
+def test_expired_messages_make_room_in_a_queue(topic_filter: str, cache: int) -> None:
+    async def scenario() -> None:
+        async with World(max_queued_messages=10, message_cache=cache).running() as world:
+            reader = await world.connect("r", filters=[(topic_filter, 1)])
+            reader.send(p.disconnect())
+            await world.go(1)
+            sender = await world.connect("d", level5=True)
+            publish(sender, range(1, 5), 3600)
+            publish(sender, range(5, 10), 2)
+            await world.go(5)
+            for number in range(10, 15):
+                publish(sender, [number])
+                await world.go(0.1)
+            assert len([one for one in sender.take() if isinstance(one, Puback)]) == 14
+            events = world.disk.events()
+            assert not [one for one in events if isinstance(one, MessageDropped)]
+            assert len([one for one in events if isinstance(one, Expired)]) == 1
+            compare(world)
+            back = await world.connect("r", present=True, level5=True)
+            found = [int(one.payload) for one in back.take() if isinstance(one, Publish)]
+            assert found == [1, 2, 3, 4, *range(10, 15)]
+            back.send(*(p.puback(number) for number in range(1, 10)))
+            await world.go(1)
+            compare(world)
+            assert not [*violations(world.disk.decoded())]
+
+    simulate(scenario)
+
+
+def test_a_queue_that_is_not_half_full_is_left_alone() -> None:
+    async def scenario() -> None:
+        async with World(max_queued_messages=100).running() as world:
+            reader = await world.connect("r", filters=[("a/b", 1)])
+            reader.send(p.disconnect())
+            await world.go(1)
+            sender = await world.connect("d", level5=True)
+            publish(sender, range(1, 10), 2)
+            await world.go(5)
+            publish(sender, [10])
+            await world.go(1)
+            assert not [one for one in world.disk.events() if isinstance(one, Expired)]
+            assert world.broker.node.state.sessions["r"].queued == 10
+
+    simulate(scenario)

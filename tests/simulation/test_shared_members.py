@@ -1,0 +1,101 @@
+"""Shared subscriptions with many members: bounds, permissions, and members that leave."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+from harness import packets as p
+from harness.packets import Publish, Suback
+
+from actors.configuration import LimitOptions
+from actors.sharing import shared_delivery
+from simulation.permitting import permit
+from simulation.shares import SHARED, members, numbers, prove
+from simulation.world import World, simulate
+
+RULES = """
+[[allow]]
+both = ['#']
+[[deny]]
+clients = [{denied}]
+subscribe = ['a/secret']
+"""
+
+
+def test_a_group_has_so_many_members() -> None:
+    async def scenario() -> None:
+        async with World(bounds=LimitOptions(max_shared_members=2)).running() as world:
+            one, two = await members(world, "m1", "m2")
+            three = await world.connect("m3")
+            three.send(p.subscribe(1, (SHARED, 1), ("$share/other/a/+", 1), ("a/b", 1)))
+            await world.go(0.1)
+            assert three.take() == [Suback(1, (0x80, 1, 1))]
+            assert world.broker.node.limits.refused.counts["shared_members"] == 1
+            one.send(p.subscribe(2, (SHARED, 2)))  # it is a member already
+            await world.go(0.1)
+            assert one.take() == [Suback(2, (2,))]
+            two.send(p.unsubscribe(3, SHARED))
+            three.send(p.subscribe(4, (SHARED, 1)))
+            await world.go(0.1)
+            assert three.take() == [Suback(4, (1,))]
+            prove(world)
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("strategy", ["balanced", "topic"])
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_batch_is_divided_in_steps_among_members_that_may_not_have_all(
+    qos: int, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each message goes once to a member that may have it, in as many steps as it takes."""
+    monkeypatch.setattr(shared_delivery, "_SERVED_AT_ONCE", 4)
+
+    async def scenario() -> None:
+        async with World(shared_strategy=strategy).running() as world:
+            names = [f"m{number}" for number in range(16)]
+            permit(world, RULES.format(denied=", ".join(f"'{name}'" for name in names[::2])))
+            some = await members(world, *names)
+            sender = await world.connect("d")
+            topics = ["a/secret" if number % 3 else "a/open" for number in range(1, 101)]
+            sender.send(
+                *(
+                    p.publish(topic, b"%d" % number, qos, number if qos else None)
+                    for number, topic in enumerate(topics, 1)
+                )
+            )
+            await world.go(0.5)
+            shares: list[list[tuple[str, int]]] = []
+            for member in some:
+                got = [one for one in member.take() if isinstance(one, Publish)]
+                shares.append([(one.topic, int(one.payload)) for one in got])
+                member.send(*(p.puback(one.packet_id) for one in got if one.packet_id))
+            assert sorted(number for _, number in chain(*shares)) == [*range(1, 101)]
+            for share in shares[::2]:
+                assert all(topic != "a/secret" for topic, _ in share)
+            await world.go(0.1)
+            prove(world)
+
+    simulate(scenario)
+
+
+def test_a_message_that_waits_for_a_member_goes_to_another_when_that_leaves() -> None:
+    """The first one may have it and has no room; it leaves with a QoS 2 message."""
+
+    async def scenario() -> None:
+        async with World(max_ack_pending=1, shared_strategy="topic").running() as world:
+            one, two = await members(world, "m1", "m2", qos=2)
+            sender = await world.connect("d")
+            for number in (1, 2):
+                sender.send(p.publish("a/b", b"%d" % number, 2, number), p.pubrel(number))
+                await world.go(0.1)
+            holder, other = (one, two) if one.received else (two, one)
+            assert numbers(holder) == [1]
+            assert numbers(other) == []
+            holder.drop()
+            await world.go(0.1)
+            assert numbers(other) == [2]
+            prove(world)
+
+    simulate(scenario)
