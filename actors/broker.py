@@ -16,7 +16,8 @@ import structlog
 
 from actors.authz import Permissions
 from actors.bridge import BridgeHost
-from actors.connection import Admission, Old, Takeovers, Turn
+from actors.connection import Admission, Old, Takeovers
+from actors.fast_path import FastPath
 from actors.inspection import BrokerInspection, Inspector, SysTopicTree
 from actors.kernel import Failed, Kernel, LoopActor
 from actors.maintenance import (
@@ -152,7 +153,7 @@ class Broker(LoopActor):
         SharedSubscriptions(self.node).begin()
         self.node.recovered = True
         self.kernel.turn_ended = self._end_turn
-        self.kernel.take_gathered = Turn(self.node).take
+        self.kernel.take_gathered = FastPath(self.node).take
         self.kernel.turn_cut = self.node.journal.cut_turn
         self.node.journal.call_soon = self._loop.call_soon
         self.node.journal.on_relief = self._on_relief

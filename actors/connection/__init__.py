@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from actors.connection.connection import Connection
     from actors.connection.listener import Listener, ListenerOptions
     from actors.connection.pseudonyms import KEY_SIZE, pseudonym
+    from actors.connection.receive_window import ReceiveWindow
     from actors.connection.takeovers import Old, Takeovers
-    from actors.connection.turn import Turn
 else:
     __getattr__ = front_door(
         __name__,
@@ -19,8 +19,8 @@ else:
             "connection": "Connection",
             "listener": "Listener ListenerOptions",
             "pseudonyms": "KEY_SIZE pseudonym",
+            "receive_window": "ReceiveWindow",
             "takeovers": "Old Takeovers",
-            "turn": "Turn",
         },
     )
 
@@ -31,7 +31,7 @@ __all__ = [
     "Listener",
     "ListenerOptions",
     "Old",
+    "ReceiveWindow",
     "Takeovers",
-    "Turn",
     "pseudonym",
 ]

@@ -314,7 +314,7 @@ class Connection(SocketActor):
         elif type(message) is Close:
             self.close(message.reason)
 
-    # What is handled for many connections in one pass, see ``actors.connection.turn``.
+    # What is handled for many connections in one pass, see ``actors.fast_path``.
 
     @property
     def plain(self) -> bool:

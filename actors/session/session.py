@@ -151,7 +151,7 @@ class Session(LoopActor):
         else:
             self._lifecycle.handle(message)
 
-    # What is decided for many sessions in one pass, see ``actors.connection.turn``.
+    # What is decided for many sessions in one pass, see ``actors.fast_path``.
 
     @property
     def free(self) -> bool:

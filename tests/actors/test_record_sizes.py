@@ -163,7 +163,7 @@ def subscribes() -> Iterable[Event]:
 
 
 def turn() -> Iterable[LogEvent]:
-    """What several sessions share, as large as ``actors.connection.turn`` lets it become."""
+    """What several sessions share, as large as ``actors.fast_path`` lets it become."""
     name, topic = "\x01" * 256, "\x01" * 256
     many, long = 128, range(1 << 50, (1 << 50) + 256 * 7, 7)
     each = list(range(many))

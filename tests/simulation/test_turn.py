@@ -11,7 +11,7 @@ import pytest
 from harness import packets as p
 from harness.packets import Publish
 
-from actors.connection.turn import Turn, is_bulk
+from actors.fast_path import FastPath, is_bulk
 from actors.kernel import Kernel
 from eventstore.format import HEADER_FROM
 from projections.state import session_digest
@@ -266,7 +266,7 @@ def test_what_fails_while_it_is_read_goes_to_the_actors(monkeypatch: pytest.Monk
     async def scenario() -> None:
         async with World().running() as world:
             publishers, subscribers = await connected(world, 5, 1)
-            monkeypatch.setattr(Turn, "_read_publish", read_publish)
+            monkeypatch.setattr(FastPath, "_read_publish", read_publish)
             for at, client in enumerate(publishers):
                 client.send(p.publish(f"t/{at}", b"x", 1, 5))
             await world.go(1)
@@ -289,7 +289,7 @@ def test_a_turn_that_fails_when_it_is_recorded_ends_the_broker(
         world = World()
         await world.start()
         publishers, subscribers = await connected(world, 3, 1)
-        monkeypatch.setattr(Turn, "_record", record)
+        monkeypatch.setattr(FastPath, "_record", record)
         publishers[0].send(p.publish("t/0", b"x", 1, 5))
         await world.go(1)
         assert "a turn failed" in str(world.failure())

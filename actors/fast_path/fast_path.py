@@ -17,17 +17,17 @@ same failure ends one connection or one session.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import structlog
 
+from actors.fast_path.columns import AckColumns, MessageColumns, distinct
+from actors.fast_path.fast_delivery import FastDelivery
 from actors.node import ReadPause
 from actors.routing import is_shared
 from actors.session import Batch, Outgoing, Writable
-from actors.session.decisions import PACKET_IDS
 from eventstore.format import (
     TurnAcked,
-    TurnDelivered,
     TurnPublished,
     TurnReleased,
     block_columns,
@@ -37,20 +37,15 @@ from eventstore.format import (
 from eventstore.log import StoredMessages
 from projections.state import QOS_MASK
 from protocol.errors import FoldmqError
-from protocol.mqtt import PID_BYTES, PacketType, publish_head
-from protocol.mqtt5 import known_blocks, with_length
+from protocol.mqtt import PID_BYTES, PacketType
+from protocol.mqtt5 import known_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from actors.connection.connection import Connection
-    from actors.connection.receive_window import ReceiveWindow
+    from actors.connection import Connection, ReceiveWindow
     from actors.routing import Route, Subscriber
-    from actors.session import ClientConnection, NodeContext, Session, Subscription
-    from eventstore.format import Position
-    from projections.state import SessionState, SubscriptionState
-
-    _Row: TypeAlias = tuple[Subscriber, Session, ClientConnection, int, int]
+    from actors.session import NodeContext, Session, Subscription
 
 _log = structlog.get_logger("foldmq")
 
@@ -68,8 +63,6 @@ _TOPICS, _TOPICS_QOS0 = {4: 1, 16: 5, 64: 21}, {4: 2, 16: 12, 64: 48}
 """Packets of a read that are looked at -> the topics that they may have where the read is bulk; of
 a read that begins with QoS 0, for which a batch is cheaper."""
 _FEW, _LOOKED_AT = min(_TOPICS), max(_TOPICS)
-_ROWS_OF_EVENT = 256
-"""Deliveries of one event, at most."""
 _RESERVED = ord("$")
 _QOS0, _QOS1, _QOS2 = 0x18, 0x19, 0x1A
 """First byte of a PUBLISH that is neither retained nor sent again, without its lowest bit."""
@@ -83,67 +76,7 @@ _ACKED: Final[Mapping[int, Literal["Acked", "Received", "Completed"]]] = {
 }
 
 
-class _Messages:
-    """Messages of one QoS, as columns."""
-
-    __slots__ = (
-        "blocks",
-        "expires",
-        "payloads",
-        "pids",
-        "publishers",
-        "refs",
-        "routes",
-        "sessions",
-        "topics",
-    )
-
-    def __init__(self) -> None:
-        self.publishers: list[Connection] = []
-        self.sessions: list[Session] = []
-        self.topics: list[bytes] = []
-        self.payloads: list[bytes] = []
-        """At QoS 0 the whole packets."""
-        self.blocks: list[bytes] = []
-        """Properties of each (MQTT 5)."""
-        self.expires: Sequence[int] = ()
-        """When each expires, Unix time in seconds; empty: none does."""
-        self.routes: list[Route] = []
-        self.pids: list[int] = []
-        self.refs: list[Position] = []
-
-    def add(
-        self,
-        publisher: Connection,
-        session: Session,
-        topic: bytes,
-        payload: bytes,
-        route: Route,
-        pid: int,
-        block: bytes,
-    ) -> None:
-        """Add a message."""
-        self.publishers.append(publisher)
-        self.sessions.append(session)
-        self.topics.append(topic)
-        self.payloads.append(payload)
-        self.blocks.append(block)
-        self.routes.append(route)
-        self.pids.append(pid)
-
-
-class _Acks:
-    """Acknowledgements of one kind, as columns."""
-
-    __slots__ = ("connections", "pids", "sessions")
-
-    def __init__(self) -> None:
-        self.connections: list[Connection] = []
-        self.sessions: list[Session] = []
-        self.pids: list[int] = []
-
-
-class Turn:
+class FastPath:
     """Decides on what clients sent; one for each broker."""
 
     __slots__ = (
@@ -163,11 +96,11 @@ class Turn:
         self._begin()
 
     def _begin(self) -> None:
-        self._published = _Messages()
-        self._inbound = _Messages()
-        self._released = _Messages()
-        self._passing = _Messages()
-        self._acks = {kind: _Acks() for kind in _ACKED}
+        self._published = MessageColumns()
+        self._inbound = MessageColumns()
+        self._released = MessageColumns()
+        self._passing = MessageColumns()
+        self._acks = {kind: AckColumns() for kind in _ACKED}
         self._windows: list[tuple[ReceiveWindow, int, list[int], list[int]]] = []
         """How many messages of QoS 1 came from clients whose messages are counted, and the packet
         identifiers of those of QoS 2 that came and of those that were released."""
@@ -433,13 +366,13 @@ class Turn:
         if self._released.pids:
             self._release(self._released)
         if self._published.pids:
-            _Sending(self._node, self._published, 1).run()
+            FastDelivery(self._node, self._published, 1).run()
         if self._released.pids:
-            _Sending(self._node, self._released, 2).run()
+            FastDelivery(self._node, self._released, 2).run()
         if self._passing.routes:
             self._pass_on(self._passing)
 
-    def _complete(self, first: int, some: _Acks) -> None:
+    def _complete(self, first: int, some: AckColumns) -> None:
         """Record acknowledgements of one kind; answer a PUBREC, send what waited."""
         node = self._node
         sessions, by = distinct(some.sessions)
@@ -458,7 +391,7 @@ class Turn:
             after(connection, head + PID_BYTES[pid])
         self._node.counters.packets_out += len(pids)
 
-    def _record(self, messages: _Messages, qos: int) -> None:
+    def _record(self, messages: MessageColumns, qos: int) -> None:
         """Record publications and acknowledge them; they have their positions then."""
         node, payloads = self._node, messages.payloads
         sessions, by = distinct(messages.sessions)
@@ -492,14 +425,14 @@ class Turn:
         messages.refs = list(range(first, first + count))
         self._answer(messages.publishers, b"\x40\x02" if qos == 1 else b"\x50\x02", messages.pids)
 
-    def _release(self, messages: _Messages) -> None:
+    def _release(self, messages: MessageColumns) -> None:
         """Record that QoS 2 messages take effect; answer with PUBCOMP."""
         sessions, by = distinct(messages.sessions)
         names = [session.name for session in sessions]
         self._node.emit(TurnReleased(names, by, messages.pids, to_runs(messages.refs)))
         self._answer(messages.publishers, b"\x70\x02", messages.pids)
 
-    def _pass_on(self, messages: _Messages) -> None:
+    def _pass_on(self, messages: MessageColumns) -> None:
         """Send messages of QoS 0, which nothing records, as they came."""
         node = self._node
         tell, journal, counters = node.kernel.tell, node.journal, node.counters
@@ -561,205 +494,6 @@ class Turn:
             tell(node.directory.session(target.session), Outgoing(target, batch, 0))
 
 
-class _Sending:
-    """Sends messages of one QoS to their receivers."""
-
-    __slots__ = (
-        "_aside",
-        "_left",
-        "_messages",
-        "_more",
-        "_node",
-        "_pids",
-        "_qos",
-        "_rows",
-        "_sent",
-    )
-
-    def __init__(self, node: NodeContext, messages: _Messages, qos: int) -> None:
-        self._node = node
-        self._messages = messages
-        self._qos = qos
-        self._rows: dict[int, list[_Row]] = {1: [], 2: []}
-        """What is sent, by QoS of the delivery."""
-        self._pids: dict[SessionState, int] = {}
-        """The last packet identifier that a session gives out with these rows."""
-        self._more: dict[SubscriptionState, int] = {}
-        """Deliveries of a subscription among these rows."""
-        self._sent: dict[SessionState, int] = {}
-        """Deliveries of a session with a receive maximum among these rows."""
-        self._aside: set[Session] = set()
-        """Sessions that are told: what comes for them later must not overtake that."""
-        self._left: list[tuple[Subscriber, int]] = []
-        """What they are told: which message."""
-
-    def run(self) -> None:
-        """Send to each receiver that can take a message; tell the sessions of the others.
-
-        A shared subscription gets all of its messages in one batch, which it divides.
-        """
-        node, messages = self._node, self._messages
-        shared: dict[Subscriber, list[int]] = {}
-        deliveries = 0
-        for at, route in enumerate(messages.routes):
-            targets = route.targets
-            messages.publishers[at].caused += len(targets)
-            deliveries += len(targets)
-            for target in targets:
-                if not self._send(target, at):
-                    actor: Subscription | None = target.actor  # type: ignore[assignment]
-                    if actor is not None:
-                        self._aside.add(actor.session)
-                    elif is_shared(target.session):
-                        shared.setdefault(target, []).append(at)
-                        continue
-                    if actor is not None or target.qos:
-                        self._left.append((target, at))
-        node.router.deliveries += deliveries
-        self._flush()
-        for target, left in self._runs():
-            self._tell(target, left)
-        for target, some in shared.items():
-            self._tell(target, some)
-
-    def _send(self, target: Subscriber, at: int) -> bool:
-        """Send a message if nothing stands in its way."""
-        actor: Subscription | None = target.actor  # type: ignore[assignment]
-        if actor is None or target.ended or not actor.free:
-            return False
-        session = actor.session
-        connection, state = session.connection, session.state
-        if (
-            connection is None
-            or session in self._aside
-            or state.waiting
-            or not session.may_send(connection)
-        ):
-            return False
-        level5 = connection.properties is not None
-        if level5 and not session.takes_plain(connection):
-            return False
-        qos = actor.granted if actor.granted < self._qos else self._qos
-        messages = self._messages
-        if not qos:
-            if not connection.writable:
-                return False
-            # The publication is being recorded: see Delivery._send_qos0.
-            payload = messages.payloads[at]
-            if level5:
-                payload = with_length(messages.blocks[at]) + payload
-            data = publish_head(0, messages.topics[at], len(payload)) + payload
-            self._node.journal.send_when_durable(connection, data)
-            self._node.counters.gave(connection, 0, 1, len(data))
-            actor.matched += 1
-            return True
-        held = state.subscriptions.get(target.filter)
-        pid = self._pids.get(state, state.last_pid) % PACKET_IDS + 1
-        if held is None or pid in state.inflight or pid in state.releasing:
-            return False
-        more = self._more.get(held, 0)
-        if held.outstanding + more >= self._node.delivery_limits.window:
-            return False
-        if self._node.state.sessions.live.get(session.name) is not state:
-            return False
-        if state.receive_maximum < PACKET_IDS:
-            sent = self._sent.get(state, 0)
-            if len(state.inflight) + len(state.releasing) + sent >= state.receive_maximum:
-                return False
-            self._sent[state] = sent + 1
-        self._pids[state] = pid
-        self._more[held] = more + 1
-        rows = self._rows[qos]
-        rows.append((target, session, connection, pid, at))
-        if len(rows) >= _ROWS_OF_EVENT:
-            self._flush()
-        return True
-
-    def _runs(self) -> list[tuple[Subscriber, list[int]]]:
-        """Return which messages each subscriber is told; those of a session keep their order.
-
-        What it published itself is told apart, as it may not get that by each subscription.
-        """
-        runs: list[tuple[Subscriber, list[int]]] = []
-        last: dict[str, tuple[Subscriber, bool, list[int]]] = {}
-        sessions = self._messages.sessions
-        for target, at in self._left:
-            own = sessions[at].name == target.session
-            run = last.get(target.session)
-            if run is None or run[0] is not target or run[1] != own:
-                run = last[target.session] = target, own, []
-                runs.append((target, run[2]))
-            run[2].append(at)
-        return runs
-
-    def _flush(self) -> None:
-        """Record what is sent, and let it go."""
-        for qos, rows in self._rows.items():
-            if rows:
-                self._deliver(qos, rows)
-                self._rows[qos] = []
-        self._pids.clear()
-        self._more.clear()
-        self._sent.clear()
-
-    def _deliver(self, qos: int, rows: Sequence[_Row]) -> None:
-        node, messages = self._node, self._messages
-        targets, by = distinct([row[0] for row in rows])
-        node.emit(
-            TurnDelivered(
-                [target.session for target in targets],
-                [target.filter for target in targets],
-                by,
-                qos,
-                [row[3] for row in rows],
-                to_runs([messages.refs[row[4]] for row in rows]),
-            )
-        )
-        after, topics, payloads = node.journal.send_when_durable, messages.topics, messages.payloads
-        size = 0
-        for target, session, connection, pid, at in rows:
-            payload = payloads[at]
-            if connection.properties is not None:
-                payload = with_length(messages.blocks[at]) + payload
-            data = publish_head(qos, topics[at], len(payload)) + PID_BYTES[pid] + payload
-            after(connection, data)
-            size += len(data)
-            connection.messages_out += 1
-            session.handled += 1
-            actor: Subscription | None = target.actor  # type: ignore[assignment]
-            if actor is not None:
-                actor.matched += 1
-                actor.handled += 1
-            session.expect_acks()
-        counters = node.counters
-        counters.sent[qos] += len(rows)
-        counters.packets_out += len(rows)
-        counters.publish_bytes_out += size
-
-    def _tell(self, target: Subscriber, some: Sequence[int]) -> None:
-        """Pass some messages to the receiving session, which decides on them."""
-        node, messages = self._node, self._messages
-        payloads = [messages.payloads[at] for at in some]
-        batch = Batch(
-            self._qos,
-            [messages.topics[at] for at in some],
-            payloads,
-            [messages.refs[at] for at in some],
-            size=sum(map(len, payloads)),
-            publisher=messages.publishers[some[-1]],
-            blocks=[messages.blocks[at] for at in some],
-            expires=[messages.expires[at] for at in some] if messages.expires else (),
-            publishers=[messages.publishers[at] for at in some] if len(some) > 1 else (),
-        )
-        actor = target.actor
-        if actor is not None and not actor.stopped:
-            node.kernel.tell(actor, batch)
-            return
-        qos = min(self._qos, target.qos)
-        if qos or actor is not None:
-            node.kernel.tell(node.directory.session(target.session), Outgoing(target, batch, qos))
-
-
 def is_bulk(data: bytes) -> bool:
     """Return whether a read has many packets on few topics, or many acknowledgements.
 
@@ -783,15 +517,3 @@ def is_bulk(data: bytes) -> bool:
         if most is not None and len(topics) <= most:
             return at <= end
     return False
-
-
-def distinct(values: Sequence[T]) -> tuple[list[T], list[int]]:
-    """Return values without repetitions, and for each which of them it is.
-
-    The latter is empty when each is the next one, or all are the only one.
-    """
-    found = dict.fromkeys(values)
-    if len(found) == len(values) or len(found) == 1:
-        return list(found), []
-    number = {value: at for at, value in enumerate(found)}
-    return list(found), list(map(number.__getitem__, values))

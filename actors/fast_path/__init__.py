@@ -1,0 +1,12 @@
+"""The fast path: packets of all connections, decided as columns in one pass of a turn."""
+
+from typing import TYPE_CHECKING
+
+from protocol.front_door import front_door
+
+if TYPE_CHECKING:
+    from actors.fast_path.fast_path import FastPath, is_bulk
+else:
+    __getattr__ = front_door(__name__, {"fast_path": "FastPath is_bulk"})
+
+__all__ = ["FastPath", "is_bulk"]

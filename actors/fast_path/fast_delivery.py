@@ -1,0 +1,225 @@
+"""Deliveries of a turn to receivers in whose way nothing stands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from actors.fast_path.columns import distinct
+from actors.routing import is_shared
+from actors.session import Batch, Outgoing
+from actors.session.decisions import PACKET_IDS
+from eventstore.format import TurnDelivered, to_runs
+from protocol.mqtt import PID_BYTES, publish_head
+from protocol.mqtt5 import with_length
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors.fast_path.columns import MessageColumns
+    from actors.routing import Subscriber
+    from actors.session import ClientConnection, NodeContext, Session, Subscription
+    from projections.state import SessionState, SubscriptionState
+
+    _Row: TypeAlias = tuple[Subscriber, Session, ClientConnection, int, int]
+
+_ROWS_OF_EVENT = 256
+"""Deliveries of one event, at most."""
+
+
+class FastDelivery:
+    """Sends messages of one QoS to their receivers."""
+
+    __slots__ = (
+        "_aside",
+        "_left",
+        "_messages",
+        "_more",
+        "_node",
+        "_pids",
+        "_qos",
+        "_rows",
+        "_sent",
+    )
+
+    def __init__(self, node: NodeContext, messages: MessageColumns, qos: int) -> None:
+        self._node = node
+        self._messages = messages
+        self._qos = qos
+        self._rows: dict[int, list[_Row]] = {1: [], 2: []}
+        """What is sent, by QoS of the delivery."""
+        self._pids: dict[SessionState, int] = {}
+        """The last packet identifier that a session gives out with these rows."""
+        self._more: dict[SubscriptionState, int] = {}
+        """Deliveries of a subscription among these rows."""
+        self._sent: dict[SessionState, int] = {}
+        """Deliveries of a session with a receive maximum among these rows."""
+        self._aside: set[Session] = set()
+        """Sessions that are told: what comes for them later must not overtake that."""
+        self._left: list[tuple[Subscriber, int]] = []
+        """What they are told: which message."""
+
+    def run(self) -> None:
+        """Send to each receiver that can take a message; tell the sessions of the others.
+
+        A shared subscription gets all of its messages in one batch, which it divides.
+        """
+        node, messages = self._node, self._messages
+        shared: dict[Subscriber, list[int]] = {}
+        deliveries = 0
+        for at, route in enumerate(messages.routes):
+            targets = route.targets
+            messages.publishers[at].caused += len(targets)
+            deliveries += len(targets)
+            for target in targets:
+                if not self._send(target, at):
+                    actor: Subscription | None = target.actor  # type: ignore[assignment]
+                    if actor is not None:
+                        self._aside.add(actor.session)
+                    elif is_shared(target.session):
+                        shared.setdefault(target, []).append(at)
+                        continue
+                    if actor is not None or target.qos:
+                        self._left.append((target, at))
+        node.router.deliveries += deliveries
+        self._flush()
+        for target, left in self._runs():
+            self._tell(target, left)
+        for target, some in shared.items():
+            self._tell(target, some)
+
+    def _send(self, target: Subscriber, at: int) -> bool:
+        """Send a message if nothing stands in its way."""
+        actor: Subscription | None = target.actor  # type: ignore[assignment]
+        if actor is None or target.ended or not actor.free:
+            return False
+        session = actor.session
+        connection, state = session.connection, session.state
+        if (
+            connection is None
+            or session in self._aside
+            or state.waiting
+            or not session.may_send(connection)
+        ):
+            return False
+        level5 = connection.properties is not None
+        if level5 and not session.takes_plain(connection):
+            return False
+        qos = actor.granted if actor.granted < self._qos else self._qos
+        messages = self._messages
+        if not qos:
+            if not connection.writable:
+                return False
+            # The publication is being recorded: see Delivery._send_qos0.
+            payload = messages.payloads[at]
+            if level5:
+                payload = with_length(messages.blocks[at]) + payload
+            data = publish_head(0, messages.topics[at], len(payload)) + payload
+            self._node.journal.send_when_durable(connection, data)
+            self._node.counters.gave(connection, 0, 1, len(data))
+            actor.matched += 1
+            return True
+        held = state.subscriptions.get(target.filter)
+        pid = self._pids.get(state, state.last_pid) % PACKET_IDS + 1
+        if held is None or pid in state.inflight or pid in state.releasing:
+            return False
+        more = self._more.get(held, 0)
+        if held.outstanding + more >= self._node.delivery_limits.window:
+            return False
+        if self._node.state.sessions.live.get(session.name) is not state:
+            return False
+        if state.receive_maximum < PACKET_IDS:
+            sent = self._sent.get(state, 0)
+            if len(state.inflight) + len(state.releasing) + sent >= state.receive_maximum:
+                return False
+            self._sent[state] = sent + 1
+        self._pids[state] = pid
+        self._more[held] = more + 1
+        rows = self._rows[qos]
+        rows.append((target, session, connection, pid, at))
+        if len(rows) >= _ROWS_OF_EVENT:
+            self._flush()
+        return True
+
+    def _runs(self) -> list[tuple[Subscriber, list[int]]]:
+        """Return which messages each subscriber is told; those of a session keep their order.
+
+        What it published itself is told apart, as it may not get that by each subscription.
+        """
+        runs: list[tuple[Subscriber, list[int]]] = []
+        last: dict[str, tuple[Subscriber, bool, list[int]]] = {}
+        sessions = self._messages.sessions
+        for target, at in self._left:
+            own = sessions[at].name == target.session
+            run = last.get(target.session)
+            if run is None or run[0] is not target or run[1] != own:
+                run = last[target.session] = target, own, []
+                runs.append((target, run[2]))
+            run[2].append(at)
+        return runs
+
+    def _flush(self) -> None:
+        """Record what is sent, and let it go."""
+        for qos, rows in self._rows.items():
+            if rows:
+                self._deliver(qos, rows)
+                self._rows[qos] = []
+        self._pids.clear()
+        self._more.clear()
+        self._sent.clear()
+
+    def _deliver(self, qos: int, rows: Sequence[_Row]) -> None:
+        node, messages = self._node, self._messages
+        targets, by = distinct([row[0] for row in rows])
+        node.emit(
+            TurnDelivered(
+                [target.session for target in targets],
+                [target.filter for target in targets],
+                by,
+                qos,
+                [row[3] for row in rows],
+                to_runs([messages.refs[row[4]] for row in rows]),
+            )
+        )
+        after, topics, payloads = node.journal.send_when_durable, messages.topics, messages.payloads
+        size = 0
+        for target, session, connection, pid, at in rows:
+            payload = payloads[at]
+            if connection.properties is not None:
+                payload = with_length(messages.blocks[at]) + payload
+            data = publish_head(qos, topics[at], len(payload)) + PID_BYTES[pid] + payload
+            after(connection, data)
+            size += len(data)
+            connection.messages_out += 1
+            session.handled += 1
+            actor: Subscription | None = target.actor  # type: ignore[assignment]
+            if actor is not None:
+                actor.matched += 1
+                actor.handled += 1
+            session.expect_acks()
+        counters = node.counters
+        counters.sent[qos] += len(rows)
+        counters.packets_out += len(rows)
+        counters.publish_bytes_out += size
+
+    def _tell(self, target: Subscriber, some: Sequence[int]) -> None:
+        """Pass some messages to the receiving session, which decides on them."""
+        node, messages = self._node, self._messages
+        payloads = [messages.payloads[at] for at in some]
+        batch = Batch(
+            self._qos,
+            [messages.topics[at] for at in some],
+            payloads,
+            [messages.refs[at] for at in some],
+            size=sum(map(len, payloads)),
+            publisher=messages.publishers[some[-1]],
+            blocks=[messages.blocks[at] for at in some],
+            expires=[messages.expires[at] for at in some] if messages.expires else (),
+            publishers=[messages.publishers[at] for at in some] if len(some) > 1 else (),
+        )
+        actor = target.actor
+        if actor is not None and not actor.stopped:
+            node.kernel.tell(actor, batch)
+            return
+        qos = min(self._qos, target.qos)
+        if qos or actor is not None:
+            node.kernel.tell(node.directory.session(target.session), Outgoing(target, batch, qos))
