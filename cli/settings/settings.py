@@ -597,7 +597,7 @@ def check(settings: Settings) -> None:
     else:
         wrong = url_problem(settings.nats_url)
         if wrong:
-            raise ConfigError(f"nats_url: {escaped(wrong)}")
+            raise ConfigError(f"nats_url{escaped(wrong)}")
         domain = settings.nats_domain
         if domain is not None and not _DOMAIN.fullmatch(domain):
             raise ConfigError(

@@ -25,6 +25,7 @@ from eventstore.nats.replication import (
     DEFAULT_REPLICAS,
     check_all_servers,
     in_cluster,
+    replicas_in_step,
     set_replicas,
 )
 
@@ -38,6 +39,8 @@ _log = structlog.get_logger("foldmq.nats")
 LOG_FORMAT: Final = 1
 """The version of the log's layout, kept in the stream's metadata."""
 FORMAT_KEY: Final = "foldmq.log"
+_NEW_SECONDS: Final = 5.0
+"""How long the replicas of a new stream are waited for; one server of three may be away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,9 @@ async def _create(
         return await require(client, method, {**config, "num_replicas": 1})
     if "error" in reply:
         raise TooManyReplicas(wanted, reply["error"].get("description", ""))
-    return reply
+    if wanted == 1:
+        return reply
+    return await replicas_in_step(client, str(config["name"]), wanted, _NEW_SECONDS)
 
 
 async def _default_replicas(client: Client) -> int:

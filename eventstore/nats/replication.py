@@ -101,17 +101,28 @@ async def set_replicas(client: Client, config: Mapping[str, Any], replicas: int)
     if "error" in answer:
         raise TooManyReplicas(replicas, answer["error"].get("description", ""))
     _log.info("stream gets more replicas", stream=name, replicas=replicas)
-    deadline = time.monotonic() + _CATCH_UP_SECONDS
-    while not caught_up(answer, replicas):
-        if time.monotonic() > deadline:
-            _log.warning("new replicas still catch up: they protect nothing yet", stream=name)
-            break
-        await asyncio.sleep(_LOOK_EVERY)
-        answer = await read_info(client, name)
+    answer = await replicas_in_step(client, name, replicas, _CATCH_UP_SECONDS)
+    if not _caught_up(answer, replicas):
+        _log.warning("new replicas still catch up: they protect nothing yet", stream=name)
     return answer
 
 
-def caught_up(info: Mapping[str, Any], replicas: int) -> bool:
+async def replicas_in_step(
+    client: Client, stream: str, replicas: int, seconds: float
+) -> dict[str, Any]:
+    """Return what JetStream says of a stream when its replicas are equal, or after ``seconds``.
+
+    Raises as :func:`eventstore.nats.jetstream.read_info`.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = await read_info(client, stream)
+        if _caught_up(answer, replicas) or time.monotonic() > deadline:
+            return answer
+        await asyncio.sleep(_LOOK_EVERY)
+
+
+def _caught_up(info: Mapping[str, Any], replicas: int) -> bool:
     """Return whether a stream has a leader and so many replicas that hold all that it has."""
     cluster = info.get("cluster") or {}
     others = [one for one in cluster.get("replicas") or [] if one.get("current")]

@@ -20,26 +20,26 @@ def split_urls(text: str) -> tuple[str, ...]:
 
 
 def url_problem(text: str) -> str:
-    """Return what is wrong with a list of addresses, with the one that is; empty if nothing is.
+    """Return the address of a list that is wrong, and why, as ``= URL: WHY``; empty if none is.
 
     A password may contain a comma, so any part may belong to one: none is shown then.
     """
     urls = [part.strip() for part in text.split(",")]
     if not any(urls):
-        return "no server is named: must be nats://HOST:PORT"
+        return ": no server is named: must be nats://HOST:PORT"
     if "" in urls:
-        return "an address is missing beside a comma"
+        return ": an address is missing beside a comma"
     places: dict[tuple[str, int], str] = {}
     for url in urls:
         place, what = _read(url)
         if place in places:
             what = "named twice"
         if what:
-            return what if "@" in text else f"{url}: {what}"
+            return f": {what}" if "@" in text else f" = {url}: {what}"
         if place is not None:
             places[place] = url
     if len({_scheme(url) in ("ws", "wss") for url in urls}) > 1:
-        return "addresses of WebSocket (ws, wss) and others (nats, tls) cannot be mixed"
+        return ": addresses of WebSocket (ws, wss) and others (nats, tls) cannot be mixed"
     return ""
 
 
