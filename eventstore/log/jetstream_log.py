@@ -263,6 +263,8 @@ class LogWriter:
         return headers
 
     def _on_reply(self, subject: str, data: bytes) -> None:
+        if self._lost:
+            return
         _, attempt, sequence = subject.rsplit(".", 2)
         if not data:
             failure = "JetStream does not respond"

@@ -110,6 +110,16 @@ class Member:
                 return bool(json.load(answer)["status"] == "ok")
         return False
 
+    def clients(self) -> list[str]:
+        """The names of the clients that are connected to this server."""
+        address = f"http://127.0.0.1:{self.monitor}/connz"
+        with (
+            contextlib.suppress(OSError),
+            urllib.request.urlopen(address, timeout=5) as answer,
+        ):
+            return [one.get("name", "") for one in json.load(answer)["connections"]]
+        return []
+
     def streams(self) -> dict[str, dict[str, Any]]:
         """The state of each stream as this server's own replica has it."""
         address = f"http://127.0.0.1:{self.monitor}/jsz?accounts=1&streams=1"
@@ -191,6 +201,17 @@ class NatsCluster:
                         return member
             assert time.monotonic() < deadline, f"stream {stream} has no leader"
             time.sleep(0.1)
+
+    def connected(self, name: str) -> Member:
+        """The server that a client of this name is connected to, as soon as there is one."""
+        found: list[Member] = []
+
+        def look() -> bool:
+            found[:] = [one for one in self.members if name in one.clients()]
+            return bool(found)
+
+        until(look, f"a connection of {name}")
+        return found[0]
 
     def api(self, method: str, body: object = None, *, via: Member | None = None) -> dict[str, Any]:
         """JetStream's answer, asked at one of the servers."""
