@@ -9,12 +9,14 @@ import orjson
 import pytest
 import pytest_asyncio
 from harness.broker import free_port
+from harness.certs import Authority
 from harness.nats import PASSWORD, USER
 from harness.natscluster import NatsCluster
 from harness.waiting import happens
+from linked import Nats
 
-from eventstore.errors import NatsTooOld, NatsUnavailable, TooManyReplicas
-from eventstore.log import KeyedStore
+from eventstore.errors import LostLog, NatsTooOld, NatsUnavailable, TooManyReplicas
+from eventstore.log import KeyedStore, read_stored
 from eventstore.nats import (
     ConnectionOptions,
     DirectClient,
@@ -29,6 +31,7 @@ from eventstore.nats.replication import can_replicate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.system
 
@@ -43,6 +46,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture
+def servers() -> Iterator[list[Nats]]:
+    started: list[Nats] = []
+    yield started
+    for server in started:
+        server.kill()
 
 
 def options_for(cluster: NatsCluster, **more: Any) -> ConnectionOptions:
@@ -171,5 +182,72 @@ async def test_a_domain_that_no_server_has(cluster: NatsCluster) -> None:
     try:
         with pytest.raises(NatsUnavailable, match="no NATS server has JetStream in the domain hub"):
             await check_jetstream(client)
+    finally:
+        await disconnect(client)
+
+
+async def test_a_log_in_the_domain_of_a_hub(tmp_path: Path, servers: list[Nats]) -> None:
+    """The node is connected to a leaf node, which has a JetStream of its own."""
+    port = free_port()
+    hub = Nats(
+        tmp_path,
+        server_name="hub",
+        jetstream={"store_dir": str(tmp_path / "hub"), "domain": "hub"},
+        leafnodes={"host": "127.0.0.1", "port": port},
+    )
+    leaf = Nats(
+        tmp_path,
+        server_name="leaf",
+        jetstream={"store_dir": str(tmp_path / "leaf"), "domain": "leaf"},
+        leafnodes={"remotes": [{"url": f"nats-leaf://127.0.0.1:{port}"}]},
+    )
+    servers += [hub, leaf]
+    for server in servers:
+        await server.start()
+    here = await connect(ConnectionOptions(urls=(leaf.url,), domain="hub"))
+    try:
+        while True:  # until the leaf node has found its hub
+            try:
+                await check_jetstream(here)
+                break
+            except NatsUnavailable:
+                await asyncio.sleep(0.05)
+        await ensure_stream(here, NAME, [SUBJECT])
+        store = KeyedStore(here, "STATE", "state.")
+        await store.open()
+        assert await store.confirm("a", b"1", 0)
+        assert [data async for data in store.read()] == [b"1"]
+        stored = orjson.loads((await here.request(SUBJECT, b"record")).data)
+        assert (stored["seq"], stored["domain"]) == (1, "hub")
+        assert [found async for found in read_stored(here, NAME, 1, 1)] == [(1, b"record")]
+    finally:
+        await disconnect(here)
+    there = await connect(ConnectionOptions(urls=(leaf.url,), domain="leaf"))
+    with pytest.raises(LostLog):
+        await read_info(there, NAME)
+    await disconnect(there)
+
+
+async def test_several_servers_with_tls_and_a_password(tmp_path: Path, servers: list[Nats]) -> None:
+    """Each shows a certificate of its own; the first of the list does not run."""
+    authority = Authority(tmp_path)
+    pair = authority.server()
+    files = {"cert_file": str(pair.certificate), "key_file": str(pair.key)}
+    access = {"user": USER, "password": PASSWORD}
+    servers += [Nats(tmp_path, tls=files, authorization=access) for _ in range(2)]
+    for server in servers:
+        await server.start()
+    urls = [f"tls://127.0.0.1:{free_port()}", *(one.url.replace("nats", "tls") for one in servers)]
+    options = ConnectionOptions(urls=tuple(urls), **access, tls_ca=authority.file)
+    client = await connect(options)
+    try:
+        used = []
+        for _ in range(3):
+            used.append(client.connected_url.port)
+            (here,) = [one for one in servers if one.port == used[-1]]
+            here.kill()
+            await happens(lambda: client.is_connected and client.connected_url.port != used[-1])
+            await here.start()
+        assert used[0] == used[2] != used[1]
     finally:
         await disconnect(client)
