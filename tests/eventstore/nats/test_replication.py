@@ -48,14 +48,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
         made.close()
 
 
-@pytest.fixture
-def servers() -> Iterator[list[Nats]]:
-    started: list[Nats] = []
-    yield started
-    for server in started:
-        server.kill()
-
-
 def options_for(cluster: NatsCluster, **more: Any) -> ConnectionOptions:
     urls = tuple(cluster.url.split(","))
     return ConnectionOptions(urls=urls, user=USER, password=PASSWORD, **more)
