@@ -71,8 +71,8 @@ OUTLOOK = """\
   WebSocket and other addresses mixed; `sync` other than `always` together with `nats_url`; one of
   `nats_cert` and `nats_key` without the other; both `nats_password` and `nats_password_file`;
   `nats_replicas` other than 1 without `nats_url`; `keep_until_archived` without `keep` and
-  `keep_bytes`; `bridge_user`, `bridge_password`, `bridge_password_file`, `bridge_creds` and `bridge_nkey`
-  without `bridge_url`;
+  `keep_bytes`; `bridge_user`, `bridge_password`, `bridge_password_file`, `bridge_creds` and
+  `bridge_nkey` without `bridge_url`;
   both `bridge_password` and `bridge_password_file`; `nats_listen` together with `nats_url` or
   `bridge_url`; `nats_users`, `nats_anonymous` and `nats_tls_*` without `nats_listen`;
   `nats_tls_cert` and `nats_tls_key` without each other; both `nats_users` and `nats_anonymous`. A
