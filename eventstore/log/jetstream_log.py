@@ -9,8 +9,9 @@ the stream what it holds, counts what is there as committed, and sends the rest 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import orjson
 import structlog
@@ -44,7 +45,7 @@ from eventstore.nats import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
     from eventstore.format import Record
     from eventstore.log.journal import Clock, Journal, PendingRecord
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from eventstore.nats import DirectClient
 
 _log = structlog.get_logger("foldmq")
+
+T = TypeVar("T")
 
 ACK_TIMEOUT = 5.0
 """Seconds after which an append without an answer is looked into."""
@@ -64,6 +67,8 @@ _ROOM_MOST = 1.0
 """Seconds between the end of a disturbance and the next append, at most."""
 _INSPECT_EVERY = 10.0
 """Seconds between looks whether the stream still holds what was stored in it."""
+_READS, _READ_SECONDS, _READ_PAUSE = 4, 2.5, 0.5
+"""How often, how long and after what pause replicas are asked before the last time."""
 _VERDICTS = 3
 _VERDICT_EVERY = 1.0
 """How often, in which seconds, a stream must look damaged before it counts as damaged."""
@@ -505,22 +510,43 @@ class EventLog:
         Raises CorruptLog when it ends before a record that is known to have been stored, and
         LogUnavailable when JetStream does not answer.
         """
-        tail = await self._checked_tail(1 if self._replicas == 1 else _VERDICTS)
+        looks = 1 if self._replicas == 1 else _VERDICTS
+        tail = await self._until_answered(lambda seconds: self._checked_tail(looks, seconds))
         if tail.sequence:
-            self.first = (await read_bounds(self._nc, self._stream))[0]
+            bounds = await self._until_answered(
+                lambda seconds: read_bounds(self._nc, self._stream, seconds)
+            )
+            self.first = bounds[0]
         return tail
 
-    async def _checked_tail(self, looks: int) -> LogTail:
+    async def _until_answered(self, ask: Callable[[float | None], Awaitable[T]]) -> T:
+        """Return what ``ask`` does; with replicas, as soon as one answers in the time given."""
+        for seconds in self._waits:
+            with contextlib.suppress(LogUnavailable):
+                return await ask(seconds)
+            await self._ask_elsewhere()
+        return await ask(None)
+
+    @property
+    def _waits(self) -> Iterable[float]:
+        """How long to wait for an answer, once for each server that may be asked."""
+        return () if self._replicas == 1 else (_READ_SECONDS,) * _READS
+
+    async def _ask_elsewhere(self) -> None:
+        await self._nc.change_server()
+        await asyncio.sleep(_READ_PAUSE)
+
+    async def _checked_tail(self, looks: int, seconds: float | None) -> LogTail:
         """Return where the log ends, if one of so many looks finds it undamaged."""
         try:
-            tail = await read_tail(self._nc, self._stream, self._subject)
+            tail = await read_tail(self._nc, self._stream, self._subject, seconds)
             if self.watermark is not None:
                 self.watermark.check_end(tail.sequence)
         except (CorruptLog, LostLog):
             if looks == 1:
                 raise
             await asyncio.sleep(_VERDICT_EVERY)
-            return await self._checked_tail(looks - 1)
+            return await self._checked_tail(looks - 1, seconds)
         return tail
 
     async def size(self) -> int:
@@ -539,11 +565,30 @@ class EventLog:
 
     def read(self, first: int, last: int) -> AsyncIterator[Record]:
         """Yield the records between two stream sequences (both included), in order."""
-        return read_records(self._nc, self._stream, first, last)
+        if self._replicas == 1:
+            return read_records(self._nc, self._stream, first, last)
+        return self._read_anywhere(first, last)
+
+    async def _read_anywhere(self, first: int, last: int) -> AsyncIterator[Record]:
+        """Read on at another server where one no longer answers."""
+        for seconds in (*self._waits, None):
+            try:
+                async for record in read_records(self._nc, self._stream, first, last, seconds):
+                    yield record
+                    first = record.sequence + 1
+            except LogUnavailable:
+                if seconds is None:
+                    raise
+                await self._ask_elsewhere()
+            else:
+                return
 
     async def read_some(self, sequences: Iterable[int]) -> list[Record]:
         """Return the records with these stream sequences, and perhaps some between them."""
-        return await read_some(self._nc, self._stream, sequences)
+        wanted = list(sequences)
+        return await self._until_answered(
+            lambda seconds: read_some(self._nc, self._stream, wanted, seconds)
+        )
 
     def writer(self, clock: Clock, on_fatal: Callable[[EventStoreError], None]) -> LogWriter:
         """Return what appends to this log."""

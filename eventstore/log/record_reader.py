@@ -78,9 +78,10 @@ async def read_tail(
 class _BatchReader:
     """Collects the replies to batched direct gets on one inbox."""
 
-    def __init__(self, nc: Client, stream: str) -> None:
+    def __init__(self, nc: Client, stream: str, seconds: float | None) -> None:
         self._nc = nc
         self._stream = stream
+        self._seconds = seconds
         self._messages: deque[Msg] = deque()
         self._arrived = asyncio.Event()
 
@@ -92,7 +93,7 @@ class _BatchReader:
         while not self._messages:
             self._arrived.clear()
             try:
-                await asyncio.wait_for(self._arrived.wait(), REQUEST_SECONDS)
+                await asyncio.wait_for(self._arrived.wait(), self._seconds or REQUEST_SECONDS)
             except TimeoutError:
                 raise LogUnavailable(f"stream {self._stream} does not answer") from None
         return self._messages.popleft()
@@ -129,7 +130,7 @@ class _BatchReader:
                     raise LogUnavailable(f"stream {self._stream} answers {status}")
                 if position == before:
                     # Nothing is left, or the replica that answered is behind.
-                    found = await read_next(self._nc, self._stream, position)
+                    found = await read_next(self._nc, self._stream, position, self._seconds)
                     if found is None or found[0] > last:
                         return
                     yield found
@@ -139,21 +140,25 @@ class _BatchReader:
                 await subscription.unsubscribe()
 
 
-def read_stored(nc: Client, stream: str, first: int, last: int) -> AsyncIterator[tuple[int, bytes]]:
+def read_stored(
+    nc: Client, stream: str, first: int, last: int, seconds: float | None = None
+) -> AsyncIterator[tuple[int, bytes]]:
     """Yield (sequence, bytes) of what is stored between two sequences, not looked at.
 
-    Raises LogUnavailable when JetStream does not answer.
+    Raises LogUnavailable when JetStream does not answer in ``seconds`` (None: 10).
     """
-    return _BatchReader(nc, stream).read(first, last)
+    return _BatchReader(nc, stream, seconds).read(first, last)
 
 
-async def read_records(nc: Client, stream: str, first: int, last: int) -> AsyncIterator[Record]:
+async def read_records(
+    nc: Client, stream: str, first: int, last: int, seconds: float | None = None
+) -> AsyncIterator[Record]:
     """Yield the records between two stream sequences (both included), in order.
 
     Raises CorruptLog for a record whose checksum is wrong, LogUnavailable when JetStream does
     not answer. The chain is for the caller to check (``records.ChainChecker``).
     """
-    async for sequence, data in read_stored(nc, stream, first, last):
+    async for sequence, data in read_stored(nc, stream, first, last, seconds):
         yield decode_record(sequence, data)
 
 
@@ -168,7 +173,9 @@ def _ranges(sequences: Iterable[int]) -> list[tuple[int, int]]:
     return ranges
 
 
-async def read_some(nc: Client, stream: str, sequences: Iterable[int]) -> list[Record]:
+async def read_some(
+    nc: Client, stream: str, sequences: Iterable[int], seconds: float | None = None
+) -> list[Record]:
     """Return the records with these stream sequences, and perhaps some between them.
 
     Raises CorruptLog when one of them is not there or bad, LogUnavailable as above.
@@ -177,9 +184,10 @@ async def read_some(nc: Client, stream: str, sequences: Iterable[int]) -> list[R
     wanted = set(sequences)
     for first, last in _ranges(wanted):
         if first == last:
-            records[first] = decode_record(first, await get_message(nc, stream, first))
+            data = await get_message(nc, stream, first, seconds)
+            records[first] = decode_record(first, data)
         else:
-            async for record in read_records(nc, stream, first, last):
+            async for record in read_records(nc, stream, first, last, seconds):
                 records[record.sequence] = record
     for sequence in sorted(wanted - records.keys()):
         raise CorruptLog(sequence, f"is not in stream {stream} or cannot be read there")

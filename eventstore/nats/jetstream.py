@@ -71,6 +71,7 @@ async def require(
     body: Mapping[str, object] | None = None,
     *,
     accept: tuple[int, ...] = (),
+    seconds: float | None = None,
 ) -> dict[str, Any]:
     """Return JetStream's answer; one with an ``error`` only if its ``err_code`` is accepted.
 
@@ -78,7 +79,7 @@ async def require(
     NatsUnavailable or DiskFull.
     """
     try:
-        answer = await _call(client, method, body)
+        answer = await _call(client, method, body, seconds)
     except nats.errors.NoRespondersError:
         raise NatsUnavailable(_no_jetstream(client)) from None
     except (nats.errors.Error, OSError) as error:
@@ -100,9 +101,12 @@ def _no_jetstream(client: Client) -> str:
     return "the NATS server has no JetStream: start it with --jetstream, or set nats_domain"
 
 
-async def check_jetstream(client: Client) -> None:
-    """Raise NatsUnavailable unless JetStream is enabled for our account."""
-    await require(client, "INFO")
+async def check_jetstream(client: Client, seconds: float | None = None) -> None:
+    """Raise NatsUnavailable unless JetStream is enabled for our account.
+
+    LogUnavailable says that it does not answer in ``seconds`` (None: 10).
+    """
+    await require(client, "INFO", seconds=seconds)
 
 
 async def list_streams(client: Client, subject: str) -> list[str]:
@@ -210,12 +214,14 @@ async def get_message(
     return found[1]
 
 
-async def read_next(client: Client, stream: str, sequence: int) -> tuple[int, bytes] | None:
+async def read_next(
+    client: Client, stream: str, sequence: int, seconds: float | None = None
+) -> tuple[int, bytes] | None:
     """Return the first message at or behind a sequence as the stream's leader has it.
 
     Raises as :func:`request_stream`.
     """
-    return await _ask_leader(client, stream, {"seq": sequence, "next_by_subj": ">"}, None)
+    return await _ask_leader(client, stream, {"seq": sequence, "next_by_subj": ">"}, seconds)
 
 
 async def _ask_leader(

@@ -66,6 +66,7 @@ async def ensure_stream(
     replicas: int | None = None,
     sync: str | float | None = None,
     must_exist: bool = False,
+    seconds: float | None = None,
 ) -> StreamState:
     """Return the state of the log's stream, made if it is missing.
 
@@ -76,13 +77,14 @@ async def ensure_stream(
     ``sync`` is the embedded server's setting, None when a foreign one does not tell it.
     ``must_exist`` says that a log was there before: a missing stream is then damage. (Without
     it, NATS fills the stream that is made with what it finds of the old one: a way to repair.)
+    ``seconds`` is how long an existing stream may take to answer (None: 10).
 
     Raises WeakDurability with the setting that promises less, UnknownLogFormat for a log of a
     later foldmq, LostLog when a log that must exist is gone, TooManyReplicas or NatsTooOld when
     the servers cannot keep the replicas, LogUnavailable while JetStream has no leader,
     NatsUnavailable or DiskFull when the stream cannot be made.
     """
-    reply = await require(client, f"STREAM.INFO.{name}", accept=(NO_STREAM,))
+    reply = await require(client, f"STREAM.INFO.{name}", accept=(NO_STREAM,), seconds=seconds)
     created = "error" in reply
     if created:
         if must_exist:
