@@ -99,10 +99,12 @@ class LogUnavailable(NatsUnavailable):
 class NatsTooOld(NatsUnavailable):
     """The NATS server, or the nats-server program, is older than what keeps the promise."""
 
-    def __init__(self, where: str, version: str, minimum: str, why: str) -> None:
+    def __init__(
+        self, where: str, version: str, minimum: str, why: str, advice: str = "upgrade it"
+    ) -> None:
         super().__init__(
             f"{where} is version {version or 'unknown'}, at least {minimum} is needed ({why}): "
-            "upgrade it"
+            f"{advice}"
         )
 
 
@@ -127,6 +129,18 @@ class WeakDurability(EventStoreError):
         )
         self.setting = setting
         self.value = value
+
+
+class TooManyReplicas(EventStoreError):
+    """The NATS servers cannot hold as many replicas of the log as are configured."""
+
+    exit_code = 78
+
+    def __init__(self, replicas: int, what: str) -> None:
+        super().__init__(
+            f"nats_replicas = {replicas}: the NATS cluster cannot hold so many ({what}): set it to "
+            "the number of its JetStream servers at most, or start those that are down"
+        )
 
 
 class UnknownLogFormat(EventStoreError):

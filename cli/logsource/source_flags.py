@@ -22,6 +22,7 @@ _FROM_SETTINGS = {
     "nats_ca": "FILE",
     "nats_cert": "FILE",
     "nats_key": "FILE",
+    "nats_domain": "NAME",
 }
 _HELP = {
     "data_dir": "Data directory of the broker, running or not. [default: foldmq-data]",

@@ -79,7 +79,8 @@ _METAVARS: dict[str, str] = {
     "proxy_from": "NETWORK",
     "jwt_audience": "TEXT",
     "data_dir": "DIR",
-    "nats_url": "URL",
+    "nats_url": "URL,...",
+    "nats_domain": "NAME",
     "nats_listen": "HOST:PORT|off",
     "bridge_always": "FILTER",
     "bridge_client_headers": "NAME",
@@ -96,6 +97,7 @@ _METAVARS_BY_TYPE: dict[object, str] = {
     str: "TEXT",
     str | None: "TEXT",
     int: "NUMBER",
+    int | None: "NUMBER",
     float: "NUMBER",
 }
 

@@ -52,6 +52,7 @@ from cli.settings.setting_types import (
     SyncOrSeconds,
 )
 from eventstore.display import escaped
+from eventstore.nats import url_problem
 from eventstore.paths import NoHome, expand_home
 from protocol.errors import FoldmqError
 
@@ -69,6 +70,7 @@ RENAMED: Final[Mapping[str, str]] = MappingProxyType(
     {"jail_time": "takeover_delay", "login_jail": "login_backoff"}
 )
 """Old names of settings, which still work: each with the name to use."""
+_DOMAIN = re.compile(r"[A-Za-z0-9_-]+")
 
 _MIB = 2**20
 _LEAST_KEPT = 16 * _MIB
@@ -98,7 +100,9 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
     )
 
     nats_url: str | None = Field(
-        default=None, description="NATS server that stores the log. Default: an embedded server."
+        default=None,
+        description="NATS server that stores the log, or several of its cluster, separated by "
+        "commas. Default: an embedded server.",
     )
     nats_user: str | None = Field(default=None, description="User name for --nats-url.")
     nats_password: str | None = Field(
@@ -123,11 +127,18 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
         default=None, description="Client certificate for the NATS server."
     )
     nats_key: ExpandedPath | None = Field(default=None, description="Private key of --nats-cert.")
-    nats_replicas: int = Field(
-        default=1,
+    nats_domain: str | None = Field(
+        default=None,
+        description="JetStream domain of the log, for a NATS server that is a leaf node. Default: "
+        "the domain of --nats-url.",
+    )
+    nats_replicas: int | None = Field(
+        default=None,
         ge=1,
         le=5,
-        description="Number of replicas of the log in the cluster of --nats-url.",
+        description="Number of replicas of the log in the cluster of --nats-url; a log with fewer "
+        "gets more. Default: those that it has; for a new log 3 in a cluster of three servers or "
+        "more, otherwise 1.",
     )
     sync: Annotated[Literal["always"] | Seconds, SyncOrSeconds] = Field(
         default="always",
@@ -664,14 +675,24 @@ def check(settings: Settings) -> None:
         for name in ("nats_user", "nats_password", "nats_password_file", "nats_creds"):
             _needs(settings, name, "nats_url")
         _needs(settings, "nats_nkey", "nats_url")
-        if settings.nats_replicas != 1:
+        _needs(settings, "nats_domain", "nats_url")
+        if settings.nats_replicas not in (None, 1):
             raise ConfigError(
                 "nats_replicas needs nats_url: the embedded NATS server is a single server"
             )
         if settings.bridge_url is None:
             for name in ("nats_ca", "nats_cert", "nats_key"):
                 _needs(settings, name, "nats_url")
-    elif settings.sync != "always":
+    else:
+        wrong = url_problem(settings.nats_url)
+        if wrong:
+            raise ConfigError(f"nats_url{escaped(wrong)}")
+        domain = settings.nats_domain
+        if domain is not None and not _DOMAIN.fullmatch(domain):
+            raise ConfigError(
+                f"nats_domain = {escaped(domain)}: must be a name of letters, digits, - and _"
+            )
+    if settings.nats_url is not None and settings.sync != "always":
         raise ConfigError(
             "sync is for the embedded NATS server: set sync_interval in the "
             "configuration of the server at nats_url"

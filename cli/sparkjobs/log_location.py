@@ -165,6 +165,7 @@ def _access(access: ConnectionOptions) -> dict[str, str]:
         "ca": _path(access.tls_ca),
         "cert": _path(access.tls_cert),
         "key": _path(access.tls_key),
+        "domain": access.domain,
     }
     return {key: value for key, value in given.items() if value is not None}
 

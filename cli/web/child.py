@@ -41,6 +41,7 @@ _FOR_NATS = (
     "nats_ca",
     "nats_cert",
     "nats_key",
+    "nats_domain",
 )
 
 

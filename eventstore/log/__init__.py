@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from eventstore.log.damaged_log import SalvageResult, SessionNeeds, salvage
-    from eventstore.log.jetstream_log import (
-        EventLog,
-        LogTail,
-        LogWriter,
-        StoreRecovery,
-        read_records,
-        read_some,
-        read_stored,
-        read_tail,
-    )
+    from eventstore.log.jetstream_log import EventLog, LogWriter, StoreRecovery
     from eventstore.log.journal import (
         ENTRY_BYTES,
         Clock,
@@ -45,6 +36,13 @@ if TYPE_CHECKING:
         StoredMessages,
         messages_of,
         properties_of,
+    )
+    from eventstore.log.record_reader import (
+        LogTail,
+        read_records,
+        read_some,
+        read_stored,
+        read_tail,
     )
     from eventstore.log.watermark import Watermark
 
@@ -88,13 +86,13 @@ _MODULE_OF = {
     "SessionNeeds": "damaged_log",
     "salvage": "damaged_log",
     "EventLog": "jetstream_log",
-    "LogTail": "jetstream_log",
+    "LogTail": "record_reader",
     "LogWriter": "jetstream_log",
     "StoreRecovery": "jetstream_log",
-    "read_records": "jetstream_log",
-    "read_some": "jetstream_log",
-    "read_stored": "jetstream_log",
-    "read_tail": "jetstream_log",
+    "read_records": "record_reader",
+    "read_some": "record_reader",
+    "read_stored": "record_reader",
+    "read_tail": "record_reader",
     "ENTRY_BYTES": "journal",
     "Clock": "journal",
     "GatedOutput": "journal",

@@ -48,8 +48,8 @@ from eventstore.format import (
     link_of,
     position,
 )
-from eventstore.log.jetstream_log import read_stored, read_tail
 from eventstore.log.log_start import check_beginning, check_first, find_cut
+from eventstore.log.record_reader import read_stored, read_tail
 from eventstore.log.watermark import Watermark
 from eventstore.nats import (
     ConnectionOptions,

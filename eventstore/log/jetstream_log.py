@@ -4,19 +4,15 @@
 stream's last one, so a second writer is fenced off and a repeated append can do no harm.
 Whenever something is not as expected (an error, no answer, a lost connection), the writer asks
 the stream what it holds, counts what is there as committed, and sends the rest again.
-
-``read_records`` reads records in order with batched direct gets: no consumer is left behind.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-import nats.errors
 import orjson
 import structlog
 
@@ -25,42 +21,33 @@ from eventstore.errors import (
     EventStoreError,
     Fenced,
     LogUnavailable,
+    LostLog,
     NatsUnavailable,
     RecordTooLarge,
 )
 from eventstore.format import (
-    GENESIS,
     HEADERS,
     LEAST_RECORD,
     RECORD_OVERHEAD,
-    Record,
-    decode_record,
     largest_record,
     link_of,
     previous_of,
 )
+from eventstore.log.record_reader import LogTail, read_records, read_some, read_tail
 from eventstore.nats import (
-    END_OF_BATCH,
-    NOT_FOUND,
     NOT_STORED,
     OVER_STREAM_LIMIT,
     REQUEST_SECONDS,
-    direct_get_subject,
-    get_message,
+    check_replication,
     purge,
     read_bounds,
     read_info,
-    request_stream,
-    sending,
-    status_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
-    from nats.aio.client import Client
-    from nats.aio.msg import Msg
-
+    from eventstore.format import Record
     from eventstore.log.journal import Clock, Journal, PendingRecord
     from eventstore.log.keyed_store import KeyedStore
     from eventstore.log.watermark import Watermark
@@ -68,159 +55,26 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
+T = TypeVar("T")
+
 ACK_TIMEOUT = 5.0
 """Seconds after which an append without an answer is looked into."""
 _WATCH_EVERY = 0.5
 _RETRY_FIRST, _RETRY_MOST = 0.05, 1.0
-_BATCH_MESSAGES = 512
-_BATCH_BYTES = 16 * 1024 * 1024
 _ALIGN_TIMEOUT = 2.0
 """Seconds for which the first look at the stream after a disturbance may take; later ones more."""
+_ROOM_MOST = 1.0
+"""Seconds between the end of a disturbance and the next append, at most."""
 _INSPECT_EVERY = 10.0
 """Seconds between looks whether the stream still holds what was stored in it."""
+_READS, _READ_SECONDS, _READ_PAUSE = 4, 2.5, 0.5
+"""How often, how long and after what pause replicas are asked before the last time."""
+_VERDICTS = 3
+_VERDICT_EVERY = 1.0
+"""How often, in which seconds, a stream must look damaged before it counts as damaged."""
 _TOO_LARGE = "too large"
 _OVER_SERVER = "maximum payload violation"
 """With this a server closes a connection on which more than its max_payload came."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogTail:
-    """Where a log ends."""
-
-    sequence: int
-    """Stream sequence of the last record, 0 when there is none."""
-    link: bytes
-    """Its link."""
-
-
-async def read_tail(
-    nc: Client,
-    stream: str,
-    subject: str,
-    timeout: float | None = None,  # noqa: ASYNC109 - of each of two requests
-) -> LogTail:
-    """Return where the log ends, as the stream's leader sees it.
-
-    Raises LogUnavailable when JetStream does not answer in ``timeout`` seconds (None: 10), LostLog
-    when there is no such stream, CorruptLog when it was emptied or the last record is bad.
-    """
-    body = {"last_by_subj": subject}
-    answer = await request_stream(nc, stream, f"STREAM.MSG.GET.{stream}", body, timeout)
-    if "error" not in answer:
-        sequence = answer["message"]["seq"]
-    else:  # there is none, or JetStream cannot read it
-        first, sequence = await read_bounds(nc, stream, timeout)
-        if not sequence:
-            return LogTail(0, GENESIS)
-        if first > sequence:
-            raise CorruptLog(1, f"is gone with all others: stream {stream} was emptied")
-    data = (await get_message(nc, stream, sequence, timeout)).data
-    return LogTail(sequence, decode_record(sequence, data).link)
-
-
-class _BatchReader:
-    """Collects the replies to batched direct gets on one inbox."""
-
-    def __init__(self, nc: Client, stream: str) -> None:
-        self._nc = nc
-        self._stream = stream
-        self._messages: deque[Msg] = deque()
-        self._arrived = asyncio.Event()
-
-    async def _on_message(self, message: Msg) -> None:
-        self._messages.append(message)
-        self._arrived.set()
-
-    async def _next(self) -> Msg:
-        while not self._messages:
-            self._arrived.clear()
-            try:
-                await asyncio.wait_for(self._arrived.wait(), REQUEST_SECONDS)
-            except TimeoutError:
-                raise LogUnavailable(f"stream {self._stream} does not answer") from None
-        return self._messages.popleft()
-
-    async def read(self, first: int, last: int) -> AsyncIterator[tuple[int, bytes]]:
-        """Yield (sequence, data) of what is stored between two sequences, both included."""
-        inbox = self._nc.new_inbox()
-        with sending(self._stream):
-            subscription = await self._nc.subscribe(
-                inbox, cb=self._on_message, pending_msgs_limit=0, pending_bytes_limit=0
-            )
-        try:
-            position = first
-            while position <= last:
-                count = min(_BATCH_MESSAGES, last - position + 1)
-                body = orjson.dumps(
-                    {
-                        "seq": position,
-                        "batch": count,
-                        "max_bytes": _BATCH_BYTES,
-                        "next_by_subj": ">",
-                    }
-                )
-                with sending(self._stream):
-                    await self._nc.publish(direct_get_subject(self._stream), body, reply=inbox)
-                before = position
-                while (status := status_of(message := await self._next())) is None:
-                    position = int((message.headers or {})["Nats-Sequence"]) + 1
-                    if position - 1 > last:
-                        return
-                    yield position - 1, message.data
-                if status not in (END_OF_BATCH, NOT_FOUND):
-                    raise LogUnavailable(f"stream {self._stream} answers {status}")
-                if position == before:
-                    return
-        finally:
-            with contextlib.suppress(nats.errors.Error):
-                await subscription.unsubscribe()
-
-
-def read_stored(nc: Client, stream: str, first: int, last: int) -> AsyncIterator[tuple[int, bytes]]:
-    """Yield (sequence, bytes) of what is stored between two sequences, not looked at.
-
-    Raises LogUnavailable when JetStream does not answer.
-    """
-    return _BatchReader(nc, stream).read(first, last)
-
-
-async def read_records(nc: Client, stream: str, first: int, last: int) -> AsyncIterator[Record]:
-    """Yield the records between two stream sequences (both included), in order.
-
-    Raises CorruptLog for a record whose checksum is wrong, LogUnavailable when JetStream does
-    not answer. The chain is for the caller to check (``records.ChainChecker``).
-    """
-    async for sequence, data in read_stored(nc, stream, first, last):
-        yield decode_record(sequence, data)
-
-
-def _ranges(sequences: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the sequences as ranges, joining what is close enough to be read in one go."""
-    ranges: list[tuple[int, int]] = []
-    for sequence in sorted(set(sequences)):
-        if ranges and sequence - ranges[-1][1] <= 4:
-            ranges[-1] = (ranges[-1][0], sequence)
-        else:
-            ranges.append((sequence, sequence))
-    return ranges
-
-
-async def read_some(nc: Client, stream: str, sequences: Iterable[int]) -> list[Record]:
-    """Return the records with these stream sequences, and perhaps some between them.
-
-    Raises CorruptLog when one of them is not there or bad, LogUnavailable as above.
-    """
-    records: dict[int, Record] = {}
-    wanted = set(sequences)
-    for first, last in _ranges(wanted):
-        if first == last:
-            records[first] = decode_record(first, (await get_message(nc, stream, first)).data)
-        else:
-            async for record in read_records(nc, stream, first, last):
-                records[record.sequence] = record
-    for sequence in sorted(wanted - records.keys()):
-        raise CorruptLog(sequence, f"is not in stream {stream} or cannot be read there")
-    return list(records.values())
 
 
 class StoreRecovery(Protocol):
@@ -234,6 +88,48 @@ class StoreRecovery(Protocol):
 
     async def sync(self) -> None:
         """Make what the stream holds durable; raise an EventStoreError when that fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Patience:
+    """How long a writer waits for JetStream, in seconds."""
+
+    ack: float
+    """For an acknowledgement, before the stream is looked at."""
+    look: float
+    """For the first answer about the stream."""
+    look_most: float
+    """For a later one."""
+    retry_most: float
+    """Between two looks at most, where the one before failed."""
+    room: float
+    """Before it appends again after a disturbance, at most."""
+    server: float | None
+    """Before it tries another server; None: there is one only."""
+
+
+def _patience(replicas: int) -> _Patience:
+    """Return how long to wait: less where another server can take over.
+
+    The election of a leader takes up to 10 s, which leaves little for everything else.
+    """
+    if replicas == 1:
+        return _Patience(
+            ack=ACK_TIMEOUT,
+            look=_ALIGN_TIMEOUT,
+            look_most=REQUEST_SECONDS,
+            retry_most=_RETRY_MOST,
+            room=_ROOM_MOST,
+            server=None,
+        )
+    return _Patience(
+        ack=0.6 * ACK_TIMEOUT,
+        look=_ALIGN_TIMEOUT / 2,
+        look_most=_ALIGN_TIMEOUT / 2,
+        retry_most=_RETRY_MOST / 4,
+        room=_ROOM_MOST / 10,
+        server=ACK_TIMEOUT / 2,
+    )
 
 
 class LogWriter:
@@ -253,11 +149,14 @@ class LogWriter:
         recovery: StoreRecovery | None = None,
         max_msg_size: int = -1,
         refused: int = 0,
+        replicas: int = 1,
     ) -> None:
         self._nc = nc
         self._stream = stream
         self._subject = subject
         self._clock = clock
+        self._replicas = replicas
+        self._changed_server = float("-inf")
         self._on_fatal = on_fatal
         self._recovery = recovery
         self._journal: Journal | None = None
@@ -279,6 +178,10 @@ class LogWriter:
         """Monotonic time at which the trouble began."""
         self.first = 1
         """Stream sequence at which the log may begin, and not later."""
+
+    @property
+    def _patience(self) -> _Patience:
+        return _patience(self._replicas)
 
     async def start(self, journal: Journal) -> None:
         """Begin to append the records of a journal."""
@@ -365,6 +268,8 @@ class LogWriter:
         return headers
 
     def _on_reply(self, subject: str, data: bytes) -> None:
+        if self._lost:
+            return
         _, attempt, sequence = subject.rsplit(".", 2)
         if not data:
             failure = "JetStream does not respond"
@@ -372,7 +277,7 @@ class LogWriter:
             answer = orjson.loads(data)
             error = answer.get("error")
             if error is None:
-                self._committed(int(sequence))
+                self._stored(int(sequence), answer.get("seq"))
                 return
             what, code = error.get("description", ""), error.get("err_code")
             failure = f"JetStream: {what} ({code})"
@@ -380,6 +285,14 @@ class LogWriter:
                 self._too_large(int(sequence), what)
         if int(attempt) == self._attempt:
             self.recover(failure)
+
+    def _stored(self, sequence: int, place: object) -> None:
+        """Commit a record that JetStream says it stored, if that is where it must be."""
+        if place == sequence:
+            self._committed(sequence)
+        else:
+            found = place if isinstance(place, int) else None
+            self._fail(Fenced(self._stream, sequence - 1, found))
 
     def _too_large(self, sequence: int, what: str) -> None:
         """Fail when a pending record can never be stored."""
@@ -419,8 +332,9 @@ class LogWriter:
             pending = self._journal.pending
             if pending and pending[0].sent_at:
                 age = self._clock.monotonic() - pending[0].sent_at
-                if age > ACK_TIMEOUT:
-                    self.recover(f"no answer from JetStream for more than {ACK_TIMEOUT:g} s")
+                if age > self._patience.ack:
+                    waited = f"{self._patience.ack:g} s"
+                    self.recover(f"no answer from JetStream for more than {waited}")
 
     def _why_closed(self) -> EventStoreError:
         """Return why the connection was closed for good."""
@@ -433,23 +347,37 @@ class LogWriter:
         return RecordTooLarge(self._stream, size, f"NATS closed the connection: {_OVER_SERVER}")
 
     async def _inspect(self, journal: Journal) -> None:
-        """Check that no records were removed from the stream: appends would not notice."""
+        """Check that no records were removed from the stream: appends would not notice.
+
+        One answer proves nothing: a leader that was replaced answers as before for a moment.
+        """
+        damage = await self._look(journal)
+        for _ in range(1, _VERDICTS):
+            if damage is None:
+                return
+            await asyncio.sleep(_VERDICT_EVERY)
+            damage = await self._look(journal)
+        if damage is not None:
+            self._fail(damage)
+
+    async def _look(self, journal: Journal) -> EventStoreError | None:
+        """Return what is wrong with the stream; None when nothing is or it cannot be asked."""
         durable = journal.durable
         try:
             info = await read_info(self._nc, self._stream, _ALIGN_TIMEOUT)
         except LogUnavailable:  # an append will tell
-            return
+            return None
         except EventStoreError as error:
-            self._fail(error)
-            return
+            return error
         self._stream_most = info["config"].get("max_msg_size", -1)
         self._look_at_bounds(journal)
         first, last = info["state"]["first_seq"], info["state"]["last_seq"]
         if durable and first > self.first:
             gone = f"is gone from stream {self._stream}, which begins later now"
-            self._fail(CorruptLog(self.first, gone))
-        elif last < durable:
-            self._fail(CorruptLog(last + 1, self._gone()))
+            return CorruptLog(self.first, gone)
+        if last < durable:
+            return CorruptLog(last + 1, self._gone())
+        return None
 
     def _gone(self) -> str:
         return f"is gone from stream {self._stream}, which ends before; it had been stored"
@@ -464,7 +392,8 @@ class LogWriter:
         """Reconcile the stream with the journal's pending records; retry until it works."""
         self._tell()
         delay = _RETRY_FIRST
-        patience = _ALIGN_TIMEOUT
+        patience = self._patience.look
+        verdicts = 0
         while True:
             try:
                 if self._recovery is not None:
@@ -472,18 +401,23 @@ class LogWriter:
                 await self._align(patience)
             except NatsUnavailable as error:
                 self._note(str(error))
+                await self._change_server()
                 await asyncio.sleep(delay)
-                delay = min(delay * 2, _RETRY_MOST)
-                patience = min(patience * 2, REQUEST_SECONDS)
+                delay = min(delay * 2, self._patience.retry_most)
+                patience = min(patience * 2, self._patience.look_most)
                 continue
             except EventStoreError as error:
-                self._fail(error)
-                return
+                verdicts += 1
+                if self._replicas == 1 or verdicts == _VERDICTS:
+                    self._fail(error)
+                    return
+                await asyncio.sleep(_VERDICT_EVERY)
+                continue
             break
         # The next failure is another disturbance; give it room, a full disk fails at once.
         age = self._trouble_age()
         if age > _RETRY_FIRST:
-            await asyncio.sleep(min(age / 4, _RETRY_MOST))
+            await asyncio.sleep(min(age / 4, self._patience.room))
         self._recovering = None
         self._attempt += 1
         if self._journal is not None:
@@ -491,6 +425,18 @@ class LogWriter:
             if not self._journal.pending:
                 self._committed(self._journal.durable)
             self._journal.resend()
+
+    async def _change_server(self) -> None:
+        """Try another server when this one has been of no use for a while.
+
+        It may be cut off from the others, or stand still, and the connection does not show it.
+        """
+        pending = self._journal.pending if self._journal is not None else []
+        since = min([self.outage_since, *(one.sent_at for one in pending if one.sent_at)])
+        since, now = max(since, self._changed_server), self._clock.monotonic()
+        if self._patience.server is not None and now - since > self._patience.server:
+            self._changed_server = now
+            await self._nc.change_server()
 
     def _note(self, reason: str) -> None:
         """Keep the latest reason; log it when it is another one."""
@@ -512,6 +458,8 @@ class LogWriter:
         # Answers that are on their way may still move the journal on while the stream is asked.
         durable, durable_link = journal.durable, journal.durable_link
         pending = {record.sequence: link_of(record.data) for record in journal.pending}
+        if self._replicas > 1:
+            check_replication(self._nc, self._replicas)
         tail = await read_tail(self._nc, self._stream, self._subject, seconds)
         if tail.sequence < durable:
             raise CorruptLog(tail.sequence + 1, self._gone())
@@ -539,8 +487,11 @@ class EventLog:
         recovery: StoreRecovery | None = None,
         max_msg_size: int = -1,
         refused: int = 0,
+        replicas: int = 1,
     ) -> None:
+        """``replicas`` is how many the stream has, each on a server of its own."""
         self.watermark = watermark
+        self._replicas = replicas
         self._max_msg_size = max_msg_size
         self._refused = refused
         self._nc = nc
@@ -559,11 +510,43 @@ class EventLog:
         Raises CorruptLog when it ends before a record that is known to have been stored, and
         LogUnavailable when JetStream does not answer.
         """
-        tail = await read_tail(self._nc, self._stream, self._subject)
-        if self.watermark is not None:
-            self.watermark.check_end(tail.sequence)
+        looks = 1 if self._replicas == 1 else _VERDICTS
+        tail = await self._until_answered(lambda seconds: self._checked_tail(looks, seconds))
         if tail.sequence:
-            self.first = (await read_bounds(self._nc, self._stream))[0]
+            bounds = await self._until_answered(
+                lambda seconds: read_bounds(self._nc, self._stream, seconds)
+            )
+            self.first = bounds[0]
+        return tail
+
+    async def _until_answered(self, ask: Callable[[float | None], Awaitable[T]]) -> T:
+        """Return what ``ask`` does; with replicas, as soon as one answers in the time given."""
+        for seconds in self._waits:
+            with contextlib.suppress(LogUnavailable):
+                return await ask(seconds)
+            await self._ask_elsewhere()
+        return await ask(None)
+
+    @property
+    def _waits(self) -> Iterable[float]:
+        """How long to wait for an answer, once for each server that may be asked."""
+        return () if self._replicas == 1 else (_READ_SECONDS,) * _READS
+
+    async def _ask_elsewhere(self) -> None:
+        await self._nc.change_server()
+        await asyncio.sleep(_READ_PAUSE)
+
+    async def _checked_tail(self, looks: int, seconds: float | None) -> LogTail:
+        """Return where the log ends, if one of so many looks finds it undamaged."""
+        try:
+            tail = await read_tail(self._nc, self._stream, self._subject, seconds)
+            if self.watermark is not None:
+                self.watermark.check_end(tail.sequence)
+        except (CorruptLog, LostLog):
+            if looks == 1:
+                raise
+            await asyncio.sleep(_VERDICT_EVERY)
+            return await self._checked_tail(looks - 1, seconds)
         return tail
 
     async def size(self) -> int:
@@ -582,11 +565,30 @@ class EventLog:
 
     def read(self, first: int, last: int) -> AsyncIterator[Record]:
         """Yield the records between two stream sequences (both included), in order."""
-        return read_records(self._nc, self._stream, first, last)
+        if self._replicas == 1:
+            return read_records(self._nc, self._stream, first, last)
+        return self._read_anywhere(first, last)
+
+    async def _read_anywhere(self, first: int, last: int) -> AsyncIterator[Record]:
+        """Read on at another server where one no longer answers."""
+        for seconds in (*self._waits, None):
+            try:
+                async for record in read_records(self._nc, self._stream, first, last, seconds):
+                    yield record
+                    first = record.sequence + 1
+            except LogUnavailable:
+                if seconds is None:
+                    raise
+                await self._ask_elsewhere()
+            else:
+                return
 
     async def read_some(self, sequences: Iterable[int]) -> list[Record]:
         """Return the records with these stream sequences, and perhaps some between them."""
-        return await read_some(self._nc, self._stream, sequences)
+        wanted = list(sequences)
+        return await self._until_answered(
+            lambda seconds: read_some(self._nc, self._stream, wanted, seconds)
+        )
 
     def writer(self, clock: Clock, on_fatal: Callable[[EventStoreError], None]) -> LogWriter:
         """Return what appends to this log."""
@@ -599,6 +601,7 @@ class EventLog:
             self._recovery,
             self._max_msg_size,
             self._refused,
+            self._replicas,
         )
         self._writer.first = self.first
         return self._writer

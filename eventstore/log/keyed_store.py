@@ -16,11 +16,12 @@ import orjson
 
 from eventstore.errors import EventStoreError, LogUnavailable, LostLog
 from eventstore.nats import (
-    API,
     REQUEST_SECONDS,
+    api_prefix,
     publish_expecting,
     purge,
     read_bounds,
+    read_info,
     request_stream,
     sending,
 )
@@ -58,7 +59,7 @@ class KeyedStore:
         self._ttl = False
 
     async def open(self) -> None:
-        """Make the stream if there is none."""
+        """Make the stream if there is none, or none with so many replicas."""
         version = self._nc.connected_server_version
         known = (version.major, version.minor)
         self._ttl = known >= _WITH_TTL
@@ -79,9 +80,14 @@ class KeyedStore:
         if known >= _WITH_ASYNC and self._replicas == 1:
             config["persist_mode"] = "async"
         try:
-            await read_bounds(self._nc, self._stream)
+            info = await read_info(self._nc, self._stream)
+            if info["config"].get("num_replicas", 1) >= self._replicas:
+                return
+            # Some of its settings are for one replica only. It is filled anew from the log.
+            await request_stream(self._nc, self._stream, f"STREAM.DELETE.{self._stream}")
         except LostLog:
-            await request_stream(self._nc, self._stream, f"STREAM.CREATE.{self._stream}", config)
+            pass
+        await request_stream(self._nc, self._stream, f"STREAM.CREATE.{self._stream}", config)
 
     async def last(self) -> int:
         """Return the sequence of the last message that was stored."""
@@ -118,7 +124,7 @@ class KeyedStore:
                 reply = f"{inbox}.{left}"
                 with sending(self._stream):
                     await self._nc.publish(
-                        f"{API}CONSUMER.MSG.NEXT.{self._stream}.{name}",
+                        f"{api_prefix(self._nc)}CONSUMER.MSG.NEXT.{self._stream}.{name}",
                         orjson.dumps({"batch": batch, "max_bytes": most, "no_wait": True}),
                         reply=reply,
                     )

@@ -9,11 +9,11 @@ when programs are killed; after a power failure it may be old, but it is never a
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from eventstore.errors import CorruptLog
+from eventstore.errors import BadNatsOptions, CorruptLog
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,27 +25,49 @@ _ROOM: Final = 256
 class Watermark:
     """A file that names a record which was on disk: its stream, sequence and link."""
 
-    def __init__(self, path: Path, stream: str) -> None:
+    def __init__(self, path: Path, stream: str, domain: str | None = None) -> None:
+        """Note records of a stream in a JetStream domain; None: in that of the server."""
         self._path = path
         self._stream = stream
+        self._domain = domain
         self._written = 0
         self._file: int | None = None
 
     def read(self) -> tuple[int, bytes] | None:
         """Return sequence and link of the record, or None when none was noted (or it is torn)."""
         try:
-            noted = orjson.loads(self._path.read_bytes())
+            noted = self._noted()
             if noted["stream"] != self._stream:
                 return None
             return int(noted["sequence"]), bytes.fromhex(noted["link"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
+    def _noted(self) -> dict[str, Any]:
+        noted: dict[str, Any] = orjson.loads(self._path.read_bytes())
+        return noted
+
+    def check_domain(self) -> None:
+        """Raise BadNatsOptions when the log was in another JetStream domain: it is not here."""
+        try:
+            noted = self._noted().get("domain")
+        except (OSError, ValueError, AttributeError):
+            return
+        if self.read() is not None and noted != self._domain:
+            told = "none" if self._domain is None else self._domain
+            was = "none" if noted is None else noted
+            raise BadNatsOptions(
+                f"nats_domain is {told}, but the log of this data directory is in domain {was}: "
+                "set it back, or begin with another --data-dir"
+            )
+
     def write(self, sequence: int, link: bytes) -> None:
         """Note a record that is on disk. A failure to write is of no consequence."""
         if sequence == self._written:
             return
         noted = {"stream": self._stream, "sequence": sequence, "link": link.hex()}
+        if self._domain is not None:
+            noted["domain"] = self._domain
         try:
             if self._file is None:
                 self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)

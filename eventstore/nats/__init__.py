@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from eventstore.nats.direct_client import DirectClient
     from eventstore.nats.discovery import LOG_STREAM_PREFIX, list_logs
     from eventstore.nats.jetstream import (
-        API,
         END_OF_BATCH,
         NOT_FOUND,
         NOT_STORED,
         OVER_STREAM_LIMIT,
         REQUEST_SECONDS,
+        api_prefix,
         check_jetstream,
         direct_get_subject,
         get_message,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         purge,
         read_bounds,
         read_info,
+        read_next,
         request_stream,
         sending,
         status_of,
@@ -47,10 +48,12 @@ if TYPE_CHECKING:
         ensure_stream,
     )
     from eventstore.nats.node_claim import claim_node
+    from eventstore.nats.replication import DEFAULT_REPLICAS, check_replication, in_cluster
     from eventstore.nats.request_client import RequestClient, UnansweredError
+    from eventstore.nats.server_urls import split_urls, url_problem
 
 __all__ = [
-    "API",
+    "DEFAULT_REPLICAS",
     "END_OF_BATCH",
     "LOG_STREAM_PREFIX",
     "NOT_FOUND",
@@ -65,8 +68,10 @@ __all__ = [
     "RequestClient",
     "StreamState",
     "UnansweredError",
+    "api_prefix",
     "check_access",
     "check_jetstream",
+    "check_replication",
     "check_server",
     "check_stream",
     "check_version",
@@ -79,14 +84,18 @@ __all__ = [
     "encode_pub",
     "ensure_stream",
     "get_message",
+    "in_cluster",
     "list_logs",
     "publish_expecting",
     "purge",
     "read_bounds",
     "read_info",
+    "read_next",
     "request_stream",
     "sending",
+    "split_urls",
     "status_of",
+    "url_problem",
 ]
 
 _MODULE_OF = {
@@ -104,12 +113,12 @@ _MODULE_OF = {
     "DirectClient": "direct_client",
     "LOG_STREAM_PREFIX": "discovery",
     "list_logs": "discovery",
-    "API": "jetstream",
     "END_OF_BATCH": "jetstream",
     "NOT_FOUND": "jetstream",
     "NOT_STORED": "jetstream",
     "OVER_STREAM_LIMIT": "jetstream",
     "REQUEST_SECONDS": "jetstream",
+    "api_prefix": "jetstream",
     "check_jetstream": "jetstream",
     "direct_get_subject": "jetstream",
     "get_message": "jetstream",
@@ -117,6 +126,7 @@ _MODULE_OF = {
     "purge": "jetstream",
     "read_bounds": "jetstream",
     "read_info": "jetstream",
+    "read_next": "jetstream",
     "request_stream": "jetstream",
     "sending": "jetstream",
     "status_of": "jetstream",
@@ -125,6 +135,11 @@ _MODULE_OF = {
     "durability_promise": "log_stream",
     "ensure_stream": "log_stream",
     "claim_node": "node_claim",
+    "DEFAULT_REPLICAS": "replication",
+    "check_replication": "replication",
+    "in_cluster": "replication",
+    "split_urls": "server_urls",
+    "url_problem": "server_urls",
     "RequestClient": "request_client",
     "UnansweredError": "request_client",
 }

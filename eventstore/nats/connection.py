@@ -20,6 +20,7 @@ from eventstore.errors import (
     NatsUnavailable,
 )
 from eventstore.nats.direct_client import DirectClient
+from eventstore.nats.server_urls import ServerChoice, without_secrets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +33,8 @@ _WHY_MINIMUM: Final = "2.10.20 to 2.10.22 can lose a whole stream when the serve
 PENDING_BYTES: Final = 128 * 1024 * 1024
 """How much may wait in the client while the server is away; more is refused at publish."""
 
-_PING_SECONDS: Final = 5
+_PING_SECONDS: Final = (5, 2)
+"""Between two pings, of which two may be unanswered: of one server, of several."""
 _HEARD_SECONDS: Final = 0.1
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _RECONNECT_SECONDS: Final = (0.05, 0.25)
@@ -63,13 +65,15 @@ class ConnectionOptions:
     tls_context: ssl.SSLContext | None = field(default=None, repr=False)
     """How TLS is spoken, in place of those files."""
     name: str = "foldmq"
+    domain: str | None = None
+    """The JetStream domain that is asked; None: that of the server."""
     inbox: str = "_INBOX"
     """What the subjects begin with on which answers come."""
 
     @property
     def where(self) -> str:
         """The servers as a person may see them: without user or password."""
-        return ", ".join(_without_secrets(url) for url in self.urls)
+        return ", ".join(without_secrets(url) for url in self.urls)
 
 
 PRIVATE_PREFIX = "foldmq."
@@ -94,7 +98,7 @@ async def connect(
     on_error: Callable[[str], None] = _ignore_text,
 ) -> DirectClient:
     """Connect to NATS; see :func:`dial`."""
-    client = DirectClient()
+    client = DirectClient(options.domain)
     await dial(
         client,
         options,
@@ -134,18 +138,26 @@ async def dial(
         raise BadNatsOptions("no NATS server is named: give --nats-url URL")
     _quiet_client_library()
     watch = _ConnectionErrors(options.where, on_error)
+    wait = _reconnect_wait(options.urls)
+    choice = ServerChoice(wait)
+
+    def connected() -> None:
+        if client._current_server is not None:  # noqa: SLF001 - nats-py hides which of several it is
+            choice.connected(client._current_server.uri.netloc)  # noqa: SLF001
+
     opening = asyncio.create_task(
         client.connect(
             list(options.urls),
             name=options.name,
             error_cb=watch.error,
             disconnected_cb=_as_coroutine(on_disconnect),
-            reconnected_cb=_as_coroutine(watch.healthy, on_reconnect),
+            reconnected_cb=_as_coroutine(watch.healthy, connected, on_reconnect),
             closed_cb=_as_coroutine(on_closed),
             connect_timeout=2,
-            reconnect_time_wait=_reconnect_wait(options.urls),  # type: ignore[arg-type] # slept
+            reconnect_time_wait=wait,  # type: ignore[arg-type] # slept
+            reconnect_to_server_handler=choice,
             max_reconnect_attempts=-1,
-            ping_interval=_PING_SECONDS,
+            ping_interval=_PING_SECONDS[len(options.urls) > 1],
             no_echo=no_echo,
             pending_size=PENDING_BYTES,
             inbox_prefix=options.inbox,
@@ -160,6 +172,7 @@ async def dial(
     finally:
         watch.hopeless.cancel()
     watch.healthy()
+    connected()
 
 
 async def _opened(opening: asyncio.Task[None], watch: _ConnectionErrors, seconds: float) -> None:
@@ -314,11 +327,6 @@ def _tls(options: ConnectionOptions) -> ssl.SSLContext:
         names = ", ".join(str(file) for file in files if file is not None)
         raise BadNatsOptions(f"cannot use the TLS files {names}: {error.strerror}") from None
     return context
-
-
-def _without_secrets(url: str) -> str:
-    scheme, separator, rest = url.rpartition("://")
-    return scheme + separator + rest.rpartition("@")[2]
 
 
 def _reconnect_wait(urls: Sequence[str]) -> float:

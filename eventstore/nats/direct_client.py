@@ -7,13 +7,13 @@ passed on as it is read.
 
 The only place, with ``eventstore.nats.batch_client``, that touches what nats-py does not promise:
 ``_process_msg`` is called for each message, ``_transport`` is what is connected, ``_pending`` and
-``_flush_queue`` are what its task sends and what wakes it.
+``_flush_queue`` are what its task sends and what wakes it, ``_io_writer`` is a transport's stream.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
@@ -22,11 +22,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
+API: Final = "$JS.API."
+"""What the subjects of JetStream's API begin with where no domain is named."""
+
+
 class DirectClient(Client):
     """A connection to NATS; what it does beside nats-py is for the event loop's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, domain: str | None = None) -> None:
+        """Ask JetStream in ``domain``; None: that of the server."""
         super().__init__()
+        self.api_prefix = API if domain is None else f"$JS.{domain}.API."
+        """What the subjects of JetStream's API begin with."""
         self._listeners: dict[int, Callable[[str, bytes], None]] = {}
 
     async def listen(self, subject: str, callback: Callable[[str, bytes], None]) -> None:
@@ -62,6 +69,16 @@ class DirectClient(Client):
         except (OSError, RuntimeError):  # it is closed, and nats-py does not know yet
             return False
         return True
+
+    async def change_server(self) -> None:
+        """Leave the server for another one that is known, whatever it has not taken yet.
+
+        nats-py would first wait for the end of what was written, and a server that stands still
+        takes nothing.
+        """
+        if isinstance(self._transport, TcpTransport) and self._transport._io_writer is not None:  # noqa: SLF001
+            self._transport._io_writer.transport.abort()  # noqa: SLF001
+        await self.force_reconnect()
 
     def _send_soon(self, command: bytes) -> None:
         """Leave a command to nats-py's task: a WebSocket sends nothing by itself."""

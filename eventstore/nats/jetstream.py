@@ -7,6 +7,8 @@ that JetStream does not answer or refuses, which may pass.
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,9 +22,9 @@ from eventstore.errors import (
     LogUnavailable,
     LostLog,
     NatsUnavailable,
-    WeakDurability,
 )
 from eventstore.nats.connection import describe_error
+from eventstore.nats.direct_client import API, DirectClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-API: Final = "$JS.API."
-"""What the subjects of JetStream's API begin with."""
 REQUEST_SECONDS: Final = 10.0
 """How long an answer is waited for, unless the caller says otherwise."""
 
@@ -42,13 +42,27 @@ NO_STREAM: Final = 10059
 NOT_STORED: Final = 10077
 """The file store did not take a message; it has one code for all its reasons."""
 _SUBJECT_TAKEN: Final = 10065
-_NO_REPLICAS: Final = 10074
+NO_PEERS: Final = 10005
+"""The cluster has fewer servers with room than a stream is to have replicas."""
+NO_CLUSTER: Final = 10074
+"""More than one replica is asked of a server that is in no cluster."""
+_NO_LEADER: Final = frozenset({10008, 10009})
 _OUT_OF_RESOURCES: Final = frozenset({10023, 10028, 10047})
 _STORE_FAILED: Final = frozenset({10049, NOT_STORED})
 
 END_OF_BATCH: Final = "204"
 NOT_FOUND: Final = "404"
 """Values of the ``Status`` header with which JetStream ends a batch of direct gets."""
+
+_LOOKS: Final = 3
+_LOOK_AGAIN_SECONDS: Final = 1.0
+"""How often, and after how long, the leader of replicas is asked before a message is missing: one
+that was cut off takes itself for the leader for a moment."""
+
+
+def api_prefix(client: Client) -> str:
+    """Return what the subjects of JetStream's API begin with: ``$JS.API.``, or a domain's."""
+    return client.api_prefix if isinstance(client, DirectClient) else API
 
 
 async def require(
@@ -57,21 +71,21 @@ async def require(
     body: Mapping[str, object] | None = None,
     *,
     accept: tuple[int, ...] = (),
+    seconds: float | None = None,
 ) -> dict[str, Any]:
     """Return JetStream's answer; one with an ``error`` only if its ``err_code`` is accepted.
 
-    Raises NatsUnavailable, DiskFull or WeakDurability.
+    Raises LogUnavailable when JetStream does not answer or has no leader at present, else
+    NatsUnavailable or DiskFull.
     """
     try:
-        answer = await _call(client, method, body)
+        answer = await _call(client, method, body, seconds)
     except nats.errors.NoRespondersError:
-        raise NatsUnavailable(
-            "the NATS server has no JetStream: start it with --jetstream"
-        ) from None
+        raise NatsUnavailable(_no_jetstream(client)) from None
     except (nats.errors.Error, OSError) as error:
-        raise NatsUnavailable(
+        raise LogUnavailable(
             f"JetStream does not answer {method}: {describe_error(error)}; check the server's log "
-            f"and that our user may publish to {API}>"
+            f"and that our user may publish to {api_prefix(client)}>"
         ) from None
     failure = answer.get("error")
     if failure is not None and failure.get("err_code") not in accept:
@@ -79,9 +93,20 @@ async def require(
     return answer
 
 
-async def check_jetstream(client: Client) -> None:
-    """Raise NatsUnavailable unless JetStream is enabled for our account."""
-    await require(client, "INFO")
+def _no_jetstream(client: Client) -> str:
+    prefix = api_prefix(client)
+    if prefix != API:
+        domain = prefix.split(".")[1]
+        return f"no NATS server has JetStream in the domain {domain}: check nats_domain"
+    return "the NATS server has no JetStream: start it with --jetstream, or set nats_domain"
+
+
+async def check_jetstream(client: Client, seconds: float | None = None) -> None:
+    """Raise NatsUnavailable unless JetStream is enabled for our account.
+
+    LogUnavailable says that it does not answer in ``seconds`` (None: 10).
+    """
+    await require(client, "INFO", seconds=seconds)
 
 
 async def list_streams(client: Client, subject: str) -> list[str]:
@@ -158,29 +183,70 @@ async def publish_expecting(
     return answer
 
 
-def direct_get_subject(stream: str) -> str:
+def direct_get_subject(client: Client, stream: str) -> str:
     """Return the subject of requests that read a stream's messages without a consumer."""
-    return f"{API}DIRECT.GET.{stream}"
+    return f"{api_prefix(client)}DIRECT.GET.{stream}"
 
 
 async def get_message(
     client: Client, stream: str, sequence: int, seconds: float | None = None
-) -> Msg:
-    """Return a message of a stream. Raises CorruptLog when it is not there, or LogUnavailable."""
+) -> bytes:
+    """Return a message of a stream, from any replica that has it.
+
+    Raises CorruptLog when the stream's leader has no such message, or LogUnavailable.
+    """
     try:
         reply = await client.request(
-            direct_get_subject(stream),
+            direct_get_subject(client, stream),
             orjson.dumps({"seq": sequence}),
             timeout=seconds or REQUEST_SECONDS,
         )
     except (TimeoutError, nats.errors.Error) as error:
         raise _no_answer(stream, error) from None
     status = status_of(reply)
-    if status == NOT_FOUND:
-        raise CorruptLog(sequence, f"is not in stream {stream} or cannot be read there")
-    if status is not None:
+    if status is None:
+        return reply.data
+    if status != NOT_FOUND:
         raise LogUnavailable(f"stream {stream} answers {status}")
-    return reply
+    found = await _ask_leader(client, stream, {"seq": sequence}, seconds)
+    if found is None:
+        raise CorruptLog(sequence, f"is not in stream {stream} or cannot be read there")
+    return found[1]
+
+
+async def read_next(
+    client: Client, stream: str, sequence: int, seconds: float | None = None
+) -> tuple[int, bytes] | None:
+    """Return the first message at or behind a sequence as the stream's leader has it.
+
+    Raises as :func:`request_stream`.
+    """
+    return await _ask_leader(client, stream, {"seq": sequence, "next_by_subj": ">"}, seconds)
+
+
+async def _ask_leader(
+    client: Client, stream: str, wanted: Mapping[str, object], seconds: float | None
+) -> tuple[int, bytes] | None:
+    """Return sequence and data of a message; None when the leader says again that it has none."""
+    method = f"STREAM.MSG.GET.{stream}"
+    for look in range(_LOOKS):
+        answer = await request_stream(client, stream, method, wanted, seconds)
+        if "error" not in answer:
+            message = answer["message"]
+            return message["seq"], base64.b64decode(message.get("data", ""))
+        if look == _LOOKS - 1 or not await _may_be_behind(client, stream, wanted, seconds):
+            break
+        await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+    return None
+
+
+async def _may_be_behind(
+    client: Client, stream: str, wanted: Mapping[str, object], seconds: float | None
+) -> bool:
+    """Return whether what was asked for may be on replicas that the one asked is behind of."""
+    info = await read_info(client, stream, seconds)
+    last: int = info["state"]["last_seq"]
+    return info["config"].get("num_replicas", 1) > 1 and wanted["seq"] > last  # type: ignore[operator] # a number
 
 
 def status_of(message: Msg) -> str | None:
@@ -201,7 +267,8 @@ async def _call(
     client: Client, method: str, body: Mapping[str, object] | None, seconds: float | None = None
 ) -> dict[str, Any]:
     data = b"" if body is None else orjson.dumps(body)
-    reply = await client.request(f"{API}{method}", data, timeout=seconds or REQUEST_SECONDS)
+    subject = f"{api_prefix(client)}{method}"
+    reply = await client.request(subject, data, timeout=seconds or REQUEST_SECONDS)
     answer: dict[str, Any] = orjson.loads(reply.data)
     return answer
 
@@ -220,10 +287,8 @@ def _refusal(method: str, error: Mapping[str, Any]) -> EventStoreError:
             f"JetStream cannot write stream {stream} ({what}): its disk is full or not writable, "
             "see the NATS server's log"
         )
-    if code == _NO_REPLICAS:
-        return WeakDurability(
-            "the NATS server", "cluster", "not configured", "a cluster for more than one replica"
-        )
+    if code in _NO_LEADER:
+        return LogUnavailable(f"JetStream has no leader at present ({what})")
     if code == _SUBJECT_TAKEN:
         return NatsUnavailable(
             f"another stream already takes the subjects of {stream} ({what}): remove or change it"

@@ -10,18 +10,37 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.errors import LostLog, UnknownLogFormat, WeakDurability
+import structlog
+
+from eventstore.errors import (
+    LostLog,
+    NatsTooOld,
+    TooManyReplicas,
+    UnknownLogFormat,
+    WeakDurability,
+)
 from eventstore.format import LEAST_RECORD
-from eventstore.nats.jetstream import NO_STREAM, require
+from eventstore.nats.jetstream import NO_CLUSTER, NO_PEERS, NO_STREAM, require
+from eventstore.nats.replication import (
+    DEFAULT_REPLICAS,
+    check_all_servers,
+    in_cluster,
+    replicas_in_step,
+    set_replicas,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nats.aio.client import Client
 
+_log = structlog.get_logger("foldmq.nats")
+
 LOG_FORMAT: Final = 1
 """The version of the log's layout, kept in the stream's metadata."""
 FORMAT_KEY: Final = "foldmq.log"
+_NEW_SECONDS: Final = 5.0
+"""How long the replicas of a new stream are waited for; one server of three may be away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +53,9 @@ class StreamState:
     promise: str
     max_msg_size: int
     """Bytes of the largest message that the stream takes, -1: it has no bound of its own."""
+    replicas: int = 1
+    servers: str = ""
+    """Where the replicas are, for the banner; empty where there is one."""
 
 
 async def ensure_stream(
@@ -41,36 +63,92 @@ async def ensure_stream(
     name: str,
     subjects: Sequence[str],
     *,
-    replicas: int = 1,
+    replicas: int | None = None,
     sync: str | float | None = None,
     must_exist: bool = False,
+    seconds: float | None = None,
 ) -> StreamState:
     """Return the state of the log's stream, made if it is missing.
+
+    ``replicas`` None leaves as many as there are; a new stream then has three in a cluster of
+    three servers or more, and else one. A stream that has fewer gets more, one that has more keeps
+    them.
 
     ``sync`` is the embedded server's setting, None when a foreign one does not tell it.
     ``must_exist`` says that a log was there before: a missing stream is then damage. (Without
     it, NATS fills the stream that is made with what it finds of the old one: a way to repair.)
+    ``seconds`` is how long an existing stream may take to answer (None: 10).
 
     Raises WeakDurability with the setting that promises less, UnknownLogFormat for a log of a
-    later foldmq, LostLog when a log that must exist is gone, NatsUnavailable or DiskFull when
-    the stream cannot be made.
+    later foldmq, LostLog when a log that must exist is gone, TooManyReplicas or NatsTooOld when
+    the servers cannot keep the replicas, LogUnavailable while JetStream has no leader,
+    NatsUnavailable or DiskFull when the stream cannot be made.
     """
-    reply = await require(client, f"STREAM.INFO.{name}", accept=(NO_STREAM,))
+    reply = await require(client, f"STREAM.INFO.{name}", accept=(NO_STREAM,), seconds=seconds)
     created = "error" in reply
     if created:
         if must_exist:
             raise LostLog(name)
-        wanted = _stream_config(name, subjects, replicas)
-        reply = await require(client, f"STREAM.CREATE.{name}", wanted)
+        reply = await _create(client, _stream_config(name, subjects), replicas)
     config = reply["config"]
-    check_stream(config, subjects=subjects, replicas=replicas)
+    check_stream(config, subjects=subjects)
+    have = config.get("num_replicas") or 1
+    if replicas is not None and have < replicas:
+        await check_all_servers(client, replicas)
+        reply = await set_replicas(client, config, replicas)
+        have = replicas
+    else:
+        await check_all_servers(client, have)
     state = reply["state"]
-    promise = durability_promise(config["num_replicas"], sync)
+    promise = durability_promise(have, sync)
     most = config.get("max_msg_size") or -1
-    return StreamState(state["first_seq"], state["last_seq"], created, promise, most)
+    servers = _placed(reply.get("cluster") or {}) if have > 1 else ""
+    return StreamState(state["first_seq"], state["last_seq"], created, promise, most, have, servers)
 
 
-def check_stream(config: Mapping[str, Any], *, subjects: Sequence[str], replicas: int) -> None:
+async def _create(
+    client: Client, config: Mapping[str, object], replicas: int | None
+) -> dict[str, Any]:
+    """Make a stream with so many replicas, None: as many as fit the cluster, up to three."""
+    method = f"STREAM.CREATE.{config['name']}"
+    wanted = replicas
+    if wanted is None:
+        wanted = await _default_replicas(client)
+    else:
+        await check_all_servers(client, wanted)
+    accept = () if wanted == 1 else (NO_PEERS, NO_CLUSTER)
+    reply = await require(client, method, {**config, "num_replicas": wanted}, accept=accept)
+    if "error" in reply and replicas is None:
+        return await require(client, method, {**config, "num_replicas": 1})
+    if "error" in reply:
+        raise TooManyReplicas(wanted, reply["error"].get("description", ""))
+    if wanted == 1:
+        return reply
+    return await replicas_in_step(client, str(config["name"]), wanted, _NEW_SECONDS)
+
+
+async def _default_replicas(client: Client) -> int:
+    """Return how many replicas to ask for: one where servers are too old for more."""
+    if not in_cluster(client):
+        return 1
+    try:
+        await check_all_servers(client, DEFAULT_REPLICAS)
+    except NatsTooOld as error:
+        _log.warning("the log gets one replica", reason=str(error))
+        return 1
+    return DEFAULT_REPLICAS
+
+
+def _placed(cluster: Mapping[str, Any]) -> str:
+    """Return the names of the servers with replicas, the leader first."""
+    others = [
+        f"{one['name']} (behind)" if not one.get("current") else str(one["name"])
+        for one in sorted(cluster.get("replicas") or [], key=lambda one: str(one["name"]))
+    ]
+    return ", ".join([cluster.get("leader") or "no leader", *others])
+
+
+def check_stream(config: Mapping[str, Any], *, subjects: Sequence[str]) -> None:
     """Raise WeakDurability, or UnknownLogFormat, unless a stream so configured can hold the log.
 
     ``config`` is the ``config`` object of JetStream's stream info.
@@ -87,8 +165,6 @@ def check_stream(config: Mapping[str, Any], *, subjects: Sequence[str], replicas
         raise WeakDurability(
             where, "max_msg_size", size, f"{LEAST_RECORD} at least, or -1: no bound"
         )
-    if config.get("num_replicas", 1) < replicas:
-        raise WeakDurability(where, "num_replicas", config.get("num_replicas"), f"{replicas}")
     present = config.get("subjects") or []
     if not set(subjects) <= set(present):
         raise WeakDurability(where, "subjects", _shown(present), ", ".join(subjects))
@@ -138,7 +214,7 @@ def _shown(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _stream_config(name: str, subjects: Sequence[str], replicas: int) -> dict[str, object]:
+def _stream_config(name: str, subjects: Sequence[str]) -> dict[str, object]:
     return {
         "name": name,
         "description": "foldmq's event log: written by one broker, never trimmed by NATS",
@@ -152,7 +228,6 @@ def _stream_config(name: str, subjects: Sequence[str], replicas: int) -> dict[st
         "max_msg_size": -1,
         "max_msgs_per_subject": -1,
         "max_consumers": -1,
-        "num_replicas": replicas,
         "compression": "none",
         "allow_direct": True,
         "deny_delete": False,

@@ -19,7 +19,18 @@ if TYPE_CHECKING:
 
 FAILFAST, PERMISSIVE, DROPMALFORMED = "FAILFAST", "PERMISSIVE", "DROPMALFORMED"
 _MODES: Final = (FAILFAST, PERMISSIVE, DROPMALFORMED)
-_ACCESS: Final = ("nats", "user", "password", "token", "creds", "nkey", "ca", "cert", "key")
+_ACCESS: Final = (
+    "nats",
+    "domain",
+    "user",
+    "password",
+    "token",
+    "creds",
+    "nkey",
+    "ca",
+    "cert",
+    "key",
+)
 _LIMITS: Final = ("maxrecordspertrigger", "maxbytespertrigger", "maxeventspertrigger")
 _OTHERS: Final = (
     "stream",

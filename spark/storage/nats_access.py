@@ -19,17 +19,17 @@ class NatsAccess:
     """How to reach a NATS server; secrets in it are never shown."""
 
     options: Mapping[str, str] = field(repr=False)
-    """``nats`` (URLs, with commas), ``user``, ``password``, ``token``, and paths of files:
-    ``creds``, ``nkey``, ``ca``, ``cert``, ``key``."""
+    """``nats`` (URLs, with commas), ``domain``, ``user``, ``password``, ``token``, and paths of
+    files: ``creds``, ``nkey``, ``ca``, ``cert``, ``key``."""
 
     def connection(self) -> ConnectionOptions:
         """Return what the connection is made with."""
         # Imported when connecting: it takes a third of a second.
-        from eventstore.nats import ConnectionOptions
+        from eventstore.nats import ConnectionOptions, split_urls
 
         options = self.options
         return ConnectionOptions(
-            urls=tuple(url.strip() for url in options["nats"].split(",") if url.strip()),
+            urls=split_urls(options["nats"]),
             user=options.get("user"),
             password=options.get("password"),
             token=options.get("token"),
@@ -38,6 +38,7 @@ class NatsAccess:
             tls_ca=_path(options, "ca"),
             tls_cert=_path(options, "cert"),
             tls_key=_path(options, "key"),
+            domain=options.get("domain"),
             name="foldmq spark",
         )
 

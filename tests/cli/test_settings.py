@@ -457,6 +457,12 @@ def test_password_file_ends_anonymous_access_unless_it_is_allowed() -> None:
         ({"nats_user": "a"}, "nats_user also needs nats_url"),
         ({"nats_ca": "a"}, "nats_ca also needs nats_url"),
         ({"nats_replicas": "3"}, "nats_replicas needs nats_url"),
+        ({"nats_domain": "hub"}, "nats_domain also needs nats_url"),
+        ({"nats_url": "nats://a", "nats_domain": "a.b"}, "nats_domain = a.b: must be a name of"),
+        ({"nats_url": "nats://a", "nats_domain": ""}, "nats_domain = : must be a name of"),
+        ({"nats_url": "nats://a,nats://a:4222"}, "nats_url = nats://a:4222: named twice"),
+        ({"nats_url": "nats://a,"}, "nats_url: an address is missing beside a comma"),
+        ({"nats_url": ""}, "nats_url: no server is named"),
         ({"nats_url": "nats://a", "nats_cert": "a"}, "nats_cert also needs nats_key"),
         ({"nats_url": "nats://a", "sync": "1s"}, "sync is for the embedded NATS"),
         (

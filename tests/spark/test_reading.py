@@ -16,7 +16,7 @@ from harness.nats import access
 from harness.proxy import Proxy
 from pyspark.sql.datasource import EqualTo
 
-import eventstore.log.jetstream_log
+import eventstore.log.record_reader
 from eventstore.errors import CutMeanwhile, CutOff, NoLog
 from eventstore.format import (
     MAX_INDEX,
@@ -540,7 +540,7 @@ def test_records_that_are_cut_off_before_they_are_read_are_told(
 def test_a_connection_that_breaks_is_made_again_and_nothing_is_lost_or_twice(
     nats: Nats, new_log: NewLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eventstore.log.jetstream_log, "REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr(eventstore.log.record_reader, "REQUEST_SECONDS", 1.0)
     log = new_log()
     payload = bytes(100_000)
     for number in range(60):

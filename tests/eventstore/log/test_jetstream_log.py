@@ -3,43 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
-import time
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
 from harness.waiting import happens
+from numberedlog import (
+    STREAM,
+    SUBJECT,
+    Writing,
+    api,
+    client_of,
+    filled,
+    given_up,
+    record,
+    writing,
+)
 
 from eventstore.errors import CorruptLog, EventStoreError, Fenced, LogUnavailable, LostLog, NodeBusy
 from eventstore.format import (
     GENESIS,
-    BrokerStarted,
     ChainChecker,
-    MessagePublished,
-    encode_record,
     link_of,
 )
 from eventstore.log import (
-    EventLog,
-    GatedOutput,
-    Journal,
     KeyedStore,
     Watermark,
     read_records,
     read_some,
     read_tail,
+    record_reader,
 )
 from eventstore.log import jetstream_log as log_module
 from eventstore.nats import (
-    ConnectionOptions,
     claim_node,
-    connect,
-    disconnect,
     ensure_stream,
     jetstream,
     node_claim,
@@ -49,141 +49,15 @@ from eventstore.server import EmbeddedServer
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from nats.aio.client import Client
-
     from eventstore.datadir import DataDir
 
 pytestmark = pytest.mark.system
-
-STREAM, SUBJECT = "FOLDMQ_LOG_a", "foldmq.log.a"
-PATIENCE = 40.0
-
-
-class RealClock:
-    def time_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-
-class Acknowledged:
-    """Where effects go: what was acknowledged, in order."""
-
-    def __init__(self) -> None:
-        self.waits_for: GatedOutput | None = None
-        self.gated = 0
-        self.numbers: list[int] = []
-
-    def write(self, data: bytes) -> None:
-        self.numbers += [int(word) for word in data.split()]
-
-
-class Writing:
-    """A journal that writes numbered events to a real stream."""
-
-    def __init__(self, nc: Client, journal: Journal, log: EventLog, fatal: list[Any]) -> None:
-        self.nc = nc
-        self.journal = journal
-        self.log = log
-        self.fatal = fatal
-        self.sink = Acknowledged()
-        self.next = 0
-
-    def put(self, count: int = 1, padding: int = 0) -> None:
-        """One turn with so many numbered events, each acknowledged by an effect."""
-        for _ in range(count):
-            body = b"%d " % self.next + b"x" * padding
-            event = MessagePublished("c", 1, False, ["t"], [], [1], len(body), 0, 1)
-            self.journal.append(event, 1, [body], len(body))
-            self.journal.send_when_durable(self.sink, b"%d " % self.next)
-            self.next += 1
-        self.journal.end_turn()
-
-    async def settled(self) -> None:
-        await happens(lambda: self.journal.idle or self.fatal)
-        assert self.fatal == []
-
-    async def stored(self) -> list[int]:
-        """The numbers in the log; its chain is checked."""
-        found, checker = [], ChainChecker()
-        tail = await read_tail(self.nc, STREAM, SUBJECT)
-        async for record in read_records(self.nc, STREAM, 1, tail.sequence):
-            checker.check(record)
-            found += [
-                int(bytes(record.payload[e.at : e.at + e.sizes]).split()[0])
-                for _, e in record.events()
-                if isinstance(e, MessagePublished)
-            ]
-        assert (checker.sequence, checker.link) == (tail.sequence, tail.link)
-        return found
-
-    async def load(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            self.put(3)
-            await asyncio.sleep(0.002)
-
-
-@asynccontextmanager
-async def client_of(server: EmbeddedServer, **notices: Any) -> AsyncIterator[Client]:
-    options = ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
-    client = await connect(options, **notices)
-    try:
-        yield client
-    finally:
-        await disconnect(client)
-
-
-@asynccontextmanager
-async def writing(
-    server: EmbeddedServer, *, watermark: Watermark | None = None, **options: int
-) -> AsyncIterator[Writing]:
-    logs: list[EventLog] = []
-    fatal: list[EventStoreError] = []
-    async with client_of(
-        server, on_disconnect=lambda: [held.connection_lost() for held in logs]
-    ) as nc:
-        await ensure_stream(nc, STREAM, [SUBJECT])
-        log = EventLog(
-            nc,
-            STREAM,
-            SUBJECT,
-            projections=KeyedStore(nc, "STATE", "state."),
-            watermark=watermark,
-        )
-        tail = await log.tail()
-        writer = log.writer(RealClock(), fatal.append)
-        journal = Journal(
-            writer,
-            RealClock(),
-            node="a",
-            sequence=tail.sequence,
-            link=tail.link,
-            max_record=options.pop("max_record", 1 << 20),
-            **options,
-        )
-        await writer.start(journal)
-        logs.append(log)
-        try:
-            yield Writing(nc, journal, log, fatal)
-        finally:
-            logs.clear()
-            await writer.stop()
 
 
 @pytest_asyncio.fixture
 async def own(server: EmbeddedServer) -> AsyncIterator[Writing]:
     async with writing(server) as made:
         yield made
-
-
-async def api(nc: Client, method: str, body: object = None) -> dict[str, Any]:
-    data = b"" if body is None else json.dumps(body).encode()
-    reply = await nc.request(f"$JS.API.{method}", data, timeout=10)
-    answer: dict[str, Any] = json.loads(reply.data)
-    assert "error" not in answer, answer
-    return answer
 
 
 # ------------------------------------------------------------------ writing
@@ -299,18 +173,6 @@ async def test_answers_that_never_come(own: Writing, monkeypatch: pytest.MonkeyP
 # --------------------------------------------- what can never be put right
 
 
-async def given_up(own: Writing) -> EventStoreError:
-    """The error with which writing ends; nothing is acknowledged or told afterwards."""
-    await happens(lambda: own.fatal)
-    acknowledged = list(own.sink.numbers)
-    own.put(1)
-    await asyncio.sleep(1)
-    (error,) = own.fatal
-    assert own.sink.numbers == acknowledged
-    assert isinstance(error, EventStoreError)
-    return error
-
-
 async def test_second_writer_is_fenced_off(server: EmbeddedServer, own: Writing) -> None:
     own.put(3)
     await own.settled()
@@ -405,23 +267,6 @@ async def test_connection_closed_for_good(own: Writing) -> None:
 # ------------------------------------------------------------------ reading
 
 
-def record(previous: bytes, software: str, payload: bytes = b"") -> bytes:
-    return encode_record(
-        previous=previous, node="a", time_ms=1, events=[BrokerStarted(software)], payloads=[payload]
-    )
-
-
-async def filled(nc: Client, sizes: list[int]) -> list[bytes]:
-    """A stream with records of about these sizes; returns them."""
-    await ensure_stream(nc, STREAM, [SUBJECT])
-    made, link = [], GENESIS
-    for number, size in enumerate(sizes):
-        made.append(record(link, str(number), b"x" * size))
-        link = link_of(made[-1])
-        await nc.request(SUBJECT, made[-1], timeout=20)
-    return made
-
-
 async def test_an_empty_stream_ends_at_the_beginning(server: EmbeddedServer) -> None:
     async with client_of(server) as nc:
         await filled(nc, [])
@@ -514,7 +359,7 @@ async def test_a_stream_that_is_not_there(server: EmbeddedServer) -> None:
 async def test_reading_while_the_server_is_away(
     datadir: DataDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (jetstream, log_module):
+    for module in (jetstream, record_reader):
         monkeypatch.setattr(module, "REQUEST_SECONDS", 0.5)
     server = EmbeddedServer(datadir)
     await server.start()

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.errors import CorruptLog
+from eventstore.errors import BadNatsOptions, CorruptLog
 from eventstore.log import Watermark
 
 LINK = bytes(range(32))
@@ -86,3 +86,17 @@ def test_a_mark_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
     folder.mkdir()
     mark.write(41, LINK)
     assert mark.read() == (41, LINK)
+
+
+def test_a_log_is_in_one_domain(file: Path) -> None:
+    Watermark(file, "L").check_domain()
+    Watermark(file, "L").write(41, LINK)
+    Watermark(file, "L").check_domain()
+    with pytest.raises(BadNatsOptions, match=r"nats_domain is hub, but .* is in domain none: set"):
+        Watermark(file, "L", "hub").check_domain()
+    Watermark(file, "M", "hub").check_domain()
+    Watermark(file, "L", "hub").write(42, LINK)
+    Watermark(file, "L", "hub").check_domain()
+    assert Watermark(file, "L", "hub").read() == (42, LINK)
+    with pytest.raises(BadNatsOptions, match=r"nats_domain is none, but .* is in domain hub: set"):
+        Watermark(file, "L").check_domain()

@@ -4,7 +4,7 @@ import asyncio
 import shutil
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,14 +19,6 @@ from eventstore.nats import encode_pub
 pytestmark = pytest.mark.system
 
 ACCESS = {"user": "bridge", "password": "secret"}
-
-
-@pytest.fixture
-def servers() -> Iterator[list[Nats]]:
-    started: list[Nats] = []
-    yield started
-    for server in started:
-        server.kill()
 
 
 async def test_a_server_that_stops_reading(tmp_path: Path, servers: list[Nats]) -> None:

@@ -18,6 +18,7 @@ from eventstore.errors import (
     LostLog,
     NatsTooOld,
     NatsUnavailable,
+    TooManyReplicas,
     UnknownLogFormat,
     WeakDurability,
 )
@@ -25,7 +26,6 @@ from eventstore.nats import (
     ConnectionOptions,
     check_jetstream,
     check_server,
-    check_stream,
     check_version,
     connect,
     durability_promise,
@@ -240,7 +240,10 @@ async def test_log_that_nats_does_not_recover_is_not_begun_anew(datadir: DataDir
 
 
 async def test_replicas_need_a_cluster(client: Client) -> None:
-    with pytest.raises(WeakDurability, match="cluster is not configured"):
+    with pytest.raises(TooManyReplicas, match=r"nats_replicas = 3: .* in non-clustered mode"):
+        await ensure_stream(client, NAME, [SUBJECT], replicas=3)
+    await ensure_stream(client, NAME, [SUBJECT])
+    with pytest.raises(TooManyReplicas, match=r"nats_replicas = 3: .* in non-clustered mode"):
         await ensure_stream(client, NAME, [SUBJECT], replicas=3)
 
 
@@ -329,20 +332,6 @@ async def test_log_of_a_later_foldmq(client: Client) -> None:
     await client.jetstream().update_stream(info.config)
     with pytest.raises(UnknownLogFormat, match="format 2"):
         await ensure_stream(client, NAME, [SUBJECT])
-
-
-def test_fewer_replicas_than_configured() -> None:
-    config = {
-        "name": NAME,
-        "subjects": [SUBJECT],
-        "storage": "file",
-        "retention": "limits",
-        "allow_direct": True,
-        "num_replicas": 1,
-    }
-    check_stream(config, subjects=[SUBJECT], replicas=1)
-    with pytest.raises(WeakDurability, match="num_replicas is 1, the log needs 3"):
-        check_stream(config, subjects=[SUBJECT], replicas=3)
 
 
 @pytest.mark.parametrize(

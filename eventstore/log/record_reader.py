@@ -1,0 +1,194 @@
+"""Records read back from a stream, in order, with direct gets: no consumer is left behind.
+
+Any replica of a stream answers a direct get, also one that is behind. So what a replica does not
+have is not missing: the stream's leader decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import nats.errors
+import orjson
+
+from eventstore.errors import CorruptLog, LogUnavailable
+from eventstore.format import GENESIS, Record, decode_record
+from eventstore.nats import (
+    END_OF_BATCH,
+    NOT_FOUND,
+    REQUEST_SECONDS,
+    direct_get_subject,
+    get_message,
+    read_bounds,
+    read_next,
+    request_stream,
+    sending,
+    status_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+_BATCH_MESSAGES = 512
+_BATCH_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LogTail:
+    """Where a log ends."""
+
+    sequence: int
+    """Stream sequence of the last record, 0 when there is none."""
+    link: bytes
+    """Its link."""
+
+
+async def read_tail(
+    nc: Client,
+    stream: str,
+    subject: str,
+    timeout: float | None = None,  # noqa: ASYNC109 - of each of two requests
+) -> LogTail:
+    """Return where the log ends, as the stream's leader sees it.
+
+    Raises LogUnavailable when JetStream does not answer in ``timeout`` seconds (None: 10), LostLog
+    when there is no such stream, CorruptLog when it was emptied or the last record is bad.
+    """
+    body = {"last_by_subj": subject}
+    answer = await request_stream(nc, stream, f"STREAM.MSG.GET.{stream}", body, timeout)
+    if "error" not in answer:
+        sequence = answer["message"]["seq"]
+    else:  # there is none, or JetStream cannot read it
+        first, sequence = await read_bounds(nc, stream, timeout)
+        if not sequence:
+            return LogTail(0, GENESIS)
+        if first > sequence:
+            raise CorruptLog(1, f"is gone with all others: stream {stream} was emptied")
+    data = await get_message(nc, stream, sequence, timeout)
+    return LogTail(sequence, decode_record(sequence, data).link)
+
+
+class _BatchReader:
+    """Collects the replies to batched direct gets on one inbox."""
+
+    def __init__(self, nc: Client, stream: str, seconds: float | None) -> None:
+        self._nc = nc
+        self._stream = stream
+        self._seconds = seconds
+        self._messages: deque[Msg] = deque()
+        self._arrived = asyncio.Event()
+
+    async def _on_message(self, message: Msg) -> None:
+        self._messages.append(message)
+        self._arrived.set()
+
+    async def _next(self) -> Msg:
+        while not self._messages:
+            self._arrived.clear()
+            try:
+                await asyncio.wait_for(self._arrived.wait(), self._seconds or REQUEST_SECONDS)
+            except TimeoutError:
+                raise LogUnavailable(f"stream {self._stream} does not answer") from None
+        return self._messages.popleft()
+
+    async def read(self, first: int, last: int) -> AsyncIterator[tuple[int, bytes]]:
+        """Yield (sequence, data) of what is stored between two sequences, both included."""
+        inbox = self._nc.new_inbox()
+        subject = direct_get_subject(self._nc, self._stream)
+        with sending(self._stream):
+            subscription = await self._nc.subscribe(
+                inbox, cb=self._on_message, pending_msgs_limit=0, pending_bytes_limit=0
+            )
+        try:
+            position = first
+            while position <= last:
+                count = min(_BATCH_MESSAGES, last - position + 1)
+                body = orjson.dumps(
+                    {
+                        "seq": position,
+                        "batch": count,
+                        "max_bytes": _BATCH_BYTES,
+                        "next_by_subj": ">",
+                    }
+                )
+                with sending(self._stream):
+                    await self._nc.publish(subject, body, reply=inbox)
+                before = position
+                while (status := status_of(message := await self._next())) is None:
+                    position = int((message.headers or {})["Nats-Sequence"]) + 1
+                    if position - 1 > last:
+                        return
+                    yield position - 1, message.data
+                if status not in (END_OF_BATCH, NOT_FOUND):
+                    raise LogUnavailable(f"stream {self._stream} answers {status}")
+                if position == before:
+                    # Nothing is left, or the replica that answered is behind.
+                    found = await read_next(self._nc, self._stream, position, self._seconds)
+                    if found is None or found[0] > last:
+                        return
+                    yield found
+                    position = found[0] + 1
+        finally:
+            with contextlib.suppress(nats.errors.Error):
+                await subscription.unsubscribe()
+
+
+def read_stored(
+    nc: Client, stream: str, first: int, last: int, seconds: float | None = None
+) -> AsyncIterator[tuple[int, bytes]]:
+    """Yield (sequence, bytes) of what is stored between two sequences, not looked at.
+
+    Raises LogUnavailable when JetStream does not answer in ``seconds`` (None: 10).
+    """
+    return _BatchReader(nc, stream, seconds).read(first, last)
+
+
+async def read_records(
+    nc: Client, stream: str, first: int, last: int, seconds: float | None = None
+) -> AsyncIterator[Record]:
+    """Yield the records between two stream sequences (both included), in order.
+
+    Raises CorruptLog for a record whose checksum is wrong, LogUnavailable when JetStream does
+    not answer. The chain is for the caller to check (``records.ChainChecker``).
+    """
+    async for sequence, data in read_stored(nc, stream, first, last, seconds):
+        yield decode_record(sequence, data)
+
+
+def _ranges(sequences: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the sequences as ranges, joining what is close enough to be read in one go."""
+    ranges: list[tuple[int, int]] = []
+    for sequence in sorted(set(sequences)):
+        if ranges and sequence - ranges[-1][1] <= 4:
+            ranges[-1] = (ranges[-1][0], sequence)
+        else:
+            ranges.append((sequence, sequence))
+    return ranges
+
+
+async def read_some(
+    nc: Client, stream: str, sequences: Iterable[int], seconds: float | None = None
+) -> list[Record]:
+    """Return the records with these stream sequences, and perhaps some between them.
+
+    Raises CorruptLog when one of them is not there or bad, LogUnavailable as above.
+    """
+    records: dict[int, Record] = {}
+    wanted = set(sequences)
+    for first, last in _ranges(wanted):
+        if first == last:
+            data = await get_message(nc, stream, first, seconds)
+            records[first] = decode_record(first, data)
+        else:
+            async for record in read_records(nc, stream, first, last, seconds):
+                records[record.sequence] = record
+    for sequence in sorted(wanted - records.keys()):
+        raise CorruptLog(sequence, f"is not in stream {stream} or cannot be read there")
+    return list(records.values())

@@ -1,0 +1,129 @@
+"""How many replicas a stream has, and whether its servers can keep them equal.
+
+A replica that rejects what the others store is behind for ever, and its server says nothing. So
+more than one is refused where servers are known to do that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+import structlog
+
+from eventstore.errors import NatsTooOld, TooManyReplicas
+from eventstore.nats.jetstream import NO_CLUSTER, NO_PEERS, read_info, require
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nats.aio.client import Client
+
+REPLICATED_VERSION: Final = (2, 15, 0)
+DEFAULT_REPLICAS: Final = 3
+"""Replicas in a cluster that has as many servers."""
+_WHY: Final = "before, a replica that was restarted can reject records for ever and say nothing"
+_ADVICE: Final = "upgrade it, or keep the log in one replica"
+_INFO_SECONDS: Final = 1.0
+_CATCH_UP_SECONDS: Final = 60.0
+_LOOK_EVERY: Final = 0.2
+
+_log = structlog.get_logger("foldmq.nats")
+
+
+def check_replication(client: Client, replicas: int) -> None:
+    """Raise NatsTooOld when the connected server is too old for so many replicas."""
+    _check(str(client.connected_server_version), replicas, "the NATS server")
+
+
+async def check_all_servers(client: Client, replicas: int) -> None:
+    """Raise NatsTooOld when a server of the cluster is too old for so many replicas.
+
+    Servers that do not answer are passed over: the connection to each is checked once more.
+    """
+    check_replication(client, replicas)
+    if replicas == 1:
+        return
+    places = {(uri.hostname, uri.port) for uri in client.servers if uri.scheme in ("nats", "tls")}
+    found = await asyncio.gather(*(_version_at(host, port) for host, port in places))
+    for (host, port), version in zip(places, found, strict=True):
+        if version is not None:
+            _check(version, replicas, f"the NATS server at {host}:{port}")
+
+
+def _check(version: str, replicas: int, where: str) -> None:
+    if replicas > 1 and not can_replicate(version):
+        minimum = ".".join(map(str, REPLICATED_VERSION))
+        found = re.search(r"\d+\.\d+\.\d+", version)
+        shown = found[0] if found else ""
+        what = f"{minimum} for {replicas} replicas"
+        raise NatsTooOld(where, shown, what, _WHY, _ADVICE)
+
+
+def can_replicate(version: str) -> bool:
+    """Return whether servers of a version keep replicas equal (``2.15.1``, ``v2.15.0-rc.1``)."""
+    found = re.search(r"(\d+)\.(\d+)\.(\d+)", version)
+    return found is not None and tuple(map(int, found.groups())) >= REPLICATED_VERSION
+
+
+async def _version_at(host: str | None, port: int | None) -> str | None:
+    """Return the version with which a server greets; None when it does not."""
+    writer = None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, TimeoutError):
+        async with asyncio.timeout(_INFO_SECONDS):
+            reader, writer = await asyncio.open_connection(host, port)
+            greeting = await reader.readline()
+            return str(orjson.loads(greeting.partition(b" ")[2])["version"])
+    if writer is not None:
+        writer.close()
+    return None
+
+
+def in_cluster(client: Client) -> bool:
+    """Return whether the connected server belongs to a cluster."""
+    return bool(client._server_info.get("cluster"))  # noqa: SLF001 - nats-py does not pass it on
+
+
+async def set_replicas(client: Client, config: Mapping[str, Any], replicas: int) -> dict[str, Any]:
+    """Change the number of replicas of a stream; return JetStream's answer, as of STREAM.INFO.
+
+    Returns when they have caught up, or after a minute: then they go on in the background.
+    Raises TooManyReplicas, and as :func:`eventstore.nats.jetstream.require`.
+    """
+    name = config["name"]
+    wanted = {**config, "num_replicas": replicas}
+    accept = (NO_PEERS, NO_CLUSTER)
+    answer = await require(client, f"STREAM.UPDATE.{name}", wanted, accept=accept)
+    if "error" in answer:
+        raise TooManyReplicas(replicas, answer["error"].get("description", ""))
+    _log.info("stream gets more replicas", stream=name, replicas=replicas)
+    answer = await replicas_in_step(client, name, replicas, _CATCH_UP_SECONDS)
+    if not _caught_up(answer, replicas):
+        _log.warning("new replicas still catch up: they protect nothing yet", stream=name)
+    return answer
+
+
+async def replicas_in_step(
+    client: Client, stream: str, replicas: int, seconds: float
+) -> dict[str, Any]:
+    """Return what JetStream says of a stream when its replicas are equal, or after ``seconds``.
+
+    Raises as :func:`eventstore.nats.jetstream.read_info`.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = await read_info(client, stream)
+        if _caught_up(answer, replicas) or time.monotonic() > deadline:
+            return answer
+        await asyncio.sleep(_LOOK_EVERY)
+
+
+def _caught_up(info: Mapping[str, Any], replicas: int) -> bool:
+    """Return whether a stream has a leader and so many replicas that hold all that it has."""
+    cluster = info.get("cluster") or {}
+    others = [one for one in cluster.get("replicas") or [] if one.get("current")]
+    return bool(cluster.get("leader")) and len(others) >= replicas - 1

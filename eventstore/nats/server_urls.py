@@ -1,0 +1,93 @@
+"""The addresses of NATS servers as an operator writes them, and which of them comes next."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from nats.aio.client import Server
+
+_SCHEMES: Final = ("nats", "tls", "ws", "wss")
+_PORT: Final = 4222
+
+
+def split_urls(text: str) -> tuple[str, ...]:
+    """Return the addresses of a list with commas."""
+    return tuple(url for part in text.split(",") if (url := part.strip()))
+
+
+def url_problem(text: str) -> str:
+    """Return the address of a list that is wrong, and why, as ``= URL: WHY``; empty if none is.
+
+    A password may contain a comma, so any part may belong to one: none is shown then.
+    """
+    urls = [part.strip() for part in text.split(",")]
+    if not any(urls):
+        return ": no server is named: must be nats://HOST:PORT"
+    if "" in urls:
+        return ": an address is missing beside a comma"
+    places: dict[tuple[str, int], str] = {}
+    for url in urls:
+        place, what = _read(url)
+        if place in places:
+            what = "named twice"
+        if what:
+            return f": {what}" if "@" in text else f" = {url}: {what}"
+        if place is not None:
+            places[place] = url
+    if len({_scheme(url) in ("ws", "wss") for url in urls}) > 1:
+        return ": addresses of WebSocket (ws, wss) and others (nats, tls) cannot be mixed"
+    return ""
+
+
+def _read(url: str) -> tuple[tuple[str, int] | None, str]:
+    """Return host and port of an address, or what is wrong with it."""
+    try:
+        parts = urlsplit(url if "://" in url else f"nats://{url}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None, "not a valid URL: must be nats://HOST:PORT or tls://HOST:PORT"
+    if parts.scheme not in _SCHEMES:
+        return None, "not the URL of a NATS server: must be nats://HOST:PORT or tls://HOST:PORT"
+    if re.search(r"[\s\x00-\x1f\x7f]", url):
+        return None, "contains a space or a control character; several are separated by commas"
+    if not host or port == 0:
+        return None, "host or port is missing: must be nats://HOST:PORT or tls://HOST:PORT"
+    return (host, port or _PORT), ""
+
+
+def _scheme(url: str) -> str:
+    return url.partition("://")[0].lower() if "://" in url else "nats"
+
+
+def without_secrets(url: str) -> str:
+    """Return an address as a person may see it: without user or password."""
+    scheme, separator, rest = url.rpartition("://")
+    return scheme + separator + rest.rpartition("@")[2]
+
+
+class ServerChoice:
+    """Chooses the server for the next attempt to connect: the one not tried for longest.
+
+    nats-py chooses by chance, and may come back to the server that it has just left.
+    """
+
+    def __init__(self, wait: float) -> None:
+        self._wait = wait
+        self._tried: dict[str, float] = {}
+
+    def connected(self, netloc: str) -> None:
+        """Note the server that a connection is with now."""
+        self._tried[netloc] = time.monotonic()
+
+    def __call__(self, servers: list[Server], _info: dict[str, object]) -> tuple[Server, float]:
+        """Return the next server, and the seconds before it is dialled."""
+        now = time.monotonic()
+        chosen = min(servers, key=lambda one: self._tried.get(one.uri.netloc, 0.0))
+        since = now - self._tried.get(chosen.uri.netloc, float("-inf"))
+        delay = max(0.0, self._wait - since)
+        self._tried[chosen.uri.netloc] = now + delay
+        return chosen, delay

@@ -1,0 +1,142 @@
+"""A cluster of three NATS servers, one of which is killed, stopped, suspended or cut off.
+
+Nothing that was acknowledged may be lost, clients stay connected, and afterwards the three
+replicas are equal, each read whole from its own store. `make test` kills the server that leads;
+`make drills` does everything to leaders and others, with more strikes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from harness.drill import FEW, ROUNDS, SEED, Drill
+from harness.nats import ACCESS
+from harness.natscluster import NatsCluster
+from harness.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from harness.broker import Broker
+    from harness.natscluster import Member
+
+pytestmark = [pytest.mark.drill, pytest.mark.timeout(300 + 60 * ROUNDS)]
+
+FAULTS = ("kill", "stop", "suspend", "cut")
+ROLES = ("leader", "connected", "other")
+"""The server that leads the stream, the one that the broker is connected to, one that does not
+lead."""
+QUICK = ("kill", "leader")
+LONGER = 4.0
+"""Seconds for which a server stays away at most when messages are acknowledged again."""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[NatsCluster]:
+    made = NatsCluster(tmp_path / "nats")
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+def on_cluster(make_broker: Callable[..., Broker], cluster: NatsCluster) -> Broker:
+    return make_broker(f"{ACCESS}nats_url = '{cluster.url}'\nbridge = false\n")
+
+
+def stream_of(broker: Broker) -> str:
+    return f"FOLDMQ_LOG_{(broker.data_dir / 'node').read_text().strip()}"
+
+
+def take_away(cluster: NatsCluster, victim: Member, fault: str) -> None:
+    if fault == "kill":
+        victim.kill()
+    elif fault == "stop":
+        victim.stop()
+    elif fault == "suspend":
+        victim.suspend()
+    else:
+        cluster.cut_off(victim)
+
+
+def bring_back(cluster: NatsCluster, victim: Member, fault: str) -> None:
+    if fault in ("kill", "stop"):
+        victim.start()
+    elif fault == "suspend":
+        victim.resume()
+    else:
+        cluster.rejoin(victim)
+    cluster.wait_until_healthy()
+
+
+def strike(drill: Drill, cluster: NatsCluster, fault: str, role: str) -> None:
+    """Takes one server away until messages are acknowledged again, and a while longer."""
+    leader = cluster.leader(stream_of(drill.broker))
+    victim = {
+        "leader": leader,
+        "connected": cluster.connected("foldmq"),
+        "other": drill.random.choice([one for one in cluster.members if one is not leader]),
+    }[role]
+    before = drill.account.totals()["acknowledged"]
+    begun = time.monotonic()
+    take_away(cluster, victim, fault)
+    # What was stored just before may still be acknowledged.
+    until(lambda: drill.account.totals()["acknowledged"] > before + 100, "acknowledgements")
+    drill.notes.append(f"{fault} {victim.name}, {role}: {time.monotonic() - begun:.1f} s")
+    time.sleep(drill.random.uniform(0, LONGER))
+    bring_back(cluster, victim, fault)
+
+
+@pytest.mark.parametrize(
+    ("fault", "role"),
+    [
+        pytest.param(*one, marks=[] if one == QUICK else pytest.mark.slow, id="-".join(one))
+        for one in itertools.product(FAULTS, ROLES)
+    ],
+)
+def test_one_server_is_away(
+    make_broker: Callable[..., Broker], cluster: NatsCluster, fault: str, role: str
+) -> None:
+    if (fault, role) != QUICK and ROUNDS < 3:
+        pytest.skip("one fault is enough for make test; make drills has all")
+    broker = on_cluster(make_broker, cluster)
+    broker.start()
+    assert "3 replicas: n" in broker.log
+    drill = Drill(broker, SEED)
+    drill.start()
+    for _ in range(1 if (fault, role) == QUICK and ROUNDS < 3 else FEW):
+        drill.strike(lambda: strike(drill, cluster, fault, role))
+    drill.judge()
+    broker.stop()
+    assert cluster.check_replicas(stream_of(broker)) > 50, "hardly any records"
+
+
+def test_every_server_is_restarted_in_turn(
+    make_broker: Callable[..., Broker], cluster: NatsCluster
+) -> None:
+    """A rolling upgrade, and the broker itself is killed while a server is away."""
+    if ROUNDS < 3:
+        pytest.skip("one fault is enough for make test; make drills has all")
+    broker = on_cluster(make_broker, cluster)
+    broker.start()
+    drill = Drill(broker, SEED)
+    drill.start()
+
+    def restart(member: Member, *, kill: bool) -> None:
+        member.stop()
+        if kill:
+            broker.restart(kill=True)
+        bring_back(cluster, member, "stop")
+
+    for number in range(FEW):
+        for member in cluster.members:
+            kill = member is cluster.members[number % 3]
+            drill.strike(lambda member=member, kill=kill: restart(member, kill=kill))  # type: ignore[misc]
+    drill.judge()
+    broker.stop()
+    assert cluster.check_replicas(stream_of(broker)) > 50, "hardly any records"
