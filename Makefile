@@ -4,7 +4,7 @@ PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
-WORKERS ?= 3
+WORKERS ?= 4
 # Compiled modules are kept even where the environment says otherwise: tests start hundreds of
 # processes, each of which would compile all of foldmq.
 export PYTHONDONTWRITEBYTECODE :=
@@ -61,7 +61,7 @@ java:
 check: lint types
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --hypothesis-profile few \
 	  -m 'not slow and not system' \
-	  $(filter-out $(foreach folder,conformance e2e spark,tests/$(folder)/),$(wildcard tests/*/)) \
+	  $(filter-out $(foreach folder,conformance conformance5 e2e spark,tests/$(folder)/),$(wildcard tests/*/)) \
 	  $(wildcard tests/test_*.py) $(ARGS)
 
 lint: $(VENV)/installed-test
@@ -71,7 +71,7 @@ lint: $(VENV)/installed-test
 types: $(VENV)/installed-test
 	$(BIN)/mypy
 
-# Most tests wait for brokers, so three run at a time. A worker runs whole files, which share
+# Most tests wait for brokers, so four run at a time. A worker runs whole files, which share
 # fixtures, in the order of tests/harness/order.py.
 pytest: $(VENV)/installed-test
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -59,6 +60,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(here).parts[0] in _SYSTEM:
             item.add_marker(pytest.mark.system)
+
+
+def pytest_collection_finish() -> None:
+    """Let the collector of garbage leave out what was collected: it stays until the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

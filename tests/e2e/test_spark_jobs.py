@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from harness.broker import Broker, children_of, environment, foldmq, wait_until_gone
+from harness.broker import Broker, environment, families, foldmq, wait_until_gone
 from harness.fixtures import EXTERNAL, Clients
 from harness.logs import LogBuilder
 from harness.nats import PASSWORD, USER, Nats
@@ -82,15 +82,15 @@ class Descendants(threading.Thread):
 
     def run(self) -> None:
         while not self._ended.wait(0.05):
-            self._look(self._pid)
+            self._look(self._pid, families())
 
-    def _look(self, pid: int) -> None:
-        for child in children_of(pid):
+    def _look(self, pid: int, processes: dict[int, list[int]]) -> None:
+        for child in processes.get(pid, ()):
             self.pids.add(child)
             with contextlib.suppress(OSError):
                 self.seen.add(Path(f"/proc/{child}/cmdline").read_text(errors="replace"))
                 self.seen.add(Path(f"/proc/{child}/environ").read_text(errors="replace"))
-            self._look(child)
+            self._look(child, processes)
 
     @property
     def java(self) -> bool:

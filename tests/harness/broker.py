@@ -80,12 +80,19 @@ def wait_until_gone(pid: int, timeout: float = 40.0) -> bool:
 
 def children_of(parent: int) -> list[int]:
     """The processes that a process started and that have not ended."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, ppid = stat.read_text().rsplit(")", 1)[1].split()[:2]
-            if int(ppid) == parent and state != "Z":
-                found.append(int(stat.parent.name))
+    return families().get(parent, [])
+
+
+def families() -> dict[int, list[int]]:
+    """All processes that have not ended, by the one that started them."""
+    found: dict[int, list[int]] = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                stat = Path(entry.path, "stat").read_bytes()
+                state, parent = stat.rpartition(b")")[2].split()[:2]
+                if state != b"Z":
+                    found.setdefault(int(parent), []).append(int(entry.name))
     return found
 
 

@@ -16,6 +16,7 @@ from eventstore.errors import LogUnavailable
 from eventstore.format import LogArchived, LogCut, decode_record
 from eventstore.log import EventLog
 from simulation.fold import compare, described, fold
+from simulation.idling import MINUTE, look_rarely
 from simulation.world import SimClient, World, simulate
 
 BOUND = 40_000
@@ -146,7 +147,9 @@ def test_an_archive_alone_changes_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_a_log_that_grows_because_it_is_not_archived_says_so() -> None:
+def test_a_log_that_grows_because_it_is_not_archived_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def scenario() -> None:
         async with guarded().running() as world:
             noisy = await world.connect("noisy")
@@ -157,14 +160,17 @@ def test_a_log_that_grows_because_it_is_not_archived_says_so() -> None:
             assert warning["event"].startswith("the log outgrows keep_bytes:")
             assert (warning["first"], warning["archived"]) == (1, 0)
             assert warning["bytes"] > BOUND
-            with capture_logs() as lines:
-                await world.go(3700)
-            assert len(warnings(lines)) == 1
-            await archive_all(world)
-            await world.go(5)
-            with capture_logs() as lines:
-                await world.go(10_000)
-            assert warnings(lines) == []
+            with monkeypatch.context() as patch:
+                look_rarely(patch)
+                with capture_logs() as lines:
+                    await world.go(3700)
+                assert len(warnings(lines)) == 1
+                await archive_all(world)
+                await world.go(MINUTE)
+                with capture_logs() as lines:
+                    await world.go(10_000)
+                assert warnings(lines) == []
+            await world.go(MINUTE)
             # It is said at once when that begins anew.
             with capture_logs() as lines:
                 await traffic(world, noisy, 600)
@@ -173,7 +179,6 @@ def test_a_log_that_grows_because_it_is_not_archived_says_so() -> None:
     simulate(scenario)
 
 
-@pytest.mark.slow
 def test_a_log_that_becomes_much_older_than_it_is_to_be_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -184,6 +189,7 @@ def test_a_log_that_becomes_much_older_than_it_is_to_be_says_so(
             noisy = await world.connect("noisy")
             with capture_logs() as lines:
                 await traffic(world, noisy, 100)
+                look_rarely(monkeypatch)
                 await world.go(8_000 + archive_hold._LATE - 10_000)
             assert warnings(lines) == []
             with capture_logs() as lines:

@@ -34,8 +34,8 @@ from simulation.chaos import run
 
 SEEDS = 25
 """Seeds of which at least one must catch the mutant."""
-TELLING = (0, 1, 3, 16)
-"""Those that caught most are tried first; the others as well, before a mutant passes."""
+TELLING = (10, 18, 8, 9, 19, 4)
+"""Short runs that together caught all are tried first; the others as well, before one passes."""
 
 LONGEST = 800.0
 """Seconds of virtual time after which a mutant's run does not end: several times what the longest

@@ -17,6 +17,7 @@ from eventstore.format import MessagesCarried, Position
 from projections.state import SessionState
 from simulation.cutting import cuts
 from simulation.fold import compare, described, fold
+from simulation.idling import look_rarely
 from simulation.rebuilding import rebuilt_later
 from simulation.world import SimClient, World, simulate
 
@@ -140,11 +141,12 @@ def test_what_is_old_goes_and_what_is_recent_stays() -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_cut_when_nothing_is_bounded() -> None:
+def test_nothing_is_cut_when_nothing_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with World(keep=0.0).running() as world:
             noisy = await world.connect("noisy")
             await traffic(world, noisy, 300)
+            look_rarely(monkeypatch)
             await world.go(20_000)
             assert world.disk.stream.first == 1
 

@@ -7,6 +7,7 @@ from harness import packets as p
 from harness.packets import Publish
 
 from eventstore.format import Redelivered, SessionClosed, SessionExpired
+from simulation.idling import look_rarely
 from simulation.world import SimClient, World, simulate
 
 
@@ -34,8 +35,9 @@ def test_silence_of_one_and_a_half_keep_alives_closes() -> None:
     simulate(scenario)
 
 
-@pytest.mark.slow
-def test_without_a_keep_alive_silence_is_allowed() -> None:
+def test_without_a_keep_alive_silence_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    look_rarely(monkeypatch)
+
     async def scenario() -> None:
         async with World().running() as world:
             client = await world.connect("c", keepalive=0)
