@@ -4,7 +4,7 @@ PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
-WORKERS ?= 4
+WORKERS ?= 3
 # Compiled modules are kept even where the environment says otherwise: tests start hundreds of
 # processes, each of which would compile all of foldmq.
 export PYTHONDONTWRITEBYTECODE :=
@@ -71,7 +71,7 @@ lint: $(VENV)/installed-test
 types: $(VENV)/installed-test
 	$(BIN)/mypy
 
-# Most tests wait for brokers, so four run at a time. A worker runs whole files, which share
+# Most tests wait for brokers, so three run at a time. A worker runs whole files, which share
 # fixtures, in the order of tests/harness/order.py.
 pytest: $(VENV)/installed-test
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
