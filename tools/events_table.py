@@ -109,7 +109,7 @@ A message expires as many seconds after the time of the record in which it was p
 block says. An event that refers to it or repeats it names that moment in `expires`: folds have no
 clock, and a message has expired when an event says so. One that was sent before does not expire.
 
-Code: `eventstore.format.property_blocks`.
+Code: `eventstore.format.stored_properties`.
 
 ## Versions
 

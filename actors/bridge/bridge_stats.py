@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eventstore.metrics import counted
+from eventstore.metric_declaration import counted
 
 
 @dataclass(slots=True)

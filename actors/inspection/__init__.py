@@ -6,9 +6,9 @@ from protocol.front_door import front_door
 
 if TYPE_CHECKING:
     from actors.inspection.broker_inspection import BrokerInspection
+    from actors.inspection.gauges import METRICS
     from actors.inspection.inspector import Handler, Inspector
     from actors.inspection.requests import Refused, TooLarge, number, optional, shown, text
-    from actors.inspection.status import METRICS
     from actors.inspection.sys_topics import SysTopicTree
     from actors.inspection.views import client_of
 else:
@@ -18,7 +18,7 @@ else:
             "broker_inspection": "BrokerInspection",
             "inspector": "Handler Inspector",
             "requests": "Refused TooLarge number optional shown text",
-            "status": "METRICS",
+            "gauges": "METRICS",
             "sys_topics": "SysTopicTree",
             "views": "client_of",
         },

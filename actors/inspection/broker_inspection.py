@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from actors.inspection.busiest_topics import BusiestTopics
+from actors.inspection.gauges import StatusSources, status
 from actors.inspection.inspector import Inspector
 from actors.inspection.log_storage import LogStorage
 from actors.inspection.operations import Operations
 from actors.inspection.queries import Queries
-from actors.inspection.status import StatusSources, status
 
 if TYPE_CHECKING:
     from actors.bridge import BridgeHost

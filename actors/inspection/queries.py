@@ -12,9 +12,9 @@ from re import compile as compile_pattern
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.inspection import views
+from actors.inspection.gauges import status
 from actors.inspection.inspector import Listing, in_steps
 from actors.inspection.requests import Refused, flag, number, optional, shown, text
-from actors.inspection.status import status
 from actors.routing import is_shared
 from projections.state import OutstandingTotals
 from protocol.mqtt import (
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from actors.inspection.busiest_topics import BusiestTopics
+    from actors.inspection.gauges import StatusSources
     from actors.inspection.inspector import Answer, Handler, Work
-    from actors.inspection.status import StatusSources
     from actors.kernel import LoopActor
     from actors.session import NodeContext
     from projections.state import SessionState

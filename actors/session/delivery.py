@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from actors.routing import Subscriber
     from actors.session.interfaces import ClientConnection
-    from actors.session.level5 import DeliveryEncoder
+    from actors.session.mqtt5 import DeliveryEncoder
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
     from projections.state import InFlight, SubscriptionState

@@ -19,7 +19,7 @@ from actors.session.actor_messages import (
     Retire,
     Retry,
 )
-from actors.session.level5 import DeliveryEncoder
+from actors.session.mqtt5 import DeliveryEncoder
 from eventstore.format import (
     MessageDropped,
     SessionClosed,

@@ -12,7 +12,7 @@ import pykka
 
 from actors.kernel import LoopActor
 from actors.session.actor_messages import Batch, ChangeQos, Outgoing, Withheld
-from actors.session.level5 import left_of
+from actors.session.mqtt5 import left_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from actors.node import BACKLOG, Backlog
 from actors.session import Batch, Delivery, Outgoing, decisions
-from actors.session.level5 import left_of
+from actors.session.mqtt5 import left_of
 from eventstore.format import (
     Assigned,
     Expired,

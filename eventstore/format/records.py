@@ -11,7 +11,7 @@ bytes  what
 4      length of the JSON header
 n      JSON: node, time, part, last, events
 rest   the payloads of the messages, one after the other, as raw bytes; before those of an event
-       its blocks of properties (``property_blocks``)
+       its blocks of properties (``stored_properties``)
 =====  ==========================================================================
 
 A changed byte breaks the checksum; a lost, repeated or reordered record breaks the chain.
@@ -45,13 +45,13 @@ from eventstore.format.events import (
     parse_event,
 )
 from eventstore.format.fast_parse import parse_frequent
-from eventstore.format.property_blocks import block_bounds, spread_blocks
+from eventstore.format.stored_properties import block_bounds, spread_blocks
 from eventstore.format.turn_events import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from eventstore.format.property_blocks import WithBlocks
+    from eventstore.format.stored_properties import WithBlocks
 
 MAGIC = b"FMQ\x01"
 GENESIS = bytes(32)

@@ -41,7 +41,7 @@ from eventstore.format import (
 )
 from projections.audit import checks
 from projections.audit.expected_messages import ExpectedMessage, ExpectedMessages
-from projections.audit.level5 import OwnMessages, UnfinishedDeliveries
+from projections.audit.mqtt5_checks import OwnMessages, UnfinishedDeliveries
 from projections.audit.ordering import RedeliveryOrder, TopicOrder
 from projections.audit.rules import UNEXPECTED, Rule, Violation
 from projections.audit.shared_steps import SHARE, SharedSteps

@@ -22,7 +22,7 @@ Where things are
 
 - ``property_table``: each property, what it is and where it may stand; ``property_block``: blocks.
 - ``level_reader``: all that a client sends; ``connect_packet``, ``publish_columns``,
-  ``subscription_packets``, ``short_packets``: packet by packet; ``packet_fields``: by field.
+  ``subscription_packets``, ``ack_packets``: packet by packet; ``packet_fields``: by field.
 - ``answers``: what a server sends but messages; ``publish_writer``: messages, once for each *wire*,
   the way in which receivers differ.
 - ``client_writer``: what clients send, for tools and tests; ``answer_reader``: what a server sends,

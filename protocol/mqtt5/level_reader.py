@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from protocol.mqtt import Acks, Connect, Packet, PacketType, Pingreq, Publishes, ReasonCode
+from protocol.mqtt5.ack_packets import parse_auth, parse_disconnect, read_acks
 from protocol.mqtt5.connect_packet import parse_connect
 from protocol.mqtt5.packet_fields import read_frame
 from protocol.mqtt5.property_block import malformed, violation, work_of
 from protocol.mqtt5.publish_columns import TopicAliases, read_publishes
-from protocol.mqtt5.short_packets import parse_auth, parse_disconnect, read_acks
 from protocol.mqtt5.subscription_packets import SubscriptionReader
 
 if TYPE_CHECKING:

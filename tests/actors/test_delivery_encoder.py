@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.session.level5 import DeliveryEncoder
+from actors.session.mqtt5 import DeliveryEncoder
 from eventstore.format import Subscribed, Unsubscribed
 from eventstore.log import Message
 from projections.state import SessionState, evolve
@@ -105,5 +105,5 @@ def test_the_size_of_a_packet_is_compared_exactly(
         state, ConnectProperties(maximum_packet_size=size + 100), AliasNumbers(0)
     )
     complete(encoder)
-    monkeypatch.setattr("actors.session.level5.delivery_encoder.prepare", None)
+    monkeypatch.setattr("actors.session.mqtt5.delivery_encoder.prepare", None)
     assert not encoder.is_too_large(message, (1, False), 0)  # without encoding it

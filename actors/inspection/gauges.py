@@ -1,7 +1,7 @@
 """The status of a broker: counters and gauges, and the metrics that they are for Prometheus.
 
-Counters are declared where they are counted (:mod:`eventstore.metrics`), other values here, each by
-one entry. Reading all of them takes a fraction of a millisecond.
+Counters are declared where they are counted (:mod:`eventstore.metric_declaration`), other values
+here, each by one entry. Reading all of them takes a fraction of a millisecond.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from actors.bridge import BridgeStats
 from actors.node import Counters
 from actors.transports import TlsStats
 from eventstore.log import JournalStats
-from eventstore.metrics import (
+from eventstore.metric_declaration import (
     Metric,
     by_reason,
     metrics_of,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from actors.maintenance import Projector
     from actors.session import NodeContext
     from actors.transports import Handshakes
-    from eventstore.metrics import Kind, Labels, Numbers, Status
+    from eventstore.metric_declaration import Kind, Labels, Numbers, Status
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
