@@ -146,8 +146,8 @@ def test_windows_line_ends(tmp_path: Path) -> None:
 def test_the_files_in_the_documentation() -> None:
     text = (Path(__file__).parents[2] / "docs" / "permissions.md").read_text("utf-8")
     blocks = re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 2
-    first, bridge = (parse_rules(Path("permissions.toml"), block) for block in blocks)
+    assert len(blocks) == 3
+    first, requests, bridge = (parse_rules(Path("permissions.toml"), block) for block in blocks)
     pump, olga = first.access("pump7", (), "c"), first.access("olga", (), "c")
     told = [pump.explain("publish", "sensors/pump7/flow"), olga.explain("subscribe", "sensors/#")]
     told += [pump.explain("publish", "sensors/interlock/x")]
@@ -155,6 +155,9 @@ def test_the_files_in_the_documentation() -> None:
     for line in lines:
         assert line in text
     assert [one.allowed for one in told] == [True, True, False]
+    asking = requests.access("ann", (), "c1")
+    assert asking.may_subscribe("reply/c1/#")
+    assert not asking.may_subscribe("reply/c2/#")
     nats = bridge.access(BRIDGE, (), BRIDGE)
     assert nats.may_publish("a")
     assert not nats.may_read("internal/a")

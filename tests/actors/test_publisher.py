@@ -195,8 +195,8 @@ def test_references_go_with_their_messages(node: FakeNode) -> None:
     (batch,) = one.told
     assert isinstance(batch, Batch)
     assert [node.messages.get(ref) for ref in batch.positions] == [
-        Message(b"a/1", b"1"),
-        Message(b"a/1", b"4"),
+        Message(b"a/1", b"1", publisher="p"),
+        Message(b"a/1", b"4", publisher="p"),
     ]
     assert (batch.size, batch.qos, len(batch)) == (2, 1, 2)
 
@@ -291,7 +291,10 @@ def test_qos_2_is_recorded_once_and_routed_when_released(node: FakeNode) -> None
     inbound = node.state.inbound
     assert list(inbound) == [1, 2, 3]
     found = [node.messages.get(ref) for ref in inbound.values()]
-    assert found == [Message(b"a", b"1"), Message(b"a", b"2"), Message(b"b", b"3")]
+    assert found == [
+        Message(topic, payload, publisher="p")
+        for topic, payload in ((b"a", b"1"), (b"a", b"2"), (b"b", b"3"))
+    ]
     messages = cast("list[Message]", found)
     publisher(node).release(list(inbound.values()), messages, (0, 0), retain=False)
     node.kernel.run_turn()

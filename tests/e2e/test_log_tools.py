@@ -420,7 +420,7 @@ def test_logs_on_a_foreign_nats(tmp_path: Path, foreign: str) -> None:
 def test_errors_are_one_line(data: tuple[str, str], tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     assert refused("log", "--data-dir", missing, code=73) == (
-        f"data directory {missing}: is not there"
+        f"data directory {missing}: does not exist"
     )
     assert not (tmp_path / "missing").exists()
     assert "holds no log" in refused("log", "verify", "--data-dir", str(tmp_path), code=73)

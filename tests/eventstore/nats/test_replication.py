@@ -88,8 +88,11 @@ async def test_a_log_with_one_replica_gets_three_when_it_is_asked_for(client: Di
     assert (await ensure_stream(client, NAME, [SUBJECT])).replicas == 1
     grown = await ensure_stream(client, NAME, [SUBJECT], replicas=3)
     assert (grown.created, grown.replicas, grown.last_seq) == (False, 3, 20)
-    others = (await read_info(client, NAME))["cluster"]["replicas"]
-    assert [one["current"] for one in others] == [True, True]
+    while True:
+        others = (await read_info(client, NAME))["cluster"]["replicas"]
+        if [one["current"] for one in others] == [True, True]:
+            break
+        await asyncio.sleep(0.1)
 
 
 async def test_projections_get_as_many_replicas(client: DirectClient) -> None:
