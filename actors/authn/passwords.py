@@ -152,8 +152,9 @@ class PasswordFile:
 
         Both take the same time.
         """
-        decoy = self._decoys.keys(name)
-        user = name if name in self._users else self._prepared.get(name, name)
+        prepared = _prepare(name)
+        decoy = self._decoys.keys(prepared)
+        user = name if name in self._users else self._prepared.get(prepared, prepared)
         stored = self._users.get(user, "")
         text = scram_part(stored)
         parsed = parse_keys(text or _EXAMPLE)  # as much work for all
@@ -240,6 +241,14 @@ class PasswordFile:
                 return mosquitto_hashes.decoy(stored)
             hasher = argon2.PasswordHasher.from_parameters(argon2.extract_parameters(stored))
         return hasher.hash(os.urandom(16))
+
+
+def _prepare(name: str) -> str:
+    """Return a name in the form in which SCRAM compares it; itself if it has none."""
+    try:
+        return name if name.isascii() else saslprep(name)
+    except ValueError:
+        return name
 
 
 def _prepared(users: Mapping[str, str]) -> dict[str, str]:

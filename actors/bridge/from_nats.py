@@ -116,7 +116,7 @@ class FromNats:
             place = self._interest.place(subject)
             if place.topic is not None and not _is_stream_answer(answer):
                 message = answer._replace(subject=subject)
-                run = self._add(run, message, place, place.topic, correlation)
+                run = self._add(run, message, place, place.topic, correlation, answer=True)
         self._publish(run)
 
     def _add(
@@ -126,10 +126,13 @@ class FromNats:
         place: SubjectInterest,
         topic: bytes,
         correlation: bytes | None = None,
+        *,
+        answer: bool = False,
     ) -> _Run | None:
         """Add a message to a run; publish the run and return another one if they differ.
 
-        ``correlation`` is the Correlation Data of the request that the message answers.
+        ``correlation`` is the Correlation Data of the request that the message is the ``answer``
+        to. An answer is never retained: its sender may not publish what it likes on that topic.
         """
         node, payload = self._node, message.payload
         self._stats.received += 1
@@ -138,6 +141,8 @@ class FromNats:
             return run
         plain = not message.headers and not message.reply and correlation is None
         said = self._plain if plain else self._read(message, place.prefix)
+        if answer and said.retain:
+            said = said._replace(retain=False)
         if not node.permissions.from_nats(topic):
             node.count_dropped("bridge_not_permitted", 1)
             if said.reply:
@@ -313,7 +318,7 @@ class FromNats:
         answerable = not said.recorded and self._is_read(topic)
         if not targets and not answerable:
             return False, block
-        token = self._replies.expect(said.reply)
+        token = self._replies.expect(said.reply, asked=bool(targets))
         with_response = (found or NO_PROPERTIES).block(f"{REPLIES}{token}")
         if targets:
             raw = f"{REQUESTS}{token}/{topic.decode()}".encode()

@@ -27,11 +27,18 @@ class Replies:
         self._monotonic = monotonic
         self._make_token = token
         self._requests: dict[str, tuple[float, bytes]] = {}
+        self._offered: dict[str, tuple[float, bytes]] = {}
+        """Of messages with a reply subject that no subscriber of requests got: they take no room
+        from requests."""
 
-    def expect(self, reply: bytes) -> str:
-        """Store a reply subject; return its token."""
+    def expect(self, reply: bytes, *, asked: bool = True) -> str:
+        """Store a reply subject; return its token.
+
+        ``asked``: a subscriber of requests gets the message; otherwise clients at level 5 may
+        answer it.
+        """
         now = self._monotonic()
-        requests = self._requests
+        requests = self._requests if asked else self._offered
         while requests:
             oldest = next(iter(requests))
             if len(requests) < _MOST and requests[oldest][0] > now:
@@ -43,7 +50,7 @@ class Replies:
 
     def subject(self, token: str) -> bytes | None:
         """Return the reply subject of a token; None if it is unknown or expired."""
-        found = self._requests.get(token)
+        found = self._requests.get(token) or self._offered.get(token)
         if found is None or found[0] <= self._monotonic():
             return None
         return found[1]

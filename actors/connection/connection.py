@@ -180,9 +180,9 @@ class Connection(SocketActor):
         """As the client asked for, seconds."""
         self.messages_in = 0
         self.messages_out = 0
-        self.pace = 1.0
         self._read_between = -1
         """The number of the turn during whose breaks something was read last."""
+        self.pace = 1.0
         """The part of the usual work that this client may cause in one turn while others wait."""
         self.packets_in = 0
         self.properties: ConnectProperties | None = None

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from actors.connection.connection import Connection
     from actors.session import AuthenticationStep, NodeContext
 
+_LONGEST = 65_535
+"""Bytes of a binary property."""
+
 
 class LoginOwner(Protocol):
     """What began an enhanced login: a CONNECT, or a client that authenticates again."""
@@ -91,6 +94,9 @@ class EnhancedLogin:
         connection = self._connection
         properties = connection.properties
         if properties is None:
+            return False
+        if data is not None and len(data) > _LONGEST:
+            self._owner.exceeded("packet_too_large")
             return False
         packet = answers.auth(
             code,

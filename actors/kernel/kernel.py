@@ -123,6 +123,8 @@ class Kernel(ActorRegistry):
         self._came: list[tuple[LoopActor, Any, bool | None]] = []
         """Messages told then: they belong to the next turn. For low-priority ones, whether they go
         first; None: not low-priority."""
+        self._came_later: list[tuple[LoopActor, Any]] = []
+        """Parts of longer work that came then: they stand behind the messages above."""
         self._began = 0.0
         """When the current run began."""
         self._later: deque[tuple[LoopActor, Any]] = deque()
@@ -281,7 +283,7 @@ class Kernel(ActorRegistry):
 
     def later(self, actor: LoopActor, message: Any) -> None:
         """Tell an actor a message in a turn of its own, after the others that are ready."""
-        self._later.append((actor, message))
+        (self._came_later if self._between else self._later).append((actor, message))
         self.wake()
 
     def stop_now(self, actor: LoopActor) -> None:
@@ -341,7 +343,7 @@ class Kernel(ActorRegistry):
         self.turn_ended()
         if self._next:
             self._ready, self._next = self._next + self._ready, []
-        if self._came:
+        if self._came or self._came_later:
             self._hand_over()
         self._note_length()
         waits = self._ready or self._gathered or self._later
@@ -384,6 +386,8 @@ class Kernel(ActorRegistry):
                 self.tell(actor, message)
             else:
                 self.tell_low_priority(actor, message, first=first)
+        self._later += self._came_later
+        self._came_later.clear()
 
     @property
     def shared(self) -> bool:

@@ -30,8 +30,4 @@ class ReadPause:
     @classmethod
     def names(cls, reasons: int) -> list[str]:
         """Return the names of reasons, in lower case."""
-        return [
-            name.lower()
-            for name, bit in vars(cls).items()
-            if isinstance(bit, int) and bit & reasons
-        ]
+        return [name.lower() for name, bit in vars(cls).items() if name.isupper() and bit & reasons]

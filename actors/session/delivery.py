@@ -11,6 +11,7 @@ from itertools import chain, groupby, islice, takewhile
 from typing import TYPE_CHECKING
 
 from actors.node import BACKLOG, Backlog, ReadPause
+from actors.routing import is_shared
 from actors.session import decisions
 from actors.session.actor_messages import AckCheck, Batch, ContinueSending, Outgoing
 from eventstore.format import (
@@ -138,7 +139,7 @@ class Delivery:
         if not qos:
             self._send_qos0(subscriber, batch)
             return
-        self.make_room()
+        self._make_room_for(subscriber)
         connection = self._session.connection
         ready = connection is not None and self._may_send(connection) and not self._redelivery
         delivery = decisions.deliver(
@@ -395,6 +396,11 @@ class Delivery:
             self._drop_waiting(reason, part, queued)
             self.release(part.refs)
         return size
+
+    def _make_room_for(self, subscriber: Subscriber) -> None:
+        """Make room, unless a shared subscription has found it: it would wait for what is read."""
+        if not is_shared(subscriber.filter):
+            self.make_room()
 
     def make_room(self) -> None:
         """Let messages that have expired leave queues that are half full or more.

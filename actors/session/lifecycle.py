@@ -62,6 +62,8 @@ _STARTED_AT_ONCE: Final = 512
 """Subscriptions of a session that comes back that are started in one turn."""
 _USER_PROPERTIES: Final = 1024
 """Characters of the user properties of a CONNECT that are recorded; of more none are."""
+_LONGEST_STRING: Final = 65_535
+"""Bytes of a string in a packet."""
 _NO_LEVEL: Final = frozenset("/+#")
 """Characters that no level of a topic has."""
 _FROZEN_AT_MOST: Final = 2048
@@ -243,14 +245,16 @@ class SessionLifecycle:
     ) -> str | None:
         """Return the prefix of the topics that a client may be answered on; None: it has none.
 
-        A client identifier that would be more than one level of a topic has none.
+        A client identifier that would be more than one level of a topic has none, nor one with
+        which the prefix is longer than a string of MQTT.
         """
         prefix, name = self._node.options.response_information, connection.given_id
         if not prefix or not asked.request_response_information:
             return None
         if "%c" in prefix and _NO_LEVEL.intersection(name):
             return None
-        return prefix.replace("%c", name)
+        found = prefix.replace("%c", name)
+        return found if len(found.encode()) <= _LONGEST_STRING else None
 
     def _arm_will(self, connect: Connect) -> None:
         session = self._session

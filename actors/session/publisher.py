@@ -470,12 +470,20 @@ class Publisher:
             actor = target.actor
             if actor is not None and not actor.stopped:
                 tell(actor, batch)
-                continue
-            # Without an actor the session is offline: QoS 0 is not for it. With one that failed
-            # in this turn, the session is told in its place. A shared subscription has members.
-            qos = batch.qos if batch.qos < target.qos else target.qos
-            if qos or actor is not None or is_shared(target.session):
-                tell(node.directory.session(target.session), Outgoing(target, batch, qos))
+            else:
+                self._send_to(target, batch)
+
+    def _send_to(self, target: Subscriber, batch: Batch) -> None:
+        """Send a batch to a subscriber that may have no actor."""
+        node, actor = self._node, target.actor
+        if actor is not None and not actor.stopped:
+            node.kernel.tell(actor, batch)
+            return
+        # Without an actor the session is offline: QoS 0 is not for it. With one that failed in this
+        # turn, the session is told in its place. A shared subscription has members.
+        qos = batch.qos if batch.qos < target.qos else target.qos
+        if qos or actor is not None or is_shared(target.session):
+            node.kernel.tell(node.directory.session(target.session), Outgoing(target, batch, qos))
 
     def _send_own(self, batch: Batch) -> None:
         """Send a session its own messages, where it has a subscription without No Local."""
@@ -485,8 +493,7 @@ class Publisher:
             if found is not None:
                 own[found].append(at)
         for found, chosen in own.items():
-            if found.actor is not None and not found.actor.stopped:
-                self._node.kernel.tell(found.actor, batch.select(chosen))
+            self._send_to(found, batch.select(chosen))
 
     def _count_caused(self, deliveries: int) -> None:
         """Count deliveries, and messages that are withheld, as work that the client causes."""

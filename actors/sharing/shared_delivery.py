@@ -72,12 +72,14 @@ def _may_read(subscriber: Subscriber) -> bool:
 class SharedDelivery(Delivery):
     """Gives the messages of one shared subscription to its members."""
 
-    __slots__ = ("_left",)
+    __slots__ = ("_left", "_left_bytes", "_left_messages")
 
     def __init__(self, node: NodeContext, session: Session) -> None:
         super().__init__(node, session)
         self._left: deque[Outgoing] = deque()
         """Messages of QoS 0 that are not divided yet."""
+        self._left_messages = self._left_bytes = 0
+        """How many these are, and the bytes of their packets or payloads."""
 
     @property
     def _group(self) -> SharedGroup:
@@ -113,10 +115,19 @@ class SharedDelivery(Delivery):
         """Divide messages of QoS 0 behind those that are left of other batches."""
         if not self._left:
             self._divide_some(message)
-        elif sum(len(left.batch) for left in self._left) < _LEFT_AT_MOST:
+        elif (
+            self._left_messages < _LEFT_AT_MOST
+            and self._left_bytes < self._node.options.max_outbound_bytes
+        ):
             self._left.append(message)
+            self._count_left(message.batch, 1)
         else:
             self._drop_qos0(len(message.batch))
+
+    def _count_left(self, batch: Batch, sign: int) -> None:
+        """Count messages that begin or end to wait to be divided."""
+        self._left_messages += sign * len(batch)
+        self._left_bytes += sign * sum(map(len, batch.packets or batch.payloads))
 
     def _divide_some(self, message: Outgoing) -> None:
         """Divide the first messages of a batch of QoS 0; the others later, before all else."""
@@ -125,6 +136,7 @@ class SharedDelivery(Delivery):
         if at_once < len(batch):
             rest = batch.select(range(at_once, len(batch)))
             self._left.appendleft(message._replace(batch=rest))
+            self._count_left(rest, 1)
             self._send_queued_later()
             batch = batch.select(range(at_once))
         self._drop_qos0(len(self._divide(batch)[0].waiting))
@@ -139,7 +151,9 @@ class SharedDelivery(Delivery):
         """Divide more of what waits, and a part of the messages of QoS 0 that are left."""
         super().continue_sending()
         if self._left:
-            self._divide_some(self._left.popleft())
+            message = self._left.popleft()
+            self._count_left(message.batch, -1)
+            self._divide_some(message)
             if self._left:
                 self._send_queued_later()
 

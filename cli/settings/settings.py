@@ -70,7 +70,7 @@ RENAMED: Final[Mapping[str, str]] = MappingProxyType(
     {"jail_time": "takeover_delay", "login_jail": "login_backoff"}
 )
 """Old names of settings, which still work: each with the name to use."""
-_DOMAIN = re.compile(r"[A-Za-z0-9_-]+")
+_DOMAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 _MIB = 2**20
 _LEAST_KEPT = 16 * _MIB
@@ -690,7 +690,8 @@ def check(settings: Settings) -> None:
         domain = settings.nats_domain
         if domain is not None and not _DOMAIN.fullmatch(domain):
             raise ConfigError(
-                f"nats_domain = {escaped(domain)}: must be a name of letters, digits, - and _"
+                f"nats_domain = {escaped(domain)}: must be a name of letters, digits, - and _, at "
+                "most 64 characters"
             )
     if settings.nats_url is not None and settings.sync != "always":
         raise ConfigError(

@@ -7,7 +7,6 @@ more than one is refused where servers are known to do that.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -73,14 +72,16 @@ def can_replicate(version: str) -> bool:
 async def _version_at(host: str | None, port: int | None) -> str | None:
     """Return the version with which a server greets; None when it does not."""
     writer = None
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, TimeoutError):
+    try:
         async with asyncio.timeout(_INFO_SECONDS):
             reader, writer = await asyncio.open_connection(host, port)
             greeting = await reader.readline()
             return str(orjson.loads(greeting.partition(b" ")[2])["version"])
-    if writer is not None:
-        writer.close()
-    return None
+    except (OSError, ValueError, KeyError, TypeError, TimeoutError):
+        return None
+    finally:
+        if writer is not None:
+            writer.close()
 
 
 def in_cluster(client: Client) -> bool:

@@ -76,6 +76,8 @@ def test_both_sides_agree(flag: str) -> None:
         (b"p=tls-unique,,n=user,r=x", "channel binding"),
         (b"p=tls-exporter,,n=user,r=x", "channel binding"),
         (b"n,a=root,n=user,r=x", "another user"),
+        (b"n,,n=user,r=" + b"x" * 1025, "longer than 1024"),
+        (b"n,,n=" + b"u" * 1025 + b",r=x", "longer than 1024"),
     ],
 )
 def test_first_messages_that_are_refused(first: bytes, says: str) -> None:
@@ -201,3 +203,5 @@ def test_names_that_are_spelled_otherwise() -> None:
     assert users.scram_user("IX").name == "Ⅸ"
     assert users.scram_user("Ⅸ").name == "Ⅸ"
     assert users.scram_user("s").name == "s", "a name that is there is nobody else's"
+    # The spellings of a name that is unknown have one decoy, as those of one that is known.
+    assert users.scram_user("\u2163").keys == users.scram_user("IV").keys

@@ -58,6 +58,14 @@ def test_the_oldest_requests_are_forgotten_when_there_are_many(replies: Replies)
     assert replies.subject(last) == b"_INBOX.last"
 
 
+def test_messages_that_are_no_requests_take_no_room_from_requests(replies: Replies) -> None:
+    request = replies.expect(b"_INBOX.a")
+    offered = [replies.expect(b"_INBOX.%d" % number, asked=False) for number in range(16_385)]
+    assert replies.subject(request) == b"_INBOX.a"
+    assert replies.subject(offered[0]) is None
+    assert replies.subject(offered[-1]) == b"_INBOX.16384"
+
+
 @given(st.lists(st.one_of(st.just(None), st.floats(0, 90)), max_size=60))
 def test_only_what_is_younger_than_a_minute_is_answered(happenings: list[float | None]) -> None:
     time = Time()

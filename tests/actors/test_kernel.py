@@ -697,6 +697,19 @@ def test_parts_share_a_turn_while_nobody_waits_for_a_shorter_one() -> None:
     assert not cut.asked
 
 
+def test_longer_work_that_came_during_a_cut_turn_stands_behind_messages_that_came_before() -> None:
+    """It used to run in the same turn, before what its client had sent earlier."""
+    cut = Cut()
+    for number, actor in enumerate(cut.actors[:3]):
+        cut.kernel.tell(actor, number)
+    cut.turn()
+    cut.kernel.tell(cut.actors[5], "first")
+    cut.kernel.later(cut.actors[5], "second")
+    while cut.asked:
+        cut.turn()
+    assert cut.handled == [0, 1, 2, "first", "second"]
+
+
 def test_an_actor_hears_how_long_its_part_took_while_light_clients_are_about() -> None:
     cut = Cut()
     cut.kernel.turn_slice = 1.0

@@ -344,6 +344,8 @@ def test_response_information_for_those_that_request_it(
     ):
         client = clients.five(client_id, properties=properties)
         assert client.connack.get(p.RESPONSE_INFORMATION) == found
+    longest = clients.five("x" * 65_530, properties=asked)
+    assert longest.connack.get(p.RESPONSE_INFORMATION) is None
     client = clients.five("", properties=asked)
     assigned = client.connack.get(p.ASSIGNED_CLIENT_IDENTIFIER)
     assert client.connack.get(p.RESPONSE_INFORMATION) == f"reply/{assigned}"

@@ -201,6 +201,22 @@ def test_disconnect_and_a_will_with_a_delay(clients: Clients5, topic: str) -> No
     watcher.expect_nothing()
 
 
+def test_a_delayed_will_reaches_its_own_session_by_a_subscription_without_no_local(
+    clients: Clients5, topic: str
+) -> None:
+    """It used to be lost where another subscription with a higher QoS has No Local."""
+    name = f"own-{topic}"
+    will = Will(topic, b"mine", 1, properties=((p.WILL_DELAY, 1),))
+    client = clients.five(name, properties=expiry(1000), will=will)
+    assert client.subscribe((f"{topic}/#", 2 | 0x04)) == (2,)
+    assert client.subscribe((topic, 1)) == (1,)
+    client.close()
+    time.sleep(1.5)
+    again = clients.five(name, clean=False, session_present=True)
+    again.acknowledge(again.expect_message(topic, b"mine", 1))
+    again.expect_nothing()
+
+
 @pytest.mark.mqtt5("MQTT-3.1.2-8", "MQTT-3.1.2-7", "MQTT-3.1.2-10")
 @pytest.mark.parametrize("kill", [False, True])
 def test_delayed_wills_survive_a_restart(

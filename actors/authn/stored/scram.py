@@ -32,6 +32,8 @@ _DIGEST: Final = 32
 _SALTS: Final = range(8, 65)
 _NONCE: Final = 18
 """Random bytes of the server's part of the nonce."""
+_LONGEST: Final = 1024
+"""Characters that a client's user name, and its nonce, may have."""
 _KEYS = re.compile(
     r"SCRAM-SHA-256\$([1-9][0-9]{0,7}):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)",
     re.ASCII,
@@ -178,6 +180,8 @@ def read_client_first(data: bytes) -> ClientFirst:
     flag, identity, bare, name, nonce = match.groups()[:5]
     if flag.startswith("p"):
         raise ScramError("the client demands channel binding")
+    if len(nonce) > _LONGEST or len(name) > _LONGEST:
+        raise ScramError(f"the client's nonce or name is longer than {_LONGEST} characters")
     user = _unescaped(name)
     if identity and _unescaped(identity) != user:
         raise ScramError("the client wants to act as another user")
