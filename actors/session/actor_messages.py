@@ -173,6 +173,8 @@ class Batch:
 
     def select(self, keep: Sequence[int]) -> Batch:
         """Return some of the messages."""
+        if isinstance(keep, range) and keep.step == 1:
+            return self._slice(slice(keep.start, keep.stop))
         packets, payloads, refs = self.packets, self._payloads, self.positions
         # Receivers of whole packets rarely need their topics.
         whole = (self, keep) if packets and not payloads else None
@@ -194,6 +196,25 @@ class Batch:
         )
         part._whole = whole
         return part
+
+    def _slice(self, run: slice) -> Batch:
+        """Return some neighbouring messages."""
+        some = self._payloads[run]
+        return Batch(
+            self.qos,
+            self.topics[run],
+            some,
+            self.positions[run],
+            size=sum(map(len, some)) if self.qos else 0,
+            retain=self.retain,
+            packets=self.packets[run],
+            publisher=self.publisher,
+            gated=self.gated,
+            blocks=self.blocks[run] if self.blocks else self.blocks,
+            published_retain=self.published_retain,
+            expires=self.expires[run],
+            publishers=self._publishers[run],
+        )
 
 
 class Outgoing(NamedTuple):

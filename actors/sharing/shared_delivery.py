@@ -43,6 +43,9 @@ _SERVED_AT_ONCE = 64
 looked at."""
 _CHECKED_AT_ONCE = 512
 """Topics that are checked in one step then: for each topic, different permissions count."""
+_BUSY, _PIECE = 2_000, 64
+"""Messages divided within a second from which a member gets so many of a batch at least: pieces of
+a few messages cost more than they are worth in fairness."""
 _LEFT_AT_MOST = 65_536
 """Messages of QoS 0 that may wait to be divided, about."""
 _NO_MEMBER = -1
@@ -72,12 +75,14 @@ def _may_read(subscriber: Subscriber) -> bool:
 class SharedDelivery(Delivery):
     """Gives the messages of one shared subscription to its members."""
 
-    __slots__ = ("_left", "_left_bytes", "_left_messages")
+    __slots__ = ("_divided", "_divided_since", "_left", "_left_bytes", "_left_messages")
 
     def __init__(self, node: NodeContext, session: Session) -> None:
         super().__init__(node, session)
         self._left: deque[Outgoing] = deque()
         """Messages of QoS 0 that are not divided yet."""
+        self._divided, self._divided_since = 0, 0.0
+        """Messages divided since this moment (monotonic), for about a second."""
         self._left_messages = self._left_bytes = 0
         """How many these are, and the bytes of their packets or payloads."""
 
@@ -221,10 +226,10 @@ class SharedDelivery(Delivery):
         others may have room.
         """
         by_topic, count = self._by_topic, len(batch)
-        enough = min(count, _SERVED_AT_ONCE)
+        enough = min(-(-count // self._least_piece(count)), _SERVED_AT_ONCE)
         found: list[_Member] = []
         barred_by: dict[TopicAcl | frozenset[bytes], set[int]] = {}
-        with_room, restricted, more = 0, by_topic, False
+        with_room, total, restricted, more = 0, 0, by_topic, False
         for subscriber in group.ordered() if by_topic else group.rotated():
             session = self._node.directory.find_session(subscriber.session)
             if session is None or session.connection is None or subscriber.ended:
@@ -238,11 +243,22 @@ class SharedDelivery(Delivery):
                 barred = self._barred(batch, subscriber, session, barred_by)
                 restricted = restricted or bool(barred)
             found.append(_Member(subscriber, session, room, barred))
-            with_room += room > 0 and not barred
-            if with_room >= enough and not by_topic:
+            if room and not barred:
+                with_room += 1
+                total += room
+            enough_room = total >= count or with_room >= _SERVED_AT_ONCE
+            if with_room >= enough and enough_room and not by_topic:
                 more = True
                 break
         return found if restricted else [member for member in found if member.room], more
+
+    def _least_piece(self, count: int) -> int:
+        """Return how many of ``count`` messages a member should get at least; count them."""
+        now = self._node.clock.monotonic()
+        if now - self._divided_since > 1:
+            self._divided, self._divided_since = 0, now
+        self._divided += count
+        return _PIECE if self._divided > _BUSY else 1
 
     def _room(
         self,

@@ -99,3 +99,33 @@ def test_a_message_that_waits_for_a_member_goes_to_another_when_that_leaves() ->
             prove(world)
 
     simulate(scenario)
+
+
+def test_a_busy_group_serves_members_in_larger_pieces_and_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shared_delivery, "_BUSY", 400)
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            some = await members(world, *(f"m{number}" for number in range(5)))
+            sender = await world.connect("d")
+            got = [0] * len(some)
+            pieces: list[int] = []
+            for begin in range(0, 4000, 200):
+                pids = range(begin + 1, begin + 201)
+                sender.send(*(p.publish("a/x", b"%d" % pid, 1, pid) for pid in pids))
+                await world.go(0.005)
+                for at, member in enumerate(some):
+                    came = [one for one in member.take() if isinstance(one, Publish)]
+                    got[at] += len(came)
+                    if begin >= 400 and came:
+                        pieces.append(len(came))
+                    if came:
+                        member.send(*(p.puback(one.packet_id or 0) for one in came))
+            assert sum(got) == 4000
+            assert min(pieces) >= 50
+            assert max(got) - min(got) <= 100
+            prove(world)
+
+    simulate(scenario)

@@ -212,7 +212,7 @@ def shared_as_promised(name: str) -> Case:
     story = shared(name)(published("t"), *given("s", at(3)), payloads=1)
     story(*back(at(3)), closed())(*given("r", at(3), queued=3))(Acked("r", [1]))
     story(published("t", pid=2), *given("r", at(7), pid=2), payloads=1)
-    return story(Acked("r", [2], reasons=[0x95])).keeps()
+    return story(Acked("r", [2], reasons=[0x97])).keeps()
 
 
 BROKEN_LEVEL5 = (
