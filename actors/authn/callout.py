@@ -42,7 +42,7 @@ MAX_CACHE_S: Final = 86_400.0
 MAX_STATE: Final = 16 * 1024
 """Characters of the state that a service gets back with the next step."""
 MAX_REASON: Final = 1024
-"""Characters of the reason that a client is told with a challenge."""
+"""Maximum characters of the reason string sent with a challenge."""
 _CHALLENGE_FIELDS: Final = frozenset({"continue", "data_base64", "state", "reason"})
 
 _REMEMBERED_BYTES: Final = 16 << 20

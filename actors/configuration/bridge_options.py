@@ -33,7 +33,7 @@ class BridgeOptions:
     log."""
 
     ttl: bool = False
-    """Whether JetStream is told when messages expire (``Nats-TTL``)."""
+    """Whether messages that expire are sent with ``Nats-TTL``."""
     client_headers: Mapping[str, str] = field(default_factory=dict)
     """Headers that user properties may set although NATS servers act on them: name in lower case
     -> as it is written."""

@@ -248,7 +248,7 @@ class Admission:
     def take_step(
         self, connection: Connection, login: EnhancedLogin, exchange: Exchange, data: bytes | None
     ) -> asyncio.Task[None] | None:
-        """Take a step of enhanced authentication; the connection is told the answer.
+        """Process one step of enhanced authentication; the answer goes to the connection.
 
         Returns the work; None when too much of it waits already.
         """

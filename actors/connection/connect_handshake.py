@@ -212,7 +212,7 @@ class ConnectHandshake:
             login.take(packet.data)
 
     def challenged(self) -> None:
-        """Let the client answer."""
+        """Accept the next AUTH of the client: it was sent a challenge."""
         self.take_kept(done=False)
 
     def concluded(self, outcome: Outcome) -> None:

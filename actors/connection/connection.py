@@ -621,7 +621,7 @@ class Connection(SocketActor):
         self.close("protocol_error")
 
     def end_after_violation(self, about: str, code: int = ReasonCode.PROTOCOL_ERROR) -> None:
-        """Close after a protocol error of a client at level 5, which is told the reason code."""
+        """Close after a protocol error of a client at level 5, with the reason code for it."""
         self._count_violation(about)
         if not self.connected_ms:
             self.write(answers.connack(code))

@@ -24,10 +24,10 @@ _LONGEST = 65_535
 
 
 class LoginOwner(Protocol):
-    """What began an enhanced login: a CONNECT, or a client that authenticates again."""
+    """What started an enhanced login: a CONNECT or a re-authentication."""
 
     def challenged(self) -> None:
-        """Let the client answer: it was sent a challenge."""
+        """Accept the next AUTH of the client: it was sent a challenge."""
 
     def concluded(self, outcome: Outcome) -> None:
         """Accept or refuse the client."""
@@ -53,15 +53,15 @@ class EnhancedLogin:
         """Authentication Data of the client."""
         self._task: asyncio.Task[None] | None = None
         self.open = False
-        """It is the client's turn."""
+        """True while a challenge waits for the client's AUTH."""
 
     @property
     def user(self) -> str | None:
-        """The user that the client claims to be, as far as it is known."""
+        """The user name that the client gave; None: not known yet."""
         return self._exchange.user
 
     def take(self, data: bytes | None) -> None:
-        """Take a step of the client; the connection is told what comes of it."""
+        """Process one AUTH of the client; the answer goes to :meth:`decided`."""
         bounds = self._node.options.bounds
         self.open = False
         self._steps += 1
@@ -114,7 +114,7 @@ class EnhancedLogin:
         return True
 
     def give_up(self) -> None:
-        """End it: nobody waits for the answer."""
+        """Cancel the exchange."""
         self.open = False
         if self._task is not None:
             self._task.cancel()

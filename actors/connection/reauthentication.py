@@ -43,7 +43,7 @@ class Reauthentication:
         self._connection = connection
         self._login: EnhancedLogin | None = None
         self._due = 0.0
-        """When the client has to be through, seconds of the broker's clock."""
+        """When the re-authentication must be complete, in seconds of the broker's clock."""
         self._began = 0.0
         """When the minute began in which they are counted."""
         self._count = 0
@@ -92,25 +92,25 @@ class Reauthentication:
         self._login.take(packet.data)
 
     def _deadline(self) -> None:
-        """Close the connection of a client that is not through in time."""
+        """Close the connection if the re-authentication is not complete in time."""
         connection = self._connection
         if self._login is None or connection.ended:
             return
         left = self._due - connection.now
-        if left > 0:  # this reminder is of one before
+        if left > 0:  # this reminder is of an earlier one
             connection.timers.remind(left, self._deadline)
             return
         if self._login.open:
             self._node.limits.count_fault(connection.host, connection.now)
         self._fail("not authenticated in time", ReasonCode.NOT_AUTHORIZED)
 
-    # What comes of it: actors.connection.enhanced_login.LoginOwner.
+    # The methods of actors.connection.enhanced_login.LoginOwner.
 
     def challenged(self) -> None:
         """Wait for the client."""
 
     def concluded(self, outcome: Outcome) -> None:
-        """Give the client its new login, or close the connection."""
+        """Apply the new login, or close the connection."""
         connection, verdict = self._connection, outcome.verdict
         if not verdict.accepted:
             away = verdict.result is AuthResult.UNAVAILABLE
@@ -160,7 +160,7 @@ class Reauthentication:
         connection.close(_CLOSED, code)
 
     def give_up(self) -> None:
-        """End what goes on: the connection is closed."""
+        """Cancel a re-authentication: the connection is closed."""
         login, self._login = self._login, None
         if login is not None:
             login.give_up()

@@ -54,9 +54,9 @@ class FastDelivery:
         self._sent: dict[SessionState, int] = {}
         """Deliveries of a session with a receive maximum among these rows."""
         self._aside: set[Session] = set()
-        """Sessions that are told: what comes for them later must not overtake that."""
+        """Sessions whose actors get messages: later messages must not overtake these."""
         self._left: list[tuple[Subscriber, int]] = []
-        """What they are told: which message."""
+        """Which message goes to the actor of which subscriber."""
 
     def run(self) -> None:
         """Send to each receiver that can take a message; tell the sessions of the others.
@@ -141,9 +141,9 @@ class FastDelivery:
         return True
 
     def _runs(self) -> list[tuple[Subscriber, list[int]]]:
-        """Return which messages each subscriber is told; those of a session keep their order.
+        """Return the messages for the actor of each subscriber, of a session in their order.
 
-        What it published itself is told apart, as it may not get that by each subscription.
+        Messages that the session published itself are separate: No Local may apply to them.
         """
         runs: list[tuple[Subscriber, list[int]]] = []
         last: dict[str, tuple[Subscriber, bool, list[int]]] = {}

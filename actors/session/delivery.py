@@ -46,6 +46,8 @@ _DRAIN_AT_ONCE = 1024
 _REACH, _REACH_GROWS = 8, 4
 _EXPIRED_WITHIN = 1024
 """Runs of a queue that are searched for messages that have expired."""
+_QUEUES_AT_ONCE = 16
+"""Queues of a session that are searched in one turn: it may have thousands."""
 _AGAIN_AT_ONCE = 256
 """Messages sent again in one step."""
 _AGAIN_STEPS = 4
@@ -67,6 +69,7 @@ class Delivery:
         "_dropped",
         "_encoder",
         "_expired_at",
+        "_expired_from",
         "_held",
         "_held_bytes",
         "_in_hand",
@@ -93,6 +96,8 @@ class Delivery:
         """Encodes what the client is sent if it speaks MQTT 5."""
         self._expired_at = 0
         """Second in which the queues had nothing that has expired."""
+        self._expired_from = 0
+        """Number of the queue at which the search for such messages continues."""
         self._backlog: Backlog | None = None
         """Publishers that wait until less waits for this client; None: there are none."""
         self.sent_from_queue = 0
@@ -418,9 +423,11 @@ class Delivery:
             self._expire_some(now)
 
     def _expire_some(self, now: int) -> None:
-        """Record which messages have expired in the queues, as far as they are at hand."""
-        left = _DRAIN_AT_ONCE
-        for held in [*self._session.state.waiting.values()]:
+        """Record which messages have expired in some queues, as far as they are at hand."""
+        left, begin = _DRAIN_AT_ONCE, self._expired_from
+        waiting = self._session.state.waiting.values()
+        some = [*islice(waiting, begin, begin + _QUEUES_AT_ONCE)]
+        for held in some:
             queue = held.queue
             gone = queue.expired(now, left, _EXPIRED_WITHIN) if queue is not None else []
             if not gone:
@@ -438,8 +445,11 @@ class Delivery:
             left -= len(refs)
             if left <= 0:
                 return
-        if left == _DRAIN_AT_ONCE:
-            self._expired_at = now
+        self._expired_from = begin + _QUEUES_AT_ONCE
+        if len(some) < _QUEUES_AT_ONCE:
+            self._expired_from = 0
+            if left == _DRAIN_AT_ONCE:
+                self._expired_at = now
 
     def _drop_waiting(self, reason: str, run: decisions.WaitingRun, queued: int) -> None:
         """Record that messages leave the head of a queue unsent."""

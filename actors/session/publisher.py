@@ -479,8 +479,8 @@ class Publisher:
         if actor is not None and not actor.stopped:
             node.kernel.tell(actor, batch)
             return
-        # Without an actor the session is offline: QoS 0 is not for it. With one that failed in this
-        # turn, the session is told in its place. A shared subscription has members.
+        # Without an actor the session is offline: QoS 0 is not for it. If it failed in this
+        # turn, the session takes its place. A shared subscription has members.
         qos = batch.qos if batch.qos < target.qos else target.qos
         if qos or actor is not None or is_shared(target.session):
             node.kernel.tell(node.directory.session(target.session), Outgoing(target, batch, qos))

@@ -205,6 +205,7 @@ class SharedDelivery(Delivery):
         assignment = self._assign(batch, members)
         if queued:
             assignment = decisions.first_ones(assignment)
+        self._count_divided(len(batch) - len(assignment.waiting))
         longest = max(map(len, assignment.pieces), default=0)
         for member, piece in zip(members, assignment.pieces, strict=True):
             if len(piece):
@@ -226,7 +227,7 @@ class SharedDelivery(Delivery):
         others may have room.
         """
         by_topic, count = self._by_topic, len(batch)
-        enough = min(-(-count // self._least_piece(count)), _SERVED_AT_ONCE)
+        enough = min(-(-count // (_PIECE if self._is_busy() else 1)), _SERVED_AT_ONCE)
         found: list[_Member] = []
         barred_by: dict[TopicAcl | frozenset[bytes], set[int]] = {}
         with_room, total, restricted, more = 0, 0, by_topic, False
@@ -252,13 +253,15 @@ class SharedDelivery(Delivery):
                 break
         return found if restricted else [member for member in found if member.room], more
 
-    def _least_piece(self, count: int) -> int:
-        """Return how many of ``count`` messages a member should get at least; count them."""
+    def _is_busy(self) -> bool:
+        """Return whether so many messages were divided within a second that pieces are larger."""
+        return self._divided > _BUSY and self._node.clock.monotonic() - self._divided_since <= 1
+
+    def _count_divided(self, count: int) -> None:
         now = self._node.clock.monotonic()
         if now - self._divided_since > 1:
             self._divided, self._divided_since = 0, now
         self._divided += count
-        return _PIECE if self._divided > _BUSY else 1
 
     def _room(
         self,

@@ -76,8 +76,8 @@ def test_both_sides_agree(flag: str) -> None:
         (b"p=tls-unique,,n=user,r=x", "channel binding"),
         (b"p=tls-exporter,,n=user,r=x", "channel binding"),
         (b"n,a=root,n=user,r=x", "another user"),
-        (b"n,,n=user,r=" + b"x" * 1025, "longer than 1024"),
-        (b"n,,n=" + b"u" * 1025 + b",r=x", "longer than 1024"),
+        (b"n,,n=user,r=" + b"x" * 257, "longer than 256"),
+        (b"n,,n=" + b"u" * 257 + b",r=x", "longer than 256"),
     ],
 )
 def test_first_messages_that_are_refused(first: bytes, says: str) -> None:

@@ -10,6 +10,7 @@ from harness import packets5
 from harness.packets import Puback, Publish
 
 from eventstore.format import Expired, MessageDropped
+from projections.state.waiting_queue import WaitingQueue
 from simulation.fold import compare
 from simulation.promises import violations
 from simulation.world import SimClient, World, simulate
@@ -18,13 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def publish(client: SimClient, numbers: Iterable[int], seconds: int | None = None) -> None:
+def publish(
+    client: SimClient, numbers: Iterable[int], seconds: int | None = None, topic: str = "a/b"
+) -> None:
     """Publish at level 5, with an expiry or without."""
     properties = () if seconds is None else ((packets5.MESSAGE_EXPIRY, seconds),)
     client.level5 = False  # what follows is at level 5 already
     client.send(
         *(
-            packets5.publish("a/b", b"%d" % number, 1, number, properties=properties)
+            packets5.publish(topic, b"%d" % number, 1, number, properties=properties)
             for number in numbers
         )
     )
@@ -75,5 +78,41 @@ def test_a_queue_that_is_not_half_full_is_left_alone() -> None:
             await world.go(1)
             assert not [one for one in world.disk.events() if isinstance(one, Expired)]
             assert world.broker.node.state.sessions["r"].queued == 10
+
+    simulate(scenario)
+
+
+def test_thousands_of_queues_are_searched_some_in_each_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched: list[int] = []
+    expired = WaitingQueue.expired
+
+    def counted(self: WaitingQueue, *args: int) -> list[int]:
+        searched[-1] += 1
+        return expired(self, *args)
+
+    monkeypatch.setattr(WaitingQueue, "expired", counted)
+
+    async def scenario() -> None:
+        async with World(max_queued_messages=60).running() as world:
+            topics = [f"a/{number}" for number in range(40)]
+            reader = await world.connect("r", filters=[(topic, 1) for topic in topics])
+            reader.send(p.disconnect())
+            await world.go(1)
+            sender = await world.connect("d", level5=True)
+            searched.append(0)
+            for number, topic in enumerate(topics, 1):
+                publish(sender, [number], 2, topic)
+            await world.go(5)
+            for number in range(41, 46):
+                searched.append(0)
+                publish(sender, [number], None, "a/0")
+                await world.go(0.1)
+            assert max(searched[1:]) == 16
+            # 16 of 40 have left, then the queues were less than half full.
+            assert world.broker.node.state.sessions["r"].queued == 29
+            compare(world)
+            assert not [*violations(world.disk.decoded())]
 
     simulate(scenario)

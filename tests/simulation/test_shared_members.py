@@ -119,7 +119,7 @@ def test_a_busy_group_serves_members_in_larger_pieces_and_alike(
                 for at, member in enumerate(some):
                     came = [one for one in member.take() if isinstance(one, Publish)]
                     got[at] += len(came)
-                    if begin >= 400 and came:
+                    if begin >= 800 and came:
                         pieces.append(len(came))
                     if came:
                         member.send(*(p.puback(one.packet_id or 0) for one in came))

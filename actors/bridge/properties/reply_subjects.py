@@ -1,9 +1,9 @@
 """Reply subjects of messages with a Response Topic: where NATS services answer MQTT clients.
 
 Most services answer with ``respond()``, without headers, so the Correlation Data of a request would
-be lost. So the reply subject is one of the bridge, and says what is to become of an answer: on
-which subject it counts, and the Correlation Data. It is *sealed*: nobody else can make one, so that
-a NATS client cannot publish by it what it may not publish. Nothing is kept for a request.
+be lost. The reply subject therefore is one of the bridge, and contains the subject on which an
+answer counts and the Correlation Data. It is *sealed*: only this bridge can make one, so that a
+NATS client cannot use it to publish what it may not publish. The bridge keeps nothing for requests.
 """
 
 from __future__ import annotations
