@@ -114,8 +114,10 @@ class SessionLifecycle:
         session, properties = self._session, message.connect.properties
         known = self._node.state.sessions.get(session.name)
         resumes = known is not None and not known.clean and not message.connect.clean
-        state = session.state if resumes else SessionState(session.name)
-        encoder = None if properties is None else self._encoder(state, properties)
+        encoder = None
+        if properties is not None:
+            state = session.state if resumes else SessionState(session.name)
+            encoder = self._encoder(state, properties)
         if resumes:
             subscribers = self._node.router.subscribers(session.name)
             for at in range(0, len(subscribers), _STARTED_AT_ONCE):

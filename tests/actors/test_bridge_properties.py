@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
+from harness.bridgewire import Wire
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,58 +24,13 @@ from actors.bridge.to_nats import ToNats
 from actors.configuration import BridgeOptions
 from eventstore.log import StoredMessages
 from protocol.mqtt5 import MessageProperties, expiry_of, message_block
-from protocol.nats import Headers, Mapping, constant_part, parse_headers, property_lines
+from protocol.nats import Mapping, constant_part, parse_headers, property_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 INBOX = b"_INBOX.us."
 NOW = 1_700_000_000
-
-
-class Sent(NamedTuple):
-    """A message as a NATS server gets it."""
-
-    subject: str
-    reply: str
-    headers: Headers
-    payload: bytes
-
-
-class Wire:
-    """A connection to a server that answers when it is told to."""
-
-    inbox = INBOX
-
-    def __init__(self) -> None:
-        self.data = b""
-        self.fences: list[Callable[[], None]] = []
-
-    def write(self, data: list[bytes]) -> bool:
-        self.data += b"".join(data)
-        return True
-
-    def fence(self, done: Callable[[], None]) -> None:
-        self.fences.append(done)
-
-    def answer(self) -> None:
-        """Say that there were subscribers."""
-        fences, self.fences = self.fences, []
-        for done in fences:
-            done()
-
-    def take(self) -> list[Sent]:
-        """Return what was written since the last time."""
-        found, data = [], self.data
-        self.data = b""
-        while data:
-            line, _, rest = data.partition(b"\r\n")
-            _, subject, *reply, head, size = line.split(b" ")
-            headers, payload = rest[: int(head)], rest[int(head) : int(size)]
-            said = reply[0].decode() if reply else ""
-            found.append(Sent(subject.decode(), said, parse_headers(headers), payload))
-            data = rest[int(size) + 2 :]
-        return found
 
 
 class Exit:
@@ -82,7 +38,7 @@ class Exit:
 
     def __init__(self, options: BridgeOptions | None = None) -> None:
         self.now = float(NOW)
-        self.wire = Wire()
+        self.wire = Wire(INBOX)
         self.stats = BridgeStats()
         self.expired = 0
         self.answers: list[tuple[str, bytes, bytes, str]] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from harness.bridgewire import Wire
 
 from actors.bridge import to_nats as module
 from actors.bridge.bridge_stats import BridgeStats
@@ -16,7 +17,7 @@ from eventstore.log import StoredMessages
 from protocol.nats import Mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 MANY = 3000
 MOST = 1024 * 1024
@@ -40,35 +41,6 @@ class Scanned(list[bytes]):
     def count(self, value: bytes) -> int:
         self.scans += 1
         return super().count(value)
-
-
-class Wire:
-    """A connection to a server that answers when it is told to."""
-
-    inbox = b"_INBOX.us."
-
-    def __init__(self) -> None:
-        self.data = b""
-        self.fences: list[Callable[[], None]] = []
-
-    def write(self, data: list[bytes]) -> bool:
-        self.data += b"".join(data)
-        return True
-
-    def fence(self, done: Callable[[], None]) -> None:
-        self.fences.append(done)
-
-    def answer(self) -> None:
-        """Say that somebody was there."""
-        fences, self.fences = self.fences, []
-        for done in fences:
-            done()
-
-    @property
-    def subjects(self) -> list[str]:
-        """The subjects of what was written, in order."""
-        lines = self.data.split(b"\r\n")
-        return [line.split(b" ")[1].decode() for line in lines if line.startswith(b"HPUB ")]
 
 
 class Exit:
