@@ -481,7 +481,9 @@ def test_record_of_a_later_format(foreign: Nats, on_foreign: Callable[..., Broke
     broker = on_foreign()
     broker.start()
     broker.stop()
-    foreign.do(lambda client: client.request("foldmq.log.n1", b"FMQ\x07" + bytes(200)))
+    foreign.do(
+        lambda client: client.request("foldmq.log.n1", b"FMQ\x07" + bytes(200), timeout=PATIENCE)
+    )
     line = broker.refused(78)
     assert "of the log has format 7, this foldmq reads format 1: use the foldmq that wrote" in line
 
@@ -490,7 +492,7 @@ def test_what_is_no_record(foreign: Nats, on_foreign: Callable[..., Broker]) -> 
     broker = on_foreign()
     broker.start()
     broker.stop()
-    foreign.do(lambda client: client.request("foldmq.log.n1", b"hello"))
+    foreign.do(lambda client: client.request("foldmq.log.n1", b"hello", timeout=PATIENCE))
     assert "is not a foldmq record" in broker.refused(65)
 
 
@@ -511,13 +513,13 @@ def test_event_that_cannot_be_read(
 
     async def append(client: Any) -> None:
         query = orjson.dumps({"last_by_subj": "foldmq.log.n1"})
-        reply = await client.request("$JS.API.DIRECT.GET.FOLDMQ_LOG_n1", query)
+        reply = await client.request("$JS.API.DIRECT.GET.FOLDMQ_LOG_n1", query, timeout=PATIENCE)
         last = decode_record(int(reply.headers["Nats-Sequence"]), reply.data)
         events: list[Any] = [BrokerStarted("later"), event]
         data = encode_record(
             previous=last.link, node="n1", time_ms=last.time_ms, events=events, payloads=[]
         )
-        await client.request("foldmq.log.n1", data)
+        await client.request("foldmq.log.n1", data, timeout=PATIENCE)
 
     foreign.do(append)
     line = broker.refused(code)
@@ -534,5 +536,5 @@ def test_log_that_begins_with_another_one(foreign: Nats, on_foreign: Callable[..
         previous=GENESIS, node="n1", time_ms=1, events=[BrokerStarted("x")], payloads=[]
     )
     assert len(link_of(alien)) == 32
-    foreign.do(lambda client: client.request("foldmq.log.n1", alien))
+    foreign.do(lambda client: client.request("foldmq.log.n1", alien, timeout=PATIENCE))
     assert "does not continue record" in broker.refused(65)

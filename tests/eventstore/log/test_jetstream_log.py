@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
-from harness.waiting import happens
+from harness.waiting import PATIENCE, happens
 from numberedlog import (
     STREAM,
     SUBJECT,
@@ -229,7 +229,7 @@ async def test_another_log_of_the_same_length(own: Writing) -> None:
     await own.settled()
     await api(own.nc, f"STREAM.DELETE.{STREAM}")
     await ensure_stream(own.nc, STREAM, [SUBJECT])
-    await own.nc.request(SUBJECT, record(GENESIS, "other"))
+    await own.nc.request(SUBJECT, record(GENESIS, "other"), timeout=PATIENCE)
     own.log.connection_lost()
     error = await given_up(own)
     assert str(error).startswith("the log is damaged: record 1 is not the one that was stored")
@@ -340,7 +340,7 @@ async def test_some_records_far_apart(server: EmbeddedServer) -> None:
 async def test_what_is_no_record_is_named(server: EmbeddedServer) -> None:
     async with client_of(server) as nc:
         await filled(nc, [1, 1])
-        await nc.request(SUBJECT, b"something else")
+        await nc.request(SUBJECT, b"something else", timeout=PATIENCE)
         for read in (read_some(nc, STREAM, [3]), read_tail(nc, STREAM, SUBJECT)):
             with pytest.raises(CorruptLog, match="record 3 is not a foldmq record"):
                 await read

@@ -9,6 +9,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from harness.waiting import PATIENCE
 
 from cli.history.salvage import ProgressLine, report
 from eventstore.datadir import DataDir, take_lock
@@ -80,7 +81,7 @@ async def _write(
         await ensure_stream(client, "FOLDMQ_LOG_n1", ["foldmq.log.n1"])
         await request_stream(client, "", "STREAM.PURGE.FOLDMQ_LOG_n1", {"seq": first}, 10)
         for record in records:
-            await client.request("foldmq.log.n1", record)
+            await client.request("foldmq.log.n1", record, timeout=PATIENCE)
         await disconnect(client)
         await server.stop()
         if noted is not None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
+import nats
+import nats.errors
 import orjson
 import pytest
 import pytest_asyncio
@@ -12,7 +15,7 @@ from harness.broker import free_port
 from harness.certs import Authority
 from harness.nats import PASSWORD, USER
 from harness.natscluster import NatsCluster
-from harness.waiting import happens
+from harness.waiting import PATIENCE, happens
 from linked import Nats
 
 from eventstore.errors import LostLog, NatsTooOld, NatsUnavailable, TooManyReplicas
@@ -64,6 +67,21 @@ async def client(cluster: NatsCluster) -> AsyncIterator[DirectClient]:
         await disconnect(made)
 
 
+async def interest(client: DirectClient, subject: str) -> None:
+    """Wait until our server knows that a new stream of the cluster takes ``subject``.
+
+    The server that leads the stream tells the others after JetStream has answered.
+    """
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with contextlib.suppress(nats.errors.NoRespondersError):
+                # A stream refuses this without storing it, since its name is another.
+                headers = {"Nats-Expected-Stream": "none"}
+                await client.request(subject, b"", timeout=PATIENCE, headers=headers)
+                return
+            await asyncio.sleep(0.02)
+
+
 async def test_three_replicas_where_there_are_three_servers(client: DirectClient) -> None:
     made = await ensure_stream(client, NAME, [SUBJECT])
     assert (made.created, made.replicas) == (True, 3)
@@ -83,8 +101,9 @@ async def test_more_replicas_than_servers_are_refused(client: DirectClient) -> N
 
 async def test_a_log_with_one_replica_gets_three_when_it_is_asked_for(client: DirectClient) -> None:
     await ensure_stream(client, NAME, [SUBJECT], replicas=1)
+    await interest(client, SUBJECT)
     for number in range(20):
-        await client.request(SUBJECT, b"%d" % number)
+        await client.request(SUBJECT, b"%d" % number, timeout=PATIENCE)
     assert (await ensure_stream(client, NAME, [SUBJECT])).replicas == 1
     grown = await ensure_stream(client, NAME, [SUBJECT], replicas=3)
     assert (grown.created, grown.replicas, grown.last_seq) == (False, 3, 20)
@@ -101,6 +120,7 @@ async def test_projections_get_as_many_replicas(client: DirectClient) -> None:
         store = KeyedStore(client, "STATE", "state.", replicas=replicas)
         await store.open()
         assert (await read_info(client, "STATE"))["config"]["num_replicas"] == replicas
+        await interest(client, "state.a")
         assert await store.confirm("a", b"1", await store.last())
     await KeyedStore(client, "STATE", "state.", replicas=1).open()
     assert [data async for data in store.read()] == [b"1"]
@@ -210,9 +230,11 @@ async def test_a_log_in_the_domain_of_a_hub(tmp_path: Path, servers: list[Nats])
         await ensure_stream(here, NAME, [SUBJECT])
         store = KeyedStore(here, "STATE", "state.")
         await store.open()
+        await interest(here, "state.a")
         assert await store.confirm("a", b"1", 0)
         assert [data async for data in store.read()] == [b"1"]
-        stored = orjson.loads((await here.request(SUBJECT, b"record")).data)
+        await interest(here, SUBJECT)
+        stored = orjson.loads((await here.request(SUBJECT, b"record", timeout=PATIENCE)).data)
         assert (stored["seq"], stored["domain"]) == (1, "hub")
         assert [found async for found in read_stored(here, NAME, 1, 1)] == [(1, b"record")]
     finally:
