@@ -5,11 +5,12 @@ import sys
 from collections.abc import Iterator, Mapping
 
 from cli.common import progress, text
+from cli.history.replay import expiry_text
 from cli.logsource import SourceFlags, open_source, parse_moment, point_at
 from eventstore.errors import UsageError
 from eventstore.format import MAX_INDEX, Position
-from projections.comparison import SessionFacts, StateFacts, state_facts
-from projections.replay import AsOf, Replay
+from projections.comparison import Granted, SessionFacts, StateFacts, WillFacts, state_facts
+from projections.replay import AsOf, Replay, options_text
 
 
 def run(flags: SourceFlags, before: str, after: str, session: str | None, *, as_json: bool) -> None:
@@ -76,12 +77,14 @@ def session_lines(old: SessionFacts, new: SessionFacts) -> Iterator[str]:
         yield "connected" if new.connected else "no longer connected"
     for topic_filter in sorted(old.subscriptions.keys() | new.subscriptions.keys()):
         was, now = old.subscriptions.get(topic_filter), new.subscriptions.get(topic_filter)
-        if was is None:
-            yield f"+ subscription {text.name(topic_filter)} QoS {now}"
-        elif now is None:
-            yield f"- subscription {text.name(topic_filter)} QoS {was}"
+        if was is None or now is None:
+            mark, one = ("+", now) if was is None else ("-", was)
+            if one is not None:
+                yield f"{mark} subscription {text.name(topic_filter)} {_granted(one)}"
         elif was != now:
-            yield f"~ subscription {text.name(topic_filter)} QoS {was} -> {now}"
+            short = was[1:] == now[1:]
+            change = f"{_granted(was, short=short)} -> {now.qos if short else _granted(now)}"
+            yield f"~ subscription {text.name(topic_filter)} {change}"
     if old.in_flight != new.in_flight:
         gone, come = len(old.in_flight - new.in_flight), len(new.in_flight - old.in_flight)
         yield (
@@ -96,7 +99,22 @@ def session_lines(old: SessionFacts, new: SessionFacts) -> Iterator[str]:
     if old.inbound != new.inbound:
         yield f"inbound QoS 2 {len(old.inbound):,} -> {len(new.inbound):,} messages"
     if old.will != new.will:
-        yield "will removed" if new.will is None else f"will {text.name(new.will)}"
+        yield "will removed" if new.will is None else f"will {_will(new.will)}"
+    if old.expiry != new.expiry:
+        yield f"session expiry {expiry_text(old.expiry)} -> {expiry_text(new.expiry)}"
+
+
+def _granted(one: Granted, *, short: bool = False) -> str:
+    if short:
+        return f"QoS {one.qos}"
+    identifier = f", identifier {one.identifier}" if one.identifier else ""
+    return f"QoS {one.qos}{options_text(one.options)}{identifier}"
+
+
+def _will(will: WillFacts) -> str:
+    retained = " retained" if will.retain else ""
+    delay = f", {will.delay} s after the connection ends" if will.delay else ""
+    return f"{text.name(will.topic)} QoS {will.qos}{retained}{delay}"
 
 
 def _retained_changes(
@@ -135,10 +153,16 @@ def as_object(old: StateFacts, new: StateFacts) -> dict[str, object]:
 def _session_object(one: SessionFacts) -> dict[str, object]:
     return {
         "connected": one.connected,
-        "subscriptions": one.subscriptions,
+        "subscriptions": {name: granted.qos for name, granted in one.subscriptions.items()},
+        "subscription_options": {
+            name: {"options": granted.options, "identifier": granted.identifier}
+            for name, granted in one.subscriptions.items()
+            if granted.options or granted.identifier
+        },
         "in_flight": sorted(pid for pid, _ in one.in_flight),
         "queued": one.queue[0],
         "queued_bytes": one.queue[1],
         "inbound": sorted(one.inbound),
-        "will": one.will,
+        "will": None if one.will is None else one.will._asdict(),
+        "expiry": one.expiry,
     }

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import nsmallest
 from itertools import chain, islice
 
@@ -60,7 +60,9 @@ async def _run(
 ) -> None:
     async with open_source(flags) as source:
         point = await point_at(source, moment)
-        replay = Replay(source, point.sequence, session, progress)
+        group = session is not None and session.startswith(SHARE)
+        # The members of a shared subscription are in the events of their own sessions.
+        replay = Replay(source, point.sequence, None if group else session, progress)
         as_of = await replay.to(point)
         state = replay.state
         now_ms = _until(as_of, moment)
@@ -72,10 +74,14 @@ async def _run(
                 raise UsageError(f"no session {text.name(session)} as of {as_of}")
             topics = TopicBook(source, state.carried)
             await topics.load(_refs(found))
+            members = _members(state, found) if group else []
             if as_json:
-                lines = iter([text.json_line({**as_of.fields(), **session_object(found, topics)})])
+                shown = session_object(found, topics)
+                if group:
+                    shown["members"] = [_member_object(*one) for one in members]
+                lines = iter([text.json_line({**as_of.fields(), **shown})])
             else:
-                lines = session_lines(found, as_of, topics, now_ms)
+                lines = session_lines(found, as_of, topics, now_ms, members)
         elif as_json:
             lines = _everything(state, as_of)
         else:
@@ -174,12 +180,20 @@ def _everything(state: NodeState, as_of: AsOf) -> Iterator[str]:
 
 
 def session_lines(
-    state: SessionState, as_of: AsOf, topics: TopicBook, now_ms: int
+    state: SessionState,
+    as_of: AsOf,
+    topics: TopicBook,
+    now_ms: int,
+    members: Sequence[tuple[SessionState, SubscriptionState]] = (),
 ) -> Iterator[str]:
-    """Yield a session in full, as text."""
+    """Yield a session in full, as text; ``members`` are those of a shared subscription."""
     yield f"session {text.name(state.session)} as of {as_of}"
     if state.session.startswith(SHARE):
-        yield "  shared subscription"
+        yield f"  shared subscription of {text.counted(len(members), 'member')}"
+        for member, held in members:
+            where = "connected" if member.connected else "offline"
+            sent = f", {held.outstanding:,} in flight" if held.outstanding else ""
+            yield f"    {text.name(member.session)}  {where}, {_granted(held)}{sent}"
     elif state.connected:
         yield f"  connected (connection {state.generation})"
     else:
@@ -198,9 +212,10 @@ def session_lines(
             yield f"    packet {pid:<6} {_message(ref, topics)}"
     if state.will is not None:
         retained = " retained" if state.will.retain else ""
+        delay = f", {state.will.delay} s after the connection ends" if state.will.delay else ""
         yield (
             f"  will {text.name(state.will.topic)} QoS {state.will.qos}{retained} "
-            f"(position {format_position(state.will.ref)})"
+            f"(position {format_position(state.will.ref)}){delay}"
         )
 
 
@@ -210,13 +225,19 @@ def _level5(state: SessionState) -> str:
         return ""
     parts = ["MQTT 5"]
     if state.expiry is not None and not state.clean:
-        lasts = "never" if state.expiry == _NEVER else f"{state.expiry} s"
-        parts.append(f"session expiry {lasts}")
+        parts.append(f"session expiry {expiry_text(state.expiry)}")
     if state.receive_maximum < 65_535:
         parts.append(f"receive maximum {state.receive_maximum}")
     if state.packet_maximum:
         parts.append(f"packets of {text.size(state.packet_maximum)} at most")
     return "".join(f", {part}" for part in parts)
+
+
+def expiry_text(seconds: int | None) -> str:
+    """Return a session expiry interval as text; None: the setting of the broker."""
+    if seconds is None:
+        return "as configured"
+    return "never" if seconds == _NEVER else f"{seconds} s"
 
 
 def properties_text(block: bytes) -> str:
@@ -237,16 +258,38 @@ def _subscription_lines(state: SessionState, topics: TopicBook) -> Iterator[str]
         return
     yield f"  subscriptions: {len(state.active()):,}"
     for held in state.subscriptions.values():
-        granted = f"QoS {held.qos}{options_text(held.options)}"
-        granted = granted if held.active else "unsubscribed, deliveries pending"
-        identifier = f", identifier {held.identifier}" if held.identifier else ""
         sent = f", {held.outstanding:,} in flight" if held.filter.startswith(SHARE) else ""
-        yield f"    {text.name(held.filter)}  {granted}{identifier}{sent}"
+        yield f"    {text.name(held.filter)}  {_granted(held)}{sent}"
         if held.queue:
             count = text.counted(len(held.queue), "message")
             yield f"      queued: {count}, {text.size(held.queued_bytes)}; the oldest:"
             for ref in islice(_queued(held), _OLDEST):
                 yield f"        {_message(ref, topics)}"
+
+
+def _granted(held: SubscriptionState) -> str:
+    identifier = f", identifier {held.identifier}" if held.identifier else ""
+    if not held.active:
+        return f"unsubscribed, deliveries pending{identifier}"
+    return f"QoS {held.qos}{options_text(held.options)}{identifier}"
+
+
+def _members(state: NodeState, group: SessionState) -> list[tuple[SessionState, SubscriptionState]]:
+    """Return the sessions that share a subscription, each with its part of it."""
+    found = ((one, one.subscriptions.get(group.session)) for one in state.sessions.values())
+    return [(one, held) for one, held in found if held is not None]
+
+
+def _member_object(member: SessionState, held: SubscriptionState) -> dict[str, object]:
+    return {
+        "session": member.session,
+        "connected": member.connected,
+        "qos": held.qos,
+        **({"options": held.options} if held.options else {}),
+        **({"identifier": held.identifier} if held.identifier else {}),
+        "active": held.active,
+        "in_flight": held.outstanding,
+    }
 
 
 def _in_flight_lines(
@@ -277,6 +320,7 @@ def session_object(state: SessionState, topics: TopicBook | None) -> dict[str, o
         "clean": state.clean,
         "generation": state.generation,
         "level": state.level,
+        "expiry": state.expiry,
         "user": state.user,
         "subscriptions": [_subscription_object(one) for one in state.subscriptions.values()],
         "in_flight": _sent_objects(state.inflight, topics),
@@ -292,6 +336,7 @@ def session_object(state: SessionState, topics: TopicBook | None) -> dict[str, o
             "topic": will.topic,
             "qos": will.qos,
             "retain": will.retain,
+            "delay": will.delay,
             "position": format_position(will.ref),
         },
     }

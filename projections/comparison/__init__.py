@@ -34,8 +34,10 @@ from projections.comparison.live_state import (
     digest_number,
 )
 from projections.comparison.state_facts import (
+    Granted,
     SessionFacts,
     StateFacts,
+    WillFacts,
     session_facts,
     state_facts,
 )
@@ -58,6 +60,7 @@ __all__ = [
     "Difference",
     "Divergence",
     "FieldDifference",
+    "Granted",
     "LivePage",
     "LiveSession",
     "LiveState",
@@ -72,6 +75,7 @@ __all__ = [
     "Trail",
     "Unsettled",
     "VerificationOutcome",
+    "WillFacts",
     "beyond",
     "broker_checks",
     "describe_message",

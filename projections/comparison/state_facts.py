@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from eventstore.format import Position
@@ -11,18 +11,41 @@ if TYPE_CHECKING:
     from projections.state import NodeState, SessionState
 
 
+class Granted(NamedTuple):
+    """What the broker granted a subscription."""
+
+    qos: int
+    options: int = 0
+    """Subscription options of MQTT 5, see ``Subscribed``."""
+    identifier: int = 0
+    """Subscription identifier of MQTT 5; 0: none."""
+
+
+class WillFacts(NamedTuple):
+    """What is compared of a will."""
+
+    topic: str
+    qos: int
+    retain: bool
+    delay: int
+    """Seconds for which it waits when the connection ends."""
+
+
 @dataclass(frozen=True, slots=True)
 class SessionFacts:
     """What is compared of a session."""
 
     connected: bool
-    subscriptions: dict[str, int]
+    subscriptions: dict[str, Granted]
+    """By topic filter."""
     in_flight: frozenset[tuple[int, Position]]
     """Packet identifier and message of what was sent and is not complete."""
     queue: tuple[int, int, dict[str, tuple[Position, Position]]]
     """Messages, bytes, and for each filter the ends of its queue."""
     inbound: frozenset[int]
-    will: str | None
+    will: WillFacts | None
+    expiry: int | None = None
+    """Session expiry interval in seconds; None: the setting of the broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +79,7 @@ def state_facts(state: NodeState, session: str | None, origins: Origins) -> Stat
 
 def session_facts(state: SessionState) -> SessionFacts:
     """Return what is compared of a session."""
+    will = state.will
     sent = [(pid, one.ref) for pid, one in state.inflight.items()]
     sent += [(pid, one.ref) for pid, one in state.releasing.items()]
     ends = {
@@ -65,9 +89,10 @@ def session_facts(state: SessionState) -> SessionFacts:
     }
     return SessionFacts(
         state.connected,
-        {one.filter: one.qos for one in state.active()},
+        {one.filter: Granted(one.qos, one.options, one.identifier) for one in state.active()},
         frozenset(sent),
         (state.queued, state.queued_bytes, ends),
         frozenset(state.inbound),
-        None if state.will is None else state.will.topic,
+        None if will is None else WillFacts(will.topic, will.qos, will.retain, will.delay),
+        state.expiry,
     )

@@ -16,6 +16,7 @@ import pytest
 from harness.broker import Broker, environment, foldmq, free_port, nats_server
 from harness.fixtures import EXTERNAL, Clients
 
+from e2e.level5 import PahoPeer
 from e2e.playing import events, play
 from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, flip, refused, run
 
@@ -266,6 +267,18 @@ def test_diff_of_two_moments(data: tuple[str, str]) -> None:
     only = run("diff", *data, "0", before, "--session", "screen").out
     assert "    + subscription hall/+ QoS 2\n" in only
     assert "archive" not in only
+
+
+def test_a_shared_subscription_with_its_members(running: Broker, data: tuple[str, str]) -> None:
+    topic_filter = "$share/g/pool/#"
+    member = PahoPeer({"tcp": running.port}, "tcp", "member", clean=False, expiry=60)
+    assert member.subscribe(topic_filter, 1) == 1
+    member.leave()
+    ran = run("replay", *data, "--session", topic_filter)
+    assert "  shared subscription of 1 member\n    member  offline, QoS 1\n" in ran.out
+    (found,) = run("replay", *data, "--session", topic_filter, "--json").objects
+    member_of = [(one["session"], one["connected"], one["qos"]) for one in found["members"]]
+    assert member_of == [("member", False, 1)]
 
 
 # ------------------------------------------------------------------------------------- why
