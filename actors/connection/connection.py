@@ -42,9 +42,10 @@ from protocol.mqtt import (
     Pingreq,
     Publishes,
     ReasonCode,
+    closing_string,
     connack,
 )
-from protocol.mqtt5 import answers
+from protocol.mqtt5 import Explanation, answers
 
 if TYPE_CHECKING:
     import asyncio
@@ -477,23 +478,27 @@ class Connection(SocketActor):
             self.write(connack(code))
         else:
             limit = self.properties.maximum_packet_size
-            self.write(answers.connack(REFUSALS.get(reason, FOR_CONNECT_CODES[code]), limit=limit))
+            about = Explanation(closing_string(reason))
+            refused = REFUSALS.get(reason, FOR_CONNECT_CODES[code])
+            self.write(answers.connack(refused, about=about, limit=limit))
         self._node.counters.packets_out += 1
         self._end(reason)
         self.finish()
 
-    def close(self, reason: str, code: int = 0) -> None:
+    def close(self, reason: str, code: int = 0, about: str = "") -> None:
         """Close the connection once what waits at the gate for it has been written.
 
         A client at level 5 is sent a DISCONNECT with ``code``, or with the reason code that belongs
-        to ``reason``. The session, which may still have responses to send, says when
-        (:meth:`close_when_written`).
+        to ``reason``, and ``about`` as its reason string. The session, which may still have
+        responses to send, says when (:meth:`close_when_written`).
         """
         session = self.session
         if self.properties is not None and self.connected_ms and not self._ended:
             code = code or ENDINGS.get(reason, 0)
             if code:
-                self._farewell = answers.disconnect(code, limit=self.properties.maximum_packet_size)
+                limit = self.properties.maximum_packet_size
+                told = Explanation(closing_string(reason, about))
+                self._farewell = answers.disconnect(code, told, limit=limit)
         self._end(reason, code=code)
         self._linger(session)
 
@@ -624,8 +629,8 @@ class Connection(SocketActor):
         """Close after a protocol error of a client at level 5, with the reason code for it."""
         self._count_violation(about)
         if not self.connected_ms:
-            self.write(answers.connack(code))
-        self.close("protocol_error", code)
+            self.write(answers.connack(code, about=Explanation(closing_string("", about))))
+        self.close("protocol_error", code, about)
 
     def _count_violation(self, about: str) -> None:
         limits, now = self._node.limits, self.now
@@ -688,14 +693,15 @@ class Connection(SocketActor):
         properties, expiry = self.properties, packet.session_expiry
         if properties is not None and expiry and not properties.session_expiry:
             # The session ends with its connection, as CONNECT said [MQTT-3.14.2-2].
+            about = "DISCONNECT with a session expiry though CONNECT had none"
             self._node.limits.broken.add(
                 "protocol_error",
                 self.now,
                 client=self.client_id,
                 address=self.address,
-                error="DISCONNECT with a session expiry though CONNECT had none",
+                error=about,
             )
-            self.close("protocol_error", ReasonCode.PROTOCOL_ERROR)
+            self.close("protocol_error", ReasonCode.PROTOCOL_ERROR, about)
             return
         session = self.session
         orderly = packet.reason == ReasonCode.SUCCESS

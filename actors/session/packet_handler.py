@@ -311,5 +311,15 @@ class PacketHandler:
     ) -> None:
         if connection.receive_window is not None:
             connection.receive_window.acknowledge(self._node.journal, kind, packet_ids, reasons)
-        data = answers.acks(kind, packet_ids, reasons) if reasons else acks(kind, packet_ids)
+        properties = connection.properties
+        if properties is not None and any(reasons):
+            data = answers.explained_acks(
+                kind,
+                packet_ids,
+                reasons,
+                limit=properties.maximum_packet_size,
+                explain=properties.request_problem_information,
+            )
+        else:
+            data = acks(kind, packet_ids)
         self._session.answer(connection, data, len(packet_ids))

@@ -12,8 +12,23 @@ from actors.routing import is_shared
 from actors.session import decisions
 from actors.session.actor_messages import NEXT_TURN, SAME_TURN, ChangeQos
 from actors.session.subscription import Subscription
-from protocol.mqtt import FAILURE, SUBSCRIBE_FAILURE, ReasonCode, TopicError, suback, unsuback
-from protocol.mqtt5 import RETAIN_HANDLING, SHARE, answers, check_topic_filter, split_share
+from protocol.mqtt import (
+    FAILURE,
+    SUBSCRIBE_FAILURE,
+    ReasonCode,
+    TopicError,
+    filters_string,
+    suback,
+    unsuback,
+)
+from protocol.mqtt5 import (
+    RETAIN_HANDLING,
+    SHARE,
+    Explanation,
+    answers,
+    check_topic_filter,
+    split_share,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -71,7 +86,7 @@ class SubscriptionHandler:
                 session.subscriptions_changed(grant.granted)
                 indexes = indexes or session.complete_encoder(0)
             if stop == len(filters):
-                self._answer(connection, _suback(connection, packet.packet_id, codes))
+                self._answer(connection, _suback(connection, packet, codes))
                 self._node.journal.order_behind(connection)
             for subscriber in begun:
                 # One that stands there again is replayed once.
@@ -280,12 +295,19 @@ class SubscriptionHandler:
         self._node.directory.stop_all(actors)
 
 
-def _suback(connection: ClientConnection, packet_id: int, codes: Sequence[int]) -> bytes:
+def _suback(connection: ClientConnection, packet: Subscribe, codes: Sequence[int]) -> bytes:
     """Encode a SUBACK, as the client's level has it."""
     if connection.properties is None:
         older = [SUBSCRIBE_FAILURE if code >= FAILURE else code for code in codes]
-        return suback(packet_id, older)
-    return answers.suback(packet_id, codes, limit=connection.properties.maximum_packet_size)
+        return suback(packet.packet_id, older)
+    properties = connection.properties
+    return answers.suback(
+        packet.packet_id,
+        codes,
+        Explanation(filters_string(packet.filters, codes)),
+        limit=properties.maximum_packet_size,
+        explain=properties.request_problem_information,
+    )
 
 
 def _unsuback(connection: ClientConnection, packet: Unsubscribe, removed: set[str]) -> bytes:

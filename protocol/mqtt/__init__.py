@@ -56,7 +56,10 @@ from protocol.mqtt.reason_codes import (
     REFUSALS,
     STATEMENTS,
     ReasonCode,
+    closing_string,
+    code_string,
     connect_code,
+    filters_string,
 )
 from protocol.mqtt.remaining_length import encode_length, read_length
 from protocol.mqtt.server_packet_decoder import (
@@ -133,6 +136,8 @@ __all__ = [
     "Will",
     "acks",
     "certificate_topic",
+    "closing_string",
+    "code_string",
     "connack",
     "connect_code",
     "count_alike",
@@ -141,6 +146,7 @@ __all__ = [
     "cut_payloads",
     "encode_length",
     "filters_overlap",
+    "filters_string",
     "is_death",
     "is_reserved_filter",
     "is_reserved_topic",

@@ -1,10 +1,11 @@
 """Reason codes of MQTT 5 (section 2.4): which packets carry them, and who may send them there.
 
 A reason code below 0x80 is success, from 0x80 on failure. MQTT 3.1 and 3.1.1 have return codes in
-CONNACK alone: ``FOR_CONNECT_CODES`` is what each is at level 5.
+CONNACK alone: ``FOR_CONNECT_CODES`` is what each is at level 5. Reason strings say in words why the
+server refused something.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from types import MappingProxyType
 
@@ -183,6 +184,61 @@ ENDINGS: Mapping[str, ReasonCode] = MappingProxyType(
 Of a protocol error it is ``ProtocolError.reason``. A client whose connection is gone is sent none.
 """
 
+MOST_CHARACTERS = 200
+"""A longer reason string is cut."""
+
+_CLOSING: Mapping[str, str] = MappingProxyType(
+    {
+        "auth_bytes": "the exchange of AUTH packets is too long",
+        "auth_steps": "too many AUTH packets",
+        "authentication_method": "the server does not support this authentication method",
+        "broker_stopped": "the server is shutting down",
+        "failed": "the server met an error of its own",
+        "flapping": "the client connects too often",
+        "keep_alive": "no packet arrived within one and a half times the keep alive",
+        "kicked": "the operator closed the connection",
+        "log_unavailable": "the server cannot store messages at present",
+        "login_expired": "the login has expired",
+        "login_revoked": "the login is no longer valid",
+        "message_too_large": "the message is too large to be stored",
+        "not_permitted": "not authorized to publish to this topic",
+        "other_user": "the client identifier belongs to another user",
+        "packet_too_large": "the packet exceeds the Maximum Packet Size",
+        "payload_format": "the payload of the will is not the UTF-8 text that it is said to be",
+        "publish_rate": "the client publishes faster than it may",
+        "qos2_rejected": "the server does not accept QoS 2",
+        "reauthentication_failed": "the authentication failed",
+        "receive_maximum": "more unacknowledged messages than the Receive Maximum allows",
+        "removed": "the operator removed the session",
+        "reserved_client_id": "the client identifier is reserved",
+        "reserved_user": "the user name is reserved",
+        "session_failed": "the server met an error of its own",
+        "session_lost": "the server could not restore the session",
+        "slow_reader": "the client reads too slowly",
+        "taken_over": "another connection uses this client identifier",
+        "too_many_connections": "too many connections",
+        "too_many_logins": "too many logins are in progress",
+        "too_many_sessions": "too many sessions",
+        "unavailable": "the server is not available",
+        "unread_bytes": "the client reads too slowly",
+        "will_not_permitted": "not authorized to publish to the topic of the will",
+        "will_qos": "the server does not accept this QoS of a will",
+    }
+)
+
+_MEANINGS: Mapping[int, str] = MappingProxyType(
+    {
+        ReasonCode.NOT_AUTHORIZED: "not authorized",
+        ReasonCode.TOPIC_FILTER_INVALID: "not a valid topic filter",
+        ReasonCode.TOPIC_NAME_INVALID: "not a valid topic name",
+        ReasonCode.QUOTA_EXCEEDED: "a limit of the server is reached",
+        ReasonCode.PAYLOAD_FORMAT_INVALID: "the payload is not UTF-8 text as it is said to be",
+        ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED: "shared subscriptions are not supported",
+        ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR: "the server met an error of its own",
+        ReasonCode.UNSPECIFIED_ERROR: "the server met an error of its own",
+    }
+)
+
 
 def connect_code(reason: int) -> ConnectCode:
     """Return what a CONNACK of MQTT 3.1.1 says for a reason code."""
@@ -190,3 +246,28 @@ def connect_code(reason: int) -> ConnectCode:
         return ConnectCode.ACCEPTED
     found = {code.value: old for old, code in FOR_CONNECT_CODES.items()}
     return found.get(reason, ConnectCode.SERVER_UNAVAILABLE)
+
+
+def closing_string(reason: str, about: str = "") -> str | None:
+    """Return why a connection is refused or closed; None if the reason code says all.
+
+    ``reason`` is that of ``SessionClosed``; ``about`` describes a protocol error.
+    """
+    return about[:MOST_CHARACTERS] or _CLOSING.get(reason)
+
+
+def code_string(code: int) -> str | None:
+    """Return what a reason code of a PUBACK or PUBREC means here, None unless it is an error."""
+    return _MEANINGS.get(code) if code >= FAILURE else None
+
+
+def filters_string(filters: Sequence[tuple[str, int]], codes: Sequence[int]) -> str | None:
+    """Return why filters of a SUBSCRIBE, each with its QoS, were refused; None: none was."""
+    at = next((at for at, code in enumerate(codes) if code >= FAILURE), None)
+    if at is None:
+        return None
+    refused = sum(code >= FAILURE for code in codes)
+    first = f"{_MEANINGS.get(codes[at], 'refused')}: {filters[at][0]}"
+    if len(first) > MOST_CHARACTERS:
+        first = first[: MOST_CHARACTERS - 3] + "..."
+    return first if refused == 1 else f"{first} (and {refused - 1:,} more)"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from protocol.mqtt import FAILURE, PacketType, encode_length, encoder
+from protocol.mqtt import FAILURE, PacketType, code_string, encode_length, encoder
 from protocol.mqtt5 import property_table as table
 from protocol.mqtt5.property_block import Value, encode_block, encode_property, with_length
 
@@ -137,6 +137,24 @@ def explained_ack(
     if told.reason_string is None and not told.user:
         return acks(kind, [packet_id], [reason])
     return _packet(_FIRST[kind], head, {}, told, limit) or acks(kind, [packet_id], [reason])
+
+
+def explained_acks(
+    kind: PacketType,
+    packet_ids: Sequence[int],
+    reasons: Sequence[int],
+    *,
+    limit: int = 0,
+    explain: bool = True,
+) -> bytes:
+    """Encode acknowledgements as :func:`acks` does; those of errors say why."""
+    texts = {code: code_string(code) for code in set(reasons)} if explain else {}
+    if not any(texts.values()):
+        return acks(kind, packet_ids, reasons)
+    return b"".join(
+        explained_ack(kind, packet_id, reason, Explanation(texts[reason]), limit=limit)
+        for packet_id, reason in zip(packet_ids, reasons, strict=True)
+    )
 
 
 def suback(
