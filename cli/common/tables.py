@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Generic, TextIO, TypeVar
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
-from rich.text import Text
 
 from cli.common import text
+from cli.common.colour import painted
 
 T = TypeVar("T")
 Cell = str | int | None
@@ -120,11 +119,7 @@ class Table(Generic[T]):
         return _GAP.join(shown).rstrip()
 
     def _heading(self, line: str) -> None:
-        if self.terminal:
-            console = Console(file=self._out, highlight=False)
-            console.print(Text(line, style="bold"), soft_wrap=True)
-        else:
-            self._out.write(line + "\n")
+        self._out.write(painted(line, "bold", self._out) + "\n")
 
 
 def cut(shown: str, width: int) -> str:

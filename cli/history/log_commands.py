@@ -4,15 +4,16 @@ from typing import Annotated
 
 import typer
 
+from cli.common.help_pages import Program
 from cli.logsource import SourceFlags, with_source_flags
 
 _Session = Annotated[str | None, typer.Option("--session", metavar="ID", help="One session only.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-log_app = typer.Typer(no_args_is_help=False, rich_markup_mode=None, add_completion=False)
+log_app = Program()
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Program) -> None:
     """Add the commands to the program."""
     app.add_typer(log_app, name="log")
     app.command("replay")(_replay)

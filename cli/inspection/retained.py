@@ -11,8 +11,6 @@ from cli.live import LiveBroker, open_broker
 from cli.logsource import SourceFlags, check_filter, check_topic
 from eventstore.errors import NoLog
 from eventstore.format import Position, format_position, sequence_of
-from eventstore.log import messages_of
-from eventstore.reading import open_log
 
 
 def run_list(flags: SourceFlags, topic_filter: str, limit: int | None, *, as_json: bool) -> None:
@@ -79,6 +77,10 @@ async def _payload(broker: LiveBroker, found: dict[str, Any]) -> bytes:
     encoded = found["payload_base64"]
     if encoded is not None:
         return base64.b64decode(encoded)
+    # Few messages are that large: reading the log takes long to import.
+    from eventstore.log import messages_of
+    from eventstore.reading import open_log
+
     ref: Position = found["ref"]
     source = await open_log(broker.client, f"FOLDMQ_LOG_{broker.node}", broker.where)
     for record in await source.some([sequence_of(ref)]):

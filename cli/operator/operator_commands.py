@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from cli.common.help_pages import Program
 from cli.logsource import SourceFlags, with_broker_flags
 
 _Match = Annotated[
@@ -35,12 +36,12 @@ _Age = Annotated[
     ),
 ]
 
-actors_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
-sessions_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
-retained_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+actors_app = Program(no_args_is_help=True)
+sessions_app = Program(no_args_is_help=True)
+retained_app = Program(no_args_is_help=True)
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Program) -> None:
     """Add the commands to the program."""
     app.add_typer(actors_app, name="actors", help="Inspect the actors of a running broker.")
     app.add_typer(sessions_app, name="sessions", help="List, show, disconnect and remove sessions.")

@@ -5,14 +5,13 @@ from typing import Annotated
 
 import typer
 
+from cli.common.help_pages import Program
 from cli.logsource import SourceFlags, with_broker_flags
-from cli.web.auth import token_command
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the program."""
+def register(app: Program) -> None:
+    """Add the command to the program."""
     app.command("web")(_web)
-    token_command.register(app)
 
 
 @with_broker_flags

@@ -19,7 +19,7 @@ from harness.broker import environment
 from actors.authn.credentials import Credentials
 from actors.authn.passwords import PasswordFile
 from actors.authn.stored.scram import derive_keys
-from cli.settings.settings import ConfigError
+from cli.settings.setting_sources import ConfigError
 from cli.users import line_files, passwd
 from cli.users.passwd import Imported
 
