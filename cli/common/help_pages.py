@@ -99,7 +99,7 @@ class Program(typer.Typer):
             }
         )
 
-    def command(
+    def command(  # type: ignore[override] # the options are those of typer
         self, name: str | None = None, **options: Any
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Return a decorator that adds a command."""

@@ -25,7 +25,7 @@ from cli.web.auth.tokens import (
     parse,
     read,
 )
-from eventstore.errors import UsageError
+from eventstore.errors import NotFound, UsageError
 
 _app = Program(
     help="Manage the tokens of the web page.",
@@ -135,7 +135,7 @@ def _rm(name: Name, tokens: File = None, data_dir: DataDir = None, config: Confi
     with line_files.locked(path):
         content = _content(path)
         if name not in parse(path, content):
-            raise UsageError(f"{path} has no token {text.name(name)}")
+            raise NotFound(f"{path} has no token {text.name(name)}")
         lines = line_files.lines_of(content)
         kept = [line for line in lines if line.startswith("#") or line.split()[:1] != [name]]
         line_files.write(path, kept, as_directory=True)
