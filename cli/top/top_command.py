@@ -29,8 +29,8 @@ _WIDTH = 100
 def run(source: SourceFlags, interval: float, sort: str, *, once: bool, as_json: bool) -> None:
     """Monitor a broker on the terminal, or print one frame.
 
-    Raises UsageError without a terminal, ConfigError for wrong settings, and NoLiveBroker if no broker answers at the start; later
-    failures are retried.
+    Raises UsageError without a terminal, ConfigError for wrong settings, and NoLiveBroker if no
+    broker answers at the start; later failures are retried.
     """
     if sort not in ACTOR_SORTS:
         raise UsageError(f"--sort must be one of {', '.join(ACTOR_SORTS)}")
