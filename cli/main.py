@@ -7,11 +7,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cli.common import argv_secrets, deferred_import
-from cli.common.colour import painted
-from cli.common.help_pages import Program
-from cli.program.command_group import CommandGroup
-from cli.program.version_command import show_version
+from cli.common import painted
+from cli.program import CommandGroup, Program, argv_secrets, defer, show_version
 from protocol.errors import FoldmqError
 
 app = Program(
@@ -25,7 +22,7 @@ app = Program(
 def main() -> NoReturn:
     """Run the command; a FoldmqError becomes one line on stderr and its exit code."""
     argv_secrets.hide(sys.argv)
-    deferred_import.defer("aiohttp")
+    defer("aiohttp")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # Names chosen by clients may not exist in the encoding of the terminal.

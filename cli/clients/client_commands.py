@@ -15,7 +15,7 @@ from cli.clients.client_options import (
     WillPropertyFlags,
 )
 from cli.common import given_flags, with_option_groups
-from cli.common.help_pages import Program
+from cli.program import Program
 
 Qos = Annotated[
     int, typer.Option("-q", "--qos", metavar="QOS", min=0, max=2, help="Quality of service.")

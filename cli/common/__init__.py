@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 from protocol.front_door import front_door
 
 if TYPE_CHECKING:
-    from cli.common import argv_secrets, deferred_import, interpreter, logging_setup, text
+    from cli.common import interpreter, logging_setup, text
     from cli.common.allowed_hosts import Hosts, is_wildcard
+    from cli.common.colour import Style, has_colours, painted
     from cli.common.memory_trim import trim
     from cli.common.option_groups import given_flags, with_option_groups
     from cli.common.package_version import version
@@ -19,8 +20,7 @@ else:
         __name__,
         {
             "allowed_hosts": "Hosts is_wildcard",
-            "argv_secrets": "argv_secrets",
-            "deferred_import": "deferred_import",
+            "colour": "Style has_colours painted",
             "interpreter": "interpreter",
             "logging_setup": "logging_setup",
             "memory_trim": "trim",
@@ -37,20 +37,21 @@ __all__ = [
     "Address",
     "Column",
     "Hosts",
+    "Style",
     "Table",
     "address",
     "ago",
-    "argv_secrets",
     "clock",
     "counted",
-    "deferred_import",
     "escaped",
     "given_flags",
+    "has_colours",
     "idle",
     "interpreter",
     "is_wildcard",
     "logging_setup",
     "name",
+    "painted",
     "payload_text",
     "printable",
     "progress",

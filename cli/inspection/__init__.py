@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         connection_rates,
         find_actor,
     )
-    from cli.inspection.receivers import OUTCOMES, outcome_lines
+    from cli.inspection.receivers import outcome_lines, outcome_text
     from cli.inspection.session_list import selection
     from cli.inspection.session_page import session_lines
 else:
@@ -34,7 +34,7 @@ else:
                 "actor_lines actor_page ask_session connection_of connection_rates find_actor"
             ),
             "actor_tree": "actor_tree",
-            "receivers": "OUTCOMES outcome_lines receivers",
+            "receivers": "outcome_lines outcome_text receivers",
             "retained": "retained",
             "session_list": "selection session_list",
             "session_page": "session_lines",
@@ -43,7 +43,6 @@ else:
     )
 
 __all__ = [
-    "OUTCOMES",
     "actor_lines",
     "actor_list",
     "actor_page",
@@ -54,6 +53,7 @@ __all__ = [
     "find_actor",
     "gather",
     "outcome_lines",
+    "outcome_text",
     "receivers",
     "retained",
     "say_where",

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from cli.common.help_pages import Program
 from cli.logsource import SourceFlags, with_broker_flags
+from cli.program import Program
 
 _Match = Annotated[
     str | None,
@@ -368,15 +368,18 @@ def _subscriptions(
     topic: Annotated[
         str, typer.Option("--topic", metavar="TOPIC", help="Topic, without wildcards.")
     ],
+    qos: Annotated[
+        int, typer.Option("-q", "--qos", metavar="QOS", min=0, max=2, help="QoS of the message.")
+    ] = 1,
     as_json: _Json = False,
 ) -> None:
-    """Show the receivers of a message on a topic.
+    """Show what would happen now to a message on a topic.
 
-    Prints each matching subscription and what would happen to a message.
+    For each matching subscription: sent, queued, dropped or denied, and why.
     """
     from cli.inspection import receivers
 
-    receivers.run(source, topic, as_json=as_json)
+    receivers.run(source, topic, qos, as_json=as_json)
 
 
 @with_broker_flags

@@ -8,8 +8,8 @@ from typing import Any
 
 import typer
 
-from cli.common.help_pages import PageGroup, Program
 from cli.program.command_table import GROUPS, find_command
+from cli.program.help_pages import PageGroup, Program
 
 
 class CommandGroup(PageGroup):

@@ -46,7 +46,7 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
             CommandEntry(
                 "subscriptions",
                 "cli.operator.operator_commands",
-                "Show the receivers of a message on a topic.",
+                "Show what would happen now to a message on a topic.",
             ),
             CommandEntry(
                 "retained",

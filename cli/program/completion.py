@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cli.common.help_pages import Program
+    from cli.program.help_pages import Program
 
 Shell = Literal["bash", "zsh", "fish"]
 

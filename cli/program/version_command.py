@@ -2,7 +2,7 @@
 
 import typer
 
-from cli.common.help_pages import Program
+from cli.program.help_pages import Program
 
 
 def register(app: Program) -> None:

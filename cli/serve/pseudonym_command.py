@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cli.common.help_pages import Program
+from cli.program import Program
 
 
 def register(app: Program) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cli.common.help_pages import Program
+from cli.program import Program
 from cli.settings import with_settings_flags
 
 

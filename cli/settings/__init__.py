@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from cli.settings.endpoints import Endpoint
     from cli.settings.log_settings import LogPlace, LogSettings, load_log_settings
     from cli.settings.setting_flags import with_settings_flags
-    from cli.settings.setting_sources import PREFIX, ConfigError, flag
+    from cli.settings.setting_sources import CONFIG_VARIABLE, PREFIX, ConfigError, flag
     from cli.settings.settings import RELOADABLE, Settings, check, load
 else:
     __getattr__ = front_door(
@@ -20,12 +20,13 @@ else:
             "endpoints": "Endpoint",
             "log_settings": "LogPlace LogSettings load_log_settings",
             "setting_flags": "with_settings_flags",
-            "setting_sources": "ConfigError PREFIX flag",
+            "setting_sources": "CONFIG_VARIABLE ConfigError PREFIX flag",
             "settings": "RELOADABLE Settings check load settings",
         },
     )
 
 __all__ = [
+    "CONFIG_VARIABLE",
     "PREFIX",
     "RELOADABLE",
     "ConfigError",

@@ -9,8 +9,7 @@ import typer
 
 from actors.authz import Explanation, Permissions, Rule, rules_file
 from cli.common import text
-from cli.settings import load
-from cli.settings.setting_sources import CONFIG_VARIABLE
+from cli.settings import CONFIG_VARIABLE, load
 from eventstore.errors import UsageError
 from protocol.mqtt import (
     TopicError,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.common import text
-from cli.common.help_pages import Program
+from cli.program import Program
 from eventstore.errors import UsageError
 
 if TYPE_CHECKING:

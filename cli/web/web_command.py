@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from cli.common.help_pages import Program
 from cli.logsource import SourceFlags, with_broker_flags
+from cli.program import Program
 
 
 def register(app: Program) -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.common.help_pages import PageCommand
 from cli.logsource import source_flags
 from cli.main import app
-from cli.program.command_table import GROUPS, HIDDEN
+from cli.program import GROUPS, HIDDEN, PageCommand
 from cli.settings.setting_topics import SETTING_NAMES
 from cli.settings.settings import Settings
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from cli.common import seconds, text
-from cli.common.help_pages import Program
+from cli.program import Program
 from cli.settings import load_log_settings
 from cli.users import line_files
 from cli.web.auth.own_token import cookie_of, new_secret

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from cli.common.colour import has_colours, painted
-from cli.common.plain_values import convert_plainly
+from cli.common import has_colours, painted
+from cli.program.plain_values import convert_plainly
 
 if TYPE_CHECKING:
     from collections.abc import Callable
