@@ -36,6 +36,8 @@ class Column(Generic[T]):
     """Chosen by clients: escaped, and cut to the available width."""
     wide: bool = False
     """Omitted on a terminal of less than 100 columns."""
+    least_width: int = 0
+    """Omitted on a terminal of fewer columns."""
     ready: bool = False
     """Already escaped."""
     style: Callable[[T], Style | None] | None = None
@@ -50,7 +52,12 @@ class Table(Generic[T]):
         self.terminal = self._out.isatty()
         self._width = shutil.get_terminal_size().columns if self.terminal else 0
         roomy = not self.terminal or self._width >= 100
-        self._columns = [column for column in columns if roomy or not column.wide]
+        self._columns = [
+            column
+            for column in columns
+            if (roomy or not column.wide)
+            and (not self.terminal or self._width >= column.least_width)
+        ]
         self._widths = [len(column.title) for column in self._columns]
         self._block: list[list[str]] = []
         self._styles: list[list[Style | None]] = []

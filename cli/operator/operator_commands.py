@@ -236,7 +236,8 @@ def _sessions_ls(
 ) -> None:
     """List the sessions.
 
-    Sort keys: queued, queued_bytes, inflight, subscriptions, offline, client.
+    Drops, reconnects and takeovers are counted since the broker's start. Sort keys: queued,
+    queued_bytes, inflight, subscriptions, dropped, connects, takeovers, offline, client.
     """
     from cli.inspection import session_list
 

@@ -173,6 +173,8 @@ def _dropped(event: MessageDropped, topics: Topics) -> str:
     what = _messages(event.refs, topics) or display.counted(event.count, "message")
     where = " from the queue" if event.queued >= 0 else ""
     by = f", for {display.name(event.filter)}" if event.filter else ""
+    if event.topics:
+        by = f" to {run_text.several(map(display.name, event.topics), len(event.topics))}"
     return f"dropped{where} {what}: {display.escaped(event.reason)}{by}"
 
 
@@ -291,7 +293,10 @@ def _web_accessed(event: WebAccessed, _topics: Topics) -> str:
 
 
 _WORDS: dict[type, Callable[[Any, Topics], str]] = {
-    BrokerStarted: lambda event, _: f"broker started, foldmq {display.escaped(event.software)}",
+    BrokerStarted: lambda event, _: (
+        f"broker started{' after a crash' if event.crashed else ''}, "
+        f"foldmq {display.escaped(event.software)}"
+    ),
     BrokerStopped: lambda _event, _: "broker stopped",
     SessionOpened: _opened,
     SessionTakenOver: lambda event, _: f"taken over: connection {event.generation} is closed",
