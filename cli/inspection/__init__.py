@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from cli.inspection.receivers import outcome_lines, outcome_text
     from cli.inspection.session_list import selection
-    from cli.inspection.session_page import session_lines
+    from cli.inspection.session_page import history_lines, session_lines
 else:
     __getattr__ = front_door(
         __name__,
@@ -37,7 +37,7 @@ else:
             "receivers": "outcome_lines outcome_text receivers",
             "retained": "retained",
             "session_list": "selection session_list",
-            "session_page": "session_lines",
+            "session_page": "history_lines session_lines",
             "tail": "tail",
         },
     )
@@ -52,6 +52,7 @@ __all__ = [
     "connection_rates",
     "find_actor",
     "gather",
+    "history_lines",
     "outcome_lines",
     "outcome_text",
     "receivers",

@@ -3,10 +3,12 @@
 import asyncio
 import base64
 import sys
+import time
 from typing import Any
 
-from cli.common import Column, printable, text
+from cli.common import Column, ago, printable, text
 from cli.inspection.actor_list import Row, gather, say_where, show
+from cli.inspection.published_messages import add_setters
 from cli.live import LiveBroker, open_broker
 from cli.logsource import SourceFlags, check_filter, check_topic
 from eventstore.errors import NoLog
@@ -33,11 +35,15 @@ async def _list(flags: SourceFlags, topic_filter: str, limit: int | None, *, as_
         if flags.verbose:
             say_where(broker)
         rows, total = await gather(broker, "retained", None, filter=topic_filter)
-    rows.sort(key=lambda row: str(row["topic"]))
+        rows.sort(key=lambda row: str(row["topic"]))
+        await add_setters(broker, rows[:limit])
+    now_ms = round(time.time() * 1000)
     columns: list[Column[Row]] = [
         Column("POSITION", lambda row: format_position(row["ref"]), right=True),
         Column("QOS", lambda row: row["qos"], right=True),
         Column("SIZE", lambda row: text.size(row["size"]), right=True),
+        Column("SET", lambda row: ago(row.get("set_ms"), now_ms), right=True),
+        Column("BY", lambda row: row.get("set_by"), name=True),
         Column("EXPIRES", lambda row: _clock(row["expires_ms"]), wide=True),
         Column("PROPERTIES", lambda row: ", ".join(row["properties"]) or None, wide=True),
         Column("TOPIC", lambda row: row["topic"], name=True),

@@ -174,7 +174,7 @@ def _dropped(event: MessageDropped, topics: Topics) -> str:
     where = " from the queue" if event.queued >= 0 else ""
     by = f", for {display.name(event.filter)}" if event.filter else ""
     if event.topics:
-        by = f" to {run_text.several(map(display.name, event.topics), len(event.topics))}"
+        what += f" to {run_text.several(map(display.name, event.topics), len(event.topics))}"
     return f"dropped{where} {what}: {display.escaped(event.reason)}{by}"
 
 
