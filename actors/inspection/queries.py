@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from actors.inspection import receivers, views
 from actors.inspection.gauges import status
 from actors.inspection.inspector import Listing, in_steps
+from actors.inspection.problems import ProblemSearch
 from actors.inspection.requests import Refused, flag, number, optional, shown, text
 from projections.state import OutstandingTotals
 from protocol.mqtt import (
@@ -88,6 +89,7 @@ class Queries:
             "retained": self.retained,
             "retained.get": self.retained_message,
             "subscriptions": self.subscriptions,
+            "problems": self.problems,
         }
 
     # The whole.
@@ -269,6 +271,19 @@ class Queries:
         message = node.state.retained.get(topic)
         retained = None if message is None else views.retained_row(message)
         return Listing(rows(), lambda one: one, retained=retained, topic=topic, published_qos=qos)
+
+    def problems(self, request: Mapping[str, Any]) -> Work:
+        """Return what is wrong with clients at present, or with one ``client``."""
+        search = ProblemSearch(self._node, optional(request, "client"))
+        yield from search.run()
+        self._sources.storage.refresh()
+        options = self._node.options
+        return {
+            **search.answer(),
+            "keep_s": options.keep,
+            "keep_bytes": options.keep_bytes,
+            "keep_until_archived": options.keep_until_archived,
+        }
 
 
 class _Highest:

@@ -28,10 +28,12 @@ class ClientHistory:
         "connects",
         "denied",
         "denied_count",
+        "denied_ms",
         "dropped",
         "dropped_ms",
         "last_close",
         "opened_ms",
+        "taken_ms",
         "takeovers",
     )
 
@@ -41,6 +43,7 @@ class ClientHistory:
         """When it connected lately, Unix time in milliseconds."""
         self.takeovers = 0
         """Connections that ended because the client connected again meanwhile."""
+        self.taken_ms = 0
         self.last_close = ""
         """Why its latest connection ended; empty: none has."""
         self.closed_ms = 0
@@ -50,7 +53,7 @@ class ClientHistory:
         """When a message was dropped last."""
         self.denied: dict[str, int] | None = None
         """What the permissions denied it: ``publish TOPIC``, ``subscribe FILTER``; how often."""
-        self.denied_count = 0
+        self.denied_count = self.denied_ms = 0
         self._sample: tuple[int, int, int] | None = None
         self._rates: tuple[float, float] | None = None
 
@@ -116,6 +119,7 @@ class ClientHistories:
         history.last_close, history.closed_ms = reason, now_ms
         if reason == "taken_over":
             history.takeovers += 1
+            history.taken_ms = now_ms
 
     def dropped(self, client: str, reason: str, count: int, now_ms: int) -> None:
         """Record that messages to a client, or from it, were dropped."""
@@ -125,10 +129,11 @@ class ClientHistories:
         history.dropped[reason] += count
         history.dropped_ms = now_ms
 
-    def denied(self, client: str, what: str, topic: str, count: int) -> None:
+    def denied(self, client: str, what: str, topic: str, count: int, now_ms: int) -> None:
         """Record what the permissions denied a client: ``publish`` or ``subscribe``, and where."""
         history = self._changed(client)
         history.denied_count += count
+        history.denied_ms = now_ms
         if history.denied is None:
             history.denied = {}
         asked = f"{what} {topic}"

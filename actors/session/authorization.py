@@ -216,6 +216,6 @@ class Authorizer:
             about["user"] = connection.identity.user if connection.identity is not None else None
         topic = escaped(topic, _SHOWN)
         if client is not None:
-            self._node.clients.denied(client, what, topic, count)
+            self._node.clients.denied(client, what, topic, count, self._node.clock.time_ms())
         now = self._node.clock.monotonic()
         self.refused.add(what, now, count, client=client, topic=topic, **about)

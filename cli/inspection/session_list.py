@@ -105,7 +105,8 @@ def columns() -> list[Column[Row]]:
 
 def reconnects(row: Row) -> int:
     """Return how often a client has connected again since the broker's start."""
-    return max(0, row.get("connects", 0) - 1)
+    connects: int = row.get("connects", 0)
+    return max(0, connects - 1)
 
 
 def rate(per_second: float | None) -> str | None:

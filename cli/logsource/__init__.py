@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         check_files,
         fit,
         nats_tls,
+        nats_users,
         open_store,
     )
     from cli.logsource.moments import cut_off, parse_moment, point_at, start_at
@@ -22,7 +23,7 @@ else:
     __getattr__ = front_door(
         __name__,
         {
-            "log_store": ("Store answer_requests check_files fit nats_tls open_store"),
+            "log_store": ("Store answer_requests check_files fit nats_tls nats_users open_store"),
             "moments": "cut_off parse_moment point_at start_at",
             "nats_access": "foreign_access",
             "source": "find_location named_stream open_source say",
@@ -44,6 +45,7 @@ __all__ = [
     "foreign_access",
     "named_stream",
     "nats_tls",
+    "nats_users",
     "open_source",
     "open_store",
     "parse_moment",

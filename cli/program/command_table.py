@@ -21,6 +21,7 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
         "Run a broker",
         (
             CommandEntry("serve", "cli.serve.serve_command", "Run the broker."),
+            CommandEntry("config", "cli.diagnosis.config_command", "Check the configuration."),
             CommandEntry(
                 "passwd", "cli.users.passwd_command", "Manage the users of a password file."
             ),
@@ -37,6 +38,14 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
     (
         "Look into a running broker",
         (
+            CommandEntry(
+                "status", "cli.diagnosis.diagnosis_commands", "Show whether the broker is well."
+            ),
+            CommandEntry(
+                "doctor",
+                "cli.diagnosis.diagnosis_commands",
+                "Find problems, their causes, and what to do.",
+            ),
             CommandEntry("top", "cli.operator.operator_commands", "Monitor a running broker."),
             CommandEntry(
                 "sessions",

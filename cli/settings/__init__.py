@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from cli.settings.endpoints import Endpoint
     from cli.settings.log_settings import LogPlace, LogSettings, load_log_settings
     from cli.settings.setting_flags import with_settings_flags
-    from cli.settings.setting_sources import CONFIG_VARIABLE, PREFIX, ConfigError, flag
+    from cli.settings.setting_sources import CONFIG_VARIABLE, PREFIX, ConfigError, flag, read_layers
     from cli.settings.settings import RELOADABLE, Settings, check, load
 else:
     __getattr__ = front_door(
@@ -20,7 +20,7 @@ else:
             "endpoints": "Endpoint",
             "log_settings": "LogPlace LogSettings load_log_settings",
             "setting_flags": "with_settings_flags",
-            "setting_sources": "CONFIG_VARIABLE ConfigError PREFIX flag",
+            "setting_sources": "CONFIG_VARIABLE ConfigError PREFIX flag read_layers",
             "settings": "RELOADABLE Settings check load settings",
         },
     )
@@ -42,6 +42,7 @@ __all__ = [
     "load",
     "load_log_settings",
     "probe",
+    "read_layers",
     "settings",
     "with_settings_flags",
 ]
