@@ -1,11 +1,11 @@
-"""``foldmq status``, ``doctor`` and ``config check``: is all well, and what to do if not."""
+"""``foldmq status`` and ``foldmq doctor``: is all well, and what to do if it is not."""
 
 from typing import TYPE_CHECKING
 
 from protocol.front_door import front_door
 
 if TYPE_CHECKING:
-    from cli.diagnosis import config_check, doctor, status
+    from cli.diagnosis import doctor, status
     from cli.diagnosis.advice import Advice, advise, merged
     from cli.diagnosis.broker_advice import advise_on_broker, lagging_replicas
 else:
@@ -14,7 +14,6 @@ else:
         {
             "advice": "Advice advise merged",
             "broker_advice": "advise_on_broker lagging_replicas",
-            "config_check": "config_check",
             "doctor": "doctor",
             "status": "status",
         },
@@ -24,7 +23,6 @@ __all__ = [
     "Advice",
     "advise",
     "advise_on_broker",
-    "config_check",
     "doctor",
     "lagging_replicas",
     "merged",

@@ -27,6 +27,6 @@ def _check(config: Path | None, flags: dict[str, object]) -> None:
     refuse, with exit code 78. Prints the settings that are set, and where. Addresses are not
     listened on, so that a broker may be running.
     """
-    from cli.diagnosis import config_check
+    from cli.serve import config_check
 
     config_check.run(flags, config)
