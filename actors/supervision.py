@@ -145,6 +145,7 @@ def _again(
             yield Retry(Detached(None, "session_failed", orderly=False), attempts)
         else:
             node.emit(SessionClosed(fresh.name, "session_failed", state.generation))
+            node.clients.closed(fresh.name, "session_failed", node.clock.time_ms())
             if state.clean:
                 node.router.remove_session(fresh.name)
     for message in others:

@@ -6,6 +6,7 @@ those of BSD's ``sysexits.h``, which service managers and scripts already tell a
 ====  ===========================================================================
 code  meaning
 ====  ===========================================================================
+1     the answer is no: what was asked for does not exist, or a check failed
 2     what was asked for makes no sense, or not for this log
 65    the log itself is damaged
 66    there is no log to read, or what was asked for was cut off
@@ -269,6 +270,12 @@ class CutMeanwhile(FoldmqError):
         super().__init__(
             f"{log} was cut while it was read, it begins with record {first} now: {recovery}"
         )
+
+
+class NotFound(FoldmqError):
+    """What was asked for does not exist: a session, a message, a token."""
+
+    exit_code = 1
 
 
 class UsageError(FoldmqError):

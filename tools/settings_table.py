@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from cli.common.units import Address, seconds, size
 from cli.settings.setting_flags import size_shown, time_shown
-from cli.settings.settings import OTHER_VARIABLES, PREFIX, RELOADABLE, Settings, flag
+from cli.settings.setting_sources import OTHER_VARIABLES, PREFIX, flag
+from cli.settings.settings import RELOADABLE, Settings
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo

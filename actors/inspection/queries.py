@@ -11,16 +11,15 @@ from itertools import chain
 from re import compile as compile_pattern
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from actors.inspection import views
+from actors.inspection import receivers, views
 from actors.inspection.gauges import status
 from actors.inspection.inspector import Listing, in_steps
+from actors.inspection.problems import ProblemSearch
 from actors.inspection.requests import Refused, flag, number, optional, shown, text
-from actors.routing import is_shared
 from projections.state import OutstandingTotals
 from protocol.mqtt import (
     FilterTrie,
     TopicError,
-    filters_overlap,
     validate_topic_filter,
     validate_topic_name,
 )
@@ -90,6 +89,7 @@ class Queries:
             "retained": self.retained,
             "retained.get": self.retained_message,
             "subscriptions": self.subscriptions,
+            "problems": self.problems,
         }
 
     # The whole.
@@ -251,25 +251,39 @@ class Queries:
         return views.retained_view(message)
 
     def subscriptions(self, request: Mapping[str, Any]) -> Work:
-        """Return the receivers of a topic, and the sessions denied although a filter matches."""
+        """Return what would happen now to a message on a topic, for each matching subscription."""
         node = self._node
         topic = _topic(request)
-        matching: dict[str, list[tuple[str, int]]] = {}
+        qos = number(request, "qos", 1, 2)
+        matching: dict[str, list[receivers.Match]] = {}
         for found, pause in in_steps(node.router.matching(topic)):
             if isinstance(found, str):
-                matching.setdefault(found, _of_passive(found, topic, node))
+                matching.setdefault(found, receivers.matches_of_passive(found, topic, node))
             else:
-                matching.setdefault(found.session, []).append((found.filter, found.qos))
+                matching.setdefault(found.session, []).append(receivers.match_of(found, topic))
             if pause:
                 yield None
 
         def rows() -> Iterable[dict[str, Any]]:
-            for name, filters in matching.items():
-                yield from _receivers(name, filters, node)
+            for name, matches in matching.items():
+                yield from receivers.receiver_rows(name, matches, topic, qos, node)
 
         message = node.state.retained.get(topic)
         retained = None if message is None else views.retained_row(message)
-        return Listing(rows(), lambda one: one, retained=retained, topic=topic)
+        return Listing(rows(), lambda one: one, retained=retained, topic=topic, published_qos=qos)
+
+    def problems(self, request: Mapping[str, Any]) -> Work:
+        """Return what is wrong with clients at present, or with one ``client``."""
+        search = ProblemSearch(self._node, optional(request, "client"))
+        yield from search.run()
+        self._sources.storage.refresh()
+        options = self._node.options
+        return {
+            **search.answer(),
+            "keep_s": options.keep,
+            "keep_bytes": options.keep_bytes,
+            "keep_until_archived": options.keep_until_archived,
+        }
 
 
 class _Highest:
@@ -292,45 +306,6 @@ class _Highest:
     def items(self) -> list[Any]:
         """Return the items, the highest first."""
         return [item for _, _, item in sorted(self._heap, reverse=True, key=lambda one: one[:2])]
-
-
-def _receivers(
-    name: str, filters: list[tuple[str, int]], node: NodeContext
-) -> Iterable[dict[str, Any]]:
-    """Yield a row for each matching subscription of a session; one of them is chosen."""
-    actor = node.directory.find_session(name)
-    connected = actor is not None and actor.connection is not None
-    best = max(range(len(filters)), key=lambda at: filters[at][1], default=0)
-    for at, (topic_filter, qos) in enumerate(filters):
-        why = "sent" if connected else "queued" if qos else "offline_qos0"
-        group = node.router.groups.find(name) if is_shared(name) else None
-        if group is not None:
-            why = "shared" if group.online else "shared_waits"
-        if at != best:
-            why = "overlapped"
-        yield {
-            "client": name,
-            "filter": topic_filter,
-            "qos": qos,
-            "connected": connected,
-            "members": None if group is None else len(group.members),
-            "online": None if group is None else len(group.online),
-            "chosen": at == best,
-            "why": why,
-        }
-
-
-def _of_passive(name: str, topic: str, node: NodeContext) -> list[tuple[str, int]]:
-    """Return filter and QoS of the subscriptions of a passive session that match a topic."""
-    state = node.state.sessions.peek(name)
-    if state is None:
-        return []
-    return [
-        (held.filter, held.qos)
-        for held in state.active()
-        if filters_overlap(held.filter, topic)
-        and (held.filter[0] not in "+#" or not topic.startswith("$"))
-    ]
 
 
 # ------------------------------------------------------------------------------- requests

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from actors.kernel import LoopActor
-    from actors.session import NodeContext
+    from actors.session import ClientConnection, NodeContext
     from eventstore.format import Position
     from projections.state import InFlight, RetainedMessage, SessionState, SubscriptionState
 
@@ -164,6 +164,7 @@ def session_row(name: str, state: SessionState, node: NodeContext) -> dict[str, 
         "connected": state.connected,
         "clean": state.clean,
         "members": len(node.router.groups.find(name).members) if is_shared(name) else None,
+        "level": state.level,
         "passive": name not in node.state.sessions.live,
         "subscriptions": len(state.subscriptions),
         "inflight": len(state.inflight) + len(state.releasing),
@@ -174,6 +175,31 @@ def session_row(name: str, state: SessionState, node: NodeContext) -> dict[str, 
         "closed_ms": None if state.connected else state.closed_ms,
         "expires_ms": _expires(state, node),
         "actor": actor.actor_urn if actor is not None else None,
+        **history_fields(name, connection, node),
+    }
+
+
+def history_fields(
+    name: str, connection: ClientConnection | None, node: NodeContext
+) -> dict[str, Any]:
+    """Return what happened to a client since the broker's start, and its present rates."""
+    history = node.clients.find(name)
+    rates: tuple[float, float] | None = None
+    if isinstance(connection, Connection):
+        begun = connection.connected_ms or node.clock.time_ms()
+        taken, sent = connection.messages_in, connection.messages_out
+        rates = history.rates(node.clock.time_ms(), begun, taken, sent)
+    return {
+        "connects": history.connects,
+        "takeovers": history.takeovers,
+        "last_close": history.last_close or None,
+        "last_close_ms": history.closed_ms or None,
+        "dropped": history.dropped.total() if history.dropped is not None else 0,
+        "dropped_by": dict(history.dropped or ()),
+        "dropped_ms": history.dropped_ms or None,
+        "denied": history.denied_count,
+        "rate_in": None if rates is None else round(rates[0], 2),
+        "rate_out": None if rates is None else round(rates[1], 2),
     }
 
 
@@ -193,7 +219,7 @@ def session_view(
     return {
         **session_row(name, state, node),
         "position": node.journal.last,
-        "level": state.level,
+        "denied_what": dict(node.clients.find(name).denied or ()),
         "receive_maximum": state.receive_maximum,
         "packet_maximum": state.packet_maximum,
         "expiry": state.expiry,

@@ -15,10 +15,12 @@ import structlog
 
 from actors.session import Detached
 from actors.session.decisions import shared_in_flight
+from eventstore.display import iso
 from eventstore.errors import CorruptLog, LogUnavailable
 from eventstore.format import (
     INDEX_BITS,
     BrokerStarted,
+    BrokerStopped,
     ChainChecker,
     MessagePublished,
     MessagesCarried,
@@ -91,7 +93,8 @@ async def recover(
     _restore(node, loaded)
     if loaded is None:
         projector.begin()
-    node.emit(BrokerStarted(software()))
+    crashed = await _ended_by_crash(node, tail)
+    node.emit(BrokerStarted(software(), crashed=crashed))
     _end_connections(node)
     for name in [name for name, state in node_state.sessions.live.items() if not state.connected]:
         node.directory.passivate(name)
@@ -133,6 +136,25 @@ async def _load(node: NodeContext, projector: Projector, tail: LogTail) -> Loade
     projector.go_on(loaded)
     node.state.sessions.on_thaw = node.router.restore
     return loaded
+
+
+async def _ended_by_crash(node: NodeContext, tail: LogTail) -> bool:
+    """Return whether the run before did not end as asked, and say so."""
+    if not tail.sequence or tail.sequence < node.log.first:
+        return False
+    try:
+        records = await node.log.read_some([tail.sequence])
+    except CorruptLog:
+        return False
+    events = [event for record in records for _, event in record.events()]
+    if not events or any(isinstance(event, BrokerStopped) for event in events):
+        return False
+    _log.warning(
+        "the previous run crashed or was killed; everything acknowledged is in the log",
+        last_record=tail.sequence,
+        written=iso(records[-1].time_ms),
+    )
+    return True
 
 
 async def _check_mark(log: EventLog, loaded: LoadedProjections) -> None:
@@ -322,6 +344,7 @@ def _end_connections(node: NodeContext) -> None:
             )
         else:
             node.emit(SessionClosed(name, "broker_restarted", state.generation))
+            node.clients.closed(name, "broker_restarted", node.clock.time_ms())
             if state.clean:
                 node.router.remove_session(name)
             else:

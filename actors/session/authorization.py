@@ -5,6 +5,7 @@ Each refusal is counted, and some are told in a line of the log.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from actors.authz import BRIDGE
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _SHOWN = 200
 """Characters of a topic in a line of the log."""
+_RECORDED, _MOST_RECORDED = 1024, 8
+"""Characters of a denied topic in an event, and the number of such topics."""
 
 
 class Authorizer:
@@ -136,8 +139,11 @@ class Authorizer:
             connection.ignore_input()
             return select(packet, range(first))
         if packet.qos or packet.retain:
-            node.emit(MessageDropped(session, "not_permitted", len(refused)))
+            topics = dict.fromkeys(packet.topics[at].decode() for at in refused)
+            some = [topic[:_RECORDED] for topic in islice(topics, _MOST_RECORDED)]
+            node.emit(MessageDropped(session, "not_permitted", len(refused), topics=some))
         node.dropped["not_permitted"] += len(refused)
+        node.clients.dropped(session, "not_permitted", len(refused), node.clock.time_ms())
         gone = set(refused)
         return select(packet, [at for at in range(len(packet)) if at not in gone])
 
@@ -209,5 +215,7 @@ class Authorizer:
             about["address"] = connection.address
             about["user"] = connection.identity.user if connection.identity is not None else None
         topic = escaped(topic, _SHOWN)
+        if client is not None:
+            self._node.clients.denied(client, what, topic, count, self._node.clock.time_ms())
         now = self._node.clock.monotonic()
         self.refused.add(what, now, count, client=client, topic=topic, **about)

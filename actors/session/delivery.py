@@ -205,6 +205,26 @@ class Delivery:
         """Return whether a new message may be sent to the client."""
         return not self._redelivery and self._may_send(connection)
 
+    @property
+    def hindrance(self) -> str:
+        """Return why nothing new can be sent to the client at QoS 1 and 2; empty: it can.
+
+        ``offline``, ``resuming`` (older messages are sent again first), ``reader`` (it does not
+        read), ``loading`` (messages are read from the log) or ``log`` (the log does not keep up).
+        """
+        connection = self._session.connection
+        if connection is None:
+            return "offline"
+        if self._redelivery:
+            return "resuming"
+        if not connection.writable:
+            return "reader"
+        if self._after_load is not None:
+            return "loading"
+        limit, gated = self._node.delivery_limits.batch_bytes, connection.gated
+        late = gated and (gated > limit or self._node.journal.gated > _GATED_FACTOR * limit)
+        return "log" if late else ""
+
     def _may_send(self, connection: ClientConnection) -> bool:
         """Return whether more may be sent to the client."""
         if not connection.writable or self._after_load is not None:

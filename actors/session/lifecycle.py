@@ -163,6 +163,7 @@ class SessionLifecycle:
             position=format_position(at),
         )
         session.state = self._node.state.sessions[session.name]
+        self._node.clients.opened(session.name, self._node.clock.time_ms())
         if connect.will is not None:
             self._arm_will(connect)
         session.connection = self._publisher.connection = connection
@@ -423,6 +424,7 @@ class SessionLifecycle:
             event.code = code or ENDINGS.get(reason, 0)
             event.expiry = self._expiry(expiry) if expiry is not None else None
         at = session.emit(event)
+        self._node.clients.closed(session.name, reason, self._node.clock.time_ms())
         _log.debug(
             "disconnected",
             client=session.name,

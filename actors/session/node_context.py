@@ -14,7 +14,7 @@ import pykka
 import structlog
 
 from actors.kernel import Timers
-from actors.node import Counters
+from actors.node import ClientHistories, Counters
 from actors.routing import is_shared
 from actors.session.decisions import dropped
 from eventstore.format import LogEvent, Position, entries, format_position
@@ -61,6 +61,7 @@ class NodeContext:
         "_watchers",
         "alias_numbers",
         "bridge",
+        "clients",
         "clock",
         "counters",
         "delivery_limits",
@@ -131,6 +132,8 @@ class NodeContext:
         self.retention: LogHold
         self.publish_observer: Callable[[Publication], None] | None = None
         """Called with all messages as they are routed, while there is a watcher."""
+        self.clients = ClientHistories()
+        """What happened to each client since the start."""
         self.dropped: Counter[str] = Counter()
         """Messages dropped, by reason, since the start."""
         self.paused: set[Paused] = set()
@@ -162,6 +165,9 @@ class NodeContext:
         if not self.dropped[reason]:
             _log.warning("messages dropped", reason=reason, count=count, **whose)
         self.dropped[reason] += count
+        client = whose.get("client")
+        if client is not None:
+            self.clients.dropped(client, reason, count, self.clock.time_ms())
 
     def drop_denied(
         self, session: str, refs: Sequence[Position], topic_filter: str, queued: int = -1

@@ -171,6 +171,11 @@ class Session(LoopActor):
         return self._delivery.may_send(connection)
 
     @property
+    def hindrance(self) -> str:
+        """Why nothing new can be sent to its client, see ``Delivery.hindrance``."""
+        return self._delivery.hindrance
+
+    @property
     def level5(self) -> bool:
         """Whether its client is connected at level 5."""
         return self._delivery.level5

@@ -15,6 +15,7 @@ from cli.clients.client_options import (
     WillPropertyFlags,
 )
 from cli.common import given_flags, with_option_groups
+from cli.program import Program
 
 Qos = Annotated[
     int, typer.Option("-q", "--qos", metavar="QOS", min=0, max=2, help="Quality of service.")
@@ -22,7 +23,7 @@ Qos = Annotated[
 _HANDLINGS = ("always", "new", "never")
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Program) -> None:
     """Add the commands to the program."""
     app.command("pub")(with_option_groups(_pub))
     app.command("sub")(with_option_groups(_sub))

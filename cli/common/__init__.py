@@ -5,30 +5,30 @@ from typing import TYPE_CHECKING
 from protocol.front_door import front_door
 
 if TYPE_CHECKING:
-    from cli.common import argv_secrets, interpreter, logging_setup, text
+    from cli.common import interpreter, logging_setup, text
     from cli.common.allowed_hosts import Hosts, is_wildcard
-    from cli.common.logging_setup import printable
+    from cli.common.colour import Style, has_colours, painted
     from cli.common.memory_trim import trim
     from cli.common.option_groups import given_flags, with_option_groups
     from cli.common.package_version import version
     from cli.common.progress_bar import progress
     from cli.common.tables import Column, Table, ago, idle, span, whole_span
-    from cli.common.text import clock, counted, escaped, name, payload_text
+    from cli.common.text import clock, counted, escaped, name, payload_text, printable
     from cli.common.units import Address, address, seconds, size
 else:
     __getattr__ = front_door(
         __name__,
         {
             "allowed_hosts": "Hosts is_wildcard",
-            "argv_secrets": "argv_secrets",
+            "colour": "Style has_colours painted",
             "interpreter": "interpreter",
-            "logging_setup": "logging_setup printable",
+            "logging_setup": "logging_setup",
             "memory_trim": "trim",
             "option_groups": "given_flags with_option_groups",
             "package_version": "version",
             "progress_bar": "progress",
             "tables": "Column Table ago idle span whole_span",
-            "text": "clock counted escaped name payload_text text",
+            "text": "clock counted escaped name payload_text printable text",
             "units": "Address address seconds size",
         },
     )
@@ -37,19 +37,21 @@ __all__ = [
     "Address",
     "Column",
     "Hosts",
+    "Style",
     "Table",
     "address",
     "ago",
-    "argv_secrets",
     "clock",
     "counted",
     "escaped",
     "given_flags",
+    "has_colours",
     "idle",
     "interpreter",
     "is_wildcard",
     "logging_setup",
     "name",
+    "painted",
     "payload_text",
     "printable",
     "progress",

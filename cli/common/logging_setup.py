@@ -16,6 +16,8 @@ from typing import Any, Literal, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from cli.common.text import printable
+
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["text", "json"]
 
@@ -175,11 +177,6 @@ class TextRenderer:
 
     def _paint(self, code: str, text: str) -> str:
         return f"{code}{text}{_PLAIN}" if self._colour else text
-
-
-def printable(text: str) -> str:
-    """Return ``text`` with unprintable characters as JSON escapes."""
-    return text if text.isprintable() else json.dumps(text)[1:-1]
 
 
 def quoted(value: object) -> str:

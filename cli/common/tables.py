@@ -4,13 +4,13 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Generic, TextIO, TypeVar
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
-from rich.text import Text
 
 from cli.common import text
+from cli.common.colour import Style, has_colours, painted
 
 T = TypeVar("T")
 Cell = str | int | None
@@ -36,8 +36,12 @@ class Column(Generic[T]):
     """Chosen by clients: escaped, and cut to the available width."""
     wide: bool = False
     """Omitted on a terminal of less than 100 columns."""
+    least_width: int = 0
+    """Omitted on a terminal of fewer columns."""
     ready: bool = False
     """Already escaped."""
+    style: Callable[[T], Style | None] | None = None
+    """Returns the style of the value on a terminal with colours."""
 
 
 class Table(Generic[T]):
@@ -48,14 +52,24 @@ class Table(Generic[T]):
         self.terminal = self._out.isatty()
         self._width = shutil.get_terminal_size().columns if self.terminal else 0
         roomy = not self.terminal or self._width >= 100
-        self._columns = [column for column in columns if roomy or not column.wide]
+        self._columns = [
+            column
+            for column in columns
+            if (roomy or not column.wide)
+            and (not self.terminal or self._width >= column.least_width)
+        ]
         self._widths = [len(column.title) for column in self._columns]
         self._block: list[list[str]] = []
+        self._styles: list[list[Style | None]] = []
+        self._painted = has_colours(self._out) and any(one.style for one in self._columns)
         self.rows = 0
 
     def add(self, row: T) -> None:
         """Add a row."""
         self._block.append([self._shown(column, row) for column in self._columns])
+        if self._painted:
+            styles = [None if one.style is None else one.style(row) for one in self._columns]
+            self._styles.append(styles)
         self.rows += 1
         if len(self._block) >= _BLOCK:
             self._flush()
@@ -90,10 +104,12 @@ class Table(Generic[T]):
             self._widths[number] = max(self._widths[number], most)
         widths = self._fitted()
         if first:
-            self._heading(self._line([column.title for column in self._columns], widths))
-        for cells in self._block:
-            self._out.write(self._line(cells, widths) + "\n")
+            line = self._line([column.title for column in self._columns], widths, ())
+            self._out.write(painted(line, "bold", self._out) + "\n")
+        for cells, styles in zip_longest(self._block, self._styles, fillvalue=()):
+            self._out.write(self._line(cells, widths, styles) + "\n")
         self._block.clear()
+        self._styles.clear()
 
     def _fitted(self) -> list[int]:
         """Return the widths, with names narrowed so that a line fits on the terminal."""
@@ -110,21 +126,18 @@ class Table(Generic[T]):
             over -= 1
         return widths
 
-    def _line(self, cells: list[str], widths: list[int]) -> str:
+    def _line(
+        self, cells: Sequence[str], widths: Sequence[int], styles: Sequence[Style | None]
+    ) -> str:
         shown = []
-        for column, cell, width in zip(self._columns, cells, widths, strict=True):
+        styles = styles or [None] * len(cells)
+        for column, cell, width, style in zip(self._columns, cells, widths, styles, strict=True):
             if self.terminal and column.name:
                 cell = cut(cell, width)
             pad = " " * (width - cell_len(cell))
+            cell = painted(cell, style, self._out)
             shown.append(pad + cell if column.right else cell + pad)
         return _GAP.join(shown).rstrip()
-
-    def _heading(self, line: str) -> None:
-        if self.terminal:
-            console = Console(file=self._out, highlight=False)
-            console.print(Text(line, style="bold"), soft_wrap=True)
-        else:
-            self._out.write(line + "\n")
 
 
 def cut(shown: str, width: int) -> str:

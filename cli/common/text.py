@@ -1,5 +1,7 @@
 """Text of command output: all of ``eventstore.display`` and ``eventstore.format.run_text``."""
 
+import json
+
 from eventstore.display import (
     NAME_LIMIT,
     PAYLOAD_LIMIT,
@@ -30,7 +32,13 @@ __all__ = [
     "payload_field",
     "payload_text",
     "positions_text",
+    "printable",
     "several",
     "size",
     "stamp",
 ]
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with unprintable characters as JSON escapes."""
+    return text if text.isprintable() else json.dumps(text)[1:-1]

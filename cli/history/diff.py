@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from cli.common import progress, text
 from cli.history.replay import expiry_text
 from cli.logsource import SourceFlags, open_source, parse_moment, point_at
-from eventstore.errors import UsageError
+from eventstore.errors import NotFound, UsageError
 from eventstore.format import MAX_INDEX, Position
 from projections.comparison import Granted, SessionFacts, StateFacts, WillFacts, state_facts
 from projections.replay import AsOf, Replay, options_text
@@ -34,7 +34,7 @@ async def _run(
         to_moment = await replay.to(second)
         new = state_facts(replay.state, session, replay.origins)
     if session is not None and session not in old.sessions and session not in new.sessions:
-        raise UsageError(f"no session {text.name(session)} at either moment")
+        raise NotFound(f"no session {text.name(session)} at either moment")
     if as_json:
         found = as_object(old, new)
         ends = {"from": from_moment.fields(), "to": to_moment.fields()}

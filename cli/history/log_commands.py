@@ -5,14 +5,15 @@ from typing import Annotated
 import typer
 
 from cli.logsource import SourceFlags, with_source_flags
+from cli.program import Program
 
 _Session = Annotated[str | None, typer.Option("--session", metavar="ID", help="One session only.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-log_app = typer.Typer(no_args_is_help=False, rich_markup_mode=None, add_completion=False)
+log_app = Program()
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Program) -> None:
     """Add the commands to the program."""
     app.add_typer(log_app, name="log")
     app.command("replay")(_replay)

@@ -9,7 +9,7 @@ from itertools import chain, islice
 
 from cli.common import progress, text
 from cli.logsource import SourceFlags, check_filter, open_source, parse_moment, point_at
-from eventstore.errors import UsageError
+from eventstore.errors import NotFound, UsageError
 from eventstore.format import Moment, Position, format_position
 from projections.replay import AsOf, Replay, TopicBook, options_text
 from projections.state import (
@@ -41,7 +41,7 @@ _SUMMED = (
 def run(
     flags: SourceFlags, at: str | None, session: str | None, topic: str | None, *, as_json: bool
 ) -> None:
-    """Print the state as of a moment; raises UsageError if the session did not exist."""
+    """Print the state as of a moment; raises NotFound if the session did not exist."""
     moment = parse_moment(at) if at is not None else None
     if topic is not None:
         check_filter(topic)
@@ -71,7 +71,7 @@ async def _run(
         elif session is not None:
             found = state.sessions.get(session)
             if found is None:
-                raise UsageError(f"no session {text.name(session)} as of {as_of}")
+                raise NotFound(f"no session {text.name(session)} as of {as_of}")
             topics = TopicBook(source, state.carried)
             await topics.load(_refs(found))
             members = _members(state, found) if group else []

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from cli.common import progress, text
 from cli.logsource import SourceFlags, check_filter, open_source, parse_moment
-from eventstore.errors import CutOff, UsageError
+from eventstore.errors import CutOff, NotFound, UsageError
 from eventstore.format import Position, format_position
 from projections.audit import DeliveryCopy, MessageStory, StoryStep, SubscriberState
 from projections.replay import find_stories, message_at, topic_matcher
@@ -62,7 +62,7 @@ def run(
     *,
     as_json: bool,
 ) -> None:
-    """Print the history of messages; raises UsageError if there are none."""
+    """Print the history of messages; raises NotFound if there are none."""
     if (topic is None) == (where is None):
         raise UsageError("give either --position, or --topic with --client")
     if topic is not None and client is None:
@@ -96,7 +96,7 @@ async def _run(
         )
     if not stories:
         cut = f"; {source.beginning()}" if source.cut is not None else ""
-        raise UsageError(f"the log records no message on {text.name(topic or '')}{cut}")
+        raise NotFound(f"the log records no message on {text.name(topic or '')}{cut}")
     for number, story in enumerate(stories):
         if as_json:
             sys.stdout.write(text.json_line(story_object(story, client)) + "\n")

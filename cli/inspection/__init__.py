@@ -22,9 +22,9 @@ if TYPE_CHECKING:
         connection_rates,
         find_actor,
     )
-    from cli.inspection.receivers import OUTCOMES, outcome_lines
+    from cli.inspection.receivers import outcome_lines, outcome_text
     from cli.inspection.session_list import selection
-    from cli.inspection.session_page import session_lines
+    from cli.inspection.session_page import history_lines, session_lines
 else:
     __getattr__ = front_door(
         __name__,
@@ -34,16 +34,15 @@ else:
                 "actor_lines actor_page ask_session connection_of connection_rates find_actor"
             ),
             "actor_tree": "actor_tree",
-            "receivers": "OUTCOMES outcome_lines receivers",
+            "receivers": "outcome_lines outcome_text receivers",
             "retained": "retained",
             "session_list": "selection session_list",
-            "session_page": "session_lines",
+            "session_page": "history_lines session_lines",
             "tail": "tail",
         },
     )
 
 __all__ = [
-    "OUTCOMES",
     "actor_lines",
     "actor_list",
     "actor_page",
@@ -53,7 +52,9 @@ __all__ = [
     "connection_rates",
     "find_actor",
     "gather",
+    "history_lines",
     "outcome_lines",
+    "outcome_text",
     "receivers",
     "retained",
     "say_where",

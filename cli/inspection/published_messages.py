@@ -3,13 +3,14 @@
 import contextlib
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cli.common import progress
 from cli.live import LiveBroker
-from eventstore.reading import open_log
-from projections.replay import TopicBook
 from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from projections.replay import TopicBook
 
 _READ = 1000
 """Maximum number of messages read from the log."""
@@ -26,6 +27,10 @@ async def add_published(broker: LiveBroker, found: dict[str, Any], *, thorough: 
     rows = list(islice(_messages(found), _READ))
     if not rows:
         return
+    # Most sessions have no message to look up: reading the log takes long to import.
+    from eventstore.reading import open_log
+    from projections.replay import TopicBook
+
     # Optional: the broker may cut the log meanwhile.
     with contextlib.suppress(FoldmqError):
         source = await open_log(broker.client, f"FOLDMQ_LOG_{broker.node}", broker.where)
@@ -40,6 +45,29 @@ async def add_published(broker: LiveBroker, found: dict[str, Any], *, thorough: 
             _take(book, unknown)
 
 
+async def add_setters(broker: LiveBroker, rows: list[dict[str, Any]]) -> None:
+    """Add to retained messages who set them and when: ``set_by``, ``set_ms``, or None.
+
+    Both are read from the log. They are unknown for a message whose record was cut off.
+    """
+    for row in rows:
+        row["set_by"] = row["set_ms"] = None
+    if not rows:
+        return
+    from eventstore.reading import open_log
+    from projections.replay import TopicBook
+
+    # Optional: the broker may cut the log meanwhile.
+    with contextlib.suppress(FoldmqError):
+        source = await open_log(broker.client, f"FOLDMQ_LOG_{broker.node}", broker.where)
+        book = TopicBook(source)
+        await book.load(row["ref"] for row in rows[:_READ])
+        for row in rows:
+            known = book.get(row["ref"])
+            if known is not None:
+                row["set_by"], row["set_ms"] = known.client, known.time_ms
+
+
 def _messages(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if found["oldest"] is not None:
         yield found["oldest"]
@@ -47,7 +75,7 @@ def _messages(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from found[name]["rows"]
 
 
-def _take(book: TopicBook, rows: list[dict[str, Any]]) -> None:
+def _take(book: "TopicBook", rows: list[dict[str, Any]]) -> None:
     for row in rows:
         known = book.get(row["ref"])
         if known is not None:

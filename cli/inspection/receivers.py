@@ -1,60 +1,89 @@
-"""``foldmq subscriptions``: the receivers of a message on a topic."""
+"""``foldmq subscriptions``: what would happen now to a message on a topic."""
 
 import asyncio
 import sys
+from collections import Counter
+from typing import Any
 
-from cli.common import Column, Table, text
+from cli.common import Column, Style, Table, text
 from cli.inspection.actor_list import Row, say_where
 from cli.inspection.session_page import json_object
 from cli.live import open_broker
 from cli.logsource import SourceFlags, check_topic
 from eventstore.format import format_position
 
-OUTCOMES = {
+_ORDER = ("sent", "shared", "queued", "shared_waits", "dropped", "denied", "offline_qos0")
+_GROUPS = {
     "sent": "sent",
-    "queued": "queued: offline",
-    "offline_qos0": "no: offline, QoS 0",
-    "shared": "sent to one member",
-    "shared_waits": "queued: no member is connected",
-    "overlapped": "no: another filter",
+    "shared": "sent",
+    "queued": "queued",
+    "shared_waits": "queued",
+    "dropped": "dropped",
+    "denied": "denied",
 }
-"""Outcome of a message for a matching subscription."""
+"""How the outcomes are counted."""
+_STYLES: dict[str, Style] = {
+    "sent": "green",
+    "queued": "yellow",
+    "dropped": "red",
+    "denied": "red",
+}
+_REASONS = {
+    "offline": "offline",
+    "older": "behind {queued:,} older messages",
+    "resuming": "older messages are sent again first",
+    "reader": "the client reads too slowly, {unsent} wait in its connection",
+    "loading": "older messages are read from the log first",
+    "log": "the disk does not keep up",
+    "window": "window full, {outstanding:,} unacknowledged (max_ack_pending)",
+    "receive_maximum": "Receive Maximum of the client, {inflight:,} unacknowledged",
+    "packet_ids": "all packet identifiers are in use",
+    "no_member": "no member is connected",
+    "no_room": "no member has room",
+}
+_QUEUES = {
+    "queue_messages": "queue full, {queued:,} (max_queued_messages)",
+    "queue_bytes": "queue full, {queued_bytes} (max_queued_bytes)",
+}
 
 
-def run(flags: SourceFlags, topic: str, *, as_json: bool) -> None:
+def run(flags: SourceFlags, topic: str, qos: int, *, as_json: bool) -> None:
     """Print a line for each matching subscription; raises UsageError for an invalid topic."""
     check_topic(topic)
-    asyncio.run(_run(flags, topic, as_json=as_json))
+    asyncio.run(_run(flags, topic, qos, as_json=as_json))
 
 
-async def _run(flags: SourceFlags, topic: str, *, as_json: bool) -> None:
+async def _run(flags: SourceFlags, topic: str, qos: int, *, as_json: bool) -> None:
     rows: list[Row] = []
     retained: Row | None = None
     async with open_broker(flags) as broker:
         if flags.verbose:
             say_where(broker)
-        async for page in broker.pages("subscriptions", topic=topic):
+        async for page in broker.pages("subscriptions", topic=topic, qos=qos):
             rows += page["rows"]
             retained = page["retained"]
     if as_json:
-        found = {"topic": topic, "retained": retained, "subscriptions": rows}
+        found = {"topic": topic, "qos": qos, "retained": retained, "subscriptions": rows}
         sys.stdout.write(text.json_line(json_object(found)) + "\n")
         return
     if rows:
-        order = list(OUTCOMES)
-        rows.sort(key=lambda row: order.index(row["why"]) if row["why"] in order else len(order))
+        rows.sort(key=lambda row: (_rank(row), str(row["client"])))
         _table(rows)
-    for line in outcome_lines(topic, rows, retained):
+    for line in outcome_lines(topic, rows, retained, qos):
         sys.stdout.write(line + "\n")
+
+
+def _rank(row: Row) -> int:
+    return _ORDER.index(row["why"]) if row["why"] in _ORDER else len(_ORDER)
 
 
 def _table(rows: list[Row]) -> None:
     table: Table[Row] = Table(
         [
-            Column("OUTCOME", lambda row: OUTCOMES.get(row["why"], row["why"])),
-            Column("QOS", lambda row: row["qos"], right=True),
-            Column("FILTER", lambda row: row["filter"], name=True),
             Column("CLIENT", lambda row: row["client"], name=True),
+            Column("FILTER", lambda row: row["filter"], name=True),
+            Column("QOS", lambda row: row["qos"], right=True),
+            Column("OUTCOME", outcome_text, ready=True, style=outcome_style),
         ]
     )
     for row in rows:
@@ -62,11 +91,56 @@ def _table(rows: list[Row]) -> None:
     table.close()
 
 
-def outcome_lines(topic: str, rows: list[Row], retained: Row | None) -> list[str]:
+def outcome_text(row: Row) -> str:
+    """Return what would happen to a message for a subscription, and why."""
+    why, reason = row["why"], row.get("reason", "")
+    if why == "sent":
+        return "sent"
+    if why == "shared":
+        return f"sent to one of {text.counted(row['members'], 'member')}"
+    if why == "denied":
+        return "denied: no permission to read it"
+    if why == "overlapped":
+        return "not sent: another filter of this client is used"
+    if why == "ended":
+        return "not sent: the session has just ended"
+    if why == "offline_qos0":
+        return (
+            "not kept: no member is connected, QoS 0"
+            if reason == "no_member"
+            else ("not kept: offline, QoS 0")
+        )
+    cause = _filled(_REASONS, reason, row)
+    if why in ("queued", "shared_waits"):
+        return f"queued: {cause}"
+    if why == "dropped":
+        queue = _filled(_QUEUES, row.get("queue", ""), row)
+        return f"dropped: {'; '.join(part for part in (queue, cause) if part)}"
+    return text.escaped(why)
+
+
+def outcome_style(row: Row) -> Style | None:
+    """Return the style of an outcome."""
+    return _STYLES.get(_GROUPS.get(row["why"], ""))
+
+
+def _filled(sentences: dict[str, str], code: str, row: Row) -> str:
+    figures: dict[str, Any] = {**row}
+    for name in ("queued_bytes", "unsent"):
+        figures[name] = text.size(row.get(name, 0))
+    sentence = sentences.get(code)
+    return text.escaped(code) if sentence is None else sentence.format(**figures)
+
+
+def outcome_lines(topic: str, rows: list[Row], retained: Row | None, qos: int = 1) -> list[str]:
     """Return the outcome of a message on a topic as text."""
-    sent = sum(row["why"] in ("sent", "shared") for row in rows)
-    queued = sum(row["why"] in ("queued", "shared_waits") for row in rows)
-    lines = [f"{text.name(topic)}: sent to {text.counted(sent, 'client')}, queued for {queued:,}"]
+    counts = Counter(_GROUPS.get(row["why"], "") for row in rows)
+    sent = text.counted(counts["sent"], "client")
+    parts = [f"sent to {sent}", f"queued for {counts['queued']:,}"]
+    if not rows:
+        parts = ["sent to no client: no subscription matches"]
+    parts += [f"{what} for {counts[what]:,}" for what in ("dropped", "denied") if counts[what]]
+    lines = [f"{text.name(topic)}, a message at QoS {qos} now: {', '.join(parts)}"]
     if retained is None:
         lines.append("no retained message")
     else:

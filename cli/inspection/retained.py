@@ -3,16 +3,16 @@
 import asyncio
 import base64
 import sys
+import time
 from typing import Any
 
-from cli.common import Column, printable, text
+from cli.common import Column, ago, printable, text
 from cli.inspection.actor_list import Row, gather, say_where, show
+from cli.inspection.published_messages import add_setters
 from cli.live import LiveBroker, open_broker
 from cli.logsource import SourceFlags, check_filter, check_topic
 from eventstore.errors import NoLog
 from eventstore.format import Position, format_position, sequence_of
-from eventstore.log import messages_of
-from eventstore.reading import open_log
 
 
 def run_list(flags: SourceFlags, topic_filter: str, limit: int | None, *, as_json: bool) -> None:
@@ -35,11 +35,15 @@ async def _list(flags: SourceFlags, topic_filter: str, limit: int | None, *, as_
         if flags.verbose:
             say_where(broker)
         rows, total = await gather(broker, "retained", None, filter=topic_filter)
-    rows.sort(key=lambda row: str(row["topic"]))
+        rows.sort(key=lambda row: str(row["topic"]))
+        await add_setters(broker, rows[:limit])
+    now_ms = round(time.time() * 1000)
     columns: list[Column[Row]] = [
         Column("POSITION", lambda row: format_position(row["ref"]), right=True),
         Column("QOS", lambda row: row["qos"], right=True),
         Column("SIZE", lambda row: text.size(row["size"]), right=True),
+        Column("SET", lambda row: ago(row.get("set_ms"), now_ms), right=True),
+        Column("BY", lambda row: row.get("set_by"), name=True),
         Column("EXPIRES", lambda row: _clock(row["expires_ms"]), wide=True),
         Column("PROPERTIES", lambda row: ", ".join(row["properties"]) or None, wide=True),
         Column("TOPIC", lambda row: row["topic"], name=True),
@@ -79,6 +83,10 @@ async def _payload(broker: LiveBroker, found: dict[str, Any]) -> bytes:
     encoded = found["payload_base64"]
     if encoded is not None:
         return base64.b64decode(encoded)
+    # Few messages are that large: reading the log takes long to import.
+    from eventstore.log import messages_of
+    from eventstore.reading import open_log
+
     ref: Position = found["ref"]
     source = await open_log(broker.client, f"FOLDMQ_LOG_{broker.node}", broker.where)
     for record in await source.some([sequence_of(ref)]):

@@ -10,7 +10,8 @@ from cli.logsource import SourceFlags
 from eventstore.errors import UsageError
 
 _BY_BROKER = ("queued", "queued_bytes", "inflight", "subscriptions")
-_ORDERS = [*_BY_BROKER, "offline", "client"]
+_HERE = ("dropped", "connects", "takeovers")
+_ORDERS = [*_BY_BROKER, *_HERE, "offline", "client"]
 
 
 def run(
@@ -76,17 +77,43 @@ def columns() -> list[Column[Row]]:
     """Return the columns of a list of sessions."""
     now_ms = round(time.time() * 1000)
     return [
-        Column("STATE", session_state),
+        Column("STATE", session_state, style=lambda row: "green" if row["connected"] else "dim"),
         Column("SINCE", lambda row: _offline_for(row, now_ms), right=True),
         Column("SUBSCR.", lambda row: row["subscriptions"], right=True),
         Column("IN FLIGHT", lambda row: row["inflight"], right=True),
         Column("QUEUED", lambda row: row["queued"], right=True),
-        Column("BYTES", lambda row: text.size(row["queued_bytes"]), right=True),
-        Column("EXPIRES", lambda row: _left(row["expires_ms"], now_ms), right=True, wide=True),
-        Column("ADDRESS", lambda row: row["address"], wide=True),
-        Column("USER", lambda row: row["user"], name=True, wide=True),
+        Column("BYTES", lambda row: text.size(row["queued_bytes"]), right=True, least_width=110),
+        Column(
+            "DROPPED",
+            lambda row: row.get("dropped", 0),
+            right=True,
+            style=lambda row: "red" if row.get("dropped") else None,
+        ),
+        Column("RECONN.", reconnects, right=True),
+        Column("TAKEN", lambda row: row.get("takeovers", 0), right=True, wide=True),
+        Column("IN/S", lambda row: rate(row.get("rate_in")), right=True, wide=True),
+        Column("OUT/S", lambda row: rate(row.get("rate_out")), right=True, wide=True),
+        Column("LAST END", lambda row: row.get("last_close"), wide=True),
+        Column(
+            "EXPIRES", lambda row: _left(row["expires_ms"], now_ms), right=True, least_width=150
+        ),
+        Column("ADDRESS", lambda row: row["address"], least_width=140),
+        Column("USER", lambda row: row["user"], name=True, least_width=150),
         Column("CLIENT", lambda row: row["client"], name=True),
     ]
+
+
+def reconnects(row: Row) -> int:
+    """Return how often a client has connected again since the broker's start."""
+    connects: int = row.get("connects", 0)
+    return max(0, connects - 1)
+
+
+def rate(per_second: float | None) -> str | None:
+    """Return a rate of messages for a table."""
+    if per_second is None:
+        return None
+    return f"{per_second:,.1f}" if per_second < 100 else f"{per_second:,.0f}"
 
 
 def session_state(row: Row) -> str:

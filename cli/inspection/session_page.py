@@ -30,6 +30,7 @@ def session_lines(found: Found, rates: Found | None, now_ms: int) -> Iterator[st
         yield f"  offline since {_since(found['closed_ms'], now_ms)}"
     if found.get("shared_with") is None:
         yield f"  {_kind(found, now_ms)}"
+        yield from history_lines(found, now_ms)
     else:
         yield from _members(found["shared_with"])
     yield from _bounds(found)
@@ -61,6 +62,32 @@ def session_lines(found: Found, rates: Found | None, now_ms: int) -> Iterator[st
         for row in found["actors"]:
             yield f"    {actor_words(row, now_ms)}"
         yield from _more(found["subscriptions"])
+
+
+def history_lines(found: Found, now_ms: int) -> Iterator[str]:
+    """Yield what happened to a client since the broker's start."""
+    parts = []
+    if found.get("connects", 0) > 1:
+        parts.append(text.counted(found["connects"], "connect"))
+    if found.get("takeovers"):
+        parts.append(text.counted(found["takeovers"], "takeover"))
+    if found.get("last_close"):
+        last = text.escaped(found["last_close"])
+        parts.append(f"last end {last} {_ago(found['last_close_ms'], now_ms)}")
+    if parts:
+        yield f"  since the start: {', '.join(parts)}"
+    if found.get("dropped"):
+        reasons = sorted(found["dropped_by"].items(), key=lambda one: -one[1])
+        listed = ", ".join(f"{text.escaped(reason)} {count:,}" for reason, count in reasons)
+        count = text.counted(found["dropped"], "message")
+        yield f"  dropped: {count} ({listed}), the last {_ago(found['dropped_ms'], now_ms)}"
+    if found.get("denied"):
+        listed = ", ".join(text.name(what) for what in found.get("denied_what", ()))
+        yield f"  denied: {found['denied']:,} ({listed})"
+
+
+def _ago(then_ms: int, now_ms: int) -> str:
+    return f"{text.duration(max(0, now_ms - then_ms))} ago"
 
 
 def connection_lines(found: Found, rates: Found | None, now_ms: int) -> Iterator[str]:

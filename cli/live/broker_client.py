@@ -21,7 +21,7 @@ from nats.aio.client import Client
 
 from cli.common import escaped, name
 from cli.logsource import SourceFlags, foreign_access
-from cli.settings import Settings, load
+from cli.settings import LogPlace, load_log_settings
 from eventstore.datadir import DataDir
 from eventstore.errors import UsageError
 from eventstore.nats import LOG_STREAM_PREFIX, ConnectionOptions, connect, disconnect
@@ -144,7 +144,7 @@ async def open_broker(flags: SourceFlags) -> AsyncIterator[LiveBroker]:
 
     Raises NoLiveBroker with the remedy, NatsUnavailable, ConfigError or UsageError.
     """
-    settings = load(flags.settings, os.environ, flags.config)
+    settings = load_log_settings(flags.settings, os.environ, flags.config)
     node = _named(flags)
     async with contextlib.AsyncExitStack() as stack:
         if settings.nats_url is None:
@@ -155,7 +155,7 @@ async def open_broker(flags: SourceFlags) -> AsyncIterator[LiveBroker]:
 
 
 async def _in_directory(
-    stack: contextlib.AsyncExitStack, settings: Settings, node: str | None
+    stack: contextlib.AsyncExitStack, settings: LogPlace, node: str | None
 ) -> LiveBroker:
     datadir = DataDir(settings.data_dir)
     try:
@@ -242,7 +242,7 @@ def _in_use(datadir: DataDir) -> bool:
 
 
 async def _on_foreign(
-    stack: contextlib.AsyncExitStack, settings: Settings, node: str | None
+    stack: contextlib.AsyncExitStack, settings: LogPlace, node: str | None
 ) -> LiveBroker:
     access = foreign_access(settings)
     where = f"NATS at {access.where}"

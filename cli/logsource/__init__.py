@@ -10,11 +10,12 @@ if TYPE_CHECKING:
         answer_requests,
         check_files,
         fit,
-        foreign_access,
         nats_tls,
+        nats_users,
         open_store,
     )
     from cli.logsource.moments import cut_off, parse_moment, point_at, start_at
+    from cli.logsource.nats_access import foreign_access
     from cli.logsource.source import find_location, named_stream, open_source, say
     from cli.logsource.source_flags import SourceFlags, with_broker_flags, with_source_flags
     from cli.logsource.topic_flags import check_filter, check_topic
@@ -22,10 +23,9 @@ else:
     __getattr__ = front_door(
         __name__,
         {
-            "log_store": (
-                "Store answer_requests check_files fit foreign_access nats_tls open_store"
-            ),
+            "log_store": ("Store answer_requests check_files fit nats_tls nats_users open_store"),
             "moments": "cut_off parse_moment point_at start_at",
+            "nats_access": "foreign_access",
             "source": "find_location named_stream open_source say",
             "source_flags": "SourceFlags with_broker_flags with_source_flags",
             "topic_flags": "check_filter check_topic",
@@ -45,6 +45,7 @@ __all__ = [
     "foreign_access",
     "named_stream",
     "nats_tls",
+    "nats_users",
     "open_source",
     "open_store",
     "parse_moment",

@@ -7,7 +7,7 @@ import importlib.metadata
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import nats.errors
 import structlog
@@ -16,6 +16,7 @@ from nats.aio.msg import Msg
 
 from actors.transports import TlsConfigError, TlsOptions, make_context
 from cli.common import Address
+from cli.logsource.nats_access import foreign_access, password_in
 from cli.settings import ConfigError, Settings, probe
 from eventstore.datadir import DataDir
 from eventstore.errors import BadNatsOptions, LogUnavailable, LostLog
@@ -53,9 +54,6 @@ from eventstore.server import (
     read_users,
     readable_by_others,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 log = structlog.get_logger("foldmq")
 
@@ -443,46 +441,16 @@ def clients_access(settings: Settings, server: ClientServer | None) -> Connectio
         return server.access()
     if settings.bridge_url is None:
         return foreign_access(settings) if settings.nats_url is not None else None
+    password = settings.bridge_password
+    if settings.bridge_password_file is not None:
+        password = password_in("bridge_password_file", settings.bridge_password_file)
     return ConnectionOptions(
         urls=split_urls(settings.bridge_url),
         user=settings.bridge_user,
-        password=_password(settings, "bridge"),
+        password=password,
         credentials=settings.bridge_creds,
         nkey_seed=settings.bridge_nkey,
         tls_ca=settings.nats_ca,
         tls_cert=settings.nats_cert,
         tls_key=settings.nats_key,
     )
-
-
-def foreign_access(settings: Settings) -> ConnectionOptions:
-    """Return how to connect to the NATS server of the settings.
-
-    Raises ConfigError if the password file cannot be read.
-    """
-    return ConnectionOptions(
-        urls=split_urls(settings.nats_url or ""),
-        domain=settings.nats_domain,
-        user=settings.nats_user,
-        password=_password(settings, "nats"),
-        credentials=settings.nats_creds,
-        nkey_seed=settings.nats_nkey,
-        tls_ca=settings.nats_ca,
-        tls_cert=settings.nats_cert,
-        tls_key=settings.nats_key,
-    )
-
-
-def _password(settings: Settings, whose: Literal["nats", "bridge"]) -> str | None:
-    """Return the password from the setting with that name or from its file."""
-    name = f"{whose}_password_file"
-    path: Path | None = getattr(settings, name)
-    if path is None:
-        given: str | None = getattr(settings, f"{whose}_password")
-        return given
-    try:
-        return path.read_text("utf-8").partition("\n")[0].rstrip("\r")
-    except OSError as error:
-        raise ConfigError(f"{name} = {path}: cannot read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{name} = {path}: not UTF-8 text") from None

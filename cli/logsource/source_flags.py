@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.settings import Settings, flag
+from cli.settings import flag
 
 _FROM_SETTINGS = {
     "data_dir": "DIR",
@@ -24,10 +24,26 @@ _FROM_SETTINGS = {
     "nats_key": "FILE",
     "nats_domain": "NAME",
 }
+_NATS_HELP = {
+    "nats_user": "User name for --nats-url.",
+    "nats_password": "Password for --nats-url; --nats-password-file is safer.",
+    "nats_password_file": "File whose first line is the password for --nats-url.",
+    "nats_creds": "Credentials file (JWT and seed) for --nats-url.",
+    "nats_nkey": "File with an nkey seed for --nats-url.",
+    "nats_ca": "CA certificates that the NATS server's certificate is verified against.",
+    "nats_cert": "Client certificate for the NATS server.",
+    "nats_key": "Private key of --nats-cert.",
+    "nats_domain": "JetStream domain of the log, for a NATS server that is a leaf node. Default: "
+    "the domain of --nats-url.",
+}
 _HELP = {
+    **_NATS_HELP,
     "data_dir": "Data directory of the broker, running or not. [default: foldmq-data]",
     "nats_url": "NATS server with the log. Default: the embedded server of --data-dir.",
 }
+_LOG = "Which log"
+_BROKER = "Which broker"
+"""Sections of the help page."""
 _OTHERS = (
     ("config", Path | None, ("--config",), "FILE", "TOML file with the broker's settings."),
     ("node", str | None, ("--node",), "ID", "Node of the log, if there are several."),
@@ -35,6 +51,7 @@ _OTHERS = (
 )
 _VERBOSE = "Print where the log is read."
 _LIVE = {
+    **_NATS_HELP,
     "data_dir": "Data directory of the broker. [default: foldmq-data]",
     "nats_url": "NATS server of the broker. Default: the embedded server of --data-dir.",
     "node": "Node of the broker, if there are several.",
@@ -71,7 +88,7 @@ def with_source_flags(
 
     ``verbose`` is the help text of that flag.
     """
-    return _with_flags(command, _HELP, _OTHERS, verbose)
+    return _with_flags(command, _LOG, _HELP, _OTHERS, verbose)
 
 
 def with_broker_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -81,11 +98,12 @@ def with_broker_flags(command: Callable[..., None]) -> Callable[..., None]:
         for key, kind, decls, metavar, text in _OTHERS
         if key != "stream"
     ]
-    return _with_flags(command, _LIVE, others, _LIVE["verbose"])
+    return _with_flags(command, _BROKER, _LIVE, others, _LIVE["verbose"])
 
 
 def _with_flags(
     command: Callable[..., None],
+    section: str,
     helps: Mapping[str, str],
     others: Iterable[tuple[str, object, tuple[str, ...], str, str]],
     verbose_help: str,
@@ -104,10 +122,9 @@ def _with_flags(
     own = list(inspect.signature(command).parameters.values())[1:]
     parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
     for key, metavar in _FROM_SETTINGS.items():
-        text = helps.get(key) or Settings.model_fields[key].description or ""
-        parameters.append(_parameter(key, str | None, (flag(key),), metavar, text))
-    parameters += [_parameter(*other) for other in others]
-    verbose = _parameter("verbose", bool, ("-v", "--verbose"), None, verbose_help)
+        parameters.append(_parameter(key, str | None, (flag(key),), metavar, helps[key], section))
+    parameters += [_parameter(*other, section) for other in others]
+    verbose = _parameter("verbose", bool, ("-v", "--verbose"), None, verbose_help, section)
     parameters.append(verbose.replace(default=False))
     # typer builds its command from the signature and the annotations.
     made: Any = functools.wraps(command)(run)
@@ -118,9 +135,11 @@ def _with_flags(
 
 
 def _parameter(
-    key: str, kind: object, decls: tuple[str, ...], metavar: str | None, text: str
+    key: str, kind: object, decls: tuple[str, ...], metavar: str | None, text: str, section: str
 ) -> inspect.Parameter:
-    option = typer.Option(*decls, help=text, show_default=False, metavar=metavar)
+    option = typer.Option(
+        *decls, help=text, show_default=False, metavar=metavar, rich_help_panel=section
+    )
     return inspect.Parameter(
         key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
     )

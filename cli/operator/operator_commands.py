@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from cli.logsource import SourceFlags, with_broker_flags
+from cli.program import Program
 
 _Match = Annotated[
     str | None,
@@ -35,12 +36,12 @@ _Age = Annotated[
     ),
 ]
 
-actors_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
-sessions_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
-retained_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+actors_app = Program(no_args_is_help=True)
+sessions_app = Program(no_args_is_help=True)
+retained_app = Program(no_args_is_help=True)
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Program) -> None:
     """Add the commands to the program."""
     app.add_typer(actors_app, name="actors", help="Inspect the actors of a running broker.")
     app.add_typer(sessions_app, name="sessions", help="List, show, disconnect and remove sessions.")
@@ -235,7 +236,8 @@ def _sessions_ls(
 ) -> None:
     """List the sessions.
 
-    Sort keys: queued, queued_bytes, inflight, subscriptions, offline, client.
+    Drops, reconnects and takeovers are counted since the broker's start. Sort keys: queued,
+    queued_bytes, inflight, subscriptions, dropped, connects, takeovers, offline, client.
     """
     from cli.inspection import session_list
 
@@ -367,15 +369,18 @@ def _subscriptions(
     topic: Annotated[
         str, typer.Option("--topic", metavar="TOPIC", help="Topic, without wildcards.")
     ],
+    qos: Annotated[
+        int, typer.Option("-q", "--qos", metavar="QOS", min=0, max=2, help="QoS of the message.")
+    ] = 1,
     as_json: _Json = False,
 ) -> None:
-    """Show the receivers of a message on a topic.
+    """Show what would happen now to a message on a topic.
 
-    Prints each matching subscription and what would happen to a message.
+    For each matching subscription: sent, queued, dropped or denied, and why.
     """
     from cli.inspection import receivers
 
-    receivers.run(source, topic, as_json=as_json)
+    receivers.run(source, topic, qos, as_json=as_json)
 
 
 @with_broker_flags

@@ -6,7 +6,8 @@ import socket
 import structlog
 
 from cli.common import Address
-from cli.settings.settings import Settings, flag
+from cli.settings.setting_sources import flag
+from cli.settings.settings import Settings
 from protocol.errors import FoldmqError
 
 log = structlog.get_logger("foldmq")

@@ -10,7 +10,9 @@ import typer
 from pydantic.fields import FieldInfo
 
 from cli.common import Address, seconds, size
-from cli.settings.settings import RENAMED, Settings, flag
+from cli.settings.setting_sources import RENAMED, flag
+from cli.settings.setting_topics import SETTING_NAMES, TOPIC_OF
+from cli.settings.settings import Settings
 
 Serve = Callable[[Path | None, dict[str, object]], None]
 
@@ -34,7 +36,9 @@ def with_settings_flags(serve: Serve) -> Callable[..., None]:
             "TOML file with settings. [env var: FOLDMQ_CONFIG]",
         )
     ]
-    for name, field in Settings.model_fields.items():
+    order = {name: number for number, name in enumerate(SETTING_NAMES)}
+    fields = Settings.model_fields.items()
+    for name, field in sorted(fields, key=lambda item: order.get(item[0], len(order))):
         kind: object = str | None
         decl = flag(name)
         if isinstance(field.default, tuple) and not isinstance(field.default, Address):
@@ -61,7 +65,10 @@ def _given(value: object) -> bool:
 def _parameter(
     name: str, kind: object, decl: str, metavar: str | None, text: str
 ) -> inspect.Parameter:
-    option = typer.Option(decl, help=text, show_default=False, metavar=metavar)
+    topic = TOPIC_OF.get(name, "Other")
+    option = typer.Option(
+        decl, help=text, show_default=False, metavar=metavar, rich_help_panel=topic
+    )
     return _option(name, kind, option)
 
 

@@ -4,15 +4,11 @@ A setting has the same name everywhere: ``max_ack_pending`` in the file, ``FOLDM
 in the environment, ``--max-ack-pending`` as a flag. Unknown settings are rejected.
 """
 
-import difflib
 import json
-import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -32,7 +28,7 @@ from pydantic_settings import (
 
 from actors.configuration import BrokerOptions
 from cli.common import Address
-from cli.settings import access_settings, bridge_settings
+from cli.settings import access_settings, bridge_settings, log_settings
 from cli.settings.access_settings import AccessFields
 from cli.settings.bridge_settings import (
     HeaderNames,
@@ -43,6 +39,13 @@ from cli.settings.bridge_settings import (
 )
 from cli.settings.limit_settings import LimitFields
 from cli.settings.listener_settings import Listen, ListenerFields, listed_twice, problem
+from cli.settings.setting_sources import (
+    PREFIX,
+    ConfigError,
+    Layer,
+    merged,
+    read_layers,
+)
 from cli.settings.setting_types import (
     ExpandedPath,
     HostNames,
@@ -51,37 +54,14 @@ from cli.settings.setting_types import (
     Size,
     SyncOrSeconds,
 )
-from eventstore.display import escaped
-from eventstore.nats import url_problem
-from eventstore.paths import NoHome, expand_home
-from protocol.errors import FoldmqError
 
-PREFIX = "FOLDMQ_"
-CONFIG_VARIABLE = "FOLDMQ_CONFIG"
-# Variables that are not settings: of the TOML file, of eventstore.server.binary, and of foldmq pub
-# and sub.
-OTHER_VARIABLES = (CONFIG_VARIABLE, "FOLDMQ_NATS_SERVER", "FOLDMQ_PASSWORD", "FOLDMQ_URL")
 # Settings whose values no message shows.
 _SECRETS = ("nats_password", "bridge_password")
-# Kubernetes sets these in every pod of a namespace with a service named "foldmq".
-_SERVICE_LINK = re.compile(r"FOLDMQ_(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP).*)?)")
-
-RENAMED: Final[Mapping[str, str]] = MappingProxyType(
-    {"jail_time": "takeover_delay", "login_jail": "login_backoff"}
-)
-"""Old names of settings, which still work: each with the name to use."""
-_DOMAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 _MIB = 2**20
 _LEAST_KEPT = 16 * _MIB
 _OPTIONS = BrokerOptions(node="")
 _GIB = 2**30
-
-
-class ConfigError(FoldmqError):
-    """A setting is unknown, has an invalid value, or contradicts another setting."""
-
-    exit_code = 78  # EX_CONFIG of sysexits.h, as in eventstore.errors
 
 
 class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
@@ -486,28 +466,6 @@ RELOADABLE = frozenset(
 ) - {"pseudonyms", "auth_nats_user", "auth_subject"}
 
 
-class _Layer(NamedTuple):
-    """One source of settings: its values, and the names that the operator knows them by."""
-
-    values: Mapping[str, object]
-    kind: Literal["flag", "environment", "file"]
-    where: str = ""
-    old: Mapping[str, str] = MappingProxyType({})
-    """Old names that were used, by the new ones."""
-
-    def shown(self, name: str) -> str:
-        """Return a name as the operator wrote it."""
-        name = self.old.get(name, name)
-        if self.kind == "flag":
-            return flag(name)
-        return PREFIX + name.upper() if self.kind == "environment" else f"{self.where}: {name}"
-
-
-def flag(name: str) -> str:
-    """Return the command line flag of a setting."""
-    return "--" + name.replace("_", "-")
-
-
 def load(
     flags: Mapping[str, object], environment: Mapping[str, str], config: Path | None = None
 ) -> Settings:
@@ -515,21 +473,9 @@ def load(
 
     Raises ConfigError for the first problem: one line with source, name, value and what is allowed.
     """
-    if config is None and environment.get(CONFIG_VARIABLE):
-        config = Path(environment[CONFIG_VARIABLE])
-    layers = [
-        _Layer(flags, "flag"),
-        _Layer(_from_environment(environment), "environment"),
-        *([_Layer(_from_file(config), "file", str(config))] if config else []),
-    ]
-
-    layers = [_with_new_names(layer) for layer in layers]
-
-    merged: dict[str, Any] = {}
-    for layer in reversed(layers):
-        merged.update(layer.values)
+    layers = read_layers(flags, environment, config, Settings.model_fields)
     try:
-        settings = Settings(**merged)
+        settings = Settings(**merged(layers))
     except ValidationError as error:
         raise ConfigError(_sentence(error.errors()[0], layers)) from None
     check(settings)
@@ -541,74 +487,7 @@ def load(
     return settings
 
 
-def _with_new_names(layer: _Layer) -> _Layer:
-    """Return the settings of a source by their new names; raises ConfigError for both."""
-    old = {RENAMED[name]: name for name in layer.values if name in RENAMED}
-    if not old:
-        return layer
-    renamed = layer._replace(
-        values={RENAMED.get(name, name): value for name, value in layer.values.items()}, old=old
-    )
-    for new in old:
-        if new in layer.values:
-            raise ConfigError(
-                f"{renamed.shown(new)} and {layer.shown(new)} are the same setting: "
-                "remove the first"
-            )
-    return renamed
-
-
-def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
-    values: dict[str, object] = {}
-    for variable, value in environment.items():
-        if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
-            continue
-        name = variable.removeprefix(PREFIX).lower()
-        if (name in Settings.model_fields or name in RENAMED) and variable.isupper():
-            values[name] = value
-        elif not _SERVICE_LINK.fullmatch(variable):
-            known = [PREFIX + field.upper() for field in Settings.model_fields]
-            raise ConfigError(
-                f"environment: unknown setting {json.dumps(variable)}"
-                + _nearest(variable, [*known, *OTHER_VARIABLES])
-            )
-    return values
-
-
-def _from_file(path: Path) -> dict[str, object]:
-    try:
-        with expand_home(path).open("rb") as file:
-            values = tomllib.load(file)
-    except NoHome as error:
-        raise ConfigError(str(error)) from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not UTF-8 text") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not TOML: {escaped(str(error))}") from None
-    except RecursionError:
-        raise ConfigError(f"{path}: not TOML: nested too deeply") from None
-    except ValueError:  # a number too long for Python
-        raise ConfigError(f"{path}: not TOML: a number is too long") from None
-    for name in values:
-        if name not in Settings.model_fields and name not in RENAMED:
-            raise ConfigError(
-                f"{path}: unknown setting {json.dumps(name)}"
-                + _nearest(name, Settings.model_fields)
-            )
-    return values
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    spelled = {candidate.casefold(): candidate for candidate in known}
-    folded = name.casefold().replace("-", "_")
-    for close in difflib.get_close_matches(folded, spelled, n=1, cutoff=0.6):
-        return f' (did you mean "{spelled[close]}"?)'
-    return ""
-
-
-def _sentence(error: ErrorDetails, layers: Iterable[_Layer]) -> str:
+def _sentence(error: ErrorDetails, layers: Iterable[Layer]) -> str:
     name = str(error["loc"][0])
     layer = next(layer for layer in layers if name in layer.values)
     value = "" if name in _SECRETS else " = " + json.dumps(layer.values[name], default=str)
@@ -671,40 +550,16 @@ def check(settings: Settings) -> None:
             "keep_until_archived also needs keep or keep_bytes: without them no record is ever "
             "deleted"
         )
-    if settings.nats_url is None:
-        for name in ("nats_user", "nats_password", "nats_password_file", "nats_creds"):
-            _needs(settings, name, "nats_url")
-        _needs(settings, "nats_nkey", "nats_url")
-        _needs(settings, "nats_domain", "nats_url")
-        if settings.nats_replicas not in (None, 1):
-            raise ConfigError(
-                "nats_replicas needs nats_url: the embedded NATS server is a single server"
-            )
-        if settings.bridge_url is None:
-            for name in ("nats_ca", "nats_cert", "nats_key"):
-                _needs(settings, name, "nats_url")
-    else:
-        wrong = url_problem(settings.nats_url)
-        if wrong:
-            raise ConfigError(f"nats_url{escaped(wrong)}")
-        domain = settings.nats_domain
-        if domain is not None and not _DOMAIN.fullmatch(domain):
-            raise ConfigError(
-                f"nats_domain = {escaped(domain)}: must be a name of letters, digits, - and _, at "
-                "most 64 characters"
-            )
+    if settings.nats_url is None and settings.nats_replicas not in (None, 1):
+        raise ConfigError(
+            "nats_replicas needs nats_url: the embedded NATS server is a single server"
+        )
     if settings.nats_url is not None and settings.sync != "always":
         raise ConfigError(
             "sync is for the embedded NATS server: set sync_interval in the "
             "configuration of the server at nats_url"
         )
-    _needs(settings, "nats_key", "nats_cert")
-    _needs(settings, "nats_cert", "nats_key")
-    if settings.nats_password is not None and settings.nats_password_file is not None:
-        raise ConfigError(
-            "nats_password and nats_password_file cannot be combined: set one of them"
-        )
-    for module in (access_settings, bridge_settings):
+    for module in (log_settings, access_settings, bridge_settings):
         for contradiction in module.contradictions(settings):
             raise ConfigError(contradiction)
 
@@ -717,8 +572,3 @@ def _check_listeners(settings: Settings) -> None:
         wrong = problem(own)
         if wrong is not None:
             raise ConfigError(wrong)
-
-
-def _needs(settings: Settings, name: str, other: str) -> None:
-    if getattr(settings, name) is not None and getattr(settings, other) is None:
-        raise ConfigError(f"{name} also needs {other}")

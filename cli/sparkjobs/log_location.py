@@ -10,7 +10,7 @@ from nats.aio.client import Client
 
 from cli.common import text
 from cli.logsource import cut_off, find_location, named_stream, point_at, say
-from cli.settings import Settings, load
+from cli.settings import LogPlace, load_log_settings
 from cli.sparkjobs.spark_flags import MASTER, SparkFlags
 from eventstore.errors import CutOff, UsageError
 from eventstore.format import Moment
@@ -51,9 +51,9 @@ async def find(
     Raises ConfigError, UsageError, NoLog, DataDirError, LostLog, CorruptLog or NatsUnavailable, and
     the errors of reading an archive.
     """
-    settings = load(flags.source.settings, os.environ, flags.source.config)
+    settings = load_log_settings(flags.source.settings, os.environ, flags.source.config)
     archive = {} if flags.archive is None else {"archive": absolute(flags.archive)}
-    if archive and not {"data_dir", "nats_url"} & settings.model_fields_set:
+    if archive and {"data_dir", "nats_url"}.isdisjoint(settings.model_fields_set):
         return _archive_alone(archive, flags)
     _require_reachable(settings, flags)
     if archive:
@@ -145,7 +145,7 @@ async def _logs(location: LogLocation, client: Client) -> list[LogSource]:
     return logs
 
 
-def _require_reachable(settings: Settings, flags: SparkFlags) -> None:
+def _require_reachable(settings: LogPlace, flags: SparkFlags) -> None:
     """Raise UsageError if executors on other machines cannot reach the log."""
     elsewhere = is_submitted() or not is_local(flags.master or MASTER)
     if elsewhere and settings.nats_url is None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from cli.program import Program
 from cli.sparkjobs.spark_flags import SparkFlags, with_spark_flags, with_spark_flags_but_archive
 
 _MOST = 2**31 - 1
@@ -35,11 +36,11 @@ _Limit = Annotated[
     typer.Option("--limit", metavar="N", min=1, max=_MOST, help="Print at most N rows."),
 ]
 
-spark_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
-rebuild_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+spark_app = Program(no_args_is_help=True)
+rebuild_app = Program(no_args_is_help=True)
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Program) -> None:
     """Add the commands to the program."""
     app.add_typer(
         spark_app,

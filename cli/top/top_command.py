@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import sys
 from typing import TYPE_CHECKING
 
 from cli.inspection import say_where
 from cli.live import BrokerLink, LiveBroker, NoLiveBroker, open_broker, understood
+from cli.settings import load_log_settings
 from cli.top.text import ACTOR_SORTS
 from eventstore.errors import UsageError
 
@@ -27,8 +29,8 @@ _WIDTH = 100
 def run(source: SourceFlags, interval: float, sort: str, *, once: bool, as_json: bool) -> None:
     """Monitor a broker on the terminal, or print one frame.
 
-    Raises UsageError without a terminal, and NoLiveBroker if no broker answers at the start; later
-    failures are retried.
+    Raises UsageError without a terminal, ConfigError for wrong settings, and NoLiveBroker if no
+    broker answers at the start; later failures are retried.
     """
     if sort not in ACTOR_SORTS:
         raise UsageError(f"--sort must be one of {', '.join(ACTOR_SORTS)}")
@@ -36,6 +38,8 @@ def run(source: SourceFlags, interval: float, sort: str, *, once: bool, as_json:
         raise UsageError("--json also needs --once")
     if not (once or all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))):
         raise UsageError("top needs a terminal: give --once to print one frame")
+    # Wrong settings do not become right: nothing is tried again because of them.
+    load_log_settings(source.settings, os.environ, source.config)
     asyncio.run(_run(source, interval, sort, once=once, as_json=as_json))
 
 

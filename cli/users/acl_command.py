@@ -5,10 +5,12 @@ from typing import Annotated, Literal
 
 import typer
 
-_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+from cli.program import Program
+
+_app = Program(no_args_is_help=True)
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Program) -> None:
     """Add the commands to the program."""
     app.add_typer(_app, name="acl", help="Check the permissions of a client.")
 

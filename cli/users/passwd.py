@@ -14,6 +14,7 @@ from actors.authn.stored import (
 from cli.common import text as shown
 from cli.settings import ConfigError
 from cli.users import line_files
+from eventstore.errors import NotFound
 
 
 class Imported(NamedTuple):
@@ -71,13 +72,13 @@ def set_user(path: Path, user: str, password: bytes, iterations: int = ITERATION
 def delete_user(path: Path, user: str) -> None:
     """Delete ``user``.
 
-    Raises ConfigError if there is none or the file is locked, PasswordFileError for an invalid
-    line.
+    Raises NotFound if there is none, ConfigError if the file is locked, PasswordFileError for an
+    invalid line.
     """
     with line_files.locked(path):
         content = passwords.read(path)
         if user not in passwords.parse_users(path, content):
-            raise ConfigError(f"{path} has no user {_quoted(user)}")
+            raise NotFound(f"{path} has no user {_quoted(user)}")
         line_files.write(
             path, [line for line in line_files.lines_of(content) if not _names(line, user)]
         )

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.common import text
+from cli.program import Program
 from eventstore.errors import UsageError
 
 if TYPE_CHECKING:
     from cli.users.passwd import Imported
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Program) -> None:
     """Add the command to the program."""
     app.command("passwd")(_passwd)
 

@@ -6,13 +6,12 @@ from typing import Annotated
 import typer
 
 from cli.logsource import SourceFlags, with_broker_flags
-from cli.web.auth import token_command
+from cli.program import Program
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the program."""
+def register(app: Program) -> None:
+    """Add the command to the program."""
     app.command("web")(_web)
-    token_command.register(app)
 
 
 @with_broker_flags

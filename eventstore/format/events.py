@@ -57,6 +57,8 @@ class BrokerStarted:
     """Version of foldmq that writes from here on."""
     e: Literal["BrokerStarted"] = "BrokerStarted"
     v: Literal[1] = 1
+    crashed: bool = False
+    """The run before did not end as asked: the broker or its machine crashed, or was killed."""
 
 
 @dataclass(slots=True)
@@ -376,6 +378,8 @@ class MessageDropped:
     """-1: never queued. Otherwise they left the head of the queue with this many bytes."""
     e: Literal["MessageDropped"] = "MessageDropped"
     v: Literal[1] = 1
+    topics: list[str] = field(default_factory=list)
+    """Some topics of messages that a client was not permitted to publish."""
 
 
 @dataclass(slots=True)

@@ -29,6 +29,7 @@ from eventstore.errors import (
     DataDirError,
     DiskFull,
     NatsUnavailable,
+    NoLog,
     UnknownLogFormat,
 )
 from eventstore.format import (
@@ -119,10 +120,10 @@ async def salvage(
 
     ``progress(what, done, total)`` counts the bytes copied, then the records written. ``needs``
     begins a fold with a record: a log that was cut is not saved without it if messages that it
-    needs may be lost. Raises
-    DataDirError when there is no log or ``target`` is not empty, DataDirBusy when a broker uses
-    ``source``, DiskFull, CorruptLog when not even the first record is intact, and UnknownEvent
-    or UnknownLogFormat for what a later foldmq wrote. ``target`` is then as it was.
+    needs may be lost. Raises NoLog when there is none, DataDirError when ``target`` is not empty,
+    DataDirBusy when a broker uses ``source``, DiskFull, CorruptLog when not even the first record
+    is intact, and UnknownEvent or UnknownLogFormat for what a later foldmq wrote. ``target`` is
+    then as it was.
     """
     damaged, new = DataDir(source), DataDir(target)
     node = _check_source(damaged)
@@ -166,7 +167,7 @@ def _names(node: str) -> tuple[str, str]:
 
 def _check_source(damaged: DataDir) -> str:
     if not damaged.jetstream.is_dir() or not any(_files(damaged.jetstream)):
-        raise DataDirError(damaged.path, "holds no log")
+        raise NoLog(f"data directory {damaged.path}: holds no log")
     return damaged.node()
 
 

@@ -8,12 +8,29 @@ async for record in source.records(source.begin, source.last):
 ...
 """
 
-from eventstore.reading.gc_pause import few_collections
-from eventstore.reading.log_location import LogLocation, open_directory, stream_of
-from eventstore.reading.log_points import LogPoint, last_until, time_of
-from eventstore.reading.log_source import LogSource, check_noted, open_log
-from eventstore.reading.polling import Polling
-from eventstore.reading.progress import Progress, silent
+from typing import TYPE_CHECKING
+
+from protocol.front_door import front_door
+
+if TYPE_CHECKING:
+    from eventstore.reading.gc_pause import few_collections
+    from eventstore.reading.log_location import LogLocation, open_directory, stream_of
+    from eventstore.reading.log_points import LogPoint, last_until, time_of
+    from eventstore.reading.log_source import LogSource, check_noted, open_log
+    from eventstore.reading.polling import Polling
+    from eventstore.reading.progress import Progress, silent
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "gc_pause": "few_collections",
+            "log_location": "LogLocation open_directory stream_of",
+            "log_points": "LogPoint last_until time_of",
+            "log_source": "LogSource check_noted open_log",
+            "polling": "Polling",
+            "progress": "Progress silent",
+        },
+    )
 
 __all__ = [
     "LogLocation",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from eventstore.datadir import DataDir
 from eventstore.display import name
-from eventstore.errors import DataDirBusy, DataDirError, NatsUnavailable, NoLog
+from eventstore.errors import DataDirBusy, NatsUnavailable, NoLog
 from eventstore.log import Watermark
 from eventstore.nats import (
     LOG_STREAM_PREFIX,
@@ -94,19 +94,20 @@ async def open_directory(
     ``note`` is called with a line for each file of the directory that was mended, ``server_log``
     with the lines of the NATS server.
 
-    Raises DataDirError, NatsUnavailable, or another EventStoreError of the data directory.
+    Raises NoLog, DataDirError, NatsUnavailable, or another EventStoreError of the data directory.
     """
     datadir = DataDir(path)
     if not datadir.path.is_dir():
-        raise DataDirError(datadir.path, "does not exist")
+        raise NoLog(f"data directory {datadir.path}: does not exist")
     stored = sorted(datadir.jetstream.glob(f"jetstream/*/streams/{LOG_STREAM_PREFIX}*"))
     if not stored:
-        raise DataDirError(
-            datadir.path, "holds no log (is it on a NATS server elsewhere? Then give --nats-url)"
+        raise NoLog(
+            f"data directory {datadir.path}: holds no log (is it on a NATS server elsewhere? Then "
+            "give --nats-url)"
         )
     stream = stream or LOG_STREAM_PREFIX + datadir.node()
     if stream not in {path.name for path in stored}:
-        raise DataDirError(datadir.path, f"holds no log {name(stream)}")
+        raise NoLog(f"data directory {datadir.path}: holds no log {name(stream)}")
     try:
         datadir.lock()
     except DataDirBusy:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from eventstore.display import name
-from eventstore.errors import UsageError
+from eventstore.errors import NotFound
 from eventstore.reading import Progress, silent
 from projections.comparison.comparison import (
     BROKER,
@@ -92,7 +92,7 @@ class StateVerification:
     async def outcome(self) -> VerificationOutcome:
         """Ask, read, fold, and find where it diverges.
 
-        Raises UsageError if the one session is unknown, CutMeanwhile, CutOff, CorruptLog,
+        Raises NotFound if the one session is unknown, CutMeanwhile, CutOff, CorruptLog,
         UnreadableEvent, Unsettled or LogUnavailable, and what the broker's source raises.
         """
         outcome = VerificationOutcome(only=self._only)
@@ -136,10 +136,10 @@ class StateVerification:
         return differences
 
     def _check_known(self, outcome: VerificationOutcome) -> None:
-        """Raise UsageError if neither side knows the session."""
+        """Raise NotFound if neither side knows the session."""
         here = outcome.said is not None and outcome.said.sessions
         if not here and (outcome.found is None or not outcome.found.sessions):
-            raise UsageError(f"no session {name(self._only or '')}")
+            raise NotFound(f"no session {name(self._only or '')}")
 
     async def _origins(self, differences: Iterable[Difference], last: int) -> list[Divergence]:
         divergences = [await self._divergence(one) for one in differences]

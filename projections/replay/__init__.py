@@ -4,19 +4,39 @@ These read a log through ``eventstore.reading.LogSource`` and never write. They 
 ``progress`` that is given is told how far they are.
 """
 
-from projections.replay.event_reader import (
-    EVENT_TYPES,
-    EventEntry,
-    EventFilter,
-    EventReader,
-    refs_of,
-)
-from projections.replay.event_text import event_object, options_text, payload_words, words
-from projections.replay.message_search import find_stories, message_at
-from projections.replay.replay import AsOf, Origins, Replay, fold, head
-from projections.replay.salvage_needs import SalvageNeeds
-from projections.replay.session_history import SessionEvent, SessionHistory, SessionMoment
-from projections.replay.topic_lookup import Published, TopicBook, Topics, topic_matcher
+from typing import TYPE_CHECKING
+
+from protocol.front_door import front_door
+
+if TYPE_CHECKING:
+    from projections.replay.event_reader import (
+        EVENT_TYPES,
+        EventEntry,
+        EventFilter,
+        EventReader,
+        refs_of,
+    )
+    from projections.replay.event_text import event_object, payload_words, words
+    from projections.replay.message_search import find_stories, message_at
+    from projections.replay.replay import AsOf, Origins, Replay, fold, head
+    from projections.replay.salvage_needs import SalvageNeeds
+    from projections.replay.session_history import SessionEvent, SessionHistory, SessionMoment
+    from projections.replay.subscription_text import options_text
+    from projections.replay.topic_lookup import Published, TopicBook, Topics, topic_matcher
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "event_reader": "EVENT_TYPES EventEntry EventFilter EventReader refs_of",
+            "event_text": "event_object payload_words words",
+            "message_search": "find_stories message_at",
+            "replay": "AsOf Origins Replay fold head",
+            "salvage_needs": "SalvageNeeds",
+            "session_history": "SessionEvent SessionHistory SessionMoment",
+            "subscription_text": "options_text",
+            "topic_lookup": "Published TopicBook Topics topic_matcher",
+        },
+    )
 
 __all__ = [
     "EVENT_TYPES",

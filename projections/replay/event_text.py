@@ -52,6 +52,7 @@ from eventstore.format import (
     run_text,
 )
 from projections.audit import topic_of
+from projections.replay.subscription_text import options_text
 from projections.replay.topic_lookup import Published, Topics
 
 _LEVELS = {3: ["MQTT 3.1"], 4: [], 5: ["MQTT 5"]}
@@ -172,6 +173,8 @@ def _dropped(event: MessageDropped, topics: Topics) -> str:
     what = _messages(event.refs, topics) or display.counted(event.count, "message")
     where = " from the queue" if event.queued >= 0 else ""
     by = f", for {display.name(event.filter)}" if event.filter else ""
+    if event.topics:
+        what += f" to {run_text.several(map(display.name, event.topics), len(event.topics))}"
     return f"dropped{where} {what}: {display.escaped(event.reason)}{by}"
 
 
@@ -200,19 +203,11 @@ def _granted(event: Subscribed, _topics: Topics) -> str:
     return f"subscribed {run_text.several(granted, len(event.filters))}{identifier}"
 
 
-def options_text(bits: int) -> str:
-    """Return the subscription options of MQTT 5 that are set, each behind a blank."""
-    words = [" no local"] if bits & 0x04 else []
-    words += [" retain as published"] if bits & 0x08 else []
-    return "".join([*words, _HANDLING.get(bits & 0x30, "")])
-
-
 _EXPIRED = {
     "expired": "it expired",
     "removed": "an operator removed it",
     "no_members": "its last member left",
 }
-_HANDLING = {0x10: " retained if new", 0x20: " nothing retained"}
 
 
 def _will_armed(event: WillArmed, _topics: Topics) -> str:
@@ -298,7 +293,10 @@ def _web_accessed(event: WebAccessed, _topics: Topics) -> str:
 
 
 _WORDS: dict[type, Callable[[Any, Topics], str]] = {
-    BrokerStarted: lambda event, _: f"broker started, foldmq {display.escaped(event.software)}",
+    BrokerStarted: lambda event, _: (
+        f"broker started{' after a crash' if event.crashed else ''}, "
+        f"foldmq {display.escaped(event.software)}"
+    ),
     BrokerStopped: lambda _event, _: "broker stopped",
     SessionOpened: _opened,
     SessionTakenOver: lambda event, _: f"taken over: connection {event.generation} is closed",

@@ -38,6 +38,8 @@ class Published(NamedTuple):
     """Payload bytes."""
     time_ms: int | None = None
     """When it was recorded (Unix, milliseconds); None: unknown, a repetition does not tell."""
+    client: str | None = None
+    """The session that published it; None: unknown likewise."""
 
 
 def topic_matcher(topic_filter: str) -> Callable[[str], bool]:
@@ -177,7 +179,8 @@ class TopicBook:
             return None
         offset = ref - first + start
         size = event.sizes if isinstance(event.sizes, int) else event.sizes[offset]
-        return Published(topic_of(event, offset), size, time_ms)
+        client = event.session if isinstance(event, MessagePublished) else None
+        return Published(topic_of(event, offset), size, time_ms, client)
 
 
 def _first(held: _Held) -> Position:

@@ -33,35 +33,58 @@ Where a sentence of the standard has no number, MQTT-4.13.1-1 stands for it: a p
 malformed or breaks the protocol closes the connection.
 """
 
-from protocol.mqtt5 import answers, client_writer
-from protocol.mqtt5.answer_reader import Answer, SentMessage, read_answers
-from protocol.mqtt5.answers import NO_EXPLANATION, ConnackProperties, Explanation
-from protocol.mqtt5.level_reader import LevelReader
-from protocol.mqtt5.packet_fields import SHARE, check_topic_filter, split_share
-from protocol.mqtt5.property_block import (
-    MAX_BLOCK,
-    MessageBlock,
-    MessageProperties,
-    count_down,
-    encode_block,
-    expiry_of,
-    is_payload_format_broken,
-    known_blocks,
-    message_block,
-    message_properties,
-    properties_object,
-    read_message_block,
-    with_length,
-)
-from protocol.mqtt5.publish_writer import (
-    AliasNumbers,
-    AliasUse,
-    PublishEncoder5,
-    SentAliases,
-    Wire,
-    prepare,
-)
-from protocol.mqtt5.subscription_packets import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
+from typing import TYPE_CHECKING
+
+from protocol.front_door import front_door
+
+if TYPE_CHECKING:
+    from protocol.mqtt5 import answers, client_writer
+    from protocol.mqtt5.answer_reader import Answer, SentMessage, read_answers
+    from protocol.mqtt5.answers import NO_EXPLANATION, ConnackProperties, Explanation
+    from protocol.mqtt5.level_reader import LevelReader
+    from protocol.mqtt5.packet_fields import SHARE, check_topic_filter, split_share
+    from protocol.mqtt5.property_block import (
+        MAX_BLOCK,
+        MessageBlock,
+        MessageProperties,
+        count_down,
+        encode_block,
+        expiry_of,
+        is_payload_format_broken,
+        known_blocks,
+        message_block,
+        message_properties,
+        properties_object,
+        read_message_block,
+        with_length,
+    )
+    from protocol.mqtt5.publish_writer import (
+        AliasNumbers,
+        AliasUse,
+        PublishEncoder5,
+        SentAliases,
+        Wire,
+        prepare,
+    )
+    from protocol.mqtt5.subscription_packets import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "client_writer": "client_writer",
+            "answer_reader": "Answer SentMessage read_answers",
+            "answers": "answers ConnackProperties Explanation NO_EXPLANATION",
+            "level_reader": "LevelReader",
+            "packet_fields": "SHARE check_topic_filter split_share",
+            "property_block": (
+                "MAX_BLOCK MessageBlock MessageProperties count_down encode_block "
+                "expiry_of is_payload_format_broken known_blocks message_block "
+                "message_properties properties_object read_message_block with_length"
+            ),
+            "publish_writer": "AliasNumbers AliasUse PublishEncoder5 SentAliases Wire prepare",
+            "subscription_packets": "NO_LOCAL RETAIN_AS_PUBLISHED RETAIN_HANDLING",
+        },
+    )
 
 __all__ = [
     "MAX_BLOCK",

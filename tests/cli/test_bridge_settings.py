@@ -13,7 +13,8 @@ from cli.common.units import Address
 from cli.logsource.log_store import bridge_access, check_files, nats_tls, nats_users
 from cli.serve.banner import Facts, announce
 from cli.settings.setting_flags import with_settings_flags
-from cli.settings.settings import RELOADABLE, ConfigError, Settings, load
+from cli.settings.setting_sources import ConfigError
+from cli.settings.settings import RELOADABLE, Settings, load
 from eventstore.nats import ConnectionOptions
 from eventstore.server import NatsUsersError, TlsFiles
 

@@ -21,7 +21,8 @@ from cli.common.units import Address
 from cli.monitoring import http_monitor as module
 from cli.monitoring.http_monitor import MOST_CONNECTIONS, HttpMonitor
 from cli.settings.binding import ListenError
-from cli.settings.settings import ConfigError, Settings, load
+from cli.settings.setting_sources import ConfigError
+from cli.settings.settings import Settings, load
 from eventstore.errors import LogUnavailable
 
 pytestmark = pytest.mark.system

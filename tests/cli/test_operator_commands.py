@@ -451,7 +451,7 @@ def test_words_are_checked_before_anything_is_asked(wanted: dict[str, str], said
 @pytest.mark.parametrize("topic", ["a/+", "#", ""])
 def test_topics_are_checked(topic: str) -> None:
     with pytest.raises(UsageError, match="topic name"):
-        receivers.run(SourceFlags(), topic, as_json=False)
+        receivers.run(SourceFlags(), topic, 1, as_json=False)
     with pytest.raises(UsageError, match="topic name"):
         retained.run_get(SourceFlags(), topic, newline=True, as_json=False)
 
@@ -680,7 +680,7 @@ def test_receivers_are_summed_up() -> None:
     rows = [{"why": "sent"}, {"why": "sent"}, {"why": "queued"}, {"why": "overlapped"}]
     lines = outcome_lines(HOSTILE, rows, {"ref": position(4, 2), "qos": 1, "size": 2048})
     assert all(line.isprintable() for line in lines)
-    assert lines[0].endswith(": sent to 2 clients, queued for 1")
+    assert lines[0].endswith(", a message at QoS 1 now: sent to 2 clients, queued for 1")
     assert lines[1].startswith("retained: message 4.2, QoS 1, 2.0 KiB")
 
 

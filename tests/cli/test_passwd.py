@@ -19,7 +19,7 @@ from harness.broker import environment
 from actors.authn.credentials import Credentials
 from actors.authn.passwords import PasswordFile
 from actors.authn.stored.scram import derive_keys
-from cli.settings.settings import ConfigError
+from cli.settings.setting_sources import ConfigError
 from cli.users import line_files, passwd
 from cli.users.passwd import Imported
 
@@ -91,7 +91,7 @@ def test_create_change_and_delete(path: Path) -> None:
     assert "two" not in path.read_text()
     assert done(path, "ann", "--delete") == f"user ann deleted from {path}\n"
     assert [line.split(":")[0] for line in path.read_text().splitlines()[2:]] == ["bob"]
-    assert refused(path, "ann", "--delete") == f"{path} has no user 'ann'"
+    assert refused(path, "ann", "--delete", code=1) == f"{path} has no user 'ann'"
 
 
 def test_the_broker_takes_what_it_makes(path: Path) -> None:

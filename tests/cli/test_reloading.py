@@ -10,7 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from cli.serve.service import Service
-from cli.settings.settings import ConfigError, Settings, load
+from cli.settings.setting_sources import ConfigError
+from cli.settings.settings import Settings, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,14 +17,8 @@ from cli.serve.banner import admitted
 from cli.serve.limits_factory import limit_options
 from cli.settings.listener_settings import PER_LISTENER
 from cli.settings.setting_flags import size_shown, time_shown, with_settings_flags
-from cli.settings.settings import (
-    OTHER_VARIABLES,
-    RELOADABLE,
-    RENAMED,
-    ConfigError,
-    Settings,
-    load,
-)
+from cli.settings.setting_sources import OTHER_VARIABLES, RENAMED, ConfigError
+from cli.settings.settings import RELOADABLE, Settings, load
 from eventstore.server.binary import BINARY_VARIABLE
 
 SCRAM_TWICE = """

@@ -158,7 +158,7 @@ def test_other_commands_do_not_load_spark() -> None:
         (("audit", "--html", "/"), 73, "--html /: is a directory, give a file"),
         (("audit", "--memory", "much"), 2, "not a size of memory: 'much'"),
         (("audit", "--master", "lokal"), 2, "not a master of Spark: 'lokal'"),
-        (("audit", "--data-dir", "/nowhere"), 73, "data directory /nowhere: does not exist"),
+        (("audit", "--data-dir", "/nowhere"), 66, "data directory /nowhere: does not exist"),
         (("audit", "--master", "spark://h:7077"), 2, "executors on other machines cannot read a"),
         (("audit", "--node", "a", "--stream", "b", "--nats-url", "nats://127.0.0.1:1"), 2, "--no"),
         (("audit", "--nats-url", "nats://127.0.0.1:1"), 69, "cannot connect to NATS at"),

@@ -458,7 +458,9 @@ async def test_page_of_a_topic(broker: Inspected) -> None:
     broker.answers["session"] = Refused("no session")
     async with shown(broker) as screen:
         await screen.press("tab", "enter")
-        await screen.sees("plant/temp: sent to 1 client", "plant/#", SHOWN, "OUTCOME")
+        await screen.sees(
+            "plant/temp, a message at QoS 1 now: sent to 1 client", "plant/#", SHOWN, "OUTCOME"
+        )
         assert broker.requests("subscriptions")[0] == {"topic": "plant/temp"}
         await screen.press("enter")
         await screen.sees(f"session {SHOWN} no longer exists")

@@ -460,11 +460,11 @@ def test_who_would_get_a_message(data: tuple[str, str]) -> None:
     assert [row["chosen"] for row in found if row["why"] == "overlapped"] == [False]
     lines = run("subscriptions", "--topic", "hall/door", *data).lines
     assert lines[1:] == [
-        "sent                  2  hall/+     screen",
-        "queued: offline       2  hall/#     archive",
-        "no: offline, QoS 0    0  hall/door  away0",
-        "no: another filter    1  hall/door  screen",
-        "hall/door: sent to 1 client, queued for 1",
+        "screen   hall/+       2  sent",
+        "archive  hall/#       2  queued: offline",
+        "away0    hall/door    0  not kept: offline, QoS 0",
+        "screen   hall/door    1  not sent: another filter of this client is used",
+        "hall/door, a message at QoS 1 now: sent to 1 client, queued for 1",
         "no retained message",
     ]
     lines = run("subscriptions", "--topic", "lamp", *data).lines
@@ -472,7 +472,10 @@ def test_who_would_get_a_message(data: tuple[str, str]) -> None:
         r"retained: message \S+, QoS 1, 2 B; sent first to new subscribers", lines[-1]
     )
     nobody = run("subscriptions", "--topic", "nobody/wants", *data).lines
-    assert nobody[0] == "nobody/wants: sent to 0 clients, queued for 0"
+    assert (
+        nobody[0]
+        == "nobody/wants, a message at QoS 1 now: sent to no client: no subscription matches"
+    )
 
 
 # ---------------------------------------------------------------------------- hostile names

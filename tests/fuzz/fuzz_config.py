@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from cli.settings.settings import ConfigError, load  # noqa: E402 (the target is loaded from anywhere)
+from cli.settings import ConfigError, load  # noqa: E402 (the target is loaded from anywhere)
 
 _, _name = tempfile.mkstemp(prefix="foldmq-fuzz-", suffix=".toml")
 FILE = Path(_name)

@@ -14,6 +14,7 @@ from actors.session.decisions.acknowledgements import (
     take_packet_ids,
     too_large,
 )
+from actors.session.decisions.forecast import Forecast, forecast, full_queue
 from actors.session.decisions.granting import Grant, GrantedFilter, by_text, subscribe, unsubscribe
 from actors.session.decisions.queueing import (
     DeliveryDecision,
@@ -44,6 +45,7 @@ __all__ = [
     "Assignment",
     "DeliveryDecision",
     "DeliveryLimits",
+    "Forecast",
     "Grant",
     "GrantedFilter",
     "Rows",
@@ -56,6 +58,8 @@ __all__ = [
     "deliver",
     "dropped",
     "first_ones",
+    "forecast",
+    "full_queue",
     "goes_behind",
     "in_parts",
     "next_waiting",

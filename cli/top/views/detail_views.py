@@ -9,11 +9,11 @@ from textual.binding import Binding, BindingType
 
 from cli.common import text
 from cli.inspection import (
-    OUTCOMES,
     actor_lines,
     connection_of,
     connection_rates,
     outcome_lines,
+    outcome_text,
     session_lines,
 )
 from cli.live import Refused
@@ -143,10 +143,10 @@ class SessionPage(TextPage):
 
 
 RECEIVERS = (
-    TopColumn("OUTCOME", 16, lambda row: _outcome(row), right=False),
-    TopColumn("QOS", 3, lambda row: str(row["qos"])),
-    TopColumn("FILTER", 16, lambda row: _short(row["filter"]), right=False, wide=True),
     TopColumn("CLIENT", 16, lambda row: _short(row["client"]), right=False, wide=True),
+    TopColumn("FILTER", 16, lambda row: _short(row["filter"]), right=False, wide=True),
+    TopColumn("QOS", 3, lambda row: str(row["qos"])),
+    TopColumn("OUTCOME", 16, outcome_text, right=False, wide=True),
 )
 """Columns of a subscription that matches a topic."""
 
@@ -218,10 +218,6 @@ def _now_ms() -> int:
 
 def _short(chosen: str) -> str:
     return text.name(chosen, _NAME_SHOWN)
-
-
-def _outcome(row: Row) -> str:
-    return OUTCOMES.get(row["why"]) or text.escaped(row["why"])
 
 
 def _receiver(row: Row) -> str:

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from cli.common import seconds, text
-from cli.settings import load
+from cli.program import Program
+from cli.settings import load_log_settings
 from cli.users import line_files
 from cli.web.auth.own_token import cookie_of, new_secret
 from cli.web.auth.tokens import (
@@ -24,12 +25,11 @@ from cli.web.auth.tokens import (
     parse,
     read,
 )
-from eventstore.errors import UsageError
+from eventstore.errors import NotFound, UsageError
 
-_app = typer.Typer(
+_app = Program(
     help="Manage the tokens of the web page.",
     no_args_is_help=True,
-    rich_markup_mode=None,
 )
 _NEVER = "never"
 _LONGEST = 100 * 365 * 86_400.0
@@ -53,7 +53,7 @@ Config = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Program) -> None:
     """Add the commands to the program."""
     app.add_typer(_app, name="web-token")
 
@@ -135,7 +135,7 @@ def _rm(name: Name, tokens: File = None, data_dir: DataDir = None, config: Confi
     with line_files.locked(path):
         content = _content(path)
         if name not in parse(path, content):
-            raise UsageError(f"{path} has no token {text.name(name)}")
+            raise NotFound(f"{path} has no token {text.name(name)}")
         lines = line_files.lines_of(content)
         kept = [line for line in lines if line.startswith("#") or line.split()[:1] != [name]]
         line_files.write(path, kept, as_directory=True)
@@ -162,7 +162,7 @@ def _file(tokens: Path | None, data_dir: str | None, config: Path | None) -> Pat
     if tokens is not None:
         return tokens
     flags: dict[str, object] = {} if data_dir is None else {"data_dir": data_dir}
-    found = load(flags, os.environ, config).data_dir
+    found = load_log_settings(flags, os.environ, config).data_dir
     if not found.is_dir():
         raise UsageError(f"data directory {found} does not exist: give --data-dir or --tokens FILE")
     return found / TOKENS_FILE

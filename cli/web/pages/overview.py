@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from cli.diagnosis import Advice, advise, advise_on_broker, lagging_replicas, merged
 from cli.history import selection
 from cli.live import Refused
 from cli.logsource import parse_moment
@@ -30,6 +31,8 @@ _SELDOM = 10.0
 _SHARE = 30
 """A request is not repeated for this multiple of its duration."""
 _FEW_ACTORS = 50
+_FEW_PROBLEMS, _MOST_PROBLEMS = 4, 500
+"""Problems on the overview, and on their own page."""
 _LOG_ROWS = 100
 _MOST_LOG_ROWS = 500
 _TYPES = sorted(kind.__name__ for kind in EVENT_TYPES.values())
@@ -42,17 +45,20 @@ class Pages:
         self._link = link
         self._site = site
         self._samples = samples
+        self._problems: tuple[float, list[Advice]] = 0.0, []
         self._tops: dict[tuple[str, str], tuple[float, list[dict[str, Any]]]] = {}
 
     def install(self, app: web.Application) -> None:
         """Add the pages."""
         app.router.add_get("/", self.overview)
         app.router.add_get("/actor", self.actor)
+        app.router.add_get("/problems", self.problems)
         app.router.add_get("/log", self.log)
 
     async def overview(self, request: web.Request) -> web.Response:
         """Show the figures of ``foldmq top``."""
         sample = await self._samples.latest()
+        advice, more = await self._advice(_FEW_PROBLEMS)
         busiest = await self._top("actors", "recent", EVERY)
         fullest = await self._top("actors", "mailbox", _SELDOM)
         if not any(row["mailbox"] for row in fullest):
@@ -68,7 +74,34 @@ class Pages:
             fullest=[row for row in fullest if row["high_water"] > 1],
             queues=[row for row in queues if row["queued"]],
             topics=(sample.status.get("topics") or [])[:_ROWS],
+            advice=advice,
+            more=more,
         )
+
+    async def problems(self, request: web.Request) -> web.Response:
+        """Show what ``foldmq doctor`` finds."""
+        advice, more = await self._advice(_MOST_PROBLEMS)
+        return self._site.page(request, "problems.html", advice=advice, more=more)
+
+    async def _advice(self, most: int) -> tuple[list[Advice], int]:
+        """Return what is wrong, the most urgent first, and how much more there is.
+
+        It is searched for no more often than a fraction of the time that it takes.
+        """
+        until, advice = self._problems
+        begun = time.monotonic()
+        if begun >= until:
+            found = await self._link.ask("problems")
+            status = (await self._samples.latest()).status
+            async with self._link.log() as source:
+                behind = await lagging_replicas(source.client, self._link.node)
+            advice = [
+                *advise_on_broker(status, found, behind),
+                *map(advise, merged(found["problems"])),
+            ]
+            now = time.monotonic()
+            self._problems = now + max(EVERY / 2, _SHARE * (now - begun)), advice
+        return advice[:most], max(0, len(advice) - most)
 
     async def _top(self, endpoint: str, by: str, seconds: float) -> list[dict[str, Any]]:
         """Return the highest rows, cached for some seconds, or longer if they took long."""

@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from cli.common import text, version
+from cli.inspection import outcome_text
 from cli.top.text import figures
 from eventstore.format import format_position
 from projections.replay import options_text
@@ -45,6 +46,7 @@ def environment() -> Environment:
         "payload": payload,
         "counted": text.counted,
         "options": options_text,
+        "outcome": outcome_text,
     }
     made.globals |= {"url": url, "version": version}
     return made

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from cli.common import counted
 from cli.history import session_lines
+from cli.inspection import history_lines
 from cli.live import Refused
 from cli.logsource import parse_moment, point_at
 from cli.web.history import Folding, Histories
@@ -74,6 +75,7 @@ class SessionPages:
             gone = str(error)
         if view is not None:
             view["now_ms"] = round(time.time() * 1000)
+            view["history"] = [line.strip() for line in history_lines(view, view["now_ms"])]
             async with self._link.log() as source:
                 await describe_messages(view, source, self._book(source))
         shown = {"view": view, "gone": gone, "offset": offset, "part": part}

@@ -77,7 +77,7 @@ async def describe_messages(view: Mapping[str, Any], source: LogSource, topics: 
         known = topics.get(one["ref"])
         one["published_ms"] = None
         if known is not None:
-            one["topic"], one["size"], one["published_ms"] = known
+            one["topic"], one["size"], one["published_ms"] = known[:3]
 
 
 def of_few_records(refs: Iterable[Position]) -> list[Position]:

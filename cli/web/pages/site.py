@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 PAGES = (
     ("/", "Overview"),
+    ("/problems", "Problems"),
     ("/sessions", "Sessions"),
     ("/actors", "Actors"),
     ("/retained", "Retained"),

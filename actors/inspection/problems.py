@@ -1,0 +1,190 @@
+"""What is wrong with clients at present: the figures of ``foldmq doctor``, without its sentences.
+
+A problem is an object with its ``code``, the client or shared subscription, and the figures that
+are its evidence. Sessions are looked at that are in memory as actors' states, and all clients whose
+history is known; those that were only read from the projections wait for nothing and lose nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from actors.connection import Connection
+from actors.inspection.inspector import in_steps
+from actors.routing import is_shared
+from actors.session import decisions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from actors.inspection.inspector import Answer
+    from actors.node import ClientHistory
+    from actors.session import NodeContext
+    from projections.state import SessionState
+
+RECENT_MS: Final = 600_000
+"""Milliseconds for which drops, denials and takeovers count as present."""
+_FLAPPING_MS: Final = 60_000
+_FLAPPING: Final = 4
+"""Connects within ``_FLAPPING_MS`` from which a client is flapping."""
+_DUPLICATE: Final = 3
+"""Takeovers from which two clients are taken to share an identifier."""
+_UNACKNOWLEDGED_MS: Final = 10_000
+_STUCK_MS: Final = 30_000
+_FILLING: Final = 0.8
+"""The part of a queue's limit from which it is filling."""
+_SLOW: Final = 0.25
+"""The part of ``max_outbound_bytes`` from which a client reads too slowly."""
+_MOST: Final = 500
+"""Problems in one answer."""
+
+Problem = dict[str, Any]
+
+
+class ProblemSearch:
+    """Looks for problems of all clients, or of one."""
+
+    def __init__(self, node: NodeContext, client: str | None = None) -> None:
+        self._node = node
+        self._client = client
+        self._now = node.clock.time_ms()
+        self._found: list[Problem] = []
+        self._total = 0
+
+    def run(self) -> Iterator[None]:
+        """Look at one client after the other; yields where it can be interrupted."""
+        node, client = self._node, self._client
+        live = node.state.sessions.live
+        names = list(live) if client is None else [client]
+        for name, pause in in_steps(names):
+            state = live.get(name) if client is None else node.state.sessions.peek(name)
+            if state is not None:
+                self._take(name, self._of_state(name, state))
+            if pause:
+                yield None
+        histories = node.clients.items()
+        if client is not None:
+            histories = [(client, node.clients.find(client))]
+        for (name, history), pause in in_steps(histories):
+            self._take(name, self._of_history(history))
+            if pause:
+                yield None
+
+    def answer(self) -> Answer:
+        """Return what was found."""
+        return {"problems": self._found, "total": self._total, "at_ms": self._now}
+
+    def _take(self, client: str, problems: Iterator[Problem]) -> None:
+        for problem in problems:
+            self._total += 1
+            if len(self._found) < _MOST:
+                self._found.append({"client": client, **problem})
+
+    def _of_state(self, name: str, state: SessionState) -> Iterator[Problem]:
+        node, limits = self._node, self._node.delivery_limits
+        actor = node.directory.find_session(name)
+        connection = actor.connection if actor is not None else None
+        if is_shared(name):
+            group = node.router.groups.find(name)
+            if state.queued and not group.online:
+                yield {"code": "no_member", "queued": state.queued, "members": len(group.members)}
+        oldest = min((sent.sent_ms for sent in state.inflight.values()), default=self._now)
+        if connection is not None and self._now - oldest >= _UNACKNOWLEDGED_MS:
+            yield from self._window(state, oldest)
+        releasing = min((sent.sent_ms for sent in state.releasing.values()), default=self._now)
+        if connection is not None and self._now - releasing >= _STUCK_MS:
+            age = self._now - releasing
+            yield {"code": "stuck_release", "count": len(state.releasing), "age_ms": age}
+        idle = connection is None or (
+            node.clock.monotonic() - connection.last_read >= _STUCK_MS / 1000
+        )
+        if state.inbound and idle:
+            yield {
+                "code": "stuck_publish",
+                "count": len(state.inbound),
+                "connected": connection is not None,
+                "first": next(iter(state.inbound.values())),
+            }
+        if isinstance(connection, Connection):
+            yield from self._reader(connection)
+        queue = decisions.full_queue(state, limits)
+        filling = (
+            state.queued >= _FILLING * limits.queued_messages
+            or state.queued_bytes >= _FILLING * limits.queued_bytes
+        )
+        if queue or filling:
+            yield {
+                "code": "queue_full" if queue else "queue_filling",
+                "queue": queue,
+                "queued": state.queued,
+                "max_queued": limits.queued_messages,
+                "queued_bytes": state.queued_bytes,
+                "max_queued_bytes": limits.queued_bytes,
+                "connected": connection is not None,
+                "offline_ms": None if state.connected else self._now - state.closed_ms,
+            }
+
+    def _window(self, state: SessionState, oldest: int) -> Iterator[Problem]:
+        limits, age = self._node.delivery_limits, self._now - oldest
+        unacknowledged = len(state.inflight) + len(state.releasing)
+        if unacknowledged >= state.receive_maximum:
+            yield {
+                "code": "receive_maximum",
+                "outstanding": unacknowledged,
+                "window": state.receive_maximum,
+                "queued": state.queued,
+                "age_ms": age,
+            }
+            return
+        for held in state.subscriptions.values():
+            if held.outstanding >= limits.window:
+                yield {
+                    "code": "window_full",
+                    "filter": held.filter,
+                    "outstanding": held.outstanding,
+                    "window": limits.window,
+                    "queued": len(held.queue) if held.queue is not None else 0,
+                    "age_ms": age,
+                }
+
+    def _reader(self, connection: Connection) -> Iterator[Problem]:
+        most = self._node.options.max_outbound_bytes
+        if not connection.writable or connection.unsent >= _SLOW * most:
+            yield {
+                "code": "slow_reader",
+                "unsent": connection.unsent,
+                "max_unsent": most,
+                "address": connection.address,
+            }
+
+    def _of_history(self, history: ClientHistory) -> Iterator[Problem]:
+        since = self._now - RECENT_MS
+        if history.dropped and history.dropped_ms >= since:
+            yield {
+                "code": "drops",
+                "count": history.dropped.total(),
+                "by": dict(history.dropped),
+                "age_ms": self._now - history.dropped_ms,
+            }
+        if history.denied and history.denied_ms >= since:
+            yield {
+                "code": "denied",
+                "count": history.denied_count,
+                "what": history.denied,
+                "age_ms": self._now - history.denied_ms,
+            }
+        recent = sum(at >= self._now - _FLAPPING_MS for at in history.opened_ms)
+        if history.takeovers >= _DUPLICATE and history.taken_ms >= since:
+            yield {
+                "code": "duplicate",
+                "takeovers": history.takeovers,
+                "recent": recent,
+                "age_ms": self._now - history.taken_ms,
+            }
+        elif recent >= _FLAPPING:
+            yield {
+                "code": "flapping",
+                "connects": history.connects,
+                "recent": recent,
+                "last_close": history.last_close,
+            }

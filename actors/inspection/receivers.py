@@ -1,0 +1,149 @@
+"""What would happen now to a message on a topic: a row for each matching subscription."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from actors.routing import is_shared
+from actors.session import decisions
+from protocol.mqtt import filters_overlap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from actors.routing import Subscriber
+    from actors.session import NodeContext
+    from projections.state import SessionState
+
+Match = tuple[str, int, bool]
+"""A subscription that matches: its filter, its QoS, and whether the client may read the topic."""
+
+
+def match_of(found: Subscriber, topic: str) -> Match:
+    """Return the match of a subscription in the index."""
+    return found.filter, found.qos, found.acl is None or found.acl.may_read(topic)
+
+
+def matches_of_passive(name: str, topic: str, node: NodeContext) -> list[Match]:
+    """Return the matches of a passive session, whose permissions are not known."""
+    state = node.state.sessions.peek(name)
+    if state is None:
+        return []
+    return [
+        (held.filter, held.qos, True)
+        for held in state.active()
+        if filters_overlap(held.filter, topic)
+        and (held.filter[0] not in "+#" or not topic.startswith("$"))
+    ]
+
+
+def receiver_rows(
+    name: str, matches: list[Match], topic: str, published_qos: int, node: NodeContext
+) -> Iterator[dict[str, Any]]:
+    """Yield a row for each matching subscription of a session; one of them is chosen."""
+    permitted = [at for at, (_, _, may_read) in enumerate(matches) if may_read]
+    best = max(permitted, key=lambda at: matches[at][1], default=-1)
+    state = node.state.sessions.peek(name)
+    group = node.router.groups.find(name) if is_shared(name) else None
+    actor = node.directory.find_session(name)
+    for at, (topic_filter, qos, may_read) in enumerate(matches):
+        row: dict[str, Any] = {
+            "client": name,
+            "filter": topic_filter,
+            "qos": qos,
+            "connected": actor is not None and actor.connection is not None,
+            "members": None if group is None else len(group.members),
+            "online": None if group is None else len(group.online),
+            "chosen": at == best,
+        }
+        if not may_read:
+            row |= {"why": "denied", "reason": ""}
+        elif at != best:
+            row |= {"why": "overlapped", "reason": ""}
+        elif state is None:
+            row |= {"why": "ended", "reason": ""}
+        else:
+            sent_as = min(qos, published_qos)
+            if group is None:
+                row |= _of_client(state, topic_filter, sent_as, node)
+            else:
+                row |= _of_group(state, topic, sent_as, node)
+            row |= _figures(state, topic_filter, node)
+        yield row
+
+
+def _of_client(
+    state: SessionState, topic_filter: str, qos: int, node: NodeContext
+) -> dict[str, Any]:
+    actor = node.directory.find_session(state.session)
+    connection = actor.connection if actor is not None else None
+    if actor is None or connection is None:
+        if not qos:
+            return {"why": "offline_qos0", "reason": "offline"}
+        hindrance = "offline"
+    elif not qos:
+        slow = connection.unsent >= node.options.max_outbound_bytes
+        return {"why": "dropped", "reason": "reader"} if slow else {"why": "sent", "reason": ""}
+    else:
+        hindrance = actor.hindrance
+    found = decisions.forecast(state, topic_filter, qos, node.delivery_limits, hindrance)
+    return {"why": found.outcome, "reason": found.reason, "queue": found.queue}
+
+
+def _of_group(state: SessionState, topic: str, qos: int, node: NodeContext) -> dict[str, Any]:
+    """Return what a shared subscription would do: send to a member that has room, or queue."""
+    group = node.router.groups.find(state.session)
+    if not group.online:
+        if not qos:
+            return {"why": "offline_qos0", "reason": "no_member"}
+        return _waits(state, "no_member", node)
+    permitted = [one for one in group.online.values() if match_of(one, topic)[2]]
+    if not permitted:
+        return {"why": "denied", "reason": ""}
+    if not state.queued and any(_has_room(one, qos, node) for one in permitted):
+        return {"why": "shared", "reason": ""}
+    if not qos:
+        return {"why": "dropped", "reason": "no_room"}
+    return _waits(state, "no_room", node)
+
+
+def _waits(state: SessionState, reason: str, node: NodeContext) -> dict[str, Any]:
+    queue = decisions.full_queue(state, node.delivery_limits)
+    why = "dropped" if queue else "shared_waits"
+    return {"why": why, "reason": reason, "queue": queue}
+
+
+def _has_room(member: Subscriber, qos: int, node: NodeContext) -> bool:
+    actor = node.directory.find_session(member.session)
+    connection = actor.connection if actor is not None else None
+    state = node.state.sessions.live.get(member.session)
+    if actor is None or connection is None or state is None:
+        return False
+    if not min(qos, member.qos):
+        return connection.unsent < node.options.max_outbound_bytes
+    held = state.subscriptions.get(member.filter)
+    if held is None or actor.hindrance:
+        return False
+    return decisions.room(state, held, node.delivery_limits.window) > 0
+
+
+def _figures(state: SessionState, topic_filter: str, node: NodeContext) -> dict[str, Any]:
+    """Return the figures that the outcome follows from."""
+    held = state.subscriptions.get(topic_filter)
+    limits = node.delivery_limits
+    actor = node.directory.find_session(state.session)
+    connection = actor.connection if actor is not None else None
+    return {
+        "outstanding": held.outstanding if held is not None else 0,
+        "window": limits.window,
+        "inflight": len(state.inflight) + len(state.releasing),
+        "receive_maximum": state.receive_maximum,
+        "queued": state.queued,
+        "max_queued": limits.queued_messages,
+        "queued_bytes": state.queued_bytes,
+        "max_queued_bytes": limits.queued_bytes,
+        "unsent": connection.unsent if connection is not None else 0,
+        "max_unsent": node.options.max_outbound_bytes,
+        "identifier": held.identifier if held is not None else 0,
+        "options": held.options if held is not None else 0,
+    }

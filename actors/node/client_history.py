@@ -1,0 +1,141 @@
+"""What happened to each client since the broker's start: connects, takeovers, ends, drops, denials.
+
+It is kept in memory for operators and decides nothing. A bounded number of clients is remembered,
+those with the latest changes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+
+_MOST_CLIENTS = 20_000
+_MOST_CONNECTS = 16
+"""Connects whose times are remembered."""
+_MOST_DENIED = 8
+"""Topics and filters that are remembered of what a client was denied."""
+_FRESH_MS = 60_000
+"""Milliseconds between two samples of a client from which a rate is computed, at most."""
+_LEAST_MS = 900
+
+
+class ClientHistory:
+    """What happened to one client."""
+
+    __slots__ = (
+        "_rates",
+        "_sample",
+        "closed_ms",
+        "connects",
+        "denied",
+        "denied_count",
+        "denied_ms",
+        "dropped",
+        "dropped_ms",
+        "last_close",
+        "opened_ms",
+        "taken_ms",
+        "takeovers",
+    )
+
+    def __init__(self) -> None:
+        self.connects = 0
+        self.opened_ms: deque[int] = deque(maxlen=_MOST_CONNECTS)
+        """When it connected lately, Unix time in milliseconds."""
+        self.takeovers = 0
+        """Connections that ended because the client connected again meanwhile."""
+        self.taken_ms = 0
+        self.last_close = ""
+        """Why its latest connection ended; empty: none has."""
+        self.closed_ms = 0
+        self.dropped: Counter[str] | None = None
+        """Messages to it, or from it, that were dropped, by reason."""
+        self.dropped_ms = 0
+        """When a message was dropped last."""
+        self.denied: dict[str, int] | None = None
+        """What the permissions denied it: ``publish TOPIC``, ``subscribe FILTER``; how often."""
+        self.denied_count = self.denied_ms = 0
+        self._sample: tuple[int, int, int] | None = None
+        self._rates: tuple[float, float] | None = None
+
+    def rates(self, now_ms: int, begun_ms: int, taken: int, sent: int) -> tuple[float, float]:
+        """Return messages a second from and to the client, since it was asked last.
+
+        After a longer time, or for the first time: since its connection began. ``taken`` and
+        ``sent`` count its messages since then.
+        """
+        last = self._sample
+        fresh = last is not None and last[0] > begun_ms and now_ms - last[0] <= _FRESH_MS
+        if fresh and last is not None and now_ms - last[0] < _LEAST_MS and self._rates is not None:
+            return self._rates
+        before = last if fresh and last is not None else (begun_ms, 0, 0)
+        seconds = max(now_ms - before[0], _LEAST_MS) / 1000
+        self._rates = (taken - before[1]) / seconds, (sent - before[2]) / seconds
+        self._sample = now_ms, taken, sent
+        return self._rates
+
+
+_NONE = ClientHistory()
+
+
+class ClientHistories:
+    """The histories of clients, by client identifier."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self) -> None:
+        self._of: OrderedDict[str, ClientHistory] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return the number of clients that are remembered."""
+        return len(self._of)
+
+    def items(self) -> list[tuple[str, ClientHistory]]:
+        """Return all of them, the latest changes last."""
+        return list(self._of.items())
+
+    def find(self, client: str) -> ClientHistory:
+        """Return the history of a client; an empty one if nothing is known."""
+        return self._of.get(client, _NONE)
+
+    def _changed(self, client: str) -> ClientHistory:
+        history = self._of.get(client)
+        if history is None:
+            history = self._of[client] = ClientHistory()
+            if len(self._of) > _MOST_CLIENTS:
+                self._of.popitem(last=False)
+        else:
+            self._of.move_to_end(client)
+        return history
+
+    def opened(self, client: str, now_ms: int) -> None:
+        """Record that a client connected."""
+        history = self._changed(client)
+        history.connects += 1
+        history.opened_ms.append(now_ms)
+
+    def closed(self, client: str, reason: str, now_ms: int) -> None:
+        """Record that the connection of a client ended."""
+        history = self._changed(client)
+        history.last_close, history.closed_ms = reason, now_ms
+        if reason == "taken_over":
+            history.takeovers += 1
+            history.taken_ms = now_ms
+
+    def dropped(self, client: str, reason: str, count: int, now_ms: int) -> None:
+        """Record that messages to a client, or from it, were dropped."""
+        history = self._changed(client)
+        if history.dropped is None:
+            history.dropped = Counter()
+        history.dropped[reason] += count
+        history.dropped_ms = now_ms
+
+    def denied(self, client: str, what: str, topic: str, count: int, now_ms: int) -> None:
+        """Record what the permissions denied a client: ``publish`` or ``subscribe``, and where."""
+        history = self._changed(client)
+        history.denied_count += count
+        history.denied_ms = now_ms
+        if history.denied is None:
+            history.denied = {}
+        asked = f"{what} {topic}"
+        if asked in history.denied or len(history.denied) < _MOST_DENIED:
+            history.denied[asked] = history.denied.get(asked, 0) + count

@@ -1,0 +1,30 @@
+"""``foldmq status`` and ``foldmq doctor``: is all well, and what to do if it is not."""
+
+from typing import TYPE_CHECKING
+
+from protocol.front_door import front_door
+
+if TYPE_CHECKING:
+    from cli.diagnosis import doctor, status
+    from cli.diagnosis.advice import Advice, advise, merged
+    from cli.diagnosis.broker_advice import advise_on_broker, lagging_replicas
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "advice": "Advice advise merged",
+            "broker_advice": "advise_on_broker lagging_replicas",
+            "doctor": "doctor",
+            "status": "status",
+        },
+    )
+
+__all__ = [
+    "Advice",
+    "advise",
+    "advise_on_broker",
+    "doctor",
+    "lagging_replicas",
+    "merged",
+    "status",
+]

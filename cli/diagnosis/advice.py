@@ -1,0 +1,306 @@
+"""Problems of clients in sentences: evidence, likely cause, and the next command."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from cli.common import text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+Severity = Literal["problem", "warning"]
+
+_TOLD = ("queue_full", "denied")
+"""Problems with which drops are told."""
+_LISTED = 4
+"""Topics and reasons that a sentence names."""
+
+
+class Advice(NamedTuple):
+    """A problem as text."""
+
+    severity: Severity
+    subject: str
+    """What it is about: a client, the log; escaped."""
+    title: str
+    evidence: str
+    cause: str
+    next: str
+    """A command to go on with."""
+
+
+def merged(problems: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return problems in order, the most urgent first, each told once.
+
+    Drops because of a full queue are told with the queue, those of denied messages with the denial.
+    """
+    known = {(one["client"], one["code"]): dict(one) for one in problems if one["code"] in _TOLD}
+    found: list[Mapping[str, Any]] = []
+    for one in problems:
+        client = one["client"]
+        if one["code"] == "drops":
+            left = dict(one["by"])
+            full = known.get((client, "queue_full"))
+            if full is not None:
+                full["lost"] = left.pop("queue_messages", 0) + left.pop("queue_bytes", 0)
+            if (client, "denied") in known:
+                left.pop("not_permitted", None)
+            if left:
+                found.append({**one, "by": left, "count": sum(left.values())})
+        else:
+            found.append(known.get((client, one["code"]), one))
+    return sorted(found, key=lambda one: (RANKS.get(one["code"], len(RANKS)), str(one["client"])))
+
+
+def advise(problem: Mapping[str, Any]) -> Advice:
+    """Return a problem of a client as text."""
+    client = problem["client"]
+    severity, describe = _KINDS.get(problem["code"], ("warning", _unknown))
+    title, evidence, cause, command = describe(problem, _quoted(client))
+    return Advice(severity, text.name(client), title, evidence, cause, command)
+
+
+def _quoted(name: str) -> str:
+    """Return a name as a word of a shell command; one that is not printable as a pattern."""
+    return shlex.quote(name) if name.isprintable() else "'*'"
+
+
+def _since(problem: Mapping[str, Any]) -> str:
+    return text.duration(problem["age_ms"])
+
+
+def _behind(problem: Mapping[str, Any]) -> str:
+    return f"{problem['queued']:,} wait behind them" if problem["queued"] else "none waits yet"
+
+
+_Described = tuple[str, str, str, str]
+
+
+def _window_full(one: Mapping[str, Any], client: str) -> _Described:
+    return (
+        "does not acknowledge: its window is full",
+        (
+            f"{one['outstanding']:,} of {one['window']:,} messages for {text.name(one['filter'])} "
+            f"are unacknowledged, the oldest for {_since(one)}; {_behind(one)}"
+        ),
+        (
+            "the client hangs, or processes messages more slowly than they come, or never sends "
+            "its acknowledgements (setting max_ack_pending)"
+        ),
+        f"foldmq actors tail --client {client}",
+    )
+
+
+def _receive_maximum(one: Mapping[str, Any], client: str) -> _Described:
+    return (
+        "does not acknowledge: its Receive Maximum is reached",
+        (
+            f"{one['outstanding']:,} messages are unacknowledged, which is all that the client "
+            f"allows, the oldest for {_since(one)}; {_behind(one)}"
+        ),
+        (
+            "the client hangs, or processes messages more slowly than they come, or asked for too "
+            "small a Receive Maximum"
+        ),
+        f"foldmq actors tail --client {client}",
+    )
+
+
+def _queue_full(one: Mapping[str, Any], client: str) -> _Described:
+    by_messages = one["queue"] != "queue_bytes"
+    limit = "max_queued_messages" if by_messages else "max_queued_bytes"
+    held = (
+        f"{one['queued']:,} messages wait"
+        if by_messages
+        else f"{text.size(one['queued_bytes'])} of messages wait"
+    )
+    if one.get("lost"):
+        held += f", {text.counted(one['lost'], 'message')} were dropped since the broker's start"
+    return (
+        "loses messages: its queue is full",
+        f"{held}; {limit} is reached, each further one is dropped",
+        _why_queue_grows(one),
+        f"foldmq sessions show {client}",
+    )
+
+
+def _queue_filling(one: Mapping[str, Any], client: str) -> _Described:
+    return (
+        "will lose messages soon: its queue is filling",
+        (
+            f"{one['queued']:,} of {one['max_queued']:,} messages wait, "
+            f"{text.size(one['queued_bytes'])} of {text.size(one['max_queued_bytes'])}"
+        ),
+        _why_queue_grows(one),
+        f"foldmq sessions show {client}",
+    )
+
+
+def _why_queue_grows(one: Mapping[str, Any]) -> str:
+    if one["connected"]:
+        return "the client is connected, but takes messages more slowly than they come"
+    if one["offline_ms"] is None:
+        return "no member takes messages"
+    away = text.duration(one["offline_ms"])
+    return (
+        f"the client has been offline for {away}; if it does not come back, remove its session "
+        "(foldmq sessions rm)"
+    )
+
+
+def _drops(one: Mapping[str, Any], client: str) -> _Described:
+    reasons = sorted(one["by"].items(), key=lambda item: -item[1])
+    listed = ", ".join(
+        f"{count:,} {_REASONS.get(reason, text.escaped(reason))}"
+        for reason, count in reasons[:_LISTED]
+    )
+    return (
+        "lost messages",
+        (
+            f"{text.counted(one['count'], 'message')} since the broker's start, the last "
+            f"{_since(one)} ago: {listed}"
+        ),
+        _CAUSES.get(reasons[0][0], "see the reasons above"),
+        f"foldmq log --type MessageDropped --session {client} -n 5",
+    )
+
+
+_REASONS = {
+    "queue_messages": "because its queue was full (max_queued_messages)",
+    "queue_bytes": "because its queue was full (max_queued_bytes)",
+    "slow_reader": "at QoS 0 because it read too slowly (max_outbound_bytes)",
+    "not_permitted": "that the permissions forbid",
+    "expired": "that expired while they waited",
+    "packet_too_large": "larger than it accepts (Maximum Packet Size)",
+    "message_too_large": "too large for a record of the log",
+    "reserved_topic": "that it published to a reserved topic",
+    "unsubscribed": "that waited when it unsubscribed",
+    "topic_levels": "on topics with too many levels (max_topic_levels)",
+    "payload_format": "whose payload is not UTF-8 as announced",
+}
+_CAUSES = {
+    "queue_messages": "it was offline, or took messages more slowly than they came",
+    "queue_bytes": "it was offline, or took messages more slowly than they came",
+    "slow_reader": "its connection or the client is slower than the messages that it subscribed to",
+    "not_permitted": "the permissions do not allow what the client does",
+    "expired": "messages waited longer than their Message Expiry Interval",
+    "packet_too_large": "the client announced a Maximum Packet Size that is too small",
+}
+
+
+def _denied(one: Mapping[str, Any], client: str) -> _Described:
+    asked = sorted(one["what"].items(), key=lambda item: -item[1])[:_LISTED]
+    listed = ", ".join(f"{_asked(what)} {text.counted(count, 'time')}" for what, count in asked)
+    action, _, topic = asked[0][0].partition(" ")
+    command = f"foldmq acl check USER {client} {action} {_quoted(topic)}"
+    if action not in ("publish", "subscribe"):
+        command = f"foldmq sessions show {client}"
+    return (
+        "is denied what it asks for",
+        f"{listed}; the last {_since(one)} ago",
+        "the permissions forbid it, or the client uses a wrong topic",
+        command,
+    )
+
+
+def _asked(what: str) -> str:
+    action, _, topic = what.partition(" ")
+    return f"{text.escaped(action)} {text.name(topic)}"
+
+
+def _duplicate(one: Mapping[str, Any], client: str) -> _Described:
+    return (
+        "is used by two clients",
+        (
+            f"{one['takeovers']:,} connections were taken over, the last {_since(one)} ago; "
+            f"{one['recent']:,} or more connects in the last minute"
+        ),
+        "two programs connect with the same client identifier and disconnect each other",
+        f"foldmq log --type SessionOpened --session {client} -n 6",
+    )
+
+
+def _flapping(one: Mapping[str, Any], client: str) -> _Described:
+    ended = f", the last end: {text.escaped(one['last_close'])}" if one["last_close"] else ""
+    return (
+        "connects again and again",
+        (
+            f"{one['recent']:,} or more connects in the last minute, {one['connects']:,} since the "
+            f"broker's start{ended}"
+        ),
+        "the client fails after it connected, or its network does",
+        f"foldmq log --type SessionClosed --session {client} -n 6",
+    )
+
+
+def _stuck_release(one: Mapping[str, Any], client: str) -> _Described:
+    return (
+        "does not complete QoS 2 deliveries",
+        f"{text.counted(one['count'], 'PUBREL')} without PUBCOMP, the oldest for {_since(one)}",
+        "the client hangs, or does not implement QoS 2",
+        f"foldmq actors tail --client {client}",
+    )
+
+
+def _stuck_publish(one: Mapping[str, Any], client: str) -> _Described:
+    state = "has sent nothing for half a minute" if one["connected"] else "is offline"
+    return (
+        "does not complete QoS 2 publications",
+        (
+            f"{text.counted(one['count'], 'message')} without PUBREL, which are delivered to "
+            f"nobody; the client {state}"
+        ),
+        "the client lost its state, hangs, or does not implement QoS 2",
+        f"foldmq sessions show {client}",
+    )
+
+
+def _slow_reader(one: Mapping[str, Any], client: str) -> _Described:
+    return (
+        "reads too slowly",
+        (
+            f"{text.size(one['unsent'])} wait in its connection ({text.escaped(one['address'])}); "
+            f"from {text.size(one['max_unsent'])} on messages at QoS 0 are dropped "
+            "(max_outbound_bytes)"
+        ),
+        "its network or the client is slower than the messages that it subscribed to",
+        f"foldmq sessions show {client}",
+    )
+
+
+def _no_member(one: Mapping[str, Any], client: str) -> _Described:
+    return (
+        "has no connected member",
+        (
+            f"{one['queued']:,} messages wait; none of {text.counted(one['members'], 'member')} is "
+            "connected"
+        ),
+        "all clients of the shared subscription are offline",
+        f"foldmq sessions show {client}",
+    )
+
+
+def _unknown(one: Mapping[str, Any], client: str) -> _Described:
+    return text.escaped(one["code"]), "", "", f"foldmq sessions show {client}"
+
+
+_KINDS: dict[str, tuple[Severity, Callable[[Mapping[str, Any], str], _Described]]] = {
+    "queue_full": ("problem", _queue_full),
+    "window_full": ("problem", _window_full),
+    "receive_maximum": ("problem", _receive_maximum),
+    "duplicate": ("problem", _duplicate),
+    "no_member": ("problem", _no_member),
+    "slow_reader": ("problem", _slow_reader),
+    "stuck_release": ("problem", _stuck_release),
+    "drops": ("warning", _drops),
+    "denied": ("warning", _denied),
+    "flapping": ("warning", _flapping),
+    "queue_filling": ("warning", _queue_filling),
+    "stuck_publish": ("warning", _stuck_publish),
+}
+"""The kinds of problems, the most urgent first."""
+
+RANKS = {code: rank for rank, code in enumerate(_KINDS)}
+"""The order in which they are shown."""

@@ -1,0 +1,135 @@
+"""Problems of the broker itself in sentences: its log, the disk, replicas, limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from cli.common import text
+from cli.diagnosis.advice import Advice
+from eventstore.nats import LOG_STREAM_PREFIX, read_info
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from nats.aio.client import Client
+
+_WEEK: Final = 7 * 86_400.0
+_LITTLE: Final = 10**9
+"""Free bytes below which the disk is nearly full."""
+_LEAST_SECONDS: Final = 60.0
+"""Seconds of running from which a rate of writing is known."""
+
+
+def advise_on_broker(
+    status: Mapping[str, Any], limits: Mapping[str, Any], behind: list[str]
+) -> Iterator[Advice]:
+    """Yield what is wrong with a broker.
+
+    ``status`` and ``limits`` are its answers to ``status`` and ``problems``, ``behind`` says which
+    replicas of the log are behind.
+    """
+    for reason in status["trouble"]:
+        yield Advice(
+            "problem",
+            "the broker",
+            "does not serve clients fully",
+            text.escaped(str(reason), 300),
+            "see its log messages",
+            "journalctl -u foldmq -n 50",
+        )
+    if status.get("overload"):
+        yield Advice(
+            "problem",
+            "the broker",
+            "is overloaded",
+            text.escaped(str(status["overload"]), 300),
+            "clients cause more work than the processor or the disk can do",
+            "foldmq top",
+        )
+    for line in behind:
+        yield Advice(
+            "problem",
+            "the log",
+            "has a replica that is behind",
+            line,
+            "its server is down, unreachable or slow; until it has caught up, fewer failures are "
+            "survived",
+            "nats server report jetstream",
+        )
+    yield from _disk(status, limits)
+    refused = {name: count for name, count in status["refused"].items() if count}
+    if refused:
+        listed = ", ".join(f"{text.escaped(name)} {count:,}" for name, count in refused.items())
+        yield Advice(
+            "warning",
+            "connections",
+            "were refused or ended by limits",
+            f"since the start: {listed}",
+            "clients exceed the limits of the settings, or fail to log in",
+            "foldmq config check",
+        )
+
+
+def _disk(status: Mapping[str, Any], limits: Mapping[str, Any]) -> Iterator[Advice]:
+    """Yield advice if the disk is nearly full, or will be before the log is cut."""
+    log, seconds = status["log"], (status["time_ms"] - status["started_ms"]) / 1000
+    free = log.get("disk_free")
+    if free is None:
+        return
+    rate = log["bytes"] / seconds if seconds >= _LEAST_SECONDS else 0.0
+    evidence = f"{text.size(free)} are free"
+    if rate:
+        evidence += f"; the log grows by {text.size(round(rate * 3600))} an hour"
+    left = time_left(free, rate, log.get("stream_bytes") or 0, limits)
+    if left is not None:
+        evidence += f": full in {text.duration(left * 1000)}"
+    if free < _LITTLE or (left is not None and left < _WEEK):
+        urgent = free < _LITTLE or (left is not None and left < _WEEK / 7)
+        yield Advice(
+            "problem" if urgent else "warning",
+            "the disk",
+            "runs out",
+            evidence,
+            "the log is kept longer than the disk has room for (settings keep, keep_bytes); on a "
+            "full disk nothing is acknowledged",
+            "foldmq spark stats",
+        )
+
+
+def time_left(free: int, rate: float, held: int, limits: Mapping[str, Any]) -> float | None:
+    """Return the seconds until the disk is full at a rate of writing; None: the log is cut before.
+
+    ``free`` and ``held`` are bytes of the disk and of the log, ``rate`` is bytes a second.
+    """
+    if rate <= 0:
+        return None
+    most = float("inf")
+    if not limits.get("keep_until_archived"):
+        if limits.get("keep_s"):
+            most = rate * limits["keep_s"]
+        if limits.get("keep_bytes"):
+            most = min(most, float(limits["keep_bytes"]))
+    return free / rate if max(0.0, most - held) > free else None
+
+
+async def lagging_replicas(client: Client, node: str) -> list[str]:
+    """Return a sentence for each replica of the log that is behind, and for a missing leader."""
+    stream = LOG_STREAM_PREFIX + node
+    try:
+        info = await read_info(client, stream)
+    except FoldmqError as error:
+        return [str(error)]
+    cluster = info.get("cluster") or {}
+    wanted = (info.get("config") or {}).get("num_replicas", 1)
+    found = []
+    if wanted > 1 and not cluster.get("leader"):
+        found.append(f"stream {stream} has no leader: nothing is acknowledged")
+    for replica in cluster.get("replicas") or ():
+        name = text.escaped(str(replica.get("name")))
+        lag = replica.get("lag") or 0
+        if replica.get("offline"):
+            found.append(f"the replica on server {name} is offline, {lag:,} records behind")
+        elif not replica.get("current", True):
+            found.append(f"the replica on server {name} is {lag:,} records behind")
+    return found

@@ -1,0 +1,146 @@
+"""``foldmq doctor``: what is wrong at present, with evidence, cause and the next command."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import shutil
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from cli.common import painted, text
+from cli.diagnosis.advice import Advice, advise, merged
+from cli.diagnosis.broker_advice import advise_on_broker, lagging_replicas
+from cli.inspection import outcome_text, say_where
+from cli.live import LiveBroker, Refused, open_broker
+from cli.settings import flag
+from eventstore.errors import NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from cli.logsource import SourceFlags
+
+_WIDTH = 100
+_LABEL = 10
+_CODES = ("severity", "subject", "title", "evidence", "cause", "next")
+_ASKING = ("foldmq sessions", "foldmq actors", "foldmq log", "foldmq top")
+"""Commands that need to know which broker is meant."""
+_NOT_SENT = ("queued", "dropped", "denied", "shared_waits", "offline_qos0")
+
+
+def run(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
+    """Print the problems; return whether there is none, warnings apart.
+
+    ``about`` is a client or a topic. Raises NotFound if it is neither.
+    """
+    return asyncio.run(_run(flags, about, as_json=as_json))
+
+
+async def _run(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
+    async with open_broker(flags) as broker:
+        if flags.verbose:
+            say_where(broker)
+        status = await broker.ask("status", topics=False)
+        more: list[str] = []
+        if about is None:
+            found = await broker.ask("problems")
+            behind = await lagging_replicas(broker.client, broker.node)
+            advice = [*advise_on_broker(status, found, behind), *in_order(found["problems"])]
+            left = found["total"] - len(found["problems"])
+            if left > 0:
+                more = [f"and {left:,} more: name a client to see its own"]
+        else:
+            advice, more = await _about(broker, about)
+    advice = [one._replace(next=_of_this_broker(one.next, flags)) for one in advice]
+    if as_json:
+        for one in advice:
+            sys.stdout.write(text.json_line(dict(zip(_CODES, one, strict=True))) + "\n")
+    else:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
+        where = f"node {text.escaped(broker.node)}" if about is None else text.name(about)
+        lines = [*summary(advice, where), *more]
+        for one in advice:
+            lines += ["", *advice_lines(one, width)]
+        sys.stdout.write("\n".join(lines) + "\n")
+    return not any(one.severity == "problem" for one in advice)
+
+
+def _of_this_broker(command: str, flags: SourceFlags) -> str:
+    """Return a command of foldmq with the flags that select the broker."""
+    given = [f"{flag(name)} {shlex.quote(str(value))}" for name, value in flags.settings.items()]
+    if flags.config is not None:
+        given.append(f"--config {shlex.quote(str(flags.config))}")
+    if not command.startswith(_ASKING):
+        return command
+    return " ".join([command, *given])
+
+
+def in_order(problems: Iterable[dict[str, Any]]) -> list[Advice]:
+    """Return problems of clients as text, the most urgent first."""
+    return [advise(one) for one in merged([*problems])]
+
+
+async def _about(broker: LiveBroker, about: str) -> tuple[list[Advice], list[str]]:
+    """Return the problems of a client, or of the receivers of a topic, and what else is known."""
+    found = await broker.ask("problems", client=about)
+    known = True
+    try:
+        await broker.ask("session", client=about)
+    except Refused:
+        known = False
+    if known or found["problems"]:
+        return in_order(found["problems"]), []
+    rows: list[dict[str, Any]] = []
+    try:
+        async for page in broker.pages("subscriptions", topic=about, qos=1):
+            rows += page["rows"]
+    except Refused:
+        raise NotFound(
+            f"{text.name(about)} is neither a client of this broker nor a topic"
+        ) from None
+    if not rows:
+        raise NotFound(
+            f"no session {text.name(about)}, and no subscription matches a topic of that name"
+        )
+    advice: list[Advice] = []
+    lines = []
+    for row in rows:
+        if row["why"] in _NOT_SENT:
+            lines.append(f"  {text.name(row['client'])}: {outcome_text(row)}")
+            advice += in_order((await broker.ask("problems", client=row["client"]))["problems"])
+    sent = text.counted(sum(row["why"] in ("sent", "shared") for row in rows), "client")
+    return advice, [f"a message now would be sent to {sent}; not sent at once to:", *lines] if (
+        lines
+    ) else [f"a message now would be sent to {sent}, that is to all that subscribe to it"]
+
+
+def summary(advice: list[Advice], where: str) -> Iterator[str]:
+    """Yield the first line: how many problems there are."""
+    problems = sum(one.severity == "problem" for one in advice)
+    warnings = len(advice) - problems
+    if not advice:
+        yield painted(f"no problems found: {where}", "green", sys.stdout)
+        return
+    said = f"{text.counted(problems, 'problem')}, {text.counted(warnings, 'warning')}: {where}"
+    yield painted(said, "bold", sys.stdout)
+
+
+def advice_lines(one: Advice, width: int) -> Iterator[str]:
+    """Yield a problem as lines of at most ``width`` characters."""
+    style = "red" if one.severity == "problem" else "yellow"
+    label = painted(one.severity.ljust(_LABEL), style, sys.stdout)
+    yield label + painted(f"{one.subject} {one.title}", "bold", sys.stdout)
+    for name, said in (("evidence", one.evidence), ("cause", one.cause)):
+        if said:
+            yield from _labelled(name, said, width)
+    # A command is not broken, so that it can be copied.
+    yield f"{'next'.ljust(_LABEL)}{painted(one.next, 'cyan', sys.stdout)}"
+
+
+def _labelled(name: str, said: str, width: int) -> Iterator[str]:
+    label = name.ljust(_LABEL)
+    for line in textwrap.wrap(said, max(20, width - _LABEL), break_on_hyphens=False):
+        yield label + line
+        label = " " * _LABEL

@@ -1,0 +1,29 @@
+"""The command ``foldmq salvage``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.program import Program
+
+
+def register(app: Program) -> None:
+    """Add the command to the program."""
+    app.command("salvage")(_salvage)
+
+
+def _salvage(
+    data_dir: Annotated[
+        Path, typer.Option("--data-dir", metavar="DIR", help="Data directory with the damaged log.")
+    ],
+    to: Annotated[Path, typer.Option("--to", metavar="NEWDIR", help="Data directory to create.")],
+) -> None:
+    """Copy the intact part of a damaged log.
+
+    Creates a new data directory; the damaged one is only read. The new one needs disk space for
+    twice the log while this runs.
+    """
+    from cli.history import salvage
+
+    salvage.run(data_dir, to)

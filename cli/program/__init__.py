@@ -1,0 +1,37 @@
+"""The program: its commands, loaded when they are called, its help pages and shell completion."""
+
+from typing import TYPE_CHECKING
+
+from protocol.front_door import front_door
+
+if TYPE_CHECKING:
+    from cli.program import argv_secrets
+    from cli.program.command_group import CommandGroup
+    from cli.program.command_table import GROUPS, HIDDEN, CommandEntry
+    from cli.program.deferred_import import defer
+    from cli.program.help_pages import PageCommand, Program
+    from cli.program.version_command import show_version
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "argv_secrets": "argv_secrets",
+            "command_group": "CommandGroup",
+            "command_table": "CommandEntry GROUPS HIDDEN",
+            "deferred_import": "defer",
+            "help_pages": "PageCommand Program",
+            "version_command": "show_version",
+        },
+    )
+
+__all__ = [
+    "GROUPS",
+    "HIDDEN",
+    "CommandEntry",
+    "CommandGroup",
+    "PageCommand",
+    "Program",
+    "argv_secrets",
+    "defer",
+    "show_version",
+]

@@ -1,0 +1,141 @@
+"""The commands of foldmq in the order of their use, and the module that defines each.
+
+``foldmq --help`` prints this table and loads no module of it. A module has a function ``register``
+that adds its commands to a typer program; only the command that is called is loaded.
+"""
+
+from typing import NamedTuple
+
+
+class CommandEntry(NamedTuple):
+    """A command."""
+
+    name: str
+    module: str
+    help: str
+    """One line for ``foldmq --help``."""
+
+
+GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
+    (
+        "Run a broker",
+        (
+            CommandEntry("serve", "cli.serve.serve_command", "Run the broker."),
+            CommandEntry("config", "cli.serve.config_command", "Check the configuration."),
+            CommandEntry(
+                "passwd", "cli.users.passwd_command", "Manage the users of a password file."
+            ),
+            CommandEntry("acl", "cli.users.acl_command", "Check the permissions of a client."),
+        ),
+    ),
+    (
+        "Send and receive",
+        (
+            CommandEntry("pub", "cli.clients.client_commands", "Publish messages."),
+            CommandEntry("sub", "cli.clients.client_commands", "Subscribe and print the messages."),
+        ),
+    ),
+    (
+        "Look into a running broker",
+        (
+            CommandEntry(
+                "status", "cli.diagnosis.diagnosis_commands", "Show whether the broker is well."
+            ),
+            CommandEntry(
+                "doctor",
+                "cli.diagnosis.diagnosis_commands",
+                "Find problems, their causes, and what to do.",
+            ),
+            CommandEntry("top", "cli.operator.operator_commands", "Monitor a running broker."),
+            CommandEntry(
+                "sessions",
+                "cli.operator.operator_commands",
+                "List, show, disconnect and remove sessions.",
+            ),
+            CommandEntry(
+                "subscriptions",
+                "cli.operator.operator_commands",
+                "Show what would happen now to a message on a topic.",
+            ),
+            CommandEntry(
+                "retained",
+                "cli.operator.operator_commands",
+                "List, print and remove retained messages.",
+            ),
+            CommandEntry(
+                "actors",
+                "cli.operator.operator_commands",
+                "Inspect the actors of a running broker.",
+            ),
+            CommandEntry("web", "cli.web.web_command", "Serve the web page of a running broker."),
+            CommandEntry(
+                "web-token",
+                "cli.web.auth.token_command",
+                "Manage the tokens of the web page.",
+            ),
+        ),
+    ),
+    (
+        "Read the log",
+        (
+            CommandEntry("why", "cli.history.log_commands", "Explain what happened to a message."),
+            CommandEntry("log", "cli.history.log_commands", "List the events of the log."),
+            CommandEntry(
+                "replay",
+                "cli.history.log_commands",
+                "Show the state of the broker at any moment.",
+            ),
+            CommandEntry(
+                "diff",
+                "cli.history.log_commands",
+                "Show the differences between the states at two moments.",
+            ),
+            CommandEntry("spark", "cli.sparkjobs.spark_commands", "Run Spark jobs on the log."),
+        ),
+    ),
+    (
+        "Check and repair",
+        (
+            CommandEntry(
+                "verify",
+                "cli.history.log_commands",
+                "Compare the running broker with its log.",
+            ),
+            CommandEntry(
+                "salvage",
+                "cli.history.salvage_command",
+                "Copy the intact part of a damaged log.",
+            ),
+        ),
+    ),
+    (
+        "Other",
+        (
+            CommandEntry(
+                "pseudonym",
+                "cli.serve.pseudonym_command",
+                "Show the pseudonym of a client ID.",
+            ),
+            CommandEntry(
+                "completion",
+                "cli.program.completion",
+                "Print the completion script of a shell.",
+            ),
+            CommandEntry("version", "cli.program.version_command", "Show the version."),
+        ),
+    ),
+)
+"""The groups of ``foldmq --help``, with their commands."""
+
+HIDDEN = (
+    CommandEntry(
+        "complete", "cli.program.completion", "Print what may stand in place of the last word."
+    ),
+)
+"""Commands that shells call."""
+
+
+def find_command(name: str) -> CommandEntry | None:
+    """Return the command with a name, or None."""
+    groups = (*(entries for _, entries in GROUPS), HIDDEN)
+    return next((one for entries in groups for one in entries if one.name == name), None)

@@ -1,0 +1,17 @@
+"""The command ``foldmq version``."""
+
+import typer
+
+from cli.program.help_pages import Program
+
+
+def register(app: Program) -> None:
+    """Add the command to the program."""
+    app.command("version")(show_version)
+
+
+def show_version() -> None:
+    """Show the version."""
+    from cli.common import version
+
+    typer.echo(f"foldmq {version}")

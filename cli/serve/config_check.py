@@ -1,0 +1,70 @@
+"""``foldmq config check``: whether ``serve`` would accept its settings and their files."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from cli.common import Address, painted, text
+from cli.logsource import check_files, nats_tls, nats_users
+from cli.serve import auth_factory, listener_factory
+from cli.settings import Settings, load, read_layers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+_SECRETS = ("nats_password", "bridge_password")
+
+
+def run(flags: dict[str, object], config: Path | None) -> None:
+    """Check the settings and print those that are set; raises the error that ``serve`` would.
+
+    Nothing is started, written or listened on.
+    """
+    settings = load(flags, os.environ, config)
+    check(settings)
+    given = list(sources(flags, os.environ, config))
+    for line in settings.old_names:
+        label = painted("warning:", "yellow", sys.stderr)
+        sys.stderr.write(f"{label} {text.escaped(line, 500)}\n")
+    width = max((len(name) for name, _, _ in given), default=0)
+    for name, value, where in given:
+        shown = json.dumps(value, default=str)
+        sys.stdout.write(f"{name.ljust(width)}  {text.escaped(shown, 200)}  ({where})\n")
+    count = text.counted(len(given), "setting")
+    said = painted("the configuration is valid", "green", sys.stdout)
+    sys.stdout.write(f"{said}: {count} set, all others have their defaults\n")
+
+
+def check(settings: Settings) -> None:
+    """Read all files that the settings name; raises the error that ``serve`` would."""
+    listeners = listener_factory.Listeners(settings)
+    try:
+        listeners.options(settings, settings.max_packet_size)
+        auth_factory.make_permissions(settings)
+        auth_factory.Access(settings, "", None).authenticator(settings).close()
+        check_files(settings)
+        nats_users(settings)
+        nats_tls(settings)
+    finally:
+        listeners.close()
+
+
+def sources(
+    flags: Mapping[str, object], environment: Mapping[str, str], config: Path | None
+) -> Iterator[tuple[str, object, str]]:
+    """Yield the settings that are set: name, value as written, and where; secrets are hidden."""
+    seen = set()
+    for layer in read_layers(flags, environment, config, Settings.model_fields):
+        for name, value in layer.values.items():
+            if name in seen:
+                continue
+            seen.add(name)
+            where = layer.where if layer.kind == "file" else layer.shown(name)
+            url_with_user = isinstance(value, str) and "://" in value and "@" in value
+            hidden = name in _SECRETS or url_with_user
+            shown = "***" if hidden else str(value) if isinstance(value, Address) else value
+            yield name, shown, where

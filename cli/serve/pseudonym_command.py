@@ -1,0 +1,28 @@
+"""The command ``foldmq pseudonym``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.program import Program
+
+
+def register(app: Program) -> None:
+    """Add the command to the program."""
+    app.command("pseudonym")(_pseudonym)
+
+
+def _pseudonym(
+    client: Annotated[str, typer.Argument(metavar="ID", help="Client ID.")],
+    data_dir: Annotated[
+        Path, typer.Option("--data-dir", metavar="DIR", help="Data directory of the broker.")
+    ] = Path("foldmq-data"),
+) -> None:
+    """Show the pseudonym of a client ID.
+
+    Works for the data directory of a broker with pseudonyms = true.
+    """
+    from cli.serve import auth_factory
+
+    typer.echo(auth_factory.pseudonym_of(client, data_dir))

@@ -1,0 +1,184 @@
+"""The settings that say where the log is, for commands that need no others.
+
+They are those of ``cli.settings.settings``, read and checked in the same way, but without pydantic
+and without the values of other settings.
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from cli.settings.setting_sources import (
+    ConfigError,
+    Layer,
+    UnknownSettingError,
+    merged,
+    read_layers,
+)
+from cli.settings.setting_topics import SETTING_NAMES
+from eventstore.display import escaped
+from eventstore.nats import url_problem
+from eventstore.paths import NoHome, expand_home
+
+_PATHS: Final = (
+    "data_dir",
+    "nats_password_file",
+    "nats_creds",
+    "nats_nkey",
+    "nats_ca",
+    "nats_cert",
+    "nats_key",
+)
+_DOMAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class LogPlace(Protocol):
+    """Where the log is: these settings, or all of them."""
+
+    @property
+    def data_dir(self) -> Path:
+        """The data directory."""
+
+    @property
+    def nats_url(self) -> str | None:
+        """The external NATS server with the log; None: the embedded one of ``data_dir``."""
+
+    @property
+    def nats_user(self) -> str | None:
+        """The user there."""
+
+    @property
+    def nats_password(self) -> str | None:
+        """The password of that user."""
+
+    @property
+    def nats_password_file(self) -> Path | None:
+        """The file with that password."""
+
+    @property
+    def nats_creds(self) -> Path | None:
+        """The file with a JWT and a seed."""
+
+    @property
+    def nats_nkey(self) -> Path | None:
+        """The file with a seed."""
+
+    @property
+    def nats_ca(self) -> Path | None:
+        """The CA certificates of that server."""
+
+    @property
+    def nats_cert(self) -> Path | None:
+        """The client certificate."""
+
+    @property
+    def nats_key(self) -> Path | None:
+        """The private key of the client certificate."""
+
+    @property
+    def nats_domain(self) -> str | None:
+        """The JetStream domain of the log."""
+
+    @property
+    def bridge_url(self) -> str | None:
+        """The NATS server of the bridge, which has the same certificates."""
+
+    @property
+    def model_fields_set(self) -> Collection[str]:
+        """The names of the settings that the operator set."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """Where the log is."""
+
+    data_dir: Path = Path("foldmq-data")
+    nats_url: str | None = None
+    nats_user: str | None = None
+    nats_password: str | None = dataclasses.field(default=None, repr=False)
+    nats_password_file: Path | None = None
+    nats_creds: Path | None = None
+    nats_nkey: Path | None = None
+    nats_ca: Path | None = None
+    nats_cert: Path | None = None
+    nats_key: Path | None = None
+    nats_domain: str | None = None
+    bridge_url: str | None = None
+    model_fields_set: frozenset[str] = frozenset()
+
+
+_NAMES: Final = tuple(one.name for one in dataclasses.fields(LogSettings))[:-1]
+
+
+def load_log_settings(
+    flags: Mapping[str, object], environment: Mapping[str, str], config: Path | None = None
+) -> LogSettings:
+    """Load the settings that say where the log is; raises ConfigError as ``load`` does."""
+    try:
+        layers = read_layers(flags, environment, config, SETTING_NAMES)
+    except UnknownSettingError:
+        # The error itself may take its time, and names the nearest of all settings.
+        from cli.settings.settings import Settings
+
+        layers = read_layers(flags, environment, config, Settings.model_fields)
+    values = merged(layers)
+    given = {name: _value(name, values[name], layers) for name in _NAMES if name in values}
+    settings = LogSettings(**given, model_fields_set=frozenset(values))
+    for contradiction in contradictions(settings):
+        raise ConfigError(contradiction)
+    return settings
+
+
+def _value(name: str, value: object, layers: list[Layer]) -> Any:
+    problem = ""
+    if isinstance(value, bool):
+        problem = "must not be true or false"
+    elif not isinstance(value, str | Path):
+        problem = "must be text"
+    elif "\0" in str(value):
+        # No file has such a name, and C libraries would cut the text there.
+        problem = "must not contain a NUL character"
+    elif name in _PATHS:
+        try:
+            return expand_home(value)
+        except NoHome:
+            problem = "this home directory does not exist"
+    if problem:
+        layer = next(layer for layer in layers if name in layer.values)
+        shown = "" if name == "nats_password" else " = " + json.dumps(value, default=str)
+        raise ConfigError(f"{layer.shown(name)}{shown}: {problem}")
+    return value
+
+
+def contradictions(settings: LogPlace) -> Iterator[str]:
+    """Yield a message for each contradiction of these settings, with the remedy."""
+    if settings.nats_url is None:
+        needing = ["nats_user", "nats_password", "nats_password_file", "nats_creds", "nats_nkey"]
+        needing.append("nats_domain")
+        if settings.bridge_url is None:
+            needing += ["nats_ca", "nats_cert", "nats_key"]
+        for name in needing:
+            yield from _needs(settings, name, "nats_url")
+    else:
+        wrong = url_problem(settings.nats_url)
+        if wrong:
+            yield f"nats_url{escaped(wrong)}"
+        domain = settings.nats_domain
+        if domain is not None and not _DOMAIN.fullmatch(domain):
+            yield (
+                f"nats_domain = {escaped(domain)}: must be a name of letters, digits, - and _, at "
+                "most 64 characters"
+            )
+    yield from _needs(settings, "nats_key", "nats_cert")
+    yield from _needs(settings, "nats_cert", "nats_key")
+    if settings.nats_password is not None and settings.nats_password_file is not None:
+        yield "nats_password and nats_password_file cannot be combined: set one of them"
+
+
+def _needs(settings: LogPlace, name: str, other: str) -> Iterator[str]:
+    if getattr(settings, name) is not None and getattr(settings, other) is None:
+        yield f"{name} also needs {other}"

@@ -1,0 +1,155 @@
+"""The sources of settings: flags, environment and TOML file, with the names that each uses."""
+
+import difflib
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple
+
+from eventstore.display import escaped
+from eventstore.paths import NoHome, expand_home
+from protocol.errors import FoldmqError
+
+PREFIX = "FOLDMQ_"
+CONFIG_VARIABLE = "FOLDMQ_CONFIG"
+# Variables that are not settings: of the TOML file, of eventstore.server.binary, and of foldmq pub
+# and sub.
+OTHER_VARIABLES = (CONFIG_VARIABLE, "FOLDMQ_NATS_SERVER", "FOLDMQ_PASSWORD", "FOLDMQ_URL")
+# Kubernetes sets these in every pod of a namespace with a service named "foldmq".
+_SERVICE_LINK = re.compile(r"FOLDMQ_(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP).*)?)")
+
+RENAMED: Final[Mapping[str, str]] = MappingProxyType(
+    {"jail_time": "takeover_delay", "login_jail": "login_backoff"}
+)
+"""Old names of settings, which still work: each with the name to use."""
+
+
+class ConfigError(FoldmqError):
+    """A setting is unknown, has an invalid value, or contradicts another setting."""
+
+    exit_code = 78  # EX_CONFIG of sysexits.h, as in eventstore.errors
+
+
+class UnknownSettingError(ConfigError):
+    """A name in the environment or in a TOML file is not that of a setting."""
+
+
+class Layer(NamedTuple):
+    """One source of settings: its values, and the names that the operator knows them by."""
+
+    values: Mapping[str, object]
+    kind: Literal["flag", "environment", "file"]
+    where: str = ""
+    old: Mapping[str, str] = MappingProxyType({})
+    """Old names that were used, by the new ones."""
+
+    def shown(self, name: str) -> str:
+        """Return a name as the operator wrote it."""
+        name = self.old.get(name, name)
+        if self.kind == "flag":
+            return flag(name)
+        return PREFIX + name.upper() if self.kind == "environment" else f"{self.where}: {name}"
+
+
+def flag(name: str) -> str:
+    """Return the command line flag of a setting."""
+    return "--" + name.replace("_", "-")
+
+
+def read_layers(
+    flags: Mapping[str, object],
+    environment: Mapping[str, str],
+    config: Path | None,
+    known: Collection[str],
+) -> list[Layer]:
+    """Return the sources of settings, the one that overrides the others first.
+
+    ``config`` or ``FOLDMQ_CONFIG`` names the TOML file, ``known`` are the names of all settings.
+    Raises UnknownSettingError, or ConfigError for a file that cannot be read.
+    """
+    if config is None and environment.get(CONFIG_VARIABLE):
+        config = Path(environment[CONFIG_VARIABLE])
+    layers = [
+        Layer(flags, "flag"),
+        Layer(_from_environment(environment, known), "environment"),
+        *([Layer(_from_file(config, known), "file", str(config))] if config else []),
+    ]
+    return [_with_new_names(layer) for layer in layers]
+
+
+def merged(layers: Iterable[Layer]) -> dict[str, Any]:
+    """Return the settings of all sources."""
+    values: dict[str, Any] = {}
+    for layer in reversed([*layers]):
+        values.update(layer.values)
+    return values
+
+
+def _with_new_names(layer: Layer) -> Layer:
+    """Return the settings of a source by their new names; raises ConfigError for both."""
+    old = {RENAMED[name]: name for name in layer.values if name in RENAMED}
+    if not old:
+        return layer
+    renamed = layer._replace(
+        values={RENAMED.get(name, name): value for name, value in layer.values.items()}, old=old
+    )
+    for new in old:
+        if new in layer.values:
+            raise ConfigError(
+                f"{renamed.shown(new)} and {layer.shown(new)} are the same setting: "
+                "remove the first"
+            )
+    return renamed
+
+
+def _from_environment(environment: Mapping[str, str], known: Collection[str]) -> dict[str, object]:
+    values: dict[str, object] = {}
+    for variable, value in environment.items():
+        if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
+            continue
+        name = variable.removeprefix(PREFIX).lower()
+        if (name in known or name in RENAMED) and variable.isupper():
+            values[name] = value
+        elif not _SERVICE_LINK.fullmatch(variable):
+            variables = [PREFIX + setting.upper() for setting in known]
+            raise UnknownSettingError(
+                f"environment: unknown setting {json.dumps(variable)}"
+                + _nearest(variable, [*variables, *OTHER_VARIABLES])
+            )
+    return values
+
+
+def _from_file(path: Path, known: Collection[str]) -> dict[str, object]:
+    import tomllib
+
+    try:
+        with expand_home(path).open("rb") as file:
+            values = tomllib.load(file)
+    except NoHome as error:
+        raise ConfigError(str(error)) from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not TOML: {escaped(str(error))}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: not TOML: nested too deeply") from None
+    except ValueError:  # a number too long for Python
+        raise ConfigError(f"{path}: not TOML: a number is too long") from None
+    for name in values:
+        if name not in known and name not in RENAMED:
+            raise UnknownSettingError(
+                f"{path}: unknown setting {json.dumps(name)}{_nearest(name, known)}"
+            )
+    return values
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    spelled = {candidate.casefold(): candidate for candidate in known}
+    folded = name.casefold().replace("-", "_")
+    for close in difflib.get_close_matches(folded, spelled, n=1, cutoff=0.6):
+        return f' (did you mean "{spelled[close]}"?)'
+    return ""

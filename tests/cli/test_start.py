@@ -1,0 +1,113 @@
+"""What a command loads before it does anything: half a second of imports is noticed at each call.
+
+The limit is one of modules, not of time: a busy machine may take ten times as long.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.logsource import source_flags
+from cli.main import app
+from cli.program import GROUPS, HIDDEN, PageCommand
+from cli.settings.setting_topics import SETTING_NAMES
+from cli.settings.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+NUMBERS = ("numpy", "pandas", "pyarrow", "pyspark", "matplotlib")
+BROKER = ("actors", "cli.settings.settings", "pydantic_settings", "pykka", "uvloop", "spark")
+PAGES = ("aiohttp.client", "jinja2", "textual", "prometheus_client", "structlog")
+NATS = ("asyncio", "nats", "ssl")
+NOTHING = (*NUMBERS, *BROKER, *PAGES, *NATS, "paho", "pydantic", "projections", "rich")
+
+
+def loaded(arguments: str, modules: tuple[str, ...]) -> list[str]:
+    """Run a command in an interpreter of its own and return which of the modules it loaded."""
+    code = (
+        f"import sys\nsys.argv = ['foldmq', *{arguments.split()!r}]\n"
+        "from cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        f"print('LOADED', [name for name in {modules!r} if name in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert "Traceback" not in result.stderr, result.stderr
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("LOADED ")]
+    found: list[str] = eval(line.removeprefix("LOADED "))
+    return found
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--help",
+        "version",
+        "complete -- sessions ls --so",
+        "completion bash",
+        "pub --help",
+        "sub --help",
+        "sessions ls --help",
+        "subscriptions --help",
+        "top --help",
+        "log --help",
+        "why --help",
+        "spark audit --help",
+    ],
+)
+def test_help_loads_nothing_of_what_the_commands_do(arguments: str) -> None:
+    assert loaded(arguments, NOTHING) == []
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("arguments", "modules"),
+    [
+        # without a broker, so that each ends with an error after its imports
+        ("pub -p 1 -t a -m b", (*NUMBERS, *BROKER, *PAGES, "asyncio", "nats", "projections")),
+        ("sub -p 1 -t a -W 0", (*NUMBERS, *BROKER, *PAGES, "asyncio", "nats", "projections")),
+        ("sessions ls --data-dir none", (*NUMBERS, *BROKER, *PAGES, "pydantic", "paho")),
+        ("retained ls --data-dir none", (*NUMBERS, *BROKER, *PAGES, "pydantic", "paho")),
+        ("subscriptions --topic a --data-dir none", (*NUMBERS, *BROKER, *PAGES, "pydantic")),
+        ("log --data-dir none", (*NUMBERS, *BROKER, *PAGES, "paho")),
+        ("why --topic a --client b --data-dir none", (*NUMBERS, *BROKER, *PAGES, "paho")),
+        ("replay --data-dir none", (*NUMBERS, *BROKER, *PAGES, "paho")),
+    ],
+)
+def test_a_command_loads_only_what_it_needs(arguments: str, modules: tuple[str, ...]) -> None:
+    assert loaded(arguments, modules) == []
+
+
+def test_the_table_of_commands_tells_what_they_are() -> None:
+    """``foldmq --help`` shows the table and loads no command: both must say the same."""
+    import typer
+
+    root = typer.main.get_command(app)
+    entries = [*(entry for _, group in GROUPS for entry in group), *HIDDEN]
+    assert len({entry.name for entry in entries}) == len(entries)
+    for entry in entries:
+        command = root.get_command(None, entry.name)
+        assert command is not None
+        help_text = " ".join((command.help or "").split("\n\n")[0].split())
+        assert help_text == entry.help, entry.name
+
+
+def test_every_setting_has_a_topic() -> None:
+    assert sorted(SETTING_NAMES) == sorted(Settings.model_fields)
+    assert len(set(SETTING_NAMES)) == len(SETTING_NAMES)
+
+
+def test_flags_of_the_log_say_what_the_settings_say() -> None:
+    for name, text in source_flags._NATS_HELP.items():
+        assert text == Settings.model_fields[name].description
+
+
+def test_commands_have_pages_with_sections() -> None:
+    import typer
+
+    root = typer.main.get_command(app)
+    assert isinstance(root.get_command(None, "serve"), PageCommand)

@@ -1,0 +1,105 @@
+"""What happened to each client: drops, denials, reconnects, takeovers, ends; and to the broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness.broker import Broker
+from harness.fixtures import EXTERNAL, Clients
+
+from e2e.tools import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq")
+
+RULES = """
+[[allow]]
+anonymous = true
+both = ["#"]
+
+[[deny]]
+anonymous = true
+publish = ["plant/locked"]
+subscribe = ["plant/closed"]
+"""
+
+CRASHED = "the previous run crashed or was killed; everything acknowledged is in the log"
+
+
+def row_of(broker: Broker, client: str) -> dict[str, Any]:
+    data = ("--data-dir", str(broker.data_dir))
+    (found,) = run("sessions", "ls", "--match", client, "--json", *data).objects
+    return dict(found)
+
+
+def test_sessions_tell_what_happened_to_their_clients(
+    make_broker: Callable[..., Broker], tmp_path: Path
+) -> None:
+    rules = tmp_path / "permissions.toml"
+    rules.write_text(RULES)
+    broker = make_broker(
+        f'max_queued_messages = 1\npermissions = "{rules}"\nallow_anonymous = true\n'
+    )
+    broker.start()
+    clients = Clients("127.0.0.1", broker.port)
+    reader, writer = clients.connect("reader", clean=False), clients.connect("writer")
+    reader.subscribe(("hall/#", 1))
+    reader.disconnect()
+    for number in range(3):
+        writer.publish("hall/door", b"%d" % number, 1)
+    row = row_of(broker, "reader")
+    assert (row["connects"], row["takeovers"], row["last_close"]) == (1, 0, "disconnect")
+    assert (row["dropped"], row["dropped_by"]) == (2, {"queue_messages": 2})
+    clients.connect("reader", clean=False, session_present=True)
+    clients.connect("reader", clean=False, session_present=True)
+    row = row_of(broker, "reader")
+    assert (row["connects"], row["takeovers"], row["last_close"]) == (3, 1, "taken_over")
+    assert row["rate_in"] == 0
+    writer.publish("plant/locked", b"secret", 1)
+    row = row_of(broker, "writer")
+    assert (row["dropped_by"], row["denied"]) == ({"not_permitted": 1}, 1)
+    data = ("--data-dir", str(broker.data_dir))
+    lines = run("sessions", "show", "writer", *data).lines
+    assert '  denied: 1 ("publish plant/locked")' in lines
+    lines = run("sessions", "show", "reader", *data).lines
+    assert any(line.startswith("  since the start: 3 connects, 1 takeover, ") for line in lines)
+    (event,) = run("log", "--type", "MessageDropped", "--session", "writer", *data).lines
+    assert event.endswith("dropped 1 message to plant/locked: not_permitted")
+    (event,) = run(
+        "log", "--type", "MessageDropped", "--session", "writer", "--json", *data
+    ).objects
+    assert event["topics"] == ["plant/locked"]
+    clients.close()
+
+
+def test_a_start_after_a_crash_says_so(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker('log_format = "json"\n')
+    broker.start()
+    broker.restart()
+    assert not broker.told(CRASHED)
+    broker.restart(kill=True)
+    (line,) = broker.told(CRASHED)
+    assert line["last_record"] > 0
+    data = ("--data-dir", str(broker.data_dir))
+    starts = run("log", "--type", "BrokerStarted", "--json", *data).objects
+    assert [one.get("crashed", False) for one in starts] == [False, False, True]
+    assert "broker started after a crash, foldmq " in run("log", "-n", "1", *data).out
+
+
+def test_a_retained_message_says_who_set_it_and_when(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker()
+    broker.start()
+    clients = Clients("127.0.0.1", broker.port)
+    clients.connect("pump-7").publish("plant/state", b"on", 1, retain=True)
+    data = ("--data-dir", str(broker.data_dir))
+    (found,) = run("retained", "ls", "--json", *data).objects
+    (event,) = run("log", "--type", "MessagePublished", "--json", *data).objects
+    assert found["set_by"] == "pump-7"
+    assert found["set_ms"] is not None
+    assert event["session"] == "pump-7"
+    assert "  pump-7  " in run("retained", "ls", *data).lines[1]
+    clients.close()

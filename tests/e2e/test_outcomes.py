@@ -1,0 +1,105 @@
+"""``foldmq subscriptions`` says what would happen now; the message that comes next proves it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness.broker import Broker
+from harness.fixtures import EXTERNAL, Clients
+
+from e2e.tools import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq")
+
+RULES = """
+[[allow]]
+anonymous = true
+both = ["#"]
+
+[[deny]]
+anonymous = true
+subscribe = ["hall/secret"]
+"""
+
+
+@pytest.fixture
+def limited(make_broker: Callable[..., Broker], tmp_path: Path) -> Broker:
+    rules = tmp_path / "permissions.toml"
+    rules.write_text(RULES)
+    made = make_broker(
+        f'max_ack_pending = 2\nmax_queued_messages = 2\nack_wait = 0\npermissions = "{rules}"\n'
+        "allow_anonymous = true\n"
+    )
+    made.start()
+    return made
+
+
+@pytest.fixture
+def clients(limited: Broker) -> Iterator[Clients]:
+    found = Clients("127.0.0.1", limited.port)
+    yield found
+    found.close()
+
+
+def outcome(broker: Broker, topic: str, client: str, *more: str) -> dict[str, Any]:
+    data = ("--data-dir", str(broker.data_dir))
+    (found,) = run("subscriptions", "--topic", topic, *data, "--json", *more).objects
+    (row,) = [row for row in found["subscriptions"] if row["client"] == client]
+    return dict(row)
+
+
+def test_a_window_that_is_full_and_a_queue_that_is_full(limited: Broker, clients: Clients) -> None:
+    reader, writer = clients.connect("reader", clean=False), clients.connect("writer")
+    reader.subscribe(("hall/#", 1))
+    for number in range(2):
+        assert outcome(limited, "hall/door", "reader")["why"] == "sent"
+        writer.publish("hall/door", b"%d" % number, 1)
+        reader.expect_publish("hall/door", b"%d" % number, 1)
+    for number in range(2):
+        row = outcome(limited, "hall/door", "reader")
+        assert (row["why"], row["reason"]) == ("queued", "window")
+        assert (row["outstanding"], row["window"]) == (2, 2)
+        writer.publish("hall/door", b"%d" % number, 1)
+    row = outcome(limited, "hall/door", "reader")
+    assert (row["why"], row["reason"], row["queue"]) == ("dropped", "window", "queue_messages")
+    assert outcome(limited, "hall/door", "reader", "--qos", "0")["why"] == "sent"
+    writer.publish("hall/door", b"lost", 1)
+    data = ("--data-dir", str(limited.data_dir))
+    (event,) = run("log", *data, "--json", "--type", "MessageDropped").objects
+    assert (event["session"], event["reason"]) == ("reader", "queue_messages")
+    lines = run("subscriptions", "--topic", "hall/door", *data).lines
+    assert lines[1].split(maxsplit=3)[3] == (
+        "dropped: queue full, 2 (max_queued_messages); "
+        "window full, 2 unacknowledged (max_ack_pending)"
+    )
+    assert lines[2] == (
+        "hall/door, a message at QoS 1 now: sent to 0 clients, queued for 0, dropped for 1"
+    )
+
+
+def test_a_client_that_may_not_read_the_topic(limited: Broker, clients: Clients) -> None:
+    clients.connect("spy").subscribe(("hall/#", 1))
+    assert outcome(limited, "hall/secret", "spy")["why"] == "denied"
+    assert outcome(limited, "hall/door", "spy")["why"] == "sent"
+
+
+def test_a_shared_subscription_without_room(limited: Broker, clients: Clients) -> None:
+    name = "$share/pool/hall/#"
+    member, writer = clients.connect("member"), clients.connect("writer")
+    member.subscribe((name, 1))
+    assert outcome(limited, "hall/door", name)["why"] == "shared"
+    assert outcome(limited, "hall/secret", name)["why"] == "denied"
+    for number in range(2):
+        writer.publish("hall/door", b"%d" % number, 1)
+        member.expect_publish("hall/door", b"%d" % number, 1)
+    row = outcome(limited, "hall/door", name)
+    assert (row["why"], row["reason"]) == ("shared_waits", "no_room")
+    for number in range(2):
+        writer.publish("hall/door", b"%d" % number, 1)
+    row = outcome(limited, "hall/door", name)
+    assert (row["why"], row["reason"], row["queue"]) == ("dropped", "no_room", "queue_messages")
