@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from actors.maintenance.limit_record import applied_limits
 from actors.session import Detached
 from actors.session.decisions import shared_in_flight
 from eventstore.errors import CorruptLog, LogUnavailable
@@ -92,6 +93,7 @@ async def recover(
     if loaded is None:
         projector.begin()
     node.emit(BrokerStarted(software()))
+    node.emit(applied_limits(node.options, node.permissions.permissions))
     _end_connections(node)
     for name in [name for name, state in node_state.sessions.live.items() if not state.connected]:
         node.directory.passivate(name)
