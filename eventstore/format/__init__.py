@@ -77,6 +77,7 @@ if TYPE_CHECKING:
         sequence_of,
         to_runs,
     )
+    from eventstore.format.reasons import CLOSE_REASONS, DROP_REASONS, EXPIRY_REASONS
     from eventstore.format.record_size import (
         ENTRIES_AT_ONCE,
         ESCAPED,
@@ -128,8 +129,11 @@ if TYPE_CHECKING:
     from eventstore.format.turn_parts import TurnAssembler
 
 __all__ = [
+    "CLOSE_REASONS",
+    "DROP_REASONS",
     "ENTRIES_AT_ONCE",
     "ESCAPED",
+    "EXPIRY_REASONS",
     "GENESIS",
     "HEADERS",
     "HEADER_FROM",
@@ -317,6 +321,9 @@ _MODULE_OF = {
     "position": "positions",
     "sequence_of": "positions",
     "to_runs": "positions",
+    "CLOSE_REASONS": "reasons",
+    "DROP_REASONS": "reasons",
+    "EXPIRY_REASONS": "reasons",
     "ENTRIES_AT_ONCE": "record_size",
     "ESCAPED": "record_size",
     "HEADERS": "record_size",

@@ -61,8 +61,10 @@ class BrokerStarted:
 
 @dataclass(slots=True)
 class LimitsApplied:
-    """The limits and permissions that hold from here on: at a start, where SIGHUP changed them, and
-    repeated in each checkpoint."""
+    """The limits and permissions that hold from here on.
+
+    Recorded at a start and where SIGHUP changed them, and repeated in each checkpoint.
+    """
 
     limits: dict[str, Any]
     """Settings that decide what is dropped and what expires, by name, in bytes and seconds:

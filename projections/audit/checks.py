@@ -35,10 +35,10 @@ if TYPE_CHECKING:
         SessionExpired,
         SessionOpened,
     )
+    from projections.audit.expected_messages import ExpectedMessage
     from projections.state import SessionState, SubscriptionState
 
 _MOST_PID: Final = 65_535
-_TOO_LARGE: Final = "packet_too_large"
 TOO_LARGE_CODE: Final = 0x95
 """The reason code with which the broker ends deliveries that the client no longer accepts."""
 _LEVEL_5: Final = 5
@@ -109,12 +109,7 @@ def from_the_head(
 def dropped(
     state: SessionState, event: MessageDropped, refs: Sequence[Position], at: Position
 ) -> Iterator[Violation]:
-    """Check whether a drop says why, and names what it drops."""
-    if not event.reason:
-        yield Violation(Rule.UNDELIVERED, at, "messages were dropped without a reason")
-    elif event.reason == _TOO_LARGE and not state.packet_maximum and not is_shared(state):
-        what = "messages were dropped as too large, but the client accepts packets of any size"
-        yield Violation(Rule.UNDELIVERED, at, what)
+    """Check whether what is dropped from a queue stood at its head, and is named."""
     if event.queued >= 0 and event.count != len(refs):
         what = f"{event.count} messages left the queue, but {len(refs)} are named"
         yield Violation(Rule.QUEUE, at, what)
@@ -138,6 +133,23 @@ def sent_in_time(
         if 0 < end < time_ms // 1000:
             what = f"message {format_position(ref)} was sent {time_ms // 1000 - end} s too late"
             yield Violation(Rule.EXPIRY, at + number, what)
+
+
+def expiry_differs(
+    message: ExpectedMessage, ref: Position, expires: int, at: Position
+) -> Iterator[Violation]:
+    """Check whether a message that waits expires when its publication says."""
+    if message.expires != expires:
+        what = f"message {format_position(ref)} waits until {expires or 'it is sent'}, but expires"
+        told = f"at {message.expires}" if message.expires else "never"
+        yield Violation(Rule.EXPIRY, at, f"{what} {told}")
+
+
+def bytes_left(held: SubscriptionState | None, at: Position) -> Iterator[Violation]:
+    """Check whether a queue that is empty has no bytes, and no queue less than none."""
+    if held is not None and (held.queued_bytes < 0 or (held.queued_bytes and not held.queue)):
+        what = f"{held.queued_bytes} bytes are left of a queue"
+        yield Violation(Rule.QUEUE, at, f"{what}{'' if held.queue else ' that is empty'}")
 
 
 def expired(state: SessionState, event: Expired, at: Position, time_ms: int) -> Iterator[Violation]:
