@@ -140,9 +140,8 @@ def make_options(
 ) -> BrokerOptions:
     """Return the broker's options for a log with records of at most ``largest`` bytes.
 
-    ``key`` is the key of pseudonyms, empty without, ``users`` the digest of where users are defined.
-    The settings are those returned by
-    :func:`cli.logsource.log_store.fit`.
+    ``key`` is the key of pseudonyms, empty without, ``users`` the digest of the files with users.
+    The settings are those returned by :func:`cli.logsource.log_store.fit`.
     """
     values: dict[str, Any] = {
         field.name: getattr(settings, field.name)

@@ -66,6 +66,9 @@ _OF_CONNECTIONS: Final = frozenset(
 _CHANGES: Final = frozenset({SessionOpened, SessionClosed, SessionTakenOver})
 
 
+_OF_WHOLE_TURNS: Final = frozenset({Rule.UNDELIVERED, Rule.DROP, Rule.WILL, Rule.SESSION})
+"""Rules that cannot be judged in a turn whose rest is not there."""
+
 _place: Final = attrgetter("at")
 
 
@@ -98,7 +101,9 @@ class SessionChecker:
         self._session = session
         self._results = results
         self._counts = results.totals.counts
-        self._audit = SessionAudit(session, log.whole, log.begin, self._found, self._shared)
+        self._audit = SessionAudit(
+            session, log.whole, log.begin, self._found, self._shared, log.outline
+        )
         self._events: Sequence[Packed] = ()
         self._next = 0
         self._payload: bytes | None = None
@@ -126,13 +131,20 @@ class SessionChecker:
         self._payload = payload
 
     def expected(
-        self, at: Position, ref: Position, topic: str, time_ms: int, number: int, origin: int
+        self,
+        at: Position,
+        ref: Position,
+        topic: str,
+        time_ms: int,
+        number: int,
+        origin: int,
+        size: int = 0,
+        expires: int = 0,
     ) -> None:
         """Take a message that took effect, once for each filter; see ``expected_deliveries_of``."""
         if at != self._last_expected:
             self._last_expected = at
             self._advance(at)
-            self._counts["expected"] += 1
         self._audit.expect(
             at,
             ref,
@@ -142,6 +154,8 @@ class SessionChecker:
             qos=number & 3,
             granted=number >> 2 & 3,
             owed=bool(number & OWED_FLAG),
+            size=size,
+            expires=expires,
         )
 
     def owed(self, at: Position, ref: Position, topic_filter: str | None) -> None:
@@ -192,6 +206,8 @@ class SessionChecker:
             totals = self._results.totals
             totals.add_session(self._log.node, self._session, audit.latencies, audit.slowest_ms)
         self._counts["sessions"] += 1
+        for rule, count in audit.cases.items():
+            self._counts[f"cases {rule}"] += count
 
     # Events.
 
@@ -266,7 +282,7 @@ class SessionChecker:
 
     def _found(self, violation: Violation) -> None:
         rule, at, what, ref, *_ = violation
-        if rule != Rule.UNDELIVERED or at < self._log.unsure:
+        if rule not in _OF_WHOLE_TURNS or at < self._log.unsure:
             self._tell(rule, at, what, ref)
 
     def _shared(self, step: SharedStep) -> None:

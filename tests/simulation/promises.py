@@ -79,7 +79,7 @@ def _events(records: Iterable[Record]) -> list[_Told]:
                 if isinstance(event, WillArmed) or (
                     isinstance(event, MessagePublished) and event.will
                 ):
-                    event = with_content(event, part.payload)  # noqa: PLW2901 - as it travels
+                    event = with_content(event, part.payload)
                 at = position(part.sequence, index)
                 found.append(_Told(at, part.time_ms, event, payload, part.part, sizes, expires))
     return found
@@ -88,8 +88,8 @@ def _events(records: Iterable[Record]) -> list[_Told]:
 def _whole(events: list[_Told]) -> Position:
     """Return from where on the state is known."""
     if events and events[0][0] >> INDEX_BITS > 1:
-        begun = {at for at, _, event, _, _ in events if isinstance(event, CheckpointBegun)}
-        for at, _, event, _, _ in events:
+        begun = {one.at for one in events if isinstance(one.event, CheckpointBegun)}
+        for at, _, event, *_ in events:
             if isinstance(event, CheckpointCompleted) and event.begun in begun:
                 return at
     return 0

@@ -194,7 +194,7 @@ def _word(event: MessageDropped) -> str:
 
 def _shape(event: MessageDropped, refs: Sequence[Position]) -> str:
     """Return what is wrong with the messages that a drop names, if anything is."""
-    if refs and event.count != len(refs):
+    if refs and event.count != len(refs) and event.queued < 0:
         return f"{event.count} messages were dropped, but {len(refs)} are named"
     if event.count < 1:
         return "no message was dropped"

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from eventstore.format import BrokerStarted, LimitsApplied
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from eventstore.format import Event, Position
 
 NEVER: Final = 0xFFFF_FFFF
@@ -34,8 +36,18 @@ class Limits(NamedTuple):
     @classmethod
     def of(cls, event: LimitsApplied, at: Position, time_ms: int) -> Limits:
         """Return what an event says."""
-        told = {name: event.limits.get(name) for name in cls._fields[2:-1]}
-        return cls(at, time_ms, **told, denies=bool(event.permissions or event.elsewhere))
+        denies = bool(event.permissions or event.elsewhere)
+        return cls.read(at, {"limits": event.limits, "denies": denies, "time_ms": time_ms})
+
+    @classmethod
+    def read(cls, at: Position, said: Mapping[str, Any]) -> Limits:
+        """Return limits that travelled: their values, whether permissions deny, and the time."""
+        told: dict[str, Any] = {
+            name: value
+            for name, value in said["limits"].items()
+            if name in _LIMITS and isinstance(value, int | float)
+        }
+        return cls(at, said["time_ms"], **told, denies=said["denies"])
 
     def expiry_of(self, asked: int | None) -> float | None:
         """Return after how many seconds offline a session expires; 0: never, None: not known.
@@ -48,6 +60,9 @@ class Limits(NamedTuple):
         if asked is not None and not (limit and limit < asked):
             limit = asked
         return limit if 0 < limit < NEVER else 0
+
+
+_LIMITS: Final = frozenset(Limits._fields[2:-1])
 
 
 class BrokerRun(NamedTuple):

@@ -43,7 +43,7 @@ _LATE_MS: Final = 3_600_000
 _WITHHELD: Final = frozenset({"not_permitted", "reserved_topic", "topic_levels"})
 """Reasons for which a will that was due is dropped."""
 
-_Bearer = TypeVar("_Bearer", WillArmed, MessagePublished)
+_Bearer = TypeVar("_Bearer", bound=WillArmed | MessagePublished)
 
 
 def with_content(event: _Bearer, area: memoryview) -> _Bearer:

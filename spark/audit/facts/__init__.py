@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         CARRIED,
         EFFECT,
         EVENTS,
+        EXPIRED_SO,
         GRANT,
         MANY,
         NODE,
@@ -54,7 +55,7 @@ else:
             "event_packing": "Packed unpack_events",
             "fact_scan": "collect_seldom",
             "fact_schema": (
-                "CARRIED EFFECT EVENTS GRANT MANY NODE RELEASED REPEATED_SO REPLAY "
+                "CARRIED EFFECT EVENTS EXPIRED_SO GRANT MANY NODE RELEASED REPEATED_SO REPLAY "
                 "RETAINED SENT SET SPANS WILL"
             ),
             "fact_source": "facts_of",
@@ -79,6 +80,7 @@ __all__ = [
     "DROPS",
     "EFFECT",
     "EVENTS",
+    "EXPIRED_SO",
     "GRANT",
     "MANY",
     "MOST_VIOLATIONS",

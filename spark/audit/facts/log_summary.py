@@ -10,14 +10,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventstore.format import INDEX_BITS, Position, format_position, position
 from projections.audit import Rule
+from projections.audit.causes import Limits, LogOutline, OutlineBuilder
 from spark.audit.facts.chain import (
+    ACTED,
+    ARCHIVED,
     BEGUN,
+    CLEARED_BY,
     COMPLETED,
     CUT,
+    LIMITS,
     OPEN,
     PIECE,
     PROBLEM,
     REPEATED,
+    STARTED,
     ChainBreak,
     LogNote,
     LogPiece,
@@ -66,6 +72,8 @@ class LogSummary:
     """Here a turn begins whose rest cannot be or was not checked; else ``BEYOND_ALL``."""
     checkpoints: tuple[Checkpoint, ...] = ()
     cuts: tuple[RecordedCut, ...] = ()
+    outline: LogOutline = field(default_factory=LogOutline)
+    """Its limits, and when a broker ran."""
 
 
 @dataclass(slots=True)
@@ -128,6 +136,15 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
             )
     breaks += _completions(completed, begun, notes[REPEATED], begin)
     breaks += _cuts(cuts, begun, {one.begun for one in checkpoints}, begin)
+    breaks += _without_limits(notes)
+    breaks += _not_acted(notes)
+    breaks += _archived(notes[ARCHIVED])
+    outline = _outline(notes, piece.ends_ms)
+    if not outline.limits:
+        found.remarks.append(
+            f"node {node}: the log does not record limits, so that what was dropped because of one "
+            "is not compared with it, and expired sessions are not"
+        )
     found.checkpoints += len(completed) + len(cuts)
     found.breaks += [(node, one) for one in breaks]
     found.logs[node] = LogSummary(
@@ -140,6 +157,7 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
         _unsure(pieces, notes, trusted),
         tuple(checkpoints),
         tuple(RecordedCut(note.at, position(note.values["first"], 0)) for note in cuts),
+        outline,
     )
     found.nodes.append(
         NodeSummary(
@@ -158,6 +176,57 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
 
 def _at(note: LogNote) -> Position:
     return note.at
+
+
+def _outline(notes: dict[str, list[LogNote]], ends_ms: int) -> LogOutline:
+    """Return the limits that held, and when a broker ran."""
+    made = OutlineBuilder()
+    for note in sorted(notes[LIMITS], key=_at):
+        made.applied(Limits.read(note.at, note.values))
+    for note in sorted(notes[STARTED], key=_at):
+        made.started(note.at, note.values["time_ms"], note.values["before_ms"])
+    return made.outline(ends_ms)
+
+
+def _without_limits(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
+    """Return starts without limits of a foldmq that recorded them at another start."""
+    recorded = {note.values["turn"] for note in notes[LIMITS]}
+    records = {
+        note.values["software"] for note in notes[STARTED] if note.values["turn"] in recorded
+    }
+    return [
+        ChainBreak(Rule.EVENT, note.at, "a broker started, but its limits are not on record")
+        for note in notes[STARTED]
+        if note.values["software"] in records and note.values["turn"] not in recorded
+    ]
+
+
+def _not_acted(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
+    """Return where retained messages were removed without an operator, and operators in vain."""
+    acted, cleared = ({note.values["turn"]: note.at for note in notes[what]} for what in _CLEARING)
+    alone = [
+        ChainBreak(Rule.RETAINED, at, "retained messages were removed, but by no operator")
+        for turn, at in cleared.items()
+        if turn not in acted
+    ]
+    return alone + [
+        ChainBreak(Rule.RETAINED, at, "an operator removed retained messages, but none is gone")
+        for turn, at in acted.items()
+        if turn not in cleared
+    ]
+
+
+_CLEARING = (ACTED, CLEARED_BY)
+
+
+def _archived(notes: list[LogNote]) -> list[ChainBreak]:
+    """Return reports of archives that have another record than the log."""
+    return [
+        ChainBreak(Rule.CHAIN, note.at, f"reports an archive of another record {said['through']}")
+        for note in notes
+        if (said := note.values)["through"] >= note.at >> INDEX_BITS
+        or (said["known"] is not None and said["known"] != said["link"])
+    ]
 
 
 def _unsure(pieces: list[LogPiece], notes: dict[str, list[LogNote]], trusted: Position) -> Position:
