@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Acked,
         MessageDropped,
         Position,
+        Queued,
         SessionClosed,
         SessionExpired,
         SessionOpened,
@@ -42,6 +43,8 @@ _MOST_PID: Final = 65_535
 TOO_LARGE_CODE: Final = 0x95
 """The reason code with which the broker ends deliveries that the client no longer accepts."""
 _LEVEL_5: Final = 5
+_AGAIN: Final = frozenset({"resumed", "ack_wait"})
+"""Causes for which packets are sent again."""
 
 
 # --------------------------------------------------------------------- beginnings and ends
@@ -145,6 +148,15 @@ def expiry_differs(
         yield Violation(Rule.EXPIRY, at, f"{what} {told}")
 
 
+def put_behind(state: SessionState, event: Queued, at: Position) -> Iterator[Violation]:
+    """Check whether a queue has as many messages as those that return are put behind."""
+    held = state.subscriptions.get(event.filter)
+    waiting = len(held.queue) if held is not None and held.queue is not None else 0
+    if event.behind > waiting:
+        what = f"messages wait again behind {event.behind} others, but there are {waiting}"
+        yield Violation(Rule.QUEUE, at, what)
+
+
 def bytes_left(held: SubscriptionState | None, at: Position) -> Iterator[Violation]:
     """Check whether a queue that is empty has no bytes, and no queue less than none."""
     if held is not None and (held.queued_bytes < 0 or (held.queued_bytes and not held.queue)):
@@ -206,6 +218,9 @@ def _redelivered(state: SessionState, event: Redelivered, at: Position) -> Itera
         if pid not in state.inflight and pid not in state.releasing:
             what = f"{pid} was sent again, not on its way"
             yield Violation(Rule.ACKNOWLEDGEMENT, at + number, what)
+    if event.cause not in _AGAIN:
+        what = f"packets were sent again for a cause that there is not: {event.cause!r:.60}"
+        yield Violation(Rule.ACKNOWLEDGEMENT, at, what)
 
 
 def _published(state: SessionState, event: MessagePublished, at: Position) -> Iterator[Violation]:

@@ -13,8 +13,6 @@ from array import array
 from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-import orjson
-
 from eventstore.format import (
     INDEX_BITS,
     Acked,
@@ -32,6 +30,7 @@ from eventstore.format import (
     Redelivered,
     Refused,
     Released,
+    RetainedSnapshot,
     Returned,
     SessionClosed,
     SessionExpired,
@@ -47,7 +46,9 @@ from projections.audit import checks
 from projections.audit.causes import (
     DropAudit,
     LogOutline,
+    OwnershipAudit,
     QueueProgress,
+    RepetitionAudit,
     SessionEnds,
     WillAudit,
     count_cases,
@@ -58,7 +59,7 @@ from projections.audit.ordering import RedeliveryOrder, TopicOrder
 from projections.audit.rules import UNEXPECTED, Rule, Violation
 from projections.audit.shared_steps import SHARE, SharedSteps
 from projections.audit.turn_subscriptions import TurnSubscriptions
-from projections.state import MISFITS, QOS_MASK, RETAIN_FLAG, Part, SessionFold, encode_session
+from projections.state import MISFITS, QOS_MASK, RETAIN_FLAG, SessionFold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -128,15 +129,16 @@ class SessionAudit:
         self._unfinished = UnfinishedDeliveries()
         self._local = OwnMessages()
         self._shared = None if shared is None else SharedSteps(session, shared, begun=not whole)
-        self._parts: list[Part] = []
+        self._repetitions = RepetitionAudit(self._found)
         self._turn: Position = 0
         """Where the turn of the event that is looked at begins."""
         self._in_turn = TurnSubscriptions()
         outline = outline or LogOutline()
         self._wills = WillAudit(self._found, self._case, outline)
-        self._drops = DropAudit(self._found, self._case, outline)
+        self._drops = DropAudit(self._found, self._case, outline, self._in_turn.left)
         self._ends = SessionEnds(self._found, outline)
         self._progress = QueueProgress(self._found, self._case, outline)
+        self._owner = OwnershipAudit(session, self._found, outline)
         self._off: dict[str, int] = {}
         """Filters of which the bytes of the queue are wrong, by how many."""
 
@@ -191,12 +193,16 @@ class SessionAudit:
             self._known = True  # what the checkpoint does not have there was not
         check = self._CHECKS.get(type(event))
         try:
-            if check is not None:
+            if type(event) is RetainedSnapshot:
+                if self._known and at >= fold.whole:
+                    self._repetitions.messages(fold, event, at, payload)
+            elif check is not None:
                 check(self, event, at, time_ms)
             elif self._known:
                 self._check_with_state(event, at, time_ms)
             if self._known:
                 count_cases(self.cases, event, fold.state)
+                self._owner.take(event, fold.state, at, turn)
                 self._wills.take(event, fold.state, at, time_ms, turn)
                 self._progress.before(at, time_ms)
             fold.take(event, at, time_ms, payload)
@@ -241,7 +247,7 @@ class SessionAudit:
         state = self.fold.state
         if state is not None:
             self._overdue(_BEYOND)
-        self._drops.end_turn()
+        self._end_turn()
         self._ends.finish(state)
         self._wills.finish(state)
         self._progress.finish()
@@ -251,8 +257,11 @@ class SessionAudit:
         self._order.end_turn()
         self._expected.begin_turn(turn)
         self._in_turn.clear()
-        self._drops.end_turn()
-        self._ends.end_turn()
+        self._end_turn()
+
+    def _end_turn(self) -> None:
+        for one in (self._drops, self._ends, self._owner, self._repetitions):
+            one.end_turn()
 
     # Reporting.
 
@@ -273,6 +282,7 @@ class SessionAudit:
 
     def _forget(self) -> None:
         """Forget the session, which ended: it no longer has to get messages."""
+        self._owner.ended(self._turn)
         self._overdue(self._turn)  # what took effect in the turn in which it ended is not
         self._expected.clear()
         self._queue.clear()
@@ -310,18 +320,7 @@ class SessionAudit:
         if not self._known or at < self.fold.whole:
             self._known = self._known or event.last
             return
-        if event.part == 0:
-            self._parts = []
-        self._parts.append(event.state)
-        if event.last:
-            parts, self._parts = self._parts, []
-            state = self.fold.state
-            if state is None:
-                self._tell(Rule.CHECKPOINT, at, "a checkpoint repeats a session that there is not")
-            elif orjson.dumps(encode_session(state)) != orjson.dumps(parts):
-                self._tell(
-                    Rule.CHECKPOINT, at, "a checkpoint repeats another state than the log tells"
-                )
+        self._repetitions.state(self.fold, event, at)
 
     def _subscribed(self, event: Subscribed, _at: Position, _ms: int) -> None:
         filters = dict(event.filters)
@@ -344,7 +343,12 @@ class SessionAudit:
         """Return whether retained messages may not be sent for a filter in this turn."""
         return self._in_turn.withheld(topic_filter)
 
-    def _unsubscribed(self, event: Unsubscribed, _at: Position, _ms: int) -> None:
+    def _unsubscribed(self, event: Unsubscribed, at: Position, _ms: int) -> None:
+        state = self.fold.state
+        for topic_filter in event.filters if self._known and state is not None else ():
+            if not _is_subscribed(state, topic_filter):
+                what = f"unsubscribed from {topic_filter!r:.200}, which was not subscribed to"
+                self._tell(Rule.NO_SUBSCRIPTION, at, what)
         self._in_turn.unsubscribed(event)
         self._drops.unsubscribed(event)
 
@@ -409,6 +413,7 @@ class SessionAudit:
                 self._tell_all(self._in_turn.replayed(None, refs, event.qos, at))
             return
         if event.behind >= 0:
+            self._tell_all(checks.put_behind(state, event, at))
             return  # a member of this shared subscription returned them
         self._tell_all(self._local.sent(state, refs, at, changed=self._in_turn.changed))
         ends = expiries_of(event.expires, len(refs)) or [0] * len(refs)
@@ -597,6 +602,6 @@ class SessionAudit:
     """What looks at an event where the state is known, besides ``checks.WITH_STATE``."""
 
 
-def _is_subscribed(state: SessionState, topic_filter: str) -> bool:
-    held = state.subscriptions.get(topic_filter)
+def _is_subscribed(state: SessionState | None, topic_filter: str) -> bool:
+    held = state.subscriptions.get(topic_filter) if state is not None else None
     return held is not None and held.active

@@ -17,6 +17,7 @@ from spark.audit.expected_deliveries import position_of, topics_to_filters
 from spark.audit.facts import (
     BEYOND_ALL,
     BROKER,
+    CLEARED,
     EXPIRED_SO,
     GRANT,
     PROJECTIONS,
@@ -132,16 +133,16 @@ def repeated(held: DataFrame, logs: Mapping[str, LogSummary]) -> DataFrame:
 
 
 def expired_early(held: DataFrame, logs: Mapping[str, LogSummary]) -> DataFrame:
-    """Return retained messages that expired though there were none, or not to expire by then."""
+    """Return retained messages that ended though there were none, or that expired too early."""
     nothing = F.coalesce(F.col("last"), F.lit("")) == ""
     # The time of a record is that of its first event, which may be a second before the others.
     due = (F.col("ended") > 0) & (F.col("ended") <= F.col("expires") + 1)
     wrong = held.where(
-        (F.col("how") == EXPIRED_SO)
+        F.col("how").isin(CLEARED, EXPIRED_SO)
         & (F.col("at") >= position_of("whole", logs))
-        & (nothing | ~due)
+        & (nothing | ((F.col("how") == EXPIRED_SO) & ~due))
     )
-    what = F.when(nothing, F.lit("a retained message expired, but there was none")).otherwise(
+    what = F.when(nothing, F.lit("a retained message ended, but there was none")).otherwise(
         F.concat(F.lit("retained message "), position_text("previous"), F.lit(" expired too early"))
     )
     return violation_rows(wrong.withColumn("ref", F.col("previous")), Rule.EXPIRY, "at", what)

@@ -10,16 +10,10 @@ import orjson
 
 from eventstore.format import (
     INDEX_BITS,
-    Acked,
-    Completed,
     Delivered,
     Event,
     MessageDropped,
-    MessagePublished,
     Queued,
-    Received,
-    Redelivered,
-    Released,
     SessionClosed,
     SessionExpired,
     SessionOpened,
@@ -27,7 +21,6 @@ from eventstore.format import (
     SessionTakenOver,
     Subscribed,
     Unsubscribed,
-    WillArmed,
     format_position,
     from_runs,
 )
@@ -48,25 +41,14 @@ if TYPE_CHECKING:
 BEGUN, COMPLETED, CUT, ALL = "begun", "completed", "cut", "all"
 """Kinds of marks: a checkpoint begins or is complete, the log is cut, claims are complete."""
 
-_OF_CONNECTIONS: Final = frozenset(
-    {
-        Acked,
-        Completed,
-        Delivered,
-        MessagePublished,
-        Received,
-        Redelivered,
-        Released,
-        Subscribed,
-        Unsubscribed,
-        WillArmed,
-    }
-)
-"""Events that only happen to a session that has a connection, but for wills."""
 _CHANGES: Final = frozenset({SessionOpened, SessionClosed, SessionTakenOver})
 
 
-_OF_WHOLE_TURNS: Final = frozenset({Rule.UNDELIVERED, Rule.DROP, Rule.WILL, Rule.SESSION})
+_OF_WHOLE_TURNS: Final = frozenset(
+    {
+        Rule.UNDELIVERED, Rule.DROP, Rule.WILL, Rule.SESSION, Rule.OWNERSHIP, Rule.CHECKPOINT,
+    }
+)  # fmt: skip
 """Rules that cannot be judged in a turn whose rest is not there."""
 
 _place: Final = attrgetter("at")
@@ -229,12 +211,6 @@ class SessionChecker:
             state = fold.state
             if kind in _CHANGES:
                 self._change(state, event, at, time_ms)
-            elif (
-                not (state.connected if state is not None else at < log.whole)
-                and kind in _OF_CONNECTIONS
-                and not (kind is MessagePublished and event.will)  # type: ignore[union-attr]
-            ):
-                self._tell(Rule.OWNERSHIP, at, f"{kind.__name__} without a connection")
             elif kind is SessionSnapshot:
                 self._repeating = False
                 self._counts["snapshots"] += at >= log.whole
@@ -303,29 +279,14 @@ class SessionChecker:
     # Connections.
 
     def _change(self, state: SessionState | None, event: Any, at: Position, time_ms: int) -> None:
-        """Check the beginning or end of a connection."""
-        kind = type(event)
-        if kind is SessionOpened:
+        """Follow the beginning or end of a connection."""
+        if type(event) is SessionOpened:
             self._counts["opened"] += 1
-            if state is not None:
-                if state.connected:
-                    what = "a connection was accepted while the one before it was not closed"
-                    self._tell(Rule.OWNERSHIP, at, what)
-                if event.generation != state.generation + 1:
-                    what = f"connection {event.generation} follows connection {state.generation}"
-                    self._tell(Rule.OWNERSHIP, at, what)
-                if not event.resumed:
-                    self._repeating = False
+            if state is not None and not event.resumed:
+                self._repeating = False
             self._disconnected(time_ms)
             self._connection = at, time_ms
-            return
-        if state is not None:
-            if not state.connected:
-                self._tell(Rule.OWNERSHIP, at, "a connection ended that there was not")
-            elif event.generation != state.generation:
-                what = f"connection {event.generation} ended, but it was {state.generation}"
-                self._tell(Rule.OWNERSHIP, at, what)
-        if kind is SessionClosed:
+        elif type(event) is SessionClosed:
             self._disconnected(time_ms)
 
     def _disconnected(self, time_ms: int | None) -> None:

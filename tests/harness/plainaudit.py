@@ -19,7 +19,7 @@ from spark.audit.expected_deliveries import OWED_FLAG
 from spark.audit.facts.chain import LogNote
 from spark.audit.facts.event_packing import unpack_events
 from spark.audit.facts.fact_scan import FactScan
-from spark.audit.facts.fact_schema import EXPIRED_SO, REPEATED_SO, SET
+from spark.audit.facts.fact_schema import CLEARED, EXPIRED_SO, REPEATED_SO, SET
 from spark.audit.facts.log_summary import BEYOND_ALL, LogSummary, summarize_logs
 from spark.audit.session_results import NEEDED, SHARED, VIOLATION, SessionResults
 from spark.audit.session_rules import SessionChecker, session_marks
@@ -232,8 +232,8 @@ class _Plain:
             was = there.get(one["ref"])
             if was is None:
                 continue
-            keys = ("topic", "check", "expires")
-            if any(was.get(key) is not None and was[key] != one[key] for key in keys):
+            keys = ("topic", "check", "expires", "session")
+            if any(None not in (was.get(key), one[key]) and was[key] != one[key] for key in keys):
                 yield Wrong(Rule.CHECKPOINT, one["at"], None, "repeated with another content")
 
     def _not_carried(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[Wrong]:
@@ -322,7 +322,7 @@ def _of_topic(some: list[_Held], whole: Position) -> Iterator[Wrong]:
         ref, digest = (before.ref, before.digest) if before is not None else (None, None)
         if one.how == REPEATED_SO and (ref, digest) != (one.old, one.before):
             yield Wrong(Rule.RETAINED, one.at, None, "repeats another message")
-        elif one.how == EXPIRED_SO and (
-            before is None or not before.digest or not 0 < before.expires <= one.expires + 1
-        ):
+        elif one.how in (CLEARED, EXPIRED_SO) and (before is None or not before.digest):
+            yield Wrong(Rule.EXPIRY, one.at, None, "a retained message ended, but there was none")
+        elif one.how == EXPIRED_SO and before and not 0 < before.expires <= one.expires + 1:
             yield Wrong(Rule.EXPIRY, one.at, None, "a retained message expired too early")

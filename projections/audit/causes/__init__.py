@@ -8,7 +8,9 @@ if TYPE_CHECKING:
     from projections.audit.causes.case_counts import count_cases
     from projections.audit.causes.drop_rules import UNKNOWN_LIMITS, DropAudit
     from projections.audit.causes.log_outline import BrokerRun, Limits, LogOutline, OutlineBuilder
+    from projections.audit.causes.ownership import OwnershipAudit
     from projections.audit.causes.queue_progress import QueueProgress
+    from projections.audit.causes.repetitions import RepetitionAudit
     from projections.audit.causes.session_ends import SessionEnds
     from projections.audit.causes.will_rules import WillAudit, with_content
 else:
@@ -18,7 +20,9 @@ else:
             "case_counts": "count_cases",
             "drop_rules": "UNKNOWN_LIMITS DropAudit",
             "log_outline": "BrokerRun Limits LogOutline OutlineBuilder",
+            "ownership": "OwnershipAudit",
             "queue_progress": "QueueProgress",
+            "repetitions": "RepetitionAudit",
             "session_ends": "SessionEnds",
             "will_rules": "WillAudit with_content",
         },
@@ -31,7 +35,9 @@ __all__ = [
     "Limits",
     "LogOutline",
     "OutlineBuilder",
+    "OwnershipAudit",
     "QueueProgress",
+    "RepetitionAudit",
     "SessionEnds",
     "WillAudit",
     "count_cases",

@@ -31,16 +31,21 @@ UNKNOWN_LIMITS: Final = "drops without limits"
 
 
 class DropAudit:
-    """Checks the drops of one session; ``cases`` is called for each that was checked."""
+    """Checks the drops of one session; ``cases`` is called for each that was checked.
 
-    __slots__ = ("_before", "_cases", "_found", "_leaving", "_outline")
+    ``left`` says whether a filter was unsubscribed from in the turn.
+    """
+
+    __slots__ = ("_before", "_cases", "_found", "_leaving", "_left", "_outline")
 
     def __init__(
         self,
         found: Callable[[Violation], object],
         cases: Callable[[str], object],
         outline: LogOutline,
+        left: Callable[[str], bool],
     ) -> None:
+        self._left = left
         self._found = found
         self._cases = cases
         self._outline = outline
@@ -75,7 +80,7 @@ class DropAudit:
         if event.reason not in DROP_REASONS:
             self._tell(at, f"messages were dropped for a reason that there is not: {_word(event)}")
             return
-        what = _shape(event, refs)
+        what = _shape(event, refs) or self._of_a_stranger(state, event)
         if what:
             self._tell(at, what)
             return
@@ -98,6 +103,13 @@ class DropAudit:
 
     def _tell(self, at: Position, what: str) -> None:
         self._found(Violation(Rule.DROP, at, what))
+
+    def _of_a_stranger(self, state: SessionState, event: MessageDropped) -> str:
+        """Return what is wrong if the session has no subscription with the filter."""
+        held = event.filter in state.subscriptions or self._left(event.filter)
+        if not event.filter or held:
+            return ""
+        return f"messages were dropped for {escaped(event.filter, _SHOWN)}, not subscribed to"
 
     # The reasons.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from eventstore.format import BrokerStarted, LimitsApplied
+from eventstore.format import BrokerStarted, BrokerStopped, LimitsApplied
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,6 +85,8 @@ class LogOutline:
     """In order; those alike to the ones before are left out."""
     runs: tuple[BrokerRun, ...] = ()
     """In order."""
+    stops: tuple[Position, ...] = ()
+    """Where a broker stopped or started, in order: there no connection is left."""
     ends_ms: int = 0
     """Time of its last record."""
 
@@ -100,6 +102,11 @@ class LogOutline:
             return self.runs[number].before_ms
         return time_ms
 
+    def stopped_between(self, since: Position, at: Position) -> bool:
+        """Return whether a broker stopped or started between two positions."""
+        number = bisect_right(self.stops, since)
+        return number < len(self.stops) and self.stops[number] <= at
+
     def settled_since(self) -> int:
         """Return since when the broker that ran last runs, and its limits are as they are."""
         starts = [self.runs[-1].begins_ms] if self.runs else []
@@ -112,17 +119,25 @@ class OutlineBuilder:
     def __init__(self) -> None:
         self._limits: list[Limits] = []
         self._runs: list[BrokerRun] = []
+        self._stops: list[Position] = []
 
     def take(self, event: Event, at: Position, time_ms: int, before_ms: int = 0) -> None:
         """Take an event; ``before_ms`` is the time of the record before that of a start."""
         if isinstance(event, BrokerStarted):
             self.started(at, time_ms, before_ms)
+        elif isinstance(event, BrokerStopped):
+            self.stopped(at)
         elif isinstance(event, LimitsApplied):
             self.applied(Limits.of(event, at, time_ms))
 
     def started(self, at: Position, time_ms: int, before_ms: int) -> None:
         """Take the start of a broker."""
         self._runs.append(BrokerRun(at, time_ms, before_ms))
+        self._stops.append(at)
+
+    def stopped(self, at: Position) -> None:
+        """Take the end of a broker."""
+        self._stops.append(at)
 
     def applied(self, limits: Limits) -> None:
         """Take limits."""
@@ -132,4 +147,5 @@ class OutlineBuilder:
 
     def outline(self, ends_ms: int) -> LogOutline:
         """Return the outline of a log that ends at a time."""
-        return LogOutline(tuple(self._limits), tuple(self._runs), ends_ms)
+        stops = tuple(sorted(self._stops))
+        return LogOutline(tuple(self._limits), tuple(self._runs), stops, ends_ms)

@@ -48,6 +48,10 @@ class SessionEnds:
         """Take what an operator did to the session."""
         if event.action in (_KICK, _REMOVE):
             self._acted, self._owed = event.action, at
+            if event.target != event.session:
+                self._tell(at, f"an operator's {event.action} is about another session")
+        elif event.action == "clear_retained":
+            self._tell(at, "an operator's clear_retained is about a session")
 
     def closed(self, state: SessionState | None, event: SessionClosed, at: Position) -> None:
         """Check the end of a connection."""

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from spark.audit.facts.fact_scan import collect_seldom
     from spark.audit.facts.fact_schema import (
         CARRIED,
+        CLEARED,
         EFFECT,
         EVENTS,
         EXPIRED_SO,
@@ -55,8 +56,8 @@ else:
             "event_packing": "Packed unpack_events",
             "fact_scan": "collect_seldom",
             "fact_schema": (
-                "CARRIED EFFECT EVENTS EXPIRED_SO GRANT MANY NODE RELEASED REPEATED_SO REPLAY "
-                "RETAINED SENT SET SPANS WILL"
+                "CARRIED CLEARED EFFECT EVENTS EXPIRED_SO GRANT MANY NODE RELEASED REPEATED_SO "
+                "REPLAY RETAINED SENT SET SPANS WILL"
             ),
             "fact_source": "facts_of",
             "fact_tables": "FactTables",
@@ -76,6 +77,7 @@ __all__ = [
     "BEYOND_ALL",
     "BROKER",
     "CARRIED",
+    "CLEARED",
     "COUNTS",
     "DROPS",
     "EFFECT",

@@ -9,6 +9,7 @@ from zlib import crc32
 from eventstore.format import (
     MAX_INDEX,
     BrokerStarted,
+    BrokerStopped,
     CheckpointBegun,
     CheckpointCompleted,
     Delivered,
@@ -45,6 +46,7 @@ from spark.audit.facts.chain import (
     LIMITS,
     REPEATED,
     STARTED,
+    STOPPED,
 )
 from spark.audit.facts.event_packing import pack_events, packed_item
 from spark.audit.facts.fact_schema import CLEARED, EXPIRED_SO, REPEATED_SO, SET
@@ -209,6 +211,8 @@ class FactMakers:
     def _armed(self, event: WillArmed, at: Position) -> bool:
         self._of_span(event, at)
         area = self.record.payload
+        if not 0 <= event.at - sum(event.blocks) <= event.at + event.size <= len(area):
+            raise IndexError("a will that the record does not hold")
         block = area[event.at - sum(event.blocks) : event.at]
         payload = area[event.at : event.at + event.size]
         self._facts.wills.add(at, at, crc32(payload, crc32(block)), event.topic)
@@ -251,7 +255,8 @@ class FactMakers:
         columns = places, places, kinds, nothing, event.topics, digests, nothing, expires
         self._facts.retained.extend(*columns)
         if not expired:
-            self._note(at, CLEARED_BY, self._turn())
+            some = {"count": count, "topic": event.topics[0] if count == 1 else ""}
+            self._note(at, CLEARED_BY, {**some, **self._turn()})
 
     def _carried(self, event: MessagesCarried, at: Position) -> None:
         refs, topics, payloads = _positions(event.refs), _topics(event), self._payloads(event)
@@ -259,12 +264,15 @@ class FactMakers:
         count = event.count
         if len(refs) != count:
             raise IndexError("columns of different lengths")
+        if not {*waiting, *_positions(event.as_retained)} <= {*refs}:
+            raise IndexError("says more of a message than that it is repeated")
         flags = [int(ref in waiting) for ref in refs]
         digests = self._digests(event, payloads, [2] * count, refs) if waiting else [""] * count
         times, checks = [self.record.time_ms] * count, self._checks(event, payloads)
         places, sizes = range(at, at + count), list(map(len, payloads))
-        columns = places, refs, times, flags, checks, topics, digests, sizes, self._expiries(event)
-        self._facts.carried.extend(*columns)
+        expires = self._expiries(event)
+        columns = places, refs, times, flags, checks, topics, digests, sizes, expires
+        self._facts.carried.extend(_publishers(event), *columns)
 
     def _with_payload(
         self,
@@ -306,6 +314,9 @@ class FactMakers:
     def _turn(self) -> dict[str, Any]:
         return {"turn": self.record.sequence - self.record.part}
 
+    def _stopped(self, _event: BrokerStopped, at: Position) -> None:
+        self._note(at, STOPPED, {})
+
     def _started(self, event: BrokerStarted, at: Position) -> None:
         values = {"software": event.software, "time_ms": self.record.time_ms, **self._turn()}
         self._note(at, STARTED, {**values, "before_ms": self.before_ms})
@@ -320,7 +331,7 @@ class FactMakers:
 
     def _acted(self, event: OperatorActed, at: Position) -> None:
         if event.action == "clear_retained":
-            self._note(at, ACTED, self._turn())
+            self._note(at, ACTED, {"target": event.target, **self._turn()})
 
     def _archived(self, event: LogArchived, at: Position) -> None:
         known = self.links.get(event.through)
@@ -396,6 +407,7 @@ class FactMakers:
         CheckpointCompleted: _completed,
         LogCut: _cut,
         BrokerStarted: _started,
+        BrokerStopped: _stopped,
         LimitsApplied: _limits,
         OperatorActed: _acted,
         LogArchived: _archived,
@@ -403,6 +415,16 @@ class FactMakers:
     """Type of event -> what takes it; types that are not here give nothing.
 
     What returns True has given the event to its session."""
+
+
+def _publishers(event: MessagesCarried) -> list[str | None]:
+    """Return the publisher of each message; None where it is not known."""
+    if not event.publishers:
+        return [None] * event.count
+    found = [event.publishers[number] for number in event.publisher_of or [0] * event.count]
+    if len(found) != event.count:
+        raise IndexError("columns of different lengths")
+    return [*found]
 
 
 def _topics(event: MessagePublished | MessagesCarried) -> list[str]:

@@ -48,7 +48,7 @@ REPLAY: Final = 7
 CARRIED: Final = 8
 """A message of ``ref`` on ``topic`` was repeated at ``at`` because its record is cut off.
 
-``check`` is a checksum of its payload; the rest as for SENT."""
+``session`` is its publisher, null if that is not known; the rest is as for SENT and EFFECT."""
 WILL: Final = 9
 """A will was armed at ``at``, its ``ref`` as well; ``topic`` and ``check`` are its message's."""
 GRANT: Final = 10
@@ -174,7 +174,7 @@ class FactBuffer:
         )
         self.replays = FactColumns(REPLAY, "session", "at", "ref", "time_ms", "number", "topic")
         self.carried = FactColumns(
-            *(CARRIED, "at", "ref", "time_ms", "number", "check", "topic", "digest"),
+            *(CARRIED, "session", "at", "ref", "time_ms", "number", "check", "topic", "digest"),
             *("size", "expires"),
         )
         self.wills = FactColumns(WILL, "at", "ref", "check", "topic")

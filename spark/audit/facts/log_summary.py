@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventstore.format import INDEX_BITS, Position, format_position, position
@@ -24,6 +24,7 @@ from spark.audit.facts.chain import (
     PROBLEM,
     REPEATED,
     STARTED,
+    STOPPED,
     ChainBreak,
     LogNote,
     LogPiece,
@@ -138,6 +139,7 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
     breaks += _cuts(cuts, begun, {one.begun for one in checkpoints}, begin)
     breaks += _without_limits(notes)
     breaks += _not_acted(notes)
+    breaks += _runs(notes, piece.first.sequence)
     breaks += _archived(notes[ARCHIVED])
     outline = _outline(notes, piece.ends_ms)
     if not outline.limits:
@@ -185,6 +187,8 @@ def _outline(notes: dict[str, list[LogNote]], ends_ms: int) -> LogOutline:
         made.applied(Limits.read(note.at, note.values))
     for note in sorted(notes[STARTED], key=_at):
         made.started(note.at, note.values["time_ms"], note.values["before_ms"])
+    for note in notes[STOPPED]:
+        made.stopped(note.at)
     return made.outline(ends_ms)
 
 
@@ -202,21 +206,44 @@ def _without_limits(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
 
 
 def _not_acted(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
-    """Return where retained messages were removed without an operator, and operators in vain."""
-    acted, cleared = ({note.values["turn"]: note.at for note in notes[what]} for what in _CLEARING)
-    alone = [
-        ChainBreak(Rule.RETAINED, at, "retained messages were removed, but by no operator")
-        for turn, at in cleared.items()
-        if turn not in acted
-    ]
-    return alone + [
-        ChainBreak(Rule.RETAINED, at, "an operator removed retained messages, but none is gone")
-        for turn, at in acted.items()
-        if turn not in cleared
-    ]
+    """Return where retained messages were removed otherwise than an operator asked."""
+    acted, cleared = defaultdict(list), defaultdict(list)
+    for what, found in ((ACTED, acted), (CLEARED_BY, cleared)):
+        for note in notes[what]:
+            found[note.values["turn"]].append(note)
+    breaks = []
+    for turn in sorted({*acted, *cleared}):
+        asked, removed = acted[turn], cleared[turn]
+        count = sum(note.values["count"] for note in removed)
+        if not asked:
+            what, at = "retained messages were removed, but by no operator", removed[0].at
+        elif len(removed) < len(asked):
+            what, at = "an operator removed retained messages, but none is gone", asked[-1].at
+        elif len(asked) == 1 and asked[0].values["target"] != (
+            removed[0].values["topic"] if count == 1 else f"{count} topics"
+        ):
+            what, at = "an operator removed other retained messages than are gone", asked[0].at
+        else:
+            continue
+        breaks.append(ChainBreak(Rule.RETAINED, at, what))
+    return breaks
 
 
-_CLEARING = (ACTED, CLEARED_BY)
+def _runs(notes: dict[str, list[LogNote]], first: int) -> list[ChainBreak]:
+    """Return starts in the middle of a turn, limits of no broker, and what follows a stop."""
+    breaks = [
+        ChainBreak(Rule.EVENT, note.at, "a broker started in the middle of a turn")
+        for note in notes[STARTED]
+        if note.at != position(note.values["turn"], 0)
+    ]
+    starts, stops = (sorted(note.at for note in notes[what]) for what in (STARTED, STOPPED))
+    limits = min((note.at for note in notes[LIMITS]), default=BEYOND_ALL)
+    if first == 1 and limits < min(starts, default=BEYOND_ALL):
+        breaks.append(ChainBreak(Rule.EVENT, limits, "limits held before a broker started"))
+    for one, other in pairwise(stops):
+        if not any(one < start < other for start in starts):
+            breaks.append(ChainBreak(Rule.EVENT, other, "a broker stopped that had stopped before"))
+    return breaks
 
 
 def _archived(notes: list[LogNote]) -> list[ChainBreak]:
@@ -273,8 +300,17 @@ def _completions(
         what: list(accumulate((one.values[what] for one in told), initial=0))
         for what in ("sessions", "retained")
     }
+    for one, other in pairwise(sorted(begun.values(), key=_at)):
+        if other.values["checkpoint"] <= one.values["checkpoint"]:
+            what = f"begins checkpoint {other.values['checkpoint']} once more"
+            breaks.append(ChainBreak(Rule.CHECKPOINT, other.at, what))
+    done: set[Position] = set()
     for note in completed:
         said: dict[str, Any] = note.values
+        if said["begun"] in done:
+            what = f"completes checkpoint {said['checkpoint']} once more"
+            breaks.append(ChainBreak(Rule.CHECKPOINT, note.at, what))
+        done.add(said["begun"])
         if said["begun"] not in begun:
             if said["begun"] >= begin:
                 what = f"completes checkpoint {said['checkpoint']}, which was not begun"
