@@ -24,6 +24,7 @@ from actors.maintenance import (
     Expiries,
     Projector,
     Retention,
+    applied_limits,
     recover,
     software,
     verify_in_background,
@@ -230,13 +231,19 @@ class Broker(LoopActor):
 
         Connected clients stay, except those whose password was changed or removed.
         """
+        old_permissions = self.node.permissions.permissions
         self.admission.reload(options, listeners)
         if permissions is not None:
             self.node.permissions.change(permissions)
             self.node.permissions.apply(self.admission.connections)
         expiry_changed = options.session_expiry != self.node.options.session_expiry
+        before = applied_limits(self.node.options, old_permissions)
         self.node.options = options
         self.node.delivery_limits = _delivery_limits(options)
+        applied = applied_limits(options, self.node.permissions.permissions)
+        if applied != before:
+            self.node.emit(applied)
+            self.kernel.wake()
         if expiry_changed:
             self.node.spawn_task(self._watch_all())
         self._systree.begin()

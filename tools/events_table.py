@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 import orjson
 
 from eventstore.format import (
+    CLOSE_REASONS,
+    DROP_REASONS,
     GENESIS,
     Delivered,
     Event,
@@ -141,48 +143,6 @@ COMMON = {
 }
 """Meaning of a field that has no docstring of its own."""
 
-DROPPED = {
-    "queue_messages": "the session's queue has reached `max_queued_messages`",
-    "queue_bytes": "the session's queue has reached `max_queued_bytes`",
-    "slow_reader": "QoS 0 messages to a client with `max_outbound_bytes` of unread output",
-    "unsubscribed": "the messages were still queued when the client unsubscribed",
-    "reserved_topic": "a client published to a topic reserved for the broker",
-    "not_permitted": "the permissions do not allow the client to publish or to receive it",
-    "topic_levels": "the topic has more than `max_topic_levels` levels",
-    "packet_too_large": "the packet is larger than the client accepts (MQTT 5)",
-    "payload_format": "the payload is not UTF-8 as its Payload Format Indicator says, and "
-    "`check_payload_format` is set",
-    "other_prefix": "it came from NATS on a subject of other users (`bridge_user_map`)",
-}
-"""Values of MessageDropped.reason."""
-
-CLOSED = {
-    "disconnect": "the client sent DISCONNECT: its will is discarded",
-    "closed": "the client closed the connection without a DISCONNECT",
-    "error": "the network connection failed",
-    "keep_alive": "the client sent no packet for one and a half times its keep alive",
-    "protocol_error": "the client violated the protocol",
-    "message_too_large": "the client published a message that fits into no record of the log",
-    "qos2_rejected": "the client published at QoS 2 and `reject_qos2_publish` is set",
-    "not_permitted": "the permissions denied a publication and `denied_publish` is `close`",
-    "login_expired": "the client's credentials expired",
-    "login_revoked": "the user was removed from the password file, or the password changed",
-    "reauthentication_failed": "the client failed to authenticate again (AUTH, MQTT 5)",
-    "receive_maximum": "the client had more messages unacknowledged than `receive_maximum` allows",
-    "publish_rate": "the client was paused at its publish rate for `rate_patience` without a break",
-    "slow_reader": "the client read none of its pending output for `slow_reader_time`",
-    "unread_bytes": "slow clients had too much unread output in total (`max_unread_bytes`)",
-    "kicked": "an operator disconnected the client",
-    "taken_over": "another connection used the same client identifier",
-    "log_unavailable": "the log could not be written for `commit_timeout`",
-    "failed": "the actor of the connection failed",
-    "session_failed": "the actor of the session failed",
-    "broker_stopped": "the broker was stopped",
-    "shared": "it is a shared subscription, which has no connection of its own",
-    "broker_restarted": "found connected at the start: the previous broker crashed",
-}
-"""Values of SessionClosed.reason."""
-
 EXAMPLE_TIME = 1_763_640_000_000
 EXAMPLE = """\
 ## An example
@@ -293,7 +253,7 @@ def _section(row: EventRow) -> str:
 
 def _reasons() -> str:
     parts = ["## Reasons\n"]
-    for name, reasons in (("MessageDropped", DROPPED), ("SessionClosed", CLOSED)):
+    for name, reasons in (("MessageDropped", DROP_REASONS), ("SessionClosed", CLOSE_REASONS)):
         parts += [f"`{name}.reason` is one of:\n", "| reason | what happened |", "|---|---|"]
         parts += [f"| `{reason}` | {meaning} |" for reason, meaning in reasons.items()]
         parts.append("")

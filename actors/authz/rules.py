@@ -8,10 +8,13 @@ cover a filter only together do not grant it.
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakSet, WeakValueDictionary
+
+import orjson
 
 from actors.authz.filter_index import Names, NameWildcard
 from actors.authz.name_patterns import NameSet
@@ -251,6 +254,18 @@ class TopicAcl:
         return tuple(self._rules[at] for at in islice(sorted(found), _SHOWN))
 
 
+def _digest(rules: Iterable[Rule], groups: Mapping[str, Sequence[str]]) -> str:
+    """Return 16 hexadecimal digits that stand for rules and the users of each group."""
+    told = sorted(
+        [
+            rule.allow, rule.publish, rule.subscribe, rule.filter, sorted(rule.users),
+            sorted(rule.groups), sorted(rule.clients), rule.anonymous,
+        ]
+        for rule in rules
+    )  # fmt: skip
+    return hashlib.sha256(orjson.dumps([told, sorted(groups.items())])).hexdigest()[:16]
+
+
 def _grants(sections: Iterable[Section], action: Action) -> _Grants:
     allows, denies = (
         tuple(
@@ -266,19 +281,24 @@ def _grants(sections: Iterable[Section], action: Action) -> _Grants:
 class Permissions:
     """Rules, and the groups of users. Without any rule everything is allowed."""
 
-    __slots__ = ("_accesses", "_groups", "_like", "_memory", "_own", "_sections", "rules")
+    __slots__ = (
+        "_accesses", "_groups", "_like", "_memory", "_own", "_sections", "digest", "rules"
+    )  # fmt: skip
 
     def __init__(
         self, rules: Iterable[Rule] = (), groups: Mapping[str, Iterable[str]] | None = None
     ) -> None:
         """Set the rules, and the users of each group; raises FilterError for an invalid filter."""
         self.rules = tuple(rules)
+        members_of = {group: sorted(users) for group, users in (groups or {}).items()}
+        self.digest = _digest(self.rules, members_of) if self.rules else ""
+        """Of rules and groups, wherever they stand in their file; empty: there is no rule."""
         self._sections = Sections(self.rules)
         self._groups: dict[str, list[str]] = {}
         """Of users by name."""
         self._like: list[tuple[NameSet, str]] = []
         """Groups with patterns of users."""
-        for group, users in (groups or {}).items():
+        for group, users in members_of.items():
             members = NameSet(users)
             for user in members.exact:
                 self._groups.setdefault(user, []).append(group)

@@ -53,6 +53,8 @@ class BrokerOptions:
     """Close a connection on a denied PUBLISH instead of dropping the message."""
     pseudonym_key: bytes = field(default=b"", repr=False)
     """Key for hashing client identifiers; empty: they are not hashed."""
+    users_digest: str = ""
+    """Digest of the password file and of the keys for tokens; empty: there are none."""
     users_elsewhere: bool = False
     """Groups or permissions may come from elsewhere than the permission file."""
     reject_qos2_publish: bool = False

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from actors.maintenance.attestation import Attestor, subject_of
     from actors.maintenance.background_verify import verify_in_background
     from actors.maintenance.expiry import Expiries
+    from actors.maintenance.limit_record import applied_limits
     from actors.maintenance.projector import Projector
     from actors.maintenance.recovery import rebuild_session, recover, software
     from actors.maintenance.retention import Retention
@@ -18,6 +19,7 @@ else:
             "attestation": "Attestor subject_of",
             "background_verify": "verify_in_background",
             "expiry": "Expiries",
+            "limit_record": "applied_limits",
             "projector": "Projector",
             "recovery": "rebuild_session recover software",
             "retention": "Retention",
@@ -29,6 +31,7 @@ __all__ = [
     "Expiries",
     "Projector",
     "Retention",
+    "applied_limits",
     "rebuild_session",
     "recover",
     "software",

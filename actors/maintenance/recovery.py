@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from actors.maintenance.limit_record import applied_limits
 from actors.session import Detached
 from actors.session.decisions import shared_in_flight
 from eventstore.display import iso
@@ -95,6 +96,7 @@ async def recover(
         projector.begin()
     crashed = await _ended_by_crash(node, tail)
     node.emit(BrokerStarted(software(), crashed=crashed))
+    node.emit(applied_limits(node.options, node.permissions.permissions))
     _end_connections(node)
     for name in [name for name, state in node_state.sessions.live.items() if not state.connected]:
         node.directory.passivate(name)

@@ -28,6 +28,7 @@ from actors.maintenance.checkpoints import (
     repeat_retained,
     repeat_session,
 )
+from actors.maintenance.limit_record import applied_limits
 from actors.maintenance.log_quota import LogQuota
 from eventstore.errors import CorruptLog, EventTooLarge, LogUnavailable
 from eventstore.format import (
@@ -283,6 +284,7 @@ class Retention:
                 await asyncio.sleep(_POLL)
             number = node_state.checkpoint + 1
             begun = self._node.emit(CheckpointBegun(number))
+            self._node.emit(applied_limits(self._node.options, self._node.permissions.permissions))
             if node_state.bridged is not None:
                 self._node.emit(Bridged(node_state.bridged))
             self._node.kernel.wake()

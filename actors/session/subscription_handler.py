@@ -96,7 +96,7 @@ class SubscriptionHandler:
                     if not shared and _replays(grant.granted[subscriber.filter]):
                         yield from self._replay(subscriber)
             at = stop
-            changes += len(begun)
+            changes += len(begun) + sum(code >= FAILURE for code in grant.codes)
         while indexes and session.complete_encoder(_INDEXED_AT_ONCE):
             yield NEXT_TURN  # until then nothing that waited is sent
         yield from self._throttle(changes)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import hmac
 import time
 from typing import TYPE_CHECKING
 
@@ -141,6 +143,21 @@ def make_permissions(settings: Settings) -> Permissions:
     if settings.permissions is None:
         return Permissions()
     return rules_file.load(settings.permissions)
+
+
+def users_digest(settings: Settings, secret: bytes) -> str:
+    """Return 16 hexadecimal digits that stand for the password file and the keys for tokens.
+
+    Empty if there are neither. Without the secret nothing can be guessed from it.
+    """
+    files = [path for path in (settings.password_file, settings.jwt_keys) if path is not None]
+    if not files:
+        return ""
+    found = hmac.new(secret, digestmod=hashlib.sha256)
+    for path in files:
+        data = path.read_bytes()
+        found.update(len(data).to_bytes(8, "big") + data)
+    return found.hexdigest()[:16]
 
 
 def pseudonym_key(settings: Settings, datadir: DataDir) -> bytes:

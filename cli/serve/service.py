@@ -23,7 +23,13 @@ from actors.node import watch_loop
 from cli.common import logging_setup, trim
 from cli.logsource import Store, answer_requests, check_files, fit, nats_tls, open_store
 from cli.monitoring import HttpMonitor, Notifier, serve_inspector
-from cli.serve.auth_factory import Access, make_permissions, pseudonym_key, scram_secret
+from cli.serve.auth_factory import (
+    Access,
+    make_permissions,
+    pseudonym_key,
+    scram_secret,
+    users_digest,
+)
 from cli.serve.banner import Facts, Progress, announce
 from cli.serve.limits_factory import limit_options
 from cli.serve.listener_factory import Listeners
@@ -129,11 +135,13 @@ def loop_factory(choice: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def make_options(settings: Settings, node: str, largest: int, key: bytes = b"") -> BrokerOptions:
+def make_options(
+    settings: Settings, node: str, largest: int, key: bytes = b"", users: str = ""
+) -> BrokerOptions:
     """Return the broker's options for a log with records of at most ``largest`` bytes.
 
-    ``key`` is the key of pseudonyms, empty without. The settings are those returned by
-    :func:`cli.logsource.log_store.fit`.
+    ``key`` is the key of pseudonyms, empty without, ``users`` the digest of the files with users.
+    The settings are those returned by :func:`cli.logsource.log_store.fit`.
     """
     values: dict[str, Any] = {
         field.name: getattr(settings, field.name)
@@ -148,6 +156,7 @@ def make_options(settings: Settings, node: str, largest: int, key: bytes = b"") 
         bounds=limit_options(settings, max_connections),
         close_denied=settings.denied_publish == "close",
         pseudonym_key=key,
+        users_digest=users,
         users_elsewhere=bool(settings.jwt_keys or settings.auth_subject),
         max_record=min(options.max_record, largest // 2),
     )
@@ -193,7 +202,7 @@ class Service:
         self._authenticator: AuthenticatorChain
         self._node = ""
         self._largest = 0
-        self._key = b""
+        self._key = self._secret = b""
         self._renew_nats_tls: Callable[[], Awaitable[None]]
 
     async def run(self) -> None:
@@ -247,8 +256,9 @@ class Service:
         self._renew_nats_tls = store.renew_nats_tls
         settings = self._settings = fit(settings, store.largest, lower=self._refused > 0)
         self._key = pseudonym_key(settings, datadir)
-        options = make_options(settings, self._node, self._largest, self._key)
-        secret = scram_secret(datadir)  # also without a password file: a reload may name one
+        self._secret = secret = scram_secret(datadir)  # a reload may name a password file
+        users = users_digest(settings, secret)
+        options = make_options(settings, self._node, self._largest, self._key, users)
         self._access = Access(settings, self._node, store.clients, secret)
         self._authenticator = self._access.authenticator(settings)
         stack.callback(lambda: self._authenticator.close())
@@ -364,7 +374,8 @@ class Service:
         # The new users with the previous addresses.
         check(merged)
         merged = fit(merged, self._largest, lower=self._refused > 0)
-        options = make_options(merged, self._node, self._largest, self._key)
+        users = await asyncio.to_thread(users_digest, merged, self._secret)
+        options = make_options(merged, self._node, self._largest, self._key, users)
         largest = largest_packet(self._largest)
         listeners = await asyncio.to_thread(self._listeners.options, merged, largest)
         permissions = await asyncio.to_thread(make_permissions, merged)

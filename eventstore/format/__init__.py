@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Delivered,
         Event,
         Expired,
+        LimitsApplied,
         LogArchived,
         LogCut,
         LogEvent,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         SessionSnapshot,
         SessionTakenOver,
         Subscribed,
+        SubscriptionDenied,
         UnknownEvent,
         UnreadableEvent,
         Unsubscribed,
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
         sequence_of,
         to_runs,
     )
+    from eventstore.format.reasons import CLOSE_REASONS, DROP_REASONS, EXPIRY_REASONS
     from eventstore.format.record_size import (
         ENTRIES_AT_ONCE,
         ESCAPED,
@@ -126,8 +129,11 @@ if TYPE_CHECKING:
     from eventstore.format.turn_parts import TurnAssembler
 
 __all__ = [
+    "CLOSE_REASONS",
+    "DROP_REASONS",
     "ENTRIES_AT_ONCE",
     "ESCAPED",
+    "EXPIRY_REASONS",
     "GENESIS",
     "HEADERS",
     "HEADER_FROM",
@@ -156,6 +162,7 @@ __all__ = [
     "Delivered",
     "Event",
     "Expired",
+    "LimitsApplied",
     "LogArchived",
     "LogCut",
     "LogEvent",
@@ -182,6 +189,7 @@ __all__ = [
     "SessionSnapshot",
     "SessionTakenOver",
     "Subscribed",
+    "SubscriptionDenied",
     "TurnAcked",
     "TurnAssembler",
     "TurnDelivered",
@@ -255,6 +263,7 @@ _MODULE_OF = {
     "Completed": "events",
     "Delivered": "events",
     "Event": "events",
+    "LimitsApplied": "events",
     "LogArchived": "events",
     "LogCut": "events",
     "MessageDropped": "events",
@@ -273,6 +282,7 @@ _MODULE_OF = {
     "SessionSnapshot": "events",
     "SessionTakenOver": "events",
     "Subscribed": "events",
+    "SubscriptionDenied": "events",
     "UnknownEvent": "events",
     "UnreadableEvent": "events",
     "Unsubscribed": "events",
@@ -311,6 +321,9 @@ _MODULE_OF = {
     "position": "positions",
     "sequence_of": "positions",
     "to_runs": "positions",
+    "CLOSE_REASONS": "reasons",
+    "DROP_REASONS": "reasons",
+    "EXPIRY_REASONS": "reasons",
     "ENTRIES_AT_ONCE": "record_size",
     "ESCAPED": "record_size",
     "HEADERS": "record_size",

@@ -62,6 +62,27 @@ class BrokerStarted:
 
 
 @dataclass(slots=True)
+class LimitsApplied:
+    """The limits and permissions that hold from here on.
+
+    Recorded at a start and where SIGHUP changed them, and repeated in each checkpoint.
+    """
+
+    limits: dict[str, Any]
+    """Settings that decide what is dropped and what expires, by name, in bytes and seconds:
+    max_queued_messages, max_queued_bytes, max_ack_pending, max_outbound_bytes, session_expiry,
+    slow_reader_time, max_topic_levels, check_payload_format."""
+    e: Literal["LimitsApplied"] = "LimitsApplied"
+    v: Literal[1] = 1
+    permissions: str = ""
+    """Digest of the permissions; empty: there are none, everything is allowed."""
+    users: str = ""
+    """Digest of the password file and of the keys for tokens; empty: there are none."""
+    elsewhere: bool = False
+    """Logins may have permissions or groups of their own, which the digest does not cover."""
+
+
+@dataclass(slots=True)
 class BrokerStopped:
     """The broker ended as asked: everything before was committed, every client closed."""
 
@@ -155,6 +176,20 @@ class Subscribed:
     No Local, 8 Retain As Published, 16 and 32 Retain Handling; empty when there are none."""
     identifier: int = 0
     """Subscription identifier (MQTT 5); 0: none."""
+
+
+@dataclass(slots=True)
+class SubscriptionDenied:
+    """Filters of a SUBSCRIBE were not granted to a session."""
+
+    session: str
+    filters: list[str]
+    """Topic filters."""
+    reasons: list[Run]
+    """Reason code of each, 128 and above: 0x87 not authorized, 0x97 a limit is reached, 0x8f not
+    valid here, 0x9e not to be shared. A client of MQTT 3 is sent 0x80 for each."""
+    e: Literal["SubscriptionDenied"] = "SubscriptionDenied"
+    v: Literal[1] = 1
 
 
 @dataclass(slots=True)
@@ -664,6 +699,7 @@ Event: TypeAlias = (
     | BrokerStopped
     | CheckpointBegun
     | CheckpointCompleted
+    | LimitsApplied
     | LogArchived
     | LogCut
     | MessagesCarried
@@ -677,6 +713,7 @@ Event: TypeAlias = (
     | SessionClosed
     | SessionExpired
     | Subscribed
+    | SubscriptionDenied
     | Unsubscribed
     | MessagePublished
     | Delivered

@@ -31,17 +31,20 @@ if TYPE_CHECKING:
         Acked,
         MessageDropped,
         Position,
+        Queued,
         SessionClosed,
         SessionExpired,
         SessionOpened,
     )
+    from projections.audit.expected_messages import ExpectedMessage
     from projections.state import SessionState, SubscriptionState
 
 _MOST_PID: Final = 65_535
-_TOO_LARGE: Final = "packet_too_large"
 TOO_LARGE_CODE: Final = 0x95
 """The reason code with which the broker ends deliveries that the client no longer accepts."""
 _LEVEL_5: Final = 5
+_AGAIN: Final = frozenset({"resumed", "ack_wait"})
+"""Causes for which packets are sent again."""
 
 
 # --------------------------------------------------------------------- beginnings and ends
@@ -109,12 +112,7 @@ def from_the_head(
 def dropped(
     state: SessionState, event: MessageDropped, refs: Sequence[Position], at: Position
 ) -> Iterator[Violation]:
-    """Check whether a drop says why, and names what it drops."""
-    if not event.reason:
-        yield Violation(Rule.UNDELIVERED, at, "messages were dropped without a reason")
-    elif event.reason == _TOO_LARGE and not state.packet_maximum and not is_shared(state):
-        what = "messages were dropped as too large, but the client accepts packets of any size"
-        yield Violation(Rule.UNDELIVERED, at, what)
+    """Check whether what is dropped from a queue stood at its head, and is named."""
     if event.queued >= 0 and event.count != len(refs):
         what = f"{event.count} messages left the queue, but {len(refs)} are named"
         yield Violation(Rule.QUEUE, at, what)
@@ -138,6 +136,32 @@ def sent_in_time(
         if 0 < end < time_ms // 1000:
             what = f"message {format_position(ref)} was sent {time_ms // 1000 - end} s too late"
             yield Violation(Rule.EXPIRY, at + number, what)
+
+
+def expiry_differs(
+    message: ExpectedMessage, ref: Position, expires: int, at: Position
+) -> Iterator[Violation]:
+    """Check whether a message that waits expires when its publication says."""
+    if message.expires != expires:
+        what = f"message {format_position(ref)} waits until {expires or 'it is sent'}, but expires"
+        told = f"at {message.expires}" if message.expires else "never"
+        yield Violation(Rule.EXPIRY, at, f"{what} {told}")
+
+
+def put_behind(state: SessionState, event: Queued, at: Position) -> Iterator[Violation]:
+    """Check whether a queue has as many messages as those that return are put behind."""
+    held = state.subscriptions.get(event.filter)
+    waiting = len(held.queue) if held is not None and held.queue is not None else 0
+    if event.behind > waiting:
+        what = f"messages wait again behind {event.behind} others, but there are {waiting}"
+        yield Violation(Rule.QUEUE, at, what)
+
+
+def bytes_left(held: SubscriptionState | None, at: Position) -> Iterator[Violation]:
+    """Check whether a queue that is empty has no bytes, and no queue less than none."""
+    if held is not None and (held.queued_bytes < 0 or (held.queued_bytes and not held.queue)):
+        what = f"{held.queued_bytes} bytes are left of a queue"
+        yield Violation(Rule.QUEUE, at, f"{what}{'' if held.queue else ' that is empty'}")
 
 
 def expired(state: SessionState, event: Expired, at: Position, time_ms: int) -> Iterator[Violation]:
@@ -194,6 +218,9 @@ def _redelivered(state: SessionState, event: Redelivered, at: Position) -> Itera
         if pid not in state.inflight and pid not in state.releasing:
             what = f"{pid} was sent again, not on its way"
             yield Violation(Rule.ACKNOWLEDGEMENT, at + number, what)
+    if event.cause not in _AGAIN:
+        what = f"packets were sent again for a cause that there is not: {event.cause!r:.60}"
+        yield Violation(Rule.ACKNOWLEDGEMENT, at, what)
 
 
 def _published(state: SessionState, event: MessagePublished, at: Position) -> Iterator[Violation]:

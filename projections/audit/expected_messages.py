@@ -17,7 +17,9 @@ _MATCHES_KEPT: Final = 4096
 class ExpectedMessage:
     """A message of QoS 1 or 2 that took effect."""
 
-    __slots__ = ("allowed", "at", "least", "qos", "stream", "time_ms", "topic")
+    __slots__ = (
+        "allowed", "at", "expires", "least", "qos", "size", "stream", "time_ms", "topic"
+    )  # fmt: skip
 
     def __init__(
         self, at: Position, topic: str, time_ms: int, stream: tuple[str, Hashable], qos: int
@@ -33,6 +35,10 @@ class ExpectedMessage:
         """At which QoS it may be delivered, as bits: the lower one of its own and a granted one."""
         self.least = 0
         """At which QoS it must be delivered at least; 0: it may be not at all."""
+        self.size = 0
+        """Bytes of its payload."""
+        self.expires = 0
+        """Unix time in seconds at which it expires; 0: never."""
 
     def may_be_at(self, qos: int) -> bool:
         """Return whether it may be delivered at this QoS."""
@@ -61,21 +67,33 @@ class ExpectedMessages:
         granted: int,
         *,
         owed: bool,
-    ) -> None:
-        """Add a message and one of the subscriptions that it matches."""
+        size: int = 0,
+        expires: int = 0,
+    ) -> bool:
+        """Add a message and one of the subscriptions that it matches.
+
+        Return whether it is owed now and was not before.
+        """
         message = self._messages.get(ref)
         if message is None or message.at != at:
             message = self._messages[ref] = ExpectedMessage(at, topic, time_ms, stream, qos)
+            message.size, message.expires = size, expires
         level = min(qos, granted)
         message.allowed |= 1 << level
         if owed:
-            message.least = max(level, message.least)
-        elif not message.least:
+            known, message.least = message.least, max(level, message.least)
+            return not known
+        if not message.least:
             self._unsure.append(ref)
+        return False
 
     def pop(self, ref: Position, default: None = None) -> ExpectedMessage | None:
         """Remove and return the message of a position; None when there is none."""
         return self._messages.pop(ref, default)
+
+    def get(self, ref: Position) -> ExpectedMessage | None:
+        """Return the message of a position; None when there is none."""
+        return self._messages.get(ref)
 
     def granted(self, filters: Mapping[str, int], turn: Position) -> None:
         """Apply filters that were subscribed to, or granted another QoS, in a turn.

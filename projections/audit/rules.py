@@ -48,7 +48,7 @@ class Rule(StrEnum):
     )
     PACKET_ID_REUSE = (
         "packet_id_reuse",
-        "deliveries",
+        "packet identifiers",
         "no packet identifier is given out while it is in flight",
     )
     UNDELIVERED = (
@@ -57,6 +57,24 @@ class Rule(StrEnum):
         (
             "every QoS 1 or 2 message is delivered, queued or dropped with a reason for every "
             "session that subscribed"
+        ),
+    )
+    DROP = (
+        "drop",
+        "drops",
+        "what is dropped is dropped for a known reason, and the reason is true",
+    )
+    PROGRESS = (
+        "progress",
+        "times that a queue could move",
+        "no queue stands still while its client is connected and its window is open",
+    )
+    WILL = (
+        "will",
+        "wills",
+        (
+            "a will is published or discarded exactly once, as the end of its connection demands, "
+            "and published as it was armed"
         ),
     )
     DELIVERED_TWICE = (
@@ -89,22 +107,25 @@ class Rule(StrEnum):
     )
     QUEUE = (
         "queue",
-        "deliveries",
+        "messages that left queues",
         "what leaves a queue is what stood at its head",
     )
     EXPIRY = (
         "expiry",
-        "deliveries",
-        "nothing is sent after it expired, and nothing expires before its time",
+        "messages that expire",
+        (
+            "nothing is sent after it expired, nothing expires before its time, and what waits "
+            "expires when its message says"
+        ),
     )
     RECEIVE_MAXIMUM = (
         "receive_maximum",
-        "deliveries",
+        "deliveries to clients with a Receive Maximum",
         "no more deliveries are unfinished at a time than the client's Receive Maximum",
     )
     NO_LOCAL = (
         "no_local",
-        "deliveries",
+        "messages of subscribers with No Local",
         "a subscription with No Local does not bring a client what it published itself",
     )
     SHARED = (
@@ -117,7 +138,7 @@ class Rule(StrEnum):
     )
     RETAIN_HANDLING = (
         "retain_handling",
-        "retained messages",
+        "subscriptions with Retain Handling",
         "retained messages are sent for a subscription only as its Retain Handling allows",
     )
     RETAINED = (
@@ -129,8 +150,8 @@ class Rule(StrEnum):
         "session",
         "sessions",
         (
-            "a session is resumed when it was to be kept, and only then, and expires only while "
-            "its client is away"
+            "a session is resumed when it was to be kept, and only then, and ends for the reason "
+            "that is named: it expires when its client was away for its session expiry"
         ),
     )
     OWNERSHIP = (

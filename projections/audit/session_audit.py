@@ -10,9 +10,8 @@ fold, which defines what the events mean, is shared with it. The rules are named
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar, Final
-
-import orjson
 
 from eventstore.format import (
     INDEX_BITS,
@@ -24,11 +23,14 @@ from eventstore.format import (
     Expired,
     MessageDropped,
     MessagePublished,
+    OperatorActed,
     Position,
     Queued,
     Received,
     Redelivered,
     Refused,
+    Released,
+    RetainedSnapshot,
     Returned,
     SessionClosed,
     SessionExpired,
@@ -36,17 +38,28 @@ from eventstore.format import (
     SessionSnapshot,
     Subscribed,
     Unsubscribed,
+    expiries_of,
     format_position,
     from_runs,
 )
 from projections.audit import checks
+from projections.audit.causes import (
+    DropAudit,
+    LogOutline,
+    OwnershipAudit,
+    QueueProgress,
+    RepetitionAudit,
+    SessionEnds,
+    WillAudit,
+    count_cases,
+)
 from projections.audit.expected_messages import ExpectedMessage, ExpectedMessages
 from projections.audit.mqtt5_checks import OwnMessages, UnfinishedDeliveries
 from projections.audit.ordering import RedeliveryOrder, TopicOrder
 from projections.audit.rules import UNEXPECTED, Rule, Violation
 from projections.audit.shared_steps import SHARE, SharedSteps
 from projections.audit.turn_subscriptions import TurnSubscriptions
-from projections.state import MISFITS, QOS_MASK, RETAIN_FLAG, Part, SessionFold, encode_session
+from projections.state import MISFITS, QOS_MASK, RETAIN_FLAG, SessionFold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -62,6 +75,9 @@ _RETAIN_HANDLING, _IF_NEW, _NEVER = 0x30, 0x10, 0x20
 
 _ERROR: Final = 0x80
 """The least reason code that is an error."""
+_NO_PROGRESS: Final = frozenset({Queued, Subscribed, Unsubscribed, MessagePublished, Released})
+"""What may happen to a session whose queue stands still."""
+_QUEUE_CHANGES: Final = frozenset({Delivered, MessageDropped, Expired, Assigned})
 _BEYOND: Final = 1 << 62
 """A position behind every log."""
 
@@ -73,6 +89,8 @@ class SessionAudit:
     is the first position of a log that was cut: of messages before it nothing is known. ``tell``
     is given each violation; without it they are gathered in ``violations``. ``shared`` is given
     what the session has to do with shared subscriptions, for ``projections.audit.shared_audit``.
+    ``outline`` is what is known of the log as a whole; without it drops are not compared with
+    limits.
 
     A subscription counts for the whole of each turn in which it was there: see
     ``projections.audit.turn_subscriptions``.
@@ -85,6 +103,7 @@ class SessionAudit:
         begin: Position = 0,
         tell: Callable[[Violation], object] | None = None,
         shared: Callable[[SharedStep], object] | None = None,
+        outline: LogOutline | None = None,
     ) -> None:
         self.session = session
         self.fold = SessionFold(session, whole)
@@ -93,6 +112,8 @@ class SessionAudit:
         """QoS of the delivery -> acknowledged deliveries by latency, see ``BUCKETS``."""
         self.slowest_ms: dict[int, int] = {}
         """QoS of the delivery -> the longest latency in milliseconds."""
+        self.cases: Counter[str] = Counter()
+        """Rule -> what was checked by it."""
         self._begin = begin
         self._found = self.violations.append if tell is None else tell
         self._known = not whole
@@ -108,10 +129,18 @@ class SessionAudit:
         self._unfinished = UnfinishedDeliveries()
         self._local = OwnMessages()
         self._shared = None if shared is None else SharedSteps(session, shared, begun=not whole)
-        self._parts: list[Part] = []
+        self._repetitions = RepetitionAudit(self._found)
         self._turn: Position = 0
         """Where the turn of the event that is looked at begins."""
         self._in_turn = TurnSubscriptions()
+        outline = outline or LogOutline()
+        self._wills = WillAudit(self._found, self._case, outline)
+        self._drops = DropAudit(self._found, self._case, outline, self._in_turn.left)
+        self._ends = SessionEnds(self._found, outline)
+        self._progress = QueueProgress(self._found, self._case, outline)
+        self._owner = OwnershipAudit(session, self._found, outline)
+        self._off: dict[str, int] = {}
+        """Filters of which the bytes of the queue are wrong, by how many."""
 
     def expect(
         self,
@@ -124,18 +153,23 @@ class SessionAudit:
         qos: int,
         granted: int,
         owed: bool,
+        size: int = 0,
+        expires: int = 0,
     ) -> None:
         """Take a message that took effect at a position and matches a subscription of QoS 1 or 2.
 
         ``ref`` is the position of its publication, ``time_ms`` when it took effect, ``origin``
         stands for its publisher. ``owed`` says that the subscription was there from before it took
         effect to after the end of that turn; otherwise it was there in a part of that turn, and the
-        message may be delivered. It comes once for each subscription that it matches, and before
-        the session's own events at that position.
+        message may be delivered. ``size`` are the bytes of its payload, ``expires`` is when it
+        does (Unix time in seconds, 0: never). It comes once for each subscription that it matches,
+        and before the session's own events at that position.
         """
         if self._known and self.fold.state is not None:
             stream = topic, origin
-            self._expected.expect(at, ref, topic, time_ms, stream, qos, granted, owed=owed)
+            self.cases[Rule.UNDELIVERED] += self._expected.expect(
+                at, ref, topic, time_ms, stream, qos, granted, owed=owed, size=size, expires=expires
+            )
 
     def take(
         self,
@@ -159,15 +193,28 @@ class SessionAudit:
             self._known = True  # what the checkpoint does not have there was not
         check = self._CHECKS.get(type(event))
         try:
-            if check is not None:
+            if type(event) is RetainedSnapshot:
+                if self._known and at >= fold.whole:
+                    self._repetitions.messages(fold, event, at, payload)
+            elif check is not None:
                 check(self, event, at, time_ms)
             elif self._known:
                 self._check_with_state(event, at, time_ms)
+            if self._known:
+                count_cases(self.cases, event, fold.state)
+                self._owner.take(event, fold.state, at, turn)
+                self._wills.take(event, fold.state, at, time_ms, turn)
+                self._progress.before(at, time_ms)
             fold.take(event, at, time_ms, payload)
         except MISFITS as error:
             self._broken = True
             self._tell(Rule.EVENT, at, f"{type(event).__name__} does not fit: {error!r:.100}")
             return
+        if self._known:
+            moved = type(event) not in _NO_PROGRESS
+            self._progress.after(fold.state, at, time_ms, moved=moved)
+            if type(event) in _QUEUE_CHANGES:
+                self._check_bytes(event, at)
         if self._shared is not None:
             self._tell_shared(self._shared, event, at)
         if fold.state is None:
@@ -195,16 +242,31 @@ class SessionAudit:
 
     def finish(self) -> None:
         """Check what is left at the end of the log."""
-        if not self._broken and self.fold.state is not None:
+        if self._broken:
+            return
+        state = self.fold.state
+        if state is not None:
             self._overdue(_BEYOND)
+        self._end_turn()
+        self._ends.finish(state)
+        self._wills.finish(state)
+        self._progress.finish()
 
     def _begin_turn(self, turn: Position) -> None:
         self._turn = turn
         self._order.end_turn()
         self._expected.begin_turn(turn)
         self._in_turn.clear()
+        self._end_turn()
+
+    def _end_turn(self) -> None:
+        for one in (self._drops, self._ends, self._owner, self._repetitions):
+            one.end_turn()
 
     # Reporting.
+
+    def _case(self, rule: str) -> None:
+        self.cases[rule] += 1
 
     def _tell(self, rule: str, at: Position, what: str, ref: Position | None = None) -> None:
         self._found(Violation(rule, at, what, ref))
@@ -220,6 +282,7 @@ class SessionAudit:
 
     def _forget(self) -> None:
         """Forget the session, which ended: it no longer has to get messages."""
+        self._owner.ended(self._turn)
         self._overdue(self._turn)  # what took effect in the turn in which it ended is not
         self._expected.clear()
         self._queue.clear()
@@ -240,28 +303,24 @@ class SessionAudit:
         elif self._known and state is not None and (state.inflight or state.releasing):
             self._resending = RedeliveryOrder(state)
 
-    def _ended(self, event: SessionClosed | SessionExpired, at: Position, _ms: int) -> None:
+    def _ended(self, event: SessionClosed | SessionExpired, at: Position, ms: int) -> None:
         self._resending = None
         self._unfinished.clear()
         if self._known:
             self._tell_all(checks.ended(self.fold.state, event, at))
+            if isinstance(event, SessionClosed):
+                self._ends.closed(self.fold.state, event, at)
+            else:
+                self._ends.expired(self.fold.state, event, at, ms)
+
+    def _acted(self, event: OperatorActed, at: Position, _ms: int) -> None:
+        self._ends.acted(event, at)
 
     def _snapshot(self, event: SessionSnapshot, at: Position, _ms: int) -> None:
         if not self._known or at < self.fold.whole:
             self._known = self._known or event.last
             return
-        if event.part == 0:
-            self._parts = []
-        self._parts.append(event.state)
-        if event.last:
-            parts, self._parts = self._parts, []
-            state = self.fold.state
-            if state is None:
-                self._tell(Rule.CHECKPOINT, at, "a checkpoint repeats a session that there is not")
-            elif orjson.dumps(encode_session(state)) != orjson.dumps(parts):
-                self._tell(
-                    Rule.CHECKPOINT, at, "a checkpoint repeats another state than the log tells"
-                )
+        self._repetitions.state(self.fold, event, at)
 
     def _subscribed(self, event: Subscribed, _at: Position, _ms: int) -> None:
         filters = dict(event.filters)
@@ -284,8 +343,14 @@ class SessionAudit:
         """Return whether retained messages may not be sent for a filter in this turn."""
         return self._in_turn.withheld(topic_filter)
 
-    def _unsubscribed(self, event: Unsubscribed, _at: Position, _ms: int) -> None:
+    def _unsubscribed(self, event: Unsubscribed, at: Position, _ms: int) -> None:
+        state = self.fold.state
+        for topic_filter in event.filters if self._known and state is not None else ():
+            if not _is_subscribed(state, topic_filter):
+                what = f"unsubscribed from {topic_filter!r:.200}, which was not subscribed to"
+                self._tell(Rule.NO_SUBSCRIPTION, at, what)
         self._in_turn.unsubscribed(event)
+        self._drops.unsubscribed(event)
 
     # What it gets.
 
@@ -329,6 +394,17 @@ class SessionAudit:
                 what = f"message {format_position(ref)} came after a later one of its topic"
                 self._tell(Rule.ORDER, at + number, what)
 
+    def _check_bytes(self, event: Event, at: Position) -> None:
+        """Check the bytes of a queue that messages left; tell of wrong ones once."""
+        state = self.fold.state
+        topic_filter = getattr(event, "filter", None) or event.session.split("/", 2)[-1]  # type: ignore[union-attr]
+        held = state.subscriptions.get(topic_filter) if state is not None else None
+        if held is not None and self._off.get(topic_filter, 0) != held.queued_bytes:
+            wrong = [*checks.bytes_left(held, at)]
+            if wrong:
+                self._off[topic_filter] = held.queued_bytes
+                self._tell_all(wrong)
+
     def _queued(self, state: SessionState, event: Queued, at: Position, _ms: int) -> None:
         known = self._check_subscription(state, event.filter, at)
         refs = from_runs(event.refs)
@@ -337,13 +413,17 @@ class SessionAudit:
                 self._tell_all(self._in_turn.replayed(None, refs, event.qos, at))
             return
         if event.behind >= 0:
+            self._tell_all(checks.put_behind(state, event, at))
             return  # a member of this shared subscription returned them
         self._tell_all(self._local.sent(state, refs, at, changed=self._in_turn.changed))
+        ends = expiries_of(event.expires, len(refs)) or [0] * len(refs)
         for number, ref in enumerate(refs):
             message = self._expected.pop(ref)
             if message is None:
                 self._unexpected(ref, at + number)
                 continue
+            self.cases[Rule.EXPIRY] += bool(message.expires)
+            self._tell_all(checks.expiry_differs(message, ref, ends[number], at + number))
             # Its filter need not match: a message goes behind what waits for another filter of
             # the session, lest it overtake a message of its topic.
             self._queue[ref] = message
@@ -353,6 +433,8 @@ class SessionAudit:
     def _dropped(self, state: SessionState, event: MessageDropped, at: Position, _ms: int) -> None:
         refs = from_runs(event.refs)
         self._tell_all(checks.dropped(state, event, refs, at))
+        first = self._queue.get(refs[0]) or self._expected.get(refs[0]) if refs else None
+        self._drops.dropped(state, event, refs, first, at)
         for ref in refs:
             if event.queued >= 0:
                 message = self._queue.pop(ref, None)
@@ -366,6 +448,8 @@ class SessionAudit:
                 # With a filter that was granted it may be a retained message, once more.
                 what = f"message {format_position(ref)} was dropped though it was accepted before"
                 self._tell(Rule.UNDELIVERED, at, what)
+            elif ref >= self._begin and not self._in_turn.granted:
+                self._drops.unexpected(ref, at)
 
     def _expired(self, state: SessionState, event: Expired, at: Position, ms: int) -> None:
         self._tell_all(checks.expired(state, event, at, ms))
@@ -493,6 +577,7 @@ class SessionAudit:
         SessionClosed: _ended,
         SessionExpired: _ended,
         SessionSnapshot: _snapshot,
+        OperatorActed: _acted,
         Subscribed: _subscribed,
         Unsubscribed: _unsubscribed,
     }
@@ -517,6 +602,6 @@ class SessionAudit:
     """What looks at an event where the state is known, besides ``checks.WITH_STATE``."""
 
 
-def _is_subscribed(state: SessionState, topic_filter: str) -> bool:
-    held = state.subscriptions.get(topic_filter)
+def _is_subscribed(state: SessionState | None, topic_filter: str) -> bool:
+    held = state.subscriptions.get(topic_filter) if state is not None else None
     return held is not None and held.active

@@ -17,6 +17,7 @@ from eventstore.format import (
     Delivered,
     Event,
     Expired,
+    LimitsApplied,
     LogArchived,
     LogCut,
     MessageDropped,
@@ -40,6 +41,7 @@ from eventstore.format import (
     SessionSnapshot,
     SessionTakenOver,
     Subscribed,
+    SubscriptionDenied,
     Unsubscribed,
     WebAccessed,
     WillArmed,
@@ -54,6 +56,7 @@ from eventstore.format import (
 from projections.audit import topic_of
 from projections.replay.subscription_text import options_text
 from projections.replay.topic_lookup import Published, Topics
+from protocol.mqtt import ReasonCode
 
 _LEVELS = {3: ["MQTT 3.1"], 4: [], 5: ["MQTT 5"]}
 _PAYLOADS_SHOWN = 3
@@ -203,6 +206,34 @@ def _granted(event: Subscribed, _topics: Topics) -> str:
     return f"subscribed {run_text.several(granted, len(event.filters))}{identifier}"
 
 
+def _denied(event: SubscriptionDenied, _topics: Topics) -> str:
+    codes = from_runs(event.reasons)
+    denied = (
+        f"{display.name(one)} {reason_text(code)}"
+        for one, code in zip(event.filters, codes, strict=False)
+    )
+    return f"subscription denied: {run_text.several(denied, len(event.filters))}"
+
+
+def _limits(event: LimitsApplied, _topics: Topics) -> str:
+    parts = [
+        f"{display.escaped(str(name))} {display.escaped(str(value))}"
+        for name, value in event.limits.items()
+    ]
+    parts.append(f"permissions {display.escaped(event.permissions)}" if event.permissions else "")
+    parts.append(f"users {display.escaped(event.users)}" if event.users else "")
+    return f"limits: {', '.join(filter(None, parts))}"
+
+
+def reason_text(code: int) -> str:
+    """Return a reason code of MQTT 5 with its name in the standard: ``0x87 (not authorized)``."""
+    try:
+        name = ReasonCode(code).name.replace("_", " ").lower()
+    except ValueError:
+        return f"0x{code:02x}"
+    return f"0x{code:02x} ({name})"
+
+
 _EXPIRED = {
     "expired": "it expired",
     "removed": "an operator removed it",
@@ -297,6 +328,7 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
         f"broker started{' after a crash' if event.crashed else ''}, "
         f"foldmq {display.escaped(event.software)}"
     ),
+    LimitsApplied: _limits,
     BrokerStopped: lambda _event, _: "broker stopped",
     SessionOpened: _opened,
     SessionTakenOver: lambda event, _: f"taken over: connection {event.generation} is closed",
@@ -308,6 +340,7 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     Unsubscribed: lambda event, _: (
         f"unsubscribed {run_text.several(map(display.name, event.filters), len(event.filters))}"
     ),
+    SubscriptionDenied: _denied,
     MessagePublished: _published,
     Delivered: _delivered,
     Queued: _queued,

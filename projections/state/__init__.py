@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         evolve,
     )
     from projections.state.session_table import OutstandingTotals, bound_of, frozen_from, text_of
-    from projections.state.single_session import SessionFold
+    from projections.state.single_session import SessionFold, split_area
     from projections.state.snapshot import (
         Part,
         decode_session,
@@ -81,6 +81,7 @@ __all__ = [
     "retained_digest",
     "session_digest",
     "session_texts",
+    "split_area",
     "text_of",
     "waiting",
 ]
@@ -111,6 +112,7 @@ _MODULE_OF = {
     "frozen_from": "session_table",
     "text_of": "session_table",
     "SessionFold": "single_session",
+    "split_area": "single_session",
     "Part": "snapshot",
     "decode_session": "snapshot",
     "encode_session": "snapshot",

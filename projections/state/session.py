@@ -35,6 +35,7 @@ from eventstore.format import (
     SessionOpened,
     SessionTakenOver,
     Subscribed,
+    SubscriptionDenied,
     Unsubscribed,
     WillArmed,
     WillCancelled,
@@ -185,6 +186,10 @@ def _closed(state: SessionState, event: SessionClosed, _at: Position, ms: int) -
 
 def _taken_over(_state: SessionState, _event: SessionTakenOver, _at: Position, _ms: int) -> None:
     """Nothing changes: the SessionOpened that follows says what the state is."""
+
+
+def _denied(_state: SessionState, _event: SubscriptionDenied, _at: Position, _ms: int) -> None:
+    """Nothing changes."""
 
 
 def _subscribed(state: SessionState, event: Subscribed, _at: Position, _ms: int) -> None:
@@ -343,6 +348,7 @@ EVOLVE: dict[type, Callable[[SessionState, Any, Position, int], None]] = {
     SessionTakenOver: _taken_over,
     SessionClosed: _closed,
     Subscribed: _subscribed,
+    SubscriptionDenied: _denied,
     Unsubscribed: _unsubscribed,
     MessagePublished: _published,
     Released: _released,

@@ -74,7 +74,7 @@ class SessionFold:
                 self.pending = {}
         elif payload is not None and type(event) is MessagePublished:
             if event.retain and event.qos == 2 and not event.will:
-                sent = messages_of(event, at, time_ms, _split(event, payload))
+                sent = messages_of(event, at, time_ms, split_area(event, payload))
                 self.pending.update((message.ref, message) for message in sent)
         elif self.pending and type(event) is Released:
             for ref in from_runs(event.refs):
@@ -98,11 +98,11 @@ class SessionFold:
                 parts, self._parts = self._parts, []
                 self.state = decode_session(self.session, parts)
         elif type(event) is RetainedSnapshot and payload is not None:
-            for message in repeated_messages(event, _split(event, payload)):
+            for message in repeated_messages(event, split_area(event, payload)):
                 self.pending.setdefault(message.ref, message)
 
 
-def _split(event: MessagePublished | RetainedSnapshot, area: bytes) -> Sequence[bytes]:
+def split_area(event: MessagePublished | RetainedSnapshot, area: bytes) -> Sequence[bytes]:
     """Return distinct blocks and payloads of an event out of its part of the payload area."""
     bounds = payload_bounds(event)
     blocks = block_bounds(event)

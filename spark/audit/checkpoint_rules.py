@@ -23,12 +23,24 @@ _CUT: Final = ("cut", "first")
 
 def carried_otherwise(facts: FactTables) -> DataFrame:
     """Return messages that were repeated, but not as they were published."""
-    told = facts.of(CARRIED).select("node", "at", "ref", "topic", "check")
+    told = facts.of(CARRIED).select("node", "at", "ref", "topic", "check", "expires", "session")
     there = facts.of(EFFECT, SENT, WILL).select(
-        "node", "ref", F.col("topic").alias("was_topic"), F.col("check").alias("was")
+        "node",
+        "ref",
+        F.col("topic").alias("was_topic"),
+        F.col("check").alias("was"),
+        F.col("expires").alias("ended"),  # of a will it is not known yet
+        F.col("session").alias("publisher"),
     )
-    other = told.join(there, ["node", "ref"]).where(
-        (F.col("topic") != F.col("was_topic")) | (F.col("check") != F.col("was"))
+    other = (
+        told.join(there, ["node", "ref"])
+        .where(
+            (F.col("topic") != F.col("was_topic"))
+            | (F.col("check") != F.col("was"))
+            | (F.col("expires") != F.col("ended"))
+            | (F.col("session") != F.col("publisher"))
+        )
+        .drop("session")
     )
     what = F.concat(F.lit("repeats message "), position_text("ref"), F.lit(" with another content"))
     return violation_rows(other.dropDuplicates(["node", "at"]), Rule.CHECKPOINT, "at", what)

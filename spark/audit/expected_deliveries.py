@@ -60,7 +60,8 @@ class PublishedMessages(NamedTuple):
     """Published messages."""
 
     effects: DataFrame
-    """(node, at, turn, ref, time_ms, topic, level, origin): each time that one took effect.
+    """(node, at, turn, ref, time_ms, topic, level, origin, size, expires): each time that one took
+    effect.
 
     ``turn`` is where that turn begins, ``level`` its QoS, 1 or 2, ``origin`` a hash of the client
     identifier of its publisher."""
@@ -70,11 +71,11 @@ class PublishedMessages(NamedTuple):
 
 def published_messages(facts: FactTables) -> PublishedMessages:
     """Return where QoS 1 and 2 messages took effect."""
-    here = _effects(facts.of(EFFECT), "topic")
+    here = _effects(facts.of(EFFECT), "topic", "size", "expires")
     if not facts.has(RELEASED):
         return PublishedMessages(here, None)
     # A repetition after a cut may tell less: the row with the payload tells what is retained.
-    told = F.max(F.struct("number", "digest", "topic")).alias("told")
+    told = F.max(F.struct("number", "digest", "topic", "size", "expires")).alias("told")
     waiting = (
         facts.of(SENT, CARRIED).groupBy("node", "ref").agg(told).select("node", "ref", "told.*")
     )
@@ -230,10 +231,11 @@ shifted by two bits."""
 
 
 def expected_deliveries_of(effects: DataFrame, held: DataFrame) -> DataFrame:
-    """Return (node, session, at, ref, time_ms, topic, number, origin) of possible deliveries.
+    """Return the possible deliveries.
 
-    That is each message and each subscription that was there in the turn in which it took effect,
-    once for every filter that matches. With ``OWED_FLAG`` it was there from before it took effect
+    That is (node, session, at, ref, time_ms, topic, number, origin, size, expires): each message
+    and each subscription that was there in the turn in which it took effect, once for every filter
+    that matches. With ``OWED_FLAG`` it was there from before it took effect
     to after the end of the turn: then the session had to get the message. ``held`` are spans; it is
     read more than once.
     """
@@ -258,6 +260,7 @@ def expected_deliveries_of(effects: DataFrame, held: DataFrame) -> DataFrame:
         .join(binned, ["node", "filter", "bin"])
         .where((F.col("begins") <= F.col("turn")) & (F.col("turn") <= F.col("ends")) & ~local)
         .select(
-            "node", "session", "at", "ref", "time_ms", "topic", number.alias("number"), "origin"
+            *("node", "session", "at", "ref", "time_ms", "topic", number.alias("number"), "origin"),
+            *("size", "expires"),
         )
     )

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.display import name as shown
 from projections.audit import RULES, UNEXPECTED, Violation
+from projections.audit.causes import UNKNOWN_LIMITS
 from spark.audit import claim_table, retained_rules, statistics
 from spark.audit.checkpoint_rules import carried_otherwise, not_carried
 from spark.audit.duplicate_rule import classify_unexpected
@@ -70,8 +71,8 @@ _ENTRIES_PER_TASK: Final = 1_000_000
 _MOST_TASKS: Final = 10_000
 _ROW: Final = {
     "node": "string", "session": "string", "at": "bigint", "rank": "int", "ref": "bigint",
-    "time_ms": "bigint", "topic": "string", "number": "int", "origin": "bigint", "data": "binary",
-    "payload": "binary",
+    "time_ms": "bigint", "topic": "string", "number": "int", "origin": "bigint", "size": "int",
+    "expires": "bigint", "data": "binary", "payload": "binary",
 }  # fmt: skip
 """What travels to the audit of sessions."""
 
@@ -299,6 +300,7 @@ class _Audit:
             tables.append(carried_otherwise(facts))
         if held is not None:
             tables += [retained_rules.repeated(held, logs), retained_rules.not_repeated(held, logs)]
+            tables.append(retained_rules.expired_early(held, logs))
             if facts.has(REPLAY):
                 tables.append(retained_rules.replays(facts, held, logs))
             if self._claims is not None:
@@ -337,7 +339,6 @@ class _Audit:
             nodes=tuple(found.nodes),
             rules=statistics.rule_results(
                 found.nodes,
-                rates,
                 counts,
                 totals,
                 self._wrong.counts,
@@ -361,9 +362,17 @@ class _Audit:
 
     def _remarks(self) -> list[str]:
         beyond = self._totals.counts["claims beyond"]
-        if not beyond:
-            return []
-        return [f"{beyond:,} claims about sessions are of a time that the log does not tell whole"]
+        remarks = []
+        if beyond:
+            remarks.append(
+                f"{beyond:,} claims about sessions are of a time that the log does not tell whole"
+            )
+        unknown = self._totals.counts[f"cases {UNKNOWN_LIMITS}"]
+        if unknown:
+            remarks.append(
+                f"{unknown:,} drops are not compared with a limit: none is on record before them"
+            )
+        return remarks
 
 
 def _told_of(results: DataFrame) -> DataFrame:

@@ -17,6 +17,8 @@ from spark.audit.expected_deliveries import position_of, topics_to_filters
 from spark.audit.facts import (
     BEYOND_ALL,
     BROKER,
+    CLEARED,
+    EXPIRED_SO,
     GRANT,
     PROJECTIONS,
     REPEATED_SO,
@@ -61,11 +63,13 @@ def violation_rows(found: DataFrame, rule: str, at: str, what: Column) -> DataFr
 
 
 def retained_intervals(facts: FactTables, released: DataFrame | None) -> DataFrame:
-    """Return (node, topic, at, until, ref, digest, how, qos, old, before, previous, last).
+    """Return the history of what is retained, a row for each change.
 
-    The message of ``ref`` was retained from ``at`` to before ``until``; none if its digest is
-    empty. ``how`` it came is said in ``facts``; ``old`` and ``before`` are the position and digest
-    that a repetition names, ``previous`` and ``last`` those that there were.
+    That is (node, topic, at, until, ref, digest, how, qos, old, before, expires, previous, last,
+    ended). The message of ``ref`` was retained from ``at`` to before ``until``; none if its digest
+    is empty. ``how`` it came is said in ``facts``; ``old`` and ``before`` are the position and
+    digest that a repetition names, ``previous`` and ``last`` those that there were, and ``ended``
+    is when that message was to expire.
     """
     told = facts.of(RETAINED).select(
         "node",
@@ -77,6 +81,7 @@ def retained_intervals(facts: FactTables, released: DataFrame | None) -> DataFra
         F.col("check").alias("old"),
         "digest",
         "before",
+        "expires",
     )
     if released is not None:
         later = released.where(F.col("number") == 1).select(
@@ -89,6 +94,7 @@ def retained_intervals(facts: FactTables, released: DataFrame | None) -> DataFra
             F.lit(None).cast("bigint").alias("old"),
             "digest",
             F.lit(None).cast("string").alias("before"),
+            "expires",
         )
         told = told.unionByName(later)
     history = Window.partitionBy("node", "topic").orderBy("at")
@@ -97,6 +103,7 @@ def retained_intervals(facts: FactTables, released: DataFrame | None) -> DataFra
         F.coalesce(F.lead("at").over(history), F.lit(BEYOND_ALL)).alias("until"),
         F.lag("ref").over(history).alias("previous"),
         F.lag("digest").over(history).alias("last"),
+        F.lag("expires").over(history).alias("ended"),
     )
 
 
@@ -123,6 +130,22 @@ def repeated(held: DataFrame, logs: Mapping[str, LogSummary]) -> DataFrame:
         )
     )
     return violation_rows(wrong.withColumn("ref", F.col("old")), Rule.RETAINED, "at", what)
+
+
+def expired_early(held: DataFrame, logs: Mapping[str, LogSummary]) -> DataFrame:
+    """Return retained messages that ended though there were none, or that expired too early."""
+    nothing = F.coalesce(F.col("last"), F.lit("")) == ""
+    # The time of a record is that of its first event, which may be a second before the others.
+    due = (F.col("ended") > 0) & (F.col("ended") <= F.col("expires") + 1)
+    wrong = held.where(
+        F.col("how").isin(CLEARED, EXPIRED_SO)
+        & (F.col("at") >= position_of("whole", logs))
+        & (nothing | ((F.col("how") == EXPIRED_SO) & ~due))
+    )
+    what = F.when(nothing, F.lit("a retained message ended, but there was none")).otherwise(
+        F.concat(F.lit("retained message "), position_text("previous"), F.lit(" expired too early"))
+    )
+    return violation_rows(wrong.withColumn("ref", F.col("previous")), Rule.EXPIRY, "at", what)
 
 
 def not_repeated(held: DataFrame, logs: Mapping[str, LogSummary]) -> DataFrame | None:

@@ -25,8 +25,8 @@ CLAIMED, EXPECTED, HAPPENED, OWED = range(4)
 """Ranks of rows at the same position: the order in which they are taken."""
 
 COLUMNS: Final = (
-    "node", "session", "at", "rank", "ref", "time_ms", "topic", "number", "origin", "data",
-    "payload",
+    "node", "session", "at", "rank", "ref", "time_ms", "topic", "number", "origin", "size",
+    "expires", "data", "payload",
 )  # fmt: skip
 """``topic`` of a claim is its source, ``data`` its digest. Of a retained message that is owed,
 ``topic`` is the filter. ``number`` and ``origin`` are as in ``expected_deliveries``."""
@@ -56,9 +56,9 @@ def _audited(plan: SessionPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[p
     of: tuple[str, str] | None = None
     for batch in batches:
         columns = [batch.column(name).to_pylist() for name in COLUMNS]
-        for node, session, at, rank, ref, time_ms, topic, number, origin, data, payload in zip(
-            *columns, strict=True
-        ):
+        for row in zip(*columns, strict=True):
+            node, session, at, rank, ref, time_ms, topic, *more, data, payload = row
+            number, origin, size, expires = more
             if of != (node, session) or run is None:
                 if run is not None:
                     run.finish()
@@ -67,7 +67,7 @@ def _audited(plan: SessionPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[p
             if rank == HAPPENED:
                 run.happened(data, payload)
             elif rank == EXPECTED:
-                run.expected(at, ref, topic, time_ms, number, origin)
+                run.expected(at, ref, topic, time_ms, number, origin, size, expires)
             elif rank == OWED:
                 run.owed(at, ref, topic)
             else:

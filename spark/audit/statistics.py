@@ -12,13 +12,12 @@ from spark.audit.session_results import bounded, quantile
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from spark.audit.facts import NodeSummary, RatePoint
+    from spark.audit.facts import NodeSummary
     from spark.audit.session_results import AuditTotals
 
 
 def rule_results(
     nodes: Sequence[NodeSummary],
-    rates: Iterable[RatePoint],
     facts: Mapping[int, int],
     totals: AuditTotals,
     violations: Mapping[str, int],
@@ -33,27 +32,22 @@ def rule_results(
     ``facts`` are counts by kind, ``checkpoints`` those and cuts, ``retained`` the changes of what
     is retained.
     """
-    delivered = completed = 0
-    for point in rates:
-        delivered += point.delivered
-        completed += point.completed
     records = sum(one.records for one in nodes)
     counts = totals.counts
-    figures = {
-        "deliveries": delivered,
-        "records": records,
-        "checkpoints and cuts": checkpoints,
-        "messages owed to sessions": counts["expected"] + counts["owed"],
-        "acknowledgements": completed,
-        "messages given to members": counts["assigned"],
-        "retained messages": retained + facts.get(REPLAY, 0),
-        "sessions": counts["sessions"],
-        "connections": counts["opened"],
-        "events": sum(one.events for one in nodes),
-        "claims": counts["claims"] + retained_claims,
+    figures = {rule: counts[f"cases {rule}"] for rule in RULES}
+    figures |= {
+        Rule.CHAIN: records,
+        Rule.TURN: records,
+        Rule.CHECKPOINT: checkpoints,
+        Rule.SHARED: counts["assigned"],
+        Rule.RETAINED: retained + facts.get(REPLAY, 0),
+        Rule.OWNERSHIP: counts["opened"],
+        Rule.EVENT: sum(one.events for one in nodes),
+        Rule.STATE: counts["claims"] + retained_claims,
     }
+    figures[Rule.UNDELIVERED] += counts["owed"]
     return tuple(
-        RuleResult(rule, figures[rule.checked], rule.checked, violations.get(rule, 0))
+        RuleResult(rule, figures[rule], rule.checked, violations.get(rule, 0))
         for rule in RULES
         if claims or rule != Rule.STATE
     )

@@ -185,6 +185,7 @@ _OWN: Final[Mapping[tuple[str, str], Maker]] = {
     ("SessionClosed", "expiry"): _changed_expiry,
     ("Subscribed", "filters"): _granted,
     ("Unsubscribed", "filters"): _taken,
+    ("SubscriptionDenied", "filters"): _taken,
     ("RetainedCleared", "topics"): _cleared,
     ("RetainedExpired", "topics"): _cleared,
 }

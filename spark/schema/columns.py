@@ -102,6 +102,7 @@ ENTRIES: Final[Mapping[str, str]] = {
     "sessions": "bigint",
     "retained": "bigint",
     "state": "string",
+    "limits": "string",
     "part": "int",
     "last": "boolean",
     "first": "bigint",

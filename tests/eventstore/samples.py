@@ -13,6 +13,7 @@ from eventstore.format import (
     Delivered,
     Event,
     Expired,
+    LimitsApplied,
     LogArchived,
     LogCut,
     MessageDropped,
@@ -34,6 +35,7 @@ from eventstore.format import (
     SessionSnapshot,
     SessionTakenOver,
     Subscribed,
+    SubscriptionDenied,
     TurnAcked,
     TurnDelivered,
     TurnPublished,
@@ -53,7 +55,20 @@ WILL = b"gone"
 def every_event() -> list[Event]:
     """One event of every type at least; the payloads are ALL_PAYLOADS."""
     before = sum(map(len, PAYLOADS)) + len(WILL)
-    return [*first_events(), *level5_events(before)]
+    return [*first_events(), *level5_events(before), *limit_events()]
+
+
+def limit_events() -> list[Event]:
+    """What an audit judges drops by, and subscriptions that were denied."""
+    return [
+        LimitsApplied(
+            {"max_queued_messages": 1000, "session_expiry": 0.5, "check_payload_format": True},
+            permissions="0123456789abcdef",
+            users="fedcba9876543210",
+            elsewhere=True,
+        ),
+        SubscriptionDenied("c", ["secret/#", "a/+"], [0x87, 0x97]),
+    ]
 
 
 def first_events() -> list[Event]:

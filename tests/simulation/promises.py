@@ -4,6 +4,7 @@ by looking at every message and every subscription."""
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
@@ -17,10 +18,12 @@ from eventstore.format import (
     Released,
     RetainedSnapshot,
     TurnAssembler,
+    WillArmed,
     from_runs,
     payload_bounds,
     position,
 )
+from eventstore.log import properties_of
 from projections.audit import (
     SUBSCRIPTION_EVENTS,
     SessionAudit,
@@ -30,6 +33,7 @@ from projections.audit import (
     SubscriptionSpans,
     Violation,
 )
+from projections.audit.causes import OutlineBuilder, with_content
 from projections.state import digest, encode_session, session_digest
 from protocol.mqtt import matches
 from simulation.fold import fold
@@ -38,6 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from eventstore.format import Event, Position, Record
+
+
+WITH_MESSAGES = (MessagePublished, MessagesCarried, RetainedSnapshot)
 
 
 class _Told(NamedTuple):
@@ -50,6 +57,9 @@ class _Told(NamedTuple):
     """What it has of the payload area of its record."""
     part: int
     """Part of its record in its turn."""
+    sizes: list[int]
+    expires: list[int]
+    """Of its messages."""
 
 
 def _events(records: Iterable[Record]) -> list[_Told]:
@@ -59,20 +69,27 @@ def _events(records: Iterable[Record]) -> list[_Told]:
         _, turn = turns.take(record)
         for part in turn:
             for index, event in part.events():
-                payload = b""
-                if isinstance(event, MessagePublished | RetainedSnapshot):
+                payload, sizes, expires = b"", [], []
+                if isinstance(event, WITH_MESSAGES):
                     bounds = payload_bounds(event)
+                    sizes = [end - begin for begin, end in pairwise(bounds)]
+                    _, ends = properties_of(part, event)
+                    expires = [*ends] or [0] * event.count
                     payload = bytes(part.payload[bounds[0] : bounds[-1]])
+                if isinstance(event, WillArmed) or (
+                    isinstance(event, MessagePublished) and event.will
+                ):
+                    event = with_content(event, part.payload)
                 at = position(part.sequence, index)
-                found.append(_Told(at, part.time_ms, event, payload, part.part))
+                found.append(_Told(at, part.time_ms, event, payload, part.part, sizes, expires))
     return found
 
 
 def _whole(events: list[_Told]) -> Position:
     """Return from where on the state is known."""
     if events and events[0][0] >> INDEX_BITS > 1:
-        begun = {at for at, _, event, _, _ in events if isinstance(event, CheckpointBegun)}
-        for at, _, event, _, _ in events:
+        begun = {one.at for one in events if isinstance(one.event, CheckpointBegun)}
+        for at, _, event, *_ in events:
             if isinstance(event, CheckpointCompleted) and event.begun in begun:
                 return at
     return 0
@@ -94,6 +111,8 @@ class _Effect(NamedTuple):
     origin: str
     """Its publisher."""
     qos: int
+    size: int
+    expires: int
 
 
 def _turn(at: Position, part: int) -> Position:
@@ -103,23 +122,29 @@ def _turn(at: Position, part: int) -> Position:
 def _effects(events: list[_Told]) -> list[_Effect]:
     """Return all messages of QoS 1 and 2 where they took effect."""
     found = []
-    waiting: dict[Position, str] = {}
-    for at, time_ms, event, _, part in events:
+    waiting: dict[Position, tuple[str, int, int]] = {}
+    for at, time_ms, event, _, part, sizes, expires in events:
         turn = _turn(at, part)
         if isinstance(event, MessagePublished) and event.qos:
-            for ref, topic in enumerate(_topics(event), at):
+            columns = zip(_topics(event), sizes, expires, strict=True)
+            for ref, (topic, *more) in enumerate(columns, at):
                 if event.qos == 2 and not event.will:
-                    waiting[ref] = topic
+                    waiting[ref] = topic, *more
                 else:
-                    found.append(_Effect(ref, turn, ref, topic, time_ms, event.session, event.qos))
+                    one = _Effect(ref, turn, ref, topic, time_ms, event.session, event.qos, *more)
+                    found.append(one)
         elif isinstance(event, Released):
             for place, ref in enumerate(from_runs(event.refs), at):
                 if ref in waiting:
-                    found.append(_Effect(place, turn, ref, waiting[ref], time_ms, event.session, 2))
+                    topic, *more = waiting[ref]
+                    one = _Effect(place, turn, ref, topic, time_ms, event.session, 2, *more)
+                    found.append(one)
         elif isinstance(event, MessagesCarried):
-            waiting.update(zip(from_runs(event.refs), _topics(event), strict=True))
+            columns = zip(_topics(event), sizes, expires, strict=True)
+            waiting.update(zip(from_runs(event.refs), columns, strict=True))
         elif isinstance(event, RetainedSnapshot) and event.session is not None:
-            waiting.update(zip(from_runs(event.refs), event.topics, strict=True))
+            columns = zip(event.topics, sizes, expires, strict=True)
+            waiting.update(zip(from_runs(event.refs), columns, strict=True))
     return found
 
 
@@ -137,6 +162,11 @@ def violations(records: Sequence[Record]) -> dict[str, list[Violation]]:
     node = fold(list(records))
     whole = _whole(events)
     begin = events[0].at if whole else 0
+    outlines, before_ms = OutlineBuilder(), 0
+    for told in events:
+        outlines.take(told.event, told.at, told.time_ms, before_ms)
+        before_ms = told.time_ms
+    outline = outlines.outline(before_ms)
     sessions: dict[str, list[_Told]] = defaultdict(list)
     for told in events:
         name = getattr(told.event, "session", None)
@@ -153,7 +183,7 @@ def violations(records: Sequence[Record]) -> dict[str, list[Violation]]:
         held = [span for span in spans.finish() if span.qos]
         owed = [(one, some) for one in effects if (some := _covering(one, held))]
         owed.reverse()
-        audit = SessionAudit(name, whole, begin, shared=shared.append)
+        audit = SessionAudit(name, whole, begin, shared=shared.append, outline=outline)
         for told in own:
             while owed and owed[-1][0].at <= told.at:
                 _expect(audit, *owed.pop())
@@ -205,4 +235,6 @@ def _expect(audit: SessionAudit, effect: _Effect, spans: list[SubscriptionSpan])
             qos=effect.qos,
             granted=span.qos,
             owed=span.since < effect.at and (span.ends is None or effect.turn < span.ends),
+            size=effect.size,
+            expires=effect.expires,
         )

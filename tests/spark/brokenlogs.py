@@ -19,6 +19,7 @@ from eventstore.format import (
     MessageDropped,
     MessagePublished,
     MessagesCarried,
+    OperatorActed,
     Position,
     Queued,
     Received,
@@ -568,7 +569,7 @@ def dropped_more_than_named(name: str) -> Case:
 
 def dropped_without_a_reason(name: str) -> Case:
     story = Story(name)(published("t"), MessageDropped("s", "", 1, [at(2)], "t"), payloads=1)
-    return story.breaks("undelivered", at(2, 1))
+    return story.breaks("drop", at(2, 1))
 
 
 def dropped_on_its_way(name: str) -> Case:
@@ -639,7 +640,8 @@ def repeats_the_last(name: str) -> Case:
 
 
 def repeats_what_was_cleared(name: str) -> Case:
-    story = Story(name)(published("r", retain=True), payloads=1)(RetainedCleared(["r"]))
+    story = Story(name)(published("r", retain=True), payloads=1)
+    story(OperatorActed("clear_retained", "ops", "r"), RetainedCleared(["r"]))
     begun = at(4)
     story(
         CheckpointBegun(1),
@@ -772,7 +774,8 @@ def resumed_though_clean(name: str) -> Case:
 def resumed_out_of_a_clean_one(name: str) -> Case:
     story = Story(name, clean=True)(WillArmed("s", "q", 0, False, 3, 0), payloads=1)(closed())
     story(opened(resumed=True, generation=2))
-    return story.breaks("session", at(4))
+    wills = [("will", at(number), "s") for number in (2, 3, 4)]
+    return story.breaks("session", at(4), "s", *wills)
 
 
 def expired_while_connected(name: str) -> Case:

@@ -48,6 +48,11 @@ OF_A_SESSION = {
     Rule.CHECKPOINT,
     Rule.EVENT,
     Rule.SHARED,
+    Rule.DROP,
+    Rule.PROGRESS,
+    Rule.WILL,
+    Rule.EXPIRY,
+    Rule.OWNERSHIP,
 }
 """The rules that are checked session by session."""
 

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from brokencauses import BROKEN_CAUSES, KEPT_CAUSES
 from brokenlevel5 import BROKEN_LEVEL5, KEPT_LEVEL5
 from brokenlogs import BROKEN, KEPT, Case, at
 from harness.nats import access
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
     from spark.audit.facts.outcome import Outcome
 
-ALL_BROKEN = (*BROKEN, *BROKEN_LEVEL5)
-ALL = (*ALL_BROKEN, *KEPT, *KEPT_LEVEL5)
+ALL_BROKEN = (*BROKEN, *BROKEN_LEVEL5, *BROKEN_CAUSES)
+ALL = (*ALL_BROKEN, *KEPT, *KEPT_LEVEL5, *KEPT_CAUSES)
 NAMES = [make.__name__ for make in ALL]
 
 

@@ -10,7 +10,9 @@ from actors.session.decisions.queueing import dropped
 from eventstore.format import (
     Event,
     Subscribed,
+    SubscriptionDenied,
     Unsubscribed,
+    to_runs,
 )
 from projections.state import (
     FLAG_BITS,
@@ -73,6 +75,7 @@ def subscribe(
     """
     codes: list[int] = []
     granted: list[tuple[str, int, int]] = []
+    denied: list[tuple[str, int]] = []
     made: dict[str, GrantedFilter] = {}
     # Those that ended and still have something to deliver count as well.
     free = most - len(state.subscriptions)
@@ -87,6 +90,7 @@ def subscribe(
         if code:
             over += full
             codes.append(code)
+            denied.append((topic_filter, int(code)))
             continue
         if not known:
             fresh.add(topic_filter)
@@ -102,6 +106,12 @@ def subscribe(
             event.options = [more for _, _, more in part]
         event.identifier = identifier
         events.append(event)
+    events += [
+        SubscriptionDenied(
+            state.session, [text for text, _ in part], to_runs([code for _, code in part])
+        )
+        for part in by_text(denied, lambda one: one[0])
+    ]
     return Grant(codes, made, events, over)
 
 

@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from spark.audit.facts.fact_scan import collect_seldom
     from spark.audit.facts.fact_schema import (
         CARRIED,
+        CLEARED,
         EFFECT,
         EVENTS,
+        EXPIRED_SO,
         GRANT,
         MANY,
         NODE,
@@ -54,8 +56,8 @@ else:
             "event_packing": "Packed unpack_events",
             "fact_scan": "collect_seldom",
             "fact_schema": (
-                "CARRIED EFFECT EVENTS GRANT MANY NODE RELEASED REPEATED_SO REPLAY "
-                "RETAINED SENT SET SPANS WILL"
+                "CARRIED CLEARED EFFECT EVENTS EXPIRED_SO GRANT MANY NODE RELEASED REPEATED_SO "
+                "REPLAY RETAINED SENT SET SPANS WILL"
             ),
             "fact_source": "facts_of",
             "fact_tables": "FactTables",
@@ -75,10 +77,12 @@ __all__ = [
     "BEYOND_ALL",
     "BROKER",
     "CARRIED",
+    "CLEARED",
     "COUNTS",
     "DROPS",
     "EFFECT",
     "EVENTS",
+    "EXPIRED_SO",
     "GRANT",
     "MANY",
     "MOST_VIOLATIONS",

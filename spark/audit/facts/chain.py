@@ -22,8 +22,12 @@ PIECE, PROBLEM, OPEN, BEGUN, COMPLETED, CUT, REPEATED, RATES, DROPS, COUNTS = (
     "piece", "problem", "open", "begun", "completed", "cut", "repeated", "rates", "drops",
     "counts",
 )  # fmt: skip
+STARTED, STOPPED, LIMITS, ACTED, CLEARED_BY, ARCHIVED = (
+    "started", "stopped", "limits", "acted", "cleared", "archived",
+)  # fmt: skip
 """What a note may be about. OPEN: the turn that begins there is not looked at to its end.
-COUNTS: how many facts there are of each kind."""
+COUNTS: how many facts there are of each kind. ACTED: an operator removed retained messages, and
+CLEARED_BY: they were removed."""
 
 
 class LogNote(NamedTuple):

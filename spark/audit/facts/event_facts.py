@@ -8,13 +8,18 @@ from zlib import crc32
 
 from eventstore.format import (
     MAX_INDEX,
+    BrokerStarted,
+    BrokerStopped,
     CheckpointBegun,
     CheckpointCompleted,
     Delivered,
+    LimitsApplied,
+    LogArchived,
     LogCut,
     MessageDropped,
     MessagePublished,
     MessagesCarried,
+    OperatorActed,
     Queued,
     Released,
     RetainedCleared,
@@ -29,10 +34,22 @@ from eventstore.format import (
 )
 from eventstore.log import properties_of
 from projections.audit import SUBSCRIPTION_EVENTS as OF_SPANS
+from projections.audit.causes import with_content
 from projections.state import RetainedMessage, retained_digest
-from spark.audit.facts.chain import BEGUN, COMPLETED, CUT, REPEATED
+from spark.audit.facts.chain import (
+    ACTED,
+    ARCHIVED,
+    BEGUN,
+    CLEARED_BY,
+    COMPLETED,
+    CUT,
+    LIMITS,
+    REPEATED,
+    STARTED,
+    STOPPED,
+)
 from spark.audit.facts.event_packing import pack_events, packed_item
-from spark.audit.facts.fact_schema import CLEARED, REPEATED_SO, SET
+from spark.audit.facts.fact_schema import CLEARED, EXPIRED_SO, REPEATED_SO, SET
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -60,6 +77,10 @@ class FactMakers:
         note: Callable[[Position, str, dict[str, Any]], None],
     ) -> None:
         self.record: Record
+        self.before_ms = 0
+        """Time of the record before it; 0: not known."""
+        self.links: dict[int, str] = {}
+        """Links of records before it, by their sequence."""
         self._facts = facts
         self._packs = packs
         self._drops = drops
@@ -77,6 +98,19 @@ class FactMakers:
     # Messages.
 
     def _published(self, event: MessagePublished, at: Position) -> bool:
+        if not event.will:
+            return self._messages(event, at)
+        self._messages(event, at)
+        return self._with_content(event, at)
+
+    def _with_content(self, event: MessagePublished | WillArmed, at: Position) -> bool:
+        """Pass a will, or its publication, to its session with a checksum of its content."""
+        record = self.record
+        known = with_content(event, record.payload)
+        self._packs.add(event.session, packed_item(known, at, record.time_ms, record.part))
+        return True
+
+    def _messages(self, event: MessagePublished, at: Position) -> bool:
         qos, count = event.qos, event.count
         _check(event.pids)
         if not qos and not event.retain:
@@ -84,14 +118,17 @@ class FactMakers:
         refs = range(at, at + count)
         if count == 1 and qos and not event.retain and (qos == 1 or event.will):  # most frequent
             (payload,) = self._payloads(event)
-            record, check = self.record, crc32(payload)
+            record = self.record
             level = qos | record.part << 2
+            (topic,), (check,) = _topics(event), self._checks(event, (payload,))
+            (ends,) = self._expiries(event)
             self._facts.effects.add(
-                event.session, at, at, record.time_ms, level, check, *_topics(event)
+                event.session, at, at, record.time_ms, level, check, topic, len(payload), ends
             )
             return False
         topics, payloads = _topics(event), self._payloads(event)
-        checks = list(map(crc32, payloads))
+        checks, sizes = self._checks(event, payloads), list(map(len, payloads))
+        expires = self._expiries(event)
         times = [self.record.time_ms] * count
         qoses = [qos] * count
         digests = self._digests(event, payloads, qoses, refs) if event.retain else [""] * count
@@ -99,18 +136,23 @@ class FactMakers:
             if len(self._sent) > _SENT:
                 self._give_sent()
             flags = [int(event.retain)] * count
-            rows = zip(refs, refs, times, flags, checks, topics, digests, strict=True)
+            columns = refs, refs, times, flags, checks, topics, digests, sizes, expires
+            rows = zip(*columns, strict=True)
             self._sent.update(zip(refs, rows, strict=True))
             if event.retain:
                 self._with_payload(event, event.session, at, payloads)
             return event.retain
         if qos:
             sessions, levels = [event.session] * count, [qos | self.record.part << 2] * count
-            self._facts.effects.extend(sessions, refs, refs, times, levels, checks, topics)
+            self._facts.effects.extend(
+                sessions, refs, refs, times, levels, checks, topics, sizes, expires
+            )
         if event.retain:
             nothing = [None] * count
             kinds = [SET | qos << 2] * count
-            self._facts.retained.extend(refs, refs, kinds, nothing, topics, digests, nothing)
+            self._facts.retained.extend(
+                refs, refs, kinds, nothing, topics, digests, nothing, expires
+            )
         return False
 
     def _released(self, event: Released, at: Position) -> None:
@@ -122,10 +164,10 @@ class FactMakers:
             if row is None:
                 facts.released.add(session, place, ref, time_ms, level)
                 continue
-            _, _, _, retained, check, topic, digest = row
-            facts.effects.add(session, place, ref, time_ms, level, check, topic)
+            _, _, _, retained, check, topic, digest, size, expires = row
+            facts.effects.add(session, place, ref, time_ms, level, check, topic, size, expires)
             if retained:
-                facts.retained.add(place, ref, SET | 2 << 2, None, topic, digest, None)
+                facts.retained.add(place, ref, SET | 2 << 2, None, topic, digest, None, expires)
 
     def _give_sent(self) -> None:
         for row in self._sent.values():
@@ -166,10 +208,15 @@ class FactMakers:
             if qos:
                 self._facts.grants.add(event.session, at, qos, topic_filter)
 
-    def _armed(self, event: WillArmed, at: Position) -> None:
+    def _armed(self, event: WillArmed, at: Position) -> bool:
         self._of_span(event, at)
-        payload = self.record.payload[event.at : event.at + event.size]
-        self._facts.wills.add(at, at, crc32(payload), event.topic)
+        area = self.record.payload
+        if not 0 <= event.at - sum(event.blocks) <= event.at + event.size <= len(area):
+            raise IndexError("a will that the record does not hold")
+        block = area[event.at - sum(event.blocks) : event.at]
+        payload = area[event.at : event.at + event.size]
+        self._facts.wills.add(at, at, crc32(payload, crc32(block)), event.topic)
+        return self._with_content(event, at)
 
     def _snapshot(self, event: SessionSnapshot, at: Position) -> None:
         self._repeated[0] += event.last
@@ -191,17 +238,25 @@ class FactMakers:
             self._repeated[1] += count
             digests = self._digests(event, payloads, qos, new)
             kinds = [REPEATED_SO | level << 2 for level in qos]
-            self._facts.retained.extend(new, new, kinds, refs, topics, digests, before)
+            expires = self._expiries(event)
+            self._facts.retained.extend(new, new, kinds, refs, topics, digests, before, expires)
             return
-        times, checks = [self.record.time_ms] * count, list(map(crc32, payloads))
-        self._facts.sent.extend(new, refs, times, [1] * count, checks, topics, before)
+        times, checks = [self.record.time_ms] * count, self._checks(event, payloads)
+        more = list(map(len, payloads)), self._expiries(event)
+        self._facts.sent.extend(new, refs, times, [1] * count, checks, topics, before, *more)
         self._with_payload(event, event.session, at, payloads)
 
     def _cleared(self, event: RetainedCleared | RetainedExpired, at: Position) -> None:
         count = len(event.topics)
-        places, kinds, nothing = [at] * count, [CLEARED] * count, [None] * count
-        digests = [""] * count
-        self._facts.retained.extend(places, places, kinds, nothing, event.topics, digests, nothing)
+        expired = isinstance(event, RetainedExpired)
+        places, nothing = [at] * count, [None] * count
+        kinds = [EXPIRED_SO if expired else CLEARED] * count
+        digests, expires = [""] * count, [self.record.time_ms // 1000 if expired else 0] * count
+        columns = places, places, kinds, nothing, event.topics, digests, nothing, expires
+        self._facts.retained.extend(*columns)
+        if not expired:
+            some = {"count": count, "topic": event.topics[0] if count == 1 else ""}
+            self._note(at, CLEARED_BY, {**some, **self._turn()})
 
     def _carried(self, event: MessagesCarried, at: Position) -> None:
         refs, topics, payloads = _positions(event.refs), _topics(event), self._payloads(event)
@@ -209,11 +264,15 @@ class FactMakers:
         count = event.count
         if len(refs) != count:
             raise IndexError("columns of different lengths")
+        if not {*waiting, *_positions(event.as_retained)} <= {*refs}:
+            raise IndexError("says more of a message than that it is repeated")
         flags = [int(ref in waiting) for ref in refs]
         digests = self._digests(event, payloads, [2] * count, refs) if waiting else [""] * count
-        times, checks = [self.record.time_ms] * count, list(map(crc32, payloads))
-        places = range(at, at + count)
-        self._facts.carried.extend(places, refs, times, flags, checks, topics, digests)
+        times, checks = [self.record.time_ms] * count, self._checks(event, payloads)
+        places, sizes = range(at, at + count), list(map(len, payloads))
+        expires = self._expiries(event)
+        columns = places, refs, times, flags, checks, topics, digests, sizes, expires
+        self._facts.carried.extend(_publishers(event), *columns)
 
     def _with_payload(
         self,
@@ -249,6 +308,54 @@ class FactMakers:
     def _cut(self, event: LogCut, at: Position) -> None:
         fields = ("first", "link", "begins_ms")
         self._note(at, CUT, {name: getattr(event, name) for name in fields})
+
+    # The node.
+
+    def _turn(self) -> dict[str, Any]:
+        return {"turn": self.record.sequence - self.record.part}
+
+    def _stopped(self, _event: BrokerStopped, at: Position) -> None:
+        self._note(at, STOPPED, {})
+
+    def _started(self, event: BrokerStarted, at: Position) -> None:
+        values = {"software": event.software, "time_ms": self.record.time_ms, **self._turn()}
+        self._note(at, STARTED, {**values, "before_ms": self.before_ms})
+
+    def _limits(self, event: LimitsApplied, at: Position) -> None:
+        values = {
+            "limits": event.limits,
+            "denies": bool(event.permissions or event.elsewhere),
+            "time_ms": self.record.time_ms,
+        }
+        self._note(at, LIMITS, {**values, **self._turn()})
+
+    def _acted(self, event: OperatorActed, at: Position) -> None:
+        if event.action == "clear_retained":
+            self._note(at, ACTED, {"target": event.target, **self._turn()})
+
+    def _archived(self, event: LogArchived, at: Position) -> None:
+        known = self.links.get(event.through)
+        values = {"through": event.through, "link": event.link, "known": known}
+        self._note(at, ARCHIVED, values)
+
+    def _checks(
+        self,
+        event: MessagePublished | RetainedSnapshot | MessagesCarried,
+        payloads: Iterable[memoryview],
+    ) -> list[int]:
+        """Return a checksum of the properties and the payload of each message."""
+        if not event.blocks:
+            return list(map(crc32, payloads))
+        blocks = self.record.blocks(event)
+        return [crc32(one, crc32(block)) for one, block in zip(payloads, blocks, strict=True)]
+
+    def _expiries(
+        self, event: MessagePublished | RetainedSnapshot | MessagesCarried
+    ) -> Sequence[int]:
+        """Return when each message expires, Unix time in seconds; 0: never."""
+        if not event.blocks:
+            return [0] * event.count
+        return properties_of(self.record, event)[1] or [0] * event.count
 
     def _payloads(
         self, event: MessagePublished | RetainedSnapshot | MessagesCarried
@@ -299,10 +406,25 @@ class FactMakers:
         CheckpointBegun: _begun,
         CheckpointCompleted: _completed,
         LogCut: _cut,
+        BrokerStarted: _started,
+        BrokerStopped: _stopped,
+        LimitsApplied: _limits,
+        OperatorActed: _acted,
+        LogArchived: _archived,
     }
     """Type of event -> what takes it; types that are not here give nothing.
 
     What returns True has given the event to its session."""
+
+
+def _publishers(event: MessagesCarried) -> list[str | None]:
+    """Return the publisher of each message; None where it is not known."""
+    if not event.publishers:
+        return [None] * event.count
+    found = [event.publishers[number] for number in event.publisher_of or [0] * event.count]
+    if len(found) != event.count:
+        raise IndexError("columns of different lengths")
+    return [*found]
 
 
 def _topics(event: MessagePublished | MessagesCarried) -> list[str]:

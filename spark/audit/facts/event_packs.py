@@ -25,6 +25,10 @@ class EventPacks:
         self.items: dict[str, list[tuple[Any, ...]]] = {}
         self._events = self._bytes = 0
 
+    def add(self, session: str, one: tuple[Any, ...]) -> None:
+        """Add an event."""
+        self.items.setdefault(session, []).append(one)
+
     def alone(self, session: str, one: tuple[Any, ...], payload: bytes) -> None:
         """Emit an event with its payload, after the earlier ones."""
         self._give(session, self.items.pop(session, None))

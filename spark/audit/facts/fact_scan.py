@@ -11,7 +11,6 @@ from eventstore.format import (
     HEADER_FROM,
     MAX_INDEX,
     MessageDropped,
-    OperatorActed,
     RetainedSnapshot,
     UnknownEvent,
     UnreadableEvent,
@@ -53,8 +52,10 @@ _YOUNG: Final = 50_000
 """Objects after which garbage is looked for: nothing here forms cycles."""
 _PIECES: Final = 1000
 """Pieces that a log may fall into before they are not told apart any more."""
-_ELSEWHERE: Final = frozenset({OperatorActed, RetainedSnapshot})
-"""Types that name a session and do not change it, or travel with their payload."""
+_ELSEWHERE: Final = frozenset({RetainedSnapshot})
+"""Types that travel with their payload."""
+_LINKS: Final = 20_000
+"""Records of which the links are kept, to be compared with those that archives reported."""
 _MISFITS: Final = (ValueError, KeyError, IndexError, TypeError, OverflowError)
 
 
@@ -105,10 +106,13 @@ class FactScan:
             record.last,
             starts=bool(raw) and raw[0].get("e") == "BrokerStarted",
         )
+        follows = self._piece is not None and self._piece.last.sequence + 1 == record.sequence
+        self._takers.before_ms = self._piece.ends_ms if follows and self._piece is not None else 0
         self._extend(link, record.time_ms, size)
         if not found.void:
             self._take_events(record)
             self._packs.counted(len(raw), size - len(record.payload))
+        self._keep_link(link)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Yield what is left."""
@@ -161,6 +165,12 @@ class FactScan:
         if self._piece is not None:
             self._piece.events += count
             self._piece.entries += index
+
+    def _keep_link(self, link: RecordLink) -> None:
+        links = self._takers.links
+        links[link.sequence] = link.link
+        if len(links) > _LINKS:
+            del links[next(iter(links))]
 
     # The log as a whole.
 

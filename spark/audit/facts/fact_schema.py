@@ -24,19 +24,21 @@ EFFECT: Final = 3
 """A message of ``session`` on ``topic``, published at ``ref``, took effect at ``at``.
 
 ``number`` is its QoS plus four times the part of that record in its turn, ``check`` a checksum of
-its payload, ``time_ms`` when it took effect."""
+its properties and payload, ``time_ms`` when it took effect, ``size`` the bytes of its payload,
+``expires`` the Unix time in seconds at which it expires, 0: never."""
 SENT: Final = 4
 """A message published at ``ref`` with QoS 2; it may take effect elsewhere in the log.
 
-``at`` tells where this is said; ``number`` 1: it becomes retained then, ``digest`` is that of the
-retained message, empty if it clears the topic."""
+``at`` tells where this is said, ``size`` and ``expires`` are as for EFFECT; ``number`` 1: it
+becomes retained then, ``digest`` is that of the retained message, empty if it clears the topic."""
 RELEASED: Final = 5
 """The message of ``ref`` took effect at ``at``; the scan did not see its publication.
 
 ``session`` and ``number`` are as for EFFECT."""
 RETAINED: Final = 6
-"""What is retained on ``topic`` changed at ``at``: ``number`` is one of the three below, plus four
-times the QoS of the message.
+"""What is retained on ``topic`` changed at ``at``: ``number`` is one of the four below, plus four
+times the QoS of the message. ``expires`` is as for EFFECT; for EXPIRED_SO it is the time of the
+record.
 
 From there on the message is known by ``ref``, and has this ``digest``, empty if there is none."""
 REPLAY: Final = 7
@@ -46,7 +48,7 @@ REPLAY: Final = 7
 CARRIED: Final = 8
 """A message of ``ref`` on ``topic`` was repeated at ``at`` because its record is cut off.
 
-``check`` is a checksum of its payload; the rest as for SENT."""
+``session`` is its publisher, null if that is not known; the rest is as for SENT and EFFECT."""
 WILL: Final = 9
 """A will was armed at ``at``, its ``ref`` as well; ``topic`` and ``check`` are its message's."""
 GRANT: Final = 10
@@ -55,9 +57,9 @@ GRANT: Final = 10
 MANY: Final = (EVENTS, EFFECT, RETAINED)
 """Kinds of which there may be as many as entries in the log; there are fewer of the others."""
 
-SET, REPEATED_SO, CLEARED = 0, 1, 2
+SET, REPEATED_SO, CLEARED, EXPIRED_SO = 0, 1, 2, 3
 """How a retained message came: published, repeated by a checkpoint (then ``check`` is where it
-stood before and ``before`` the digest it had there), or removed by an operator."""
+stood before and ``before`` the digest it had there), removed by an operator, or it expired."""
 
 SCHEMA: Final = pa.schema(
     [
@@ -68,6 +70,8 @@ SCHEMA: Final = pa.schema(
         ("ref", pa.int64()),
         ("time_ms", pa.int64()),
         ("number", pa.int32()),
+        ("size", pa.int32()),
+        ("expires", pa.int64()),
         ("check", pa.int64()),
         ("topic", pa.string()),
         ("digest", pa.string()),
@@ -78,8 +82,8 @@ SCHEMA: Final = pa.schema(
 )
 DDL: Final = (
     "kind tinyint, node string, session string, at bigint, ref bigint, time_ms bigint, "
-    "number int, check bigint, topic string, digest string, before string, data binary, "
-    "payload binary"
+    "number int, size int, expires bigint, check bigint, topic string, digest string, "
+    "before string, data binary, payload binary"
 )
 
 _ROWS = 8192
@@ -158,16 +162,20 @@ class FactBuffer:
         self.events = FactColumns(EVENTS, "session", "at", "data", "payload")
         self.spans = FactColumns(SPANS, "session", "at", "number", "data")
         self.effects = FactColumns(
-            EFFECT, "session", "at", "ref", "time_ms", "number", "check", "topic"
+            EFFECT, "session", "at", "ref", "time_ms", "number", "check", "topic", "size", "expires"
         )
-        self.sent = FactColumns(SENT, "at", "ref", "time_ms", "number", "check", "topic", "digest")
+        self.sent = FactColumns(
+            *(SENT, "at", "ref", "time_ms", "number", "check", "topic", "digest"),
+            *("size", "expires"),
+        )
         self.released = FactColumns(RELEASED, "session", "at", "ref", "time_ms", "number")
         self.retained = FactColumns(
-            RETAINED, "at", "ref", "number", "check", "topic", "digest", "before"
+            RETAINED, "at", "ref", "number", "check", "topic", "digest", "before", "expires"
         )
         self.replays = FactColumns(REPLAY, "session", "at", "ref", "time_ms", "number", "topic")
         self.carried = FactColumns(
-            CARRIED, "at", "ref", "time_ms", "number", "check", "topic", "digest"
+            *(CARRIED, "session", "at", "ref", "time_ms", "number", "check", "topic", "digest"),
+            *("size", "expires"),
         )
         self.wills = FactColumns(WILL, "at", "ref", "check", "topic")
         self.grants = FactColumns(GRANT, "session", "at", "number", "topic")

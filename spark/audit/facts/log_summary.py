@@ -5,19 +5,26 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventstore.format import INDEX_BITS, Position, format_position, position
 from projections.audit import Rule
+from projections.audit.causes import Limits, LogOutline, OutlineBuilder
 from spark.audit.facts.chain import (
+    ACTED,
+    ARCHIVED,
     BEGUN,
+    CLEARED_BY,
     COMPLETED,
     CUT,
+    LIMITS,
     OPEN,
     PIECE,
     PROBLEM,
     REPEATED,
+    STARTED,
+    STOPPED,
     ChainBreak,
     LogNote,
     LogPiece,
@@ -66,6 +73,8 @@ class LogSummary:
     """Here a turn begins whose rest cannot be or was not checked; else ``BEYOND_ALL``."""
     checkpoints: tuple[Checkpoint, ...] = ()
     cuts: tuple[RecordedCut, ...] = ()
+    outline: LogOutline = field(default_factory=LogOutline)
+    """Its limits, and when a broker ran."""
 
 
 @dataclass(slots=True)
@@ -128,6 +137,16 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
             )
     breaks += _completions(completed, begun, notes[REPEATED], begin)
     breaks += _cuts(cuts, begun, {one.begun for one in checkpoints}, begin)
+    breaks += _without_limits(notes)
+    breaks += _not_acted(notes)
+    breaks += _runs(notes, piece.first.sequence)
+    breaks += _archived(notes[ARCHIVED])
+    outline = _outline(notes, piece.ends_ms)
+    if not outline.limits:
+        found.remarks.append(
+            f"node {node}: the log does not record limits, so that what was dropped because of one "
+            "is not compared with it, and expired sessions are not"
+        )
     found.checkpoints += len(completed) + len(cuts)
     found.breaks += [(node, one) for one in breaks]
     found.logs[node] = LogSummary(
@@ -140,6 +159,7 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
         _unsure(pieces, notes, trusted),
         tuple(checkpoints),
         tuple(RecordedCut(note.at, position(note.values["first"], 0)) for note in cuts),
+        outline,
     )
     found.nodes.append(
         NodeSummary(
@@ -158,6 +178,82 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
 
 def _at(note: LogNote) -> Position:
     return note.at
+
+
+def _outline(notes: dict[str, list[LogNote]], ends_ms: int) -> LogOutline:
+    """Return the limits that held, and when a broker ran."""
+    made = OutlineBuilder()
+    for note in sorted(notes[LIMITS], key=_at):
+        made.applied(Limits.read(note.at, note.values))
+    for note in sorted(notes[STARTED], key=_at):
+        made.started(note.at, note.values["time_ms"], note.values["before_ms"])
+    for note in notes[STOPPED]:
+        made.stopped(note.at)
+    return made.outline(ends_ms)
+
+
+def _without_limits(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
+    """Return starts without limits of a foldmq that recorded them at another start."""
+    recorded = {note.values["turn"] for note in notes[LIMITS]}
+    records = {
+        note.values["software"] for note in notes[STARTED] if note.values["turn"] in recorded
+    }
+    return [
+        ChainBreak(Rule.EVENT, note.at, "a broker started, but its limits are not on record")
+        for note in notes[STARTED]
+        if note.values["software"] in records and note.values["turn"] not in recorded
+    ]
+
+
+def _not_acted(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
+    """Return where retained messages were removed otherwise than an operator asked."""
+    acted, cleared = defaultdict(list), defaultdict(list)
+    for what, found in ((ACTED, acted), (CLEARED_BY, cleared)):
+        for note in notes[what]:
+            found[note.values["turn"]].append(note)
+    breaks = []
+    for turn in sorted({*acted, *cleared}):
+        asked, removed = acted[turn], cleared[turn]
+        count = sum(note.values["count"] for note in removed)
+        if not asked:
+            what, at = "retained messages were removed, but by no operator", removed[0].at
+        elif len(removed) < len(asked):
+            what, at = "an operator removed retained messages, but none is gone", asked[-1].at
+        elif len(asked) == 1 and asked[0].values["target"] != (
+            removed[0].values["topic"] if count == 1 else f"{count} topics"
+        ):
+            what, at = "an operator removed other retained messages than are gone", asked[0].at
+        else:
+            continue
+        breaks.append(ChainBreak(Rule.RETAINED, at, what))
+    return breaks
+
+
+def _runs(notes: dict[str, list[LogNote]], first: int) -> list[ChainBreak]:
+    """Return starts in the middle of a turn, limits of no broker, and what follows a stop."""
+    breaks = [
+        ChainBreak(Rule.EVENT, note.at, "a broker started in the middle of a turn")
+        for note in notes[STARTED]
+        if note.at != position(note.values["turn"], 0)
+    ]
+    starts, stops = (sorted(note.at for note in notes[what]) for what in (STARTED, STOPPED))
+    limits = min((note.at for note in notes[LIMITS]), default=BEYOND_ALL)
+    if first == 1 and limits < min(starts, default=BEYOND_ALL):
+        breaks.append(ChainBreak(Rule.EVENT, limits, "limits held before a broker started"))
+    for one, other in pairwise(stops):
+        if not any(one < start < other for start in starts):
+            breaks.append(ChainBreak(Rule.EVENT, other, "a broker stopped that had stopped before"))
+    return breaks
+
+
+def _archived(notes: list[LogNote]) -> list[ChainBreak]:
+    """Return reports of archives that have another record than the log."""
+    return [
+        ChainBreak(Rule.CHAIN, note.at, f"reports an archive of another record {said['through']}")
+        for note in notes
+        if (said := note.values)["through"] >= note.at >> INDEX_BITS
+        or (said["known"] is not None and said["known"] != said["link"])
+    ]
 
 
 def _unsure(pieces: list[LogPiece], notes: dict[str, list[LogNote]], trusted: Position) -> Position:
@@ -204,8 +300,17 @@ def _completions(
         what: list(accumulate((one.values[what] for one in told), initial=0))
         for what in ("sessions", "retained")
     }
+    for one, other in pairwise(sorted(begun.values(), key=_at)):
+        if other.values["checkpoint"] <= one.values["checkpoint"]:
+            what = f"begins checkpoint {other.values['checkpoint']} once more"
+            breaks.append(ChainBreak(Rule.CHECKPOINT, other.at, what))
+    done: set[Position] = set()
     for note in completed:
         said: dict[str, Any] = note.values
+        if said["begun"] in done:
+            what = f"completes checkpoint {said['checkpoint']} once more"
+            breaks.append(ChainBreak(Rule.CHECKPOINT, note.at, what))
+        done.add(said["begun"])
         if said["begun"] not in begun:
             if said["begun"] >= begin:
                 what = f"completes checkpoint {said['checkpoint']}, which was not begun"

@@ -3,7 +3,8 @@
 Run once for each version of the record format or of an event, under a new name; what is there is
 never written again:  python tests/eventstore/golden/make.py v2
 With ``turn`` behind the name: the events that several sessions share, which are read as events of
-single ones. With ``level5``: what MQTT 5 added to both.
+single ones. With ``level5``: what MQTT 5 added to both. With ``limits``:
+limits, and subscriptions that were denied.
 """
 
 import sys
@@ -23,6 +24,7 @@ from samples import (  # noqa: E402 - found by the line above
     first_events,
     level5_events,
     level5_turn_events,
+    limit_events,
     turn_events,
 )
 
@@ -52,6 +54,8 @@ def main(name: str, what: str = "") -> None:
             (level5_events(), LEVEL5_PAYLOADS, 0, True),
             (level5_turn_events(), LEVEL5_TURN_PAYLOADS, 0, True),
         ]
+    if what == "limits":
+        turns = [(limit_events(), [], 0, True)]
     link = GENESIS
     log, expected = bytearray(), []
     for sequence, (some, payloads, part, last) in enumerate(turns, 1):

@@ -1,0 +1,114 @@
+"""How many cases each rule of a session sees in an event."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from eventstore.format import (
+    Acked,
+    Assigned,
+    Completed,
+    Delivered,
+    Expired,
+    MessageDropped,
+    MessagePublished,
+    Queued,
+    Received,
+    Redelivered,
+    Refused,
+    Released,
+    Returned,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+    Subscribed,
+    count_runs,
+)
+from projections.audit.rules import Rule
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable
+
+    from eventstore.format import Event
+    from projections.state import SessionState
+
+_ANY: Final = 65_535
+"""The Receive Maximum of a client that says nothing."""
+_NO_LOCAL, _RETAIN_HANDLING = 0x04, 0x30
+"""Subscription options."""
+
+
+def count_cases(cases: Counter[str], event: Event, state: SessionState | None) -> None:
+    """Count what an event has to be checked for; ``state`` is the one before it.
+
+    Messages that a session must get, drops, wills and queues that could move are counted where
+    they are checked.
+    """
+    cases[Rule.EVENT] += 1
+    count = _COUNTS.get(type(event))
+    if count is not None and (state is not None or type(event) is SessionOpened):
+        count(cases, event, state)
+
+
+def _delivered(cases: Counter[str], event: Delivered, state: SessionState) -> None:
+    count = count_runs(event.refs)
+    cases[Rule.PACKET_ID_REUSE] += count
+    cases[Rule.ORDER] += count
+    if state.receive_maximum < _ANY:
+        cases[Rule.RECEIVE_MAXIMUM] += count
+    if event.queued >= 0:
+        cases[Rule.QUEUE] += count
+    else:
+        _taken(cases, event, state)
+
+
+def _taken(cases: Counter[str], event: Delivered | Queued, state: SessionState) -> None:
+    """Count messages as they come: sent at once, or queued."""
+    count = count_runs(event.refs)
+    for rule in (Rule.DELIVERED_TWICE, Rule.NO_SUBSCRIPTION, Rule.QOS):
+        cases[rule] += count
+    held = state.subscriptions.get(event.filter)
+    if held is not None and held.options & _NO_LOCAL:
+        cases[Rule.NO_LOCAL] += count
+
+
+def _left(cases: Counter[str], event: MessageDropped | Assigned, _state: Any) -> None:
+    if event.queued >= 0:
+        cases[Rule.QUEUE] += count_runs(event.refs)
+
+
+def _expired(cases: Counter[str], event: Expired, _state: Any) -> None:
+    cases[Rule.EXPIRY] += count_runs(event.refs)
+
+
+def _answered(cases: Counter[str], event: Any, _state: Any) -> None:
+    cases[Rule.ACKNOWLEDGEMENT] += count_runs(event.pids)
+
+
+def _published(cases: Counter[str], event: MessagePublished, _state: Any) -> None:
+    if event.qos > 1 and not event.will:
+        cases[Rule.PACKET_ID_REUSE] += event.count
+
+
+def _subscribed(cases: Counter[str], event: Subscribed, _state: Any) -> None:
+    cases[Rule.RETAIN_HANDLING] += sum(bool(bits & _RETAIN_HANDLING) for bits in event.options)
+
+
+def _session(cases: Counter[str], _event: Any, _state: Any) -> None:
+    cases[Rule.SESSION] += 1
+
+
+_COUNTS: Final[dict[type, Callable[[Counter[str], Any, Any], None]]] = {
+    Delivered: _delivered,
+    Queued: _taken,
+    MessageDropped: _left,
+    Assigned: _left,
+    Expired: _expired,
+    MessagePublished: _published,
+    Subscribed: _subscribed,
+    **dict.fromkeys((SessionOpened, SessionClosed, SessionExpired), _session),
+    **dict.fromkeys(
+        (Acked, Received, Refused, Completed, Released, Returned, Redelivered), _answered
+    ),
+}

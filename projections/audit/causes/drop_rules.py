@@ -1,0 +1,217 @@
+"""Whether the reason of a drop is a known one, and true as far as a log can tell: rule ``drop``.
+
+What is dropped because of a limit is compared with the limit that held, as the log records it. A
+log without such records, as older ones are, says less: then the limits are not checked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from eventstore.display import escaped
+from eventstore.format import DROP_REASONS, format_position
+from projections.audit.rules import Rule, Violation
+from projections.audit.shared_steps import SHARE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from eventstore.format import MessageDropped, Position, Unsubscribed
+    from projections.audit.causes.log_outline import Limits, LogOutline
+    from projections.audit.expected_messages import ExpectedMessage
+    from projections.state import SessionState
+
+_SHOWN: Final = 60
+_OF_PUBLISHERS: Final = frozenset({"reserved_topic", "topic_levels", "payload_format"})
+"""Reasons for which what a client publishes reaches nobody: no message is in the log."""
+_OF_RECEIVERS: Final = frozenset({"queue_messages", "queue_bytes", "unsubscribed", "other_prefix"})
+"""Reasons for which a message that is in the log does not reach a session."""
+UNKNOWN_LIMITS: Final = "drops without limits"
+"""Counted where a drop is not compared with its limit, as the log does not record it."""
+
+
+class DropAudit:
+    """Checks the drops of one session; ``cases`` is called for each that was checked.
+
+    ``left`` says whether a filter was unsubscribed from in the turn.
+    """
+
+    __slots__ = ("_before", "_cases", "_found", "_leaving", "_left", "_outline")
+
+    def __init__(
+        self,
+        found: Callable[[Violation], object],
+        cases: Callable[[str], object],
+        outline: LogOutline,
+        left: Callable[[str], bool],
+    ) -> None:
+        self._left = left
+        self._found = found
+        self._cases = cases
+        self._outline = outline
+        self._leaving: dict[str, Position] = {}
+        """Filters of which messages were dropped as unsubscribed in this turn -> where."""
+        self._before: tuple[object, ...] = ()
+        """Reason, filter and end of the drop before: a large one is recorded in parts."""
+
+    def end_turn(self) -> None:
+        """Report filters that were not unsubscribed from in the turn though a drop says so."""
+        for at in self._leaving.values():
+            what = "messages were dropped as unsubscribed, but the client did not unsubscribe"
+            self._tell(at, what)
+        self._leaving.clear()
+
+    def unsubscribed(self, event: Unsubscribed) -> None:
+        """Take filters that the client unsubscribed from, behind what is dropped for it."""
+        for topic_filter in event.filters:
+            self._leaving.pop(topic_filter, None)
+
+    def dropped(
+        self,
+        state: SessionState,
+        event: MessageDropped,
+        refs: Sequence[Position],
+        first: ExpectedMessage | None,
+        at: Position,
+    ) -> None:
+        """Check a drop; ``first`` is the first of its messages, if it is known."""
+        part, self._before = self._before, (event.reason, event.filter, at + 1)
+        self._cases(Rule.DROP)
+        if event.reason not in DROP_REASONS:
+            self._tell(at, f"messages were dropped for a reason that there is not: {_word(event)}")
+            return
+        what = _shape(event, refs) or self._of_a_stranger(state, event)
+        if what:
+            self._tell(at, what)
+            return
+        limits = self._outline.limits_at(at)
+        check = self._CHECKS.get(event.reason)
+        if check is None:
+            return
+        if limits is None and event.reason in _LIMITED:
+            self._cases(UNKNOWN_LIMITS)
+            return
+        if part == (event.reason, event.filter, at):
+            return
+        what = check(self, state, event, first, limits, at)
+        if what:
+            self._tell(at, what)
+
+    def unexpected(self, ref: Position, at: Position) -> None:
+        """Report a drop of a message that was not to be delivered."""
+        self._tell(at, f"message {format_position(ref)} was dropped, but was not to be delivered")
+
+    def _tell(self, at: Position, what: str) -> None:
+        self._found(Violation(Rule.DROP, at, what))
+
+    def _of_a_stranger(self, state: SessionState, event: MessageDropped) -> str:
+        """Return what is wrong if the session has no subscription with the filter."""
+        held = event.filter in state.subscriptions or self._left(event.filter)
+        if not event.filter or held:
+            return ""
+        return f"messages were dropped for {escaped(event.filter, _SHOWN)}, not subscribed to"
+
+    # The reasons.
+
+    def _queue_messages(
+        self, state: SessionState, _event: Any, _first: Any, limits: Limits, _at: Position
+    ) -> str:
+        most = limits.max_queued_messages
+        if most is None or state.queued >= most:
+            return ""
+        return f"dropped as queue_messages, but {state.queued} messages waited of {most} that may"
+
+    def _queue_bytes(
+        self,
+        state: SessionState,
+        _event: Any,
+        first: ExpectedMessage | None,
+        limits: Limits,
+        _at: Position,
+    ) -> str:
+        most = limits.max_queued_bytes
+        if most is None or first is None or state.queued_bytes + first.size > most:
+            return ""
+        return (
+            f"dropped as queue_bytes, but with it {state.queued_bytes + first.size} bytes would "
+            f"have waited of {most} that may"
+        )
+
+    def _unsubscribed(
+        self, state: SessionState, event: MessageDropped, _first: Any, _limits: Any, at: Position
+    ) -> str:
+        if event.queued < 0:
+            return "dropped as unsubscribed, but they had not waited"
+        held = state.subscriptions.get(event.filter)
+        if held is not None and held.active:
+            self._leaving[event.filter] = at
+        return ""
+
+    def _slow_reader(
+        self, state: SessionState, event: MessageDropped, _first: Any, _limits: Any, _at: Position
+    ) -> str:
+        if event.refs or event.queued >= 0:
+            return "dropped as slow_reader, which happens at QoS 0 only"
+        if not state.connected and not state.session.startswith(SHARE):
+            return "dropped as slow_reader, but no client was connected"
+        return "" if state.subscriptions else "dropped as slow_reader without a subscription"
+
+    def _not_permitted(
+        self, _state: Any, _event: Any, _first: Any, limits: Limits, _at: Position
+    ) -> str:
+        return "" if limits.denies else "dropped as not_permitted, but everything was permitted"
+
+    def _topic_levels(
+        self, _state: Any, _event: Any, _first: Any, limits: Limits, _at: Position
+    ) -> str:
+        if limits.max_topic_levels == 0:
+            return "dropped as topic_levels, but topics could have any number of them"
+        return ""
+
+    def _payload_format(
+        self, _state: Any, _event: Any, _first: Any, limits: Limits, _at: Position
+    ) -> str:
+        if limits.check_payload_format is False:
+            return "dropped as payload_format, but payloads were not checked"
+        return ""
+
+    def _too_large(
+        self, state: SessionState, _event: Any, _first: Any, _limits: Any, _at: Position
+    ) -> str:
+        if state.packet_maximum or state.session.startswith(SHARE):
+            return ""
+        return "dropped as packet_too_large, but the client accepts packets of any size"
+
+    _CHECKS: ClassVar[dict[str, Callable[..., str]]] = {
+        "queue_messages": _queue_messages,
+        "queue_bytes": _queue_bytes,
+        "unsubscribed": _unsubscribed,
+        "slow_reader": _slow_reader,
+        "not_permitted": _not_permitted,
+        "topic_levels": _topic_levels,
+        "payload_format": _payload_format,
+        "packet_too_large": _too_large,
+    }
+
+
+_LIMITED: Final = frozenset(
+    {"queue_messages", "queue_bytes", "not_permitted", "topic_levels", "payload_format"}
+)
+"""Reasons that are compared with limits."""
+
+
+def _word(event: MessageDropped) -> str:
+    return escaped(event.reason, _SHOWN) or "none is named"
+
+
+def _shape(event: MessageDropped, refs: Sequence[Position]) -> str:
+    """Return what is wrong with the messages that a drop names, if anything is."""
+    if refs and event.count != len(refs) and event.queued < 0:
+        return f"{event.count} messages were dropped, but {len(refs)} are named"
+    if event.count < 1:
+        return "no message was dropped"
+    if event.reason in _OF_PUBLISHERS and (refs or event.queued >= 0):
+        return f"dropped as {event.reason}, which happens to what a client publishes"
+    if event.reason in _OF_RECEIVERS and not refs:
+        return f"dropped as {event.reason}, but no message is named"
+    return ""

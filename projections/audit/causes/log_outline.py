@@ -1,0 +1,151 @@
+"""What the audit of a session must know of its log: the limits that held, and when a broker ran."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from eventstore.format import BrokerStarted, BrokerStopped, LimitsApplied
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from eventstore.format import Event, Position
+
+NEVER: Final = 0xFFFF_FFFF
+"""A session expiry in seconds: as long as the broker lets it (MQTT 5, section 3.1.2.11.2)."""
+
+
+class Limits(NamedTuple):
+    """The limits and permissions that hold from a position on; None: the log does not say."""
+
+    at: Position
+    time_ms: int
+    max_queued_messages: int | None = None
+    max_queued_bytes: int | None = None
+    max_ack_pending: int | None = None
+    session_expiry: float | None = None
+    slow_reader_time: float | None = None
+    max_topic_levels: int | None = None
+    check_payload_format: bool | None = None
+    denies: bool = True
+    """Permissions may deny something."""
+
+    @classmethod
+    def of(cls, event: LimitsApplied, at: Position, time_ms: int) -> Limits:
+        """Return what an event says."""
+        denies = bool(event.permissions or event.elsewhere)
+        return cls.read(at, {"limits": event.limits, "denies": denies, "time_ms": time_ms})
+
+    @classmethod
+    def read(cls, at: Position, said: Mapping[str, Any]) -> Limits:
+        """Return limits that travelled: their values, whether permissions deny, and the time."""
+        told: dict[str, Any] = {
+            name: value
+            for name, value in said["limits"].items()
+            if name in _LIMITS and isinstance(value, int | float)
+        }
+        return cls(at, said["time_ms"], **told, denies=said["denies"])
+
+    def expiry_of(self, asked: int | None) -> float | None:
+        """Return after how many seconds offline a session expires; 0: never, None: not known.
+
+        ``asked`` is the session expiry that its client asked for, None if it did not.
+        """
+        limit = self.session_expiry
+        if limit is None:
+            return None
+        if asked is not None and not (limit and limit < asked):
+            limit = asked
+        return limit if 0 < limit < NEVER else 0
+
+
+_LIMITS: Final = frozenset(Limits._fields[2:-1])
+
+
+class BrokerRun(NamedTuple):
+    """One run of a broker, from its start on."""
+
+    at: Position
+    begins_ms: int
+    before_ms: int
+    """Time of the last record before it; 0: not known."""
+
+
+_place: Final = attrgetter("at")
+
+
+@dataclass(frozen=True, slots=True)
+class LogOutline:
+    """The outline of one log."""
+
+    limits: tuple[Limits, ...] = ()
+    """In order; those alike to the ones before are left out."""
+    runs: tuple[BrokerRun, ...] = ()
+    """In order."""
+    stops: tuple[Position, ...] = ()
+    """Where a broker stopped or started, in order: there no connection is left."""
+    ends_ms: int = 0
+    """Time of its last record."""
+
+    def limits_at(self, at: Position) -> Limits | None:
+        """Return the limits that hold at a position; None: the log does not say."""
+        number = bisect_right(self.limits, at, key=_place)
+        return self.limits[number - 1] if number else None
+
+    def until(self, since: Position, at: Position, time_ms: int) -> int:
+        """Return the time of an event, or when the run that there was at ``since`` ended before."""
+        number = bisect_right(self.runs, since, key=_place)
+        if number < len(self.runs) and self.runs[number].at <= at:
+            return self.runs[number].before_ms
+        return time_ms
+
+    def stopped_between(self, since: Position, at: Position) -> bool:
+        """Return whether a broker stopped or started between two positions."""
+        number = bisect_right(self.stops, since)
+        return number < len(self.stops) and self.stops[number] <= at
+
+    def settled_since(self) -> int:
+        """Return since when the broker that ran last runs, and its limits are as they are."""
+        starts = [self.runs[-1].begins_ms] if self.runs else []
+        return max([*starts, self.limits[-1].time_ms if self.limits else 0])
+
+
+class OutlineBuilder:
+    """Makes the outline of a log from its events of the node, in order."""
+
+    def __init__(self) -> None:
+        self._limits: list[Limits] = []
+        self._runs: list[BrokerRun] = []
+        self._stops: list[Position] = []
+
+    def take(self, event: Event, at: Position, time_ms: int, before_ms: int = 0) -> None:
+        """Take an event; ``before_ms`` is the time of the record before that of a start."""
+        if isinstance(event, BrokerStarted):
+            self.started(at, time_ms, before_ms)
+        elif isinstance(event, BrokerStopped):
+            self.stopped(at)
+        elif isinstance(event, LimitsApplied):
+            self.applied(Limits.of(event, at, time_ms))
+
+    def started(self, at: Position, time_ms: int, before_ms: int) -> None:
+        """Take the start of a broker."""
+        self._runs.append(BrokerRun(at, time_ms, before_ms))
+        self._stops.append(at)
+
+    def stopped(self, at: Position) -> None:
+        """Take the end of a broker."""
+        self._stops.append(at)
+
+    def applied(self, limits: Limits) -> None:
+        """Take limits."""
+        last: Any = self._limits[-1] if self._limits else ()
+        if tuple(last[2:]) != limits[2:]:
+            self._limits.append(limits)
+
+    def outline(self, ends_ms: int) -> LogOutline:
+        """Return the outline of a log that ends at a time."""
+        stops = tuple(sorted(self._stops))
+        return LogOutline(tuple(self._limits), tuple(self._runs), stops, ends_ms)

@@ -1,0 +1,130 @@
+"""Whether what a client does happens on its connection, and the connection is its only one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from eventstore.format import (
+    NATS_SESSION,
+    Acked,
+    Completed,
+    Delivered,
+    Expired,
+    MessageDropped,
+    MessagePublished,
+    Received,
+    Redelivered,
+    Refused,
+    Released,
+    Returned,
+    SessionClosed,
+    SessionOpened,
+    SessionTakenOver,
+    Subscribed,
+    SubscriptionDenied,
+    Unsubscribed,
+    WillArmed,
+)
+from projections.audit.rules import Rule, Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from eventstore.format import Event, Position
+    from projections.audit.causes.log_outline import LogOutline
+    from projections.state import SessionState
+
+_OF_CONNECTIONS: Final = frozenset(
+    {
+        Acked, Completed, Delivered, MessagePublished, Received, Redelivered, Refused, Released,
+        Returned, Subscribed, SubscriptionDenied, Unsubscribed, WillArmed,
+    }
+)  # fmt: skip
+"""Events that only happen to a session that has a connection, but for wills."""
+_OF_SESSIONS: Final = frozenset({Expired, MessageDropped, SessionTakenOver})
+"""Events that only happen to a session that there is."""
+_SERVED: Final = _OF_CONNECTIONS - {Returned}
+"""Events that do not happen to a connection that a stopped broker left behind."""
+_CHANGES: Final = frozenset({SessionOpened, SessionClosed, SessionTakenOver})
+
+
+class OwnershipAudit:
+    """Follows the connections of one session."""
+
+    __slots__ = ("_bridge", "_found", "_gone", "_opened", "_outline", "_taken")
+
+    def __init__(
+        self, session: str, found: Callable[[Violation], object], outline: LogOutline
+    ) -> None:
+        self._bridge = session == NATS_SESSION
+        """What it drops needs no session."""
+        self._found = found
+        self._outline = outline
+        self._opened: Position = -1
+        """Where its connection began; -1: not known."""
+        self._gone: Position = -1
+        """The turn in which the session ended last."""
+        self._taken: Position = -1
+        """Where it was said that another connection took over, and the old one has not ended."""
+
+    def take(self, event: Event, state: SessionState | None, at: Position, turn: Position) -> None:
+        """Take the session's next event; ``state`` is the one before it."""
+        kind = type(event)
+        if kind in _CHANGES:
+            self._change(event, state, at)
+        elif kind in _OF_CONNECTIONS:
+            will = kind is MessagePublished and event.will  # type: ignore[union-attr]
+            if not will and not (state is not None and state.connected):
+                self._tell(at, f"{kind.__name__} without a connection")
+            elif kind in _SERVED and not will and self._restarted(at):
+                self._tell(at, f"{kind.__name__} on a connection that ended with its broker")
+        elif kind in _OF_SESSIONS and state is None and turn != self._gone and not self._bridge:
+            self._tell(at, f"{kind.__name__} without a session")
+
+    def ended(self, turn: Position) -> None:
+        """Record that the session ended in a turn."""
+        self._gone = turn
+
+    def end_turn(self) -> None:
+        """Report a connection that was taken over in a turn and did not end."""
+        if self._taken >= 0:
+            self._tell(self._taken, "a connection was taken over, but it did not end")
+            self._taken = -1
+
+    def _restarted(self, at: Position) -> bool:
+        return self._opened >= 0 and self._outline.stopped_between(self._opened, at)
+
+    def _change(self, event: Any, state: SessionState | None, at: Position) -> None:
+        """Check the beginning or end of a connection."""
+        if isinstance(event, SessionOpened):
+            if state is not None and state.connected:
+                what = "a connection was accepted while the one before it was not closed"
+                self._tell(at, what)
+            if state is not None and event.generation != state.generation + 1:
+                what = f"connection {event.generation} follows connection {state.generation}"
+                self._tell(at, what)
+            self._opened = at
+            return
+        if state is None:
+            if isinstance(event, SessionTakenOver):
+                self._tell(at, "SessionTakenOver without a session")
+            return
+        if not state.connected:
+            self._tell(at, "a connection ended that there was not")
+        elif event.generation != state.generation:
+            what = f"connection {event.generation} ended, but it was {state.generation}"
+            self._tell(at, what)
+        if isinstance(event, SessionTakenOver):
+            if self._taken >= 0:
+                self._tell(at, "a connection was taken over twice")
+            self._taken = at
+            return
+        if event.reason == "taken_over" and self._taken < 0:
+            self._tell(at, "a connection ended as taken over, but no other one took over")
+        self._taken = -1
+        if event.reason == "broker_restarted" and self._opened >= 0 and not self._restarted(at):
+            self._tell(at, "a connection ended with its broker, which did not start again")
+        self._opened = -1
+
+    def _tell(self, at: Position, what: str) -> None:
+        self._found(Violation(Rule.OWNERSHIP, at, what))

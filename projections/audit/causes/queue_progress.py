@@ -1,0 +1,83 @@
+"""Whether what waits for a connected client is sent: rule ``progress``.
+
+A queue may stand still while the client's window is full, and while the client does not take what
+was sent: of that the log tells nothing, but a client that takes nothing at all is closed after
+``slow_reader_time``. What stands still much longer, with an open window, is forgotten.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from projections.audit.rules import Rule, Violation
+from projections.audit.shared_steps import SHARE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from eventstore.format import Position
+    from projections.audit.causes.log_outline import LogOutline
+    from projections.state import SessionState
+
+_PATIENCE_MS: Final = 600_000
+"""So much longer than ``slow_reader_time`` a client may take to read what it was sent."""
+_PACKET_IDS: Final = 65_535
+
+
+class QueueProgress:
+    """Follows the queue of one session; ``cases`` is called for each time that it could move."""
+
+    __slots__ = ("_at", "_cases", "_found", "_outline", "_since_ms")
+
+    def __init__(
+        self,
+        found: Callable[[Violation], object],
+        cases: Callable[[str], object],
+        outline: LogOutline,
+    ) -> None:
+        self._found = found
+        self._cases = cases
+        self._outline = outline
+        self._at: Position = -1
+        """Where it could move and did not since; -1: it could not."""
+        self._since_ms = 0
+
+    def before(self, at: Position, ms: int) -> None:
+        """Take the time of the session's next event, before it is folded."""
+        if self._at >= 0:
+            self._judge(self._outline.until(self._at, at, ms))
+
+    def after(self, state: SessionState | None, at: Position, ms: int, *, moved: bool) -> None:
+        """Look at the state behind an event; ``moved``: it shows that the client is served."""
+        if state is None or not state.queued or not state.connected or not self._open(state, at):
+            self._at = -1
+        elif moved or self._at < 0:
+            self._at, self._since_ms = at, ms
+            self._cases(Rule.PROGRESS)
+
+    def finish(self) -> None:
+        """Judge what waits at the end of the log."""
+        if self._at >= 0:
+            self._judge(self._outline.until(self._at, 1 << 62, self._outline.ends_ms))
+
+    def _judge(self, until_ms: int) -> None:
+        limits = self._outline.limits_at(self._at)
+        patience = limits.slow_reader_time if limits is not None else None
+        stood_ms = until_ms - self._since_ms
+        if patience and stood_ms > patience * 1000 + _PATIENCE_MS:
+            what = f"messages waited for {stood_ms // 1000} s though the client was connected and "
+            self._found(Violation(Rule.PROGRESS, self._at, f"{what}its window was open"))
+            self._at = -1
+
+    def _open(self, state: SessionState, at: Position) -> bool:
+        """Return whether the queue that is first in turn may send a message."""
+        limits = self._outline.limits_at(at)
+        if limits is None or limits.max_ack_pending is None or state.session.startswith(SHARE):
+            return False
+        held = next(iter(state.waiting.values()), None)
+        unfinished = len(state.inflight) + len(state.releasing)
+        return (
+            held is not None
+            and held.outstanding < limits.max_ack_pending
+            and unfinished < min(_PACKET_IDS, state.receive_maximum)
+        )

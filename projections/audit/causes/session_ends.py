@@ -1,0 +1,116 @@
+"""Whether a session and its connections end for the reason that the log names: rule ``session``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from eventstore.display import escaped
+from eventstore.format import CLOSE_REASONS, EXPIRY_REASONS
+from projections.audit.rules import Rule, Violation
+from projections.audit.shared_steps import SHARE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from eventstore.format import OperatorActed, Position, SessionClosed, SessionExpired
+    from projections.audit.causes.log_outline import LogOutline
+    from projections.state import SessionState
+
+_EARLY_MS: Final = 1000
+"""An event may be in a record that began so long before it."""
+_LATE_MS: Final = 7_200_000
+"""An offline session that is still there so long after it expired is overdue."""
+_LEVEL_5: Final = 5
+_KICK, _REMOVE = "kick", "remove_session"
+_SHOWN: Final = 60
+
+
+class SessionEnds:
+    """Follows the ends of one session."""
+
+    __slots__ = ("_acted", "_found", "_outline", "_owed")
+
+    def __init__(self, found: Callable[[Violation], object], outline: LogOutline) -> None:
+        self._found = found
+        self._outline = outline
+        self._acted: str = ""
+        """What an operator did to the session in this turn."""
+        self._owed: Position = -1
+        """Where an operator ended something that has not ended in this turn; -1: nowhere."""
+
+    def end_turn(self) -> None:
+        """Report what an operator ended and what went on all the same."""
+        if self._owed >= 0:
+            self._tell(self._owed, f"an operator's {self._acted} did not end anything")
+        self._acted, self._owed = "", -1
+
+    def acted(self, event: OperatorActed, at: Position) -> None:
+        """Take what an operator did to the session."""
+        if event.action in (_KICK, _REMOVE):
+            self._acted, self._owed = event.action, at
+            if event.target != event.session:
+                self._tell(at, f"an operator's {event.action} is about another session")
+        elif event.action == "clear_retained":
+            self._tell(at, "an operator's clear_retained is about a session")
+
+    def closed(self, state: SessionState | None, event: SessionClosed, at: Position) -> None:
+        """Check the end of a connection."""
+        if event.reason not in CLOSE_REASONS:
+            self._unknown(event.reason, at)
+        if event.reason == "kicked":
+            self._by_operator("was disconnected", at)
+        shared = event.session.startswith(SHARE)
+        if shared != (event.reason == "shared"):
+            self._tell(at, f"a connection ended as {event.reason}, which it cannot")
+        if state is not None and state.level < _LEVEL_5 and (event.code or event.expiry):
+            self._tell(at, "a connection ended with a reason code, which there is in MQTT 5 only")
+
+    def expired(
+        self, state: SessionState | None, event: SessionExpired, at: Position, ms: int
+    ) -> None:
+        """Check the end of a session."""
+        shared = event.session.startswith(SHARE)
+        if event.reason not in EXPIRY_REASONS:
+            self._unknown(event.reason, at)
+        elif event.reason == "removed":
+            self._by_operator("was removed", at)
+        elif shared != (event.reason == "no_members"):
+            self._tell(at, f"a session ended as {event.reason}, which it cannot")
+        elif event.reason == "expired" and state is not None:
+            due_ms = self._due_ms(state, at)
+            if due_ms == 0:
+                self._tell(at, "the session expired, but it never does")
+            elif due_ms is not None and ms + _EARLY_MS < due_ms:
+                early = (due_ms - ms + 999) // 1000
+                self._tell(at, f"the session expired {early} s before its time")
+
+    def finish(self, state: SessionState | None) -> None:
+        """Check whether the session should have ended before the end of the log."""
+        self.end_turn()
+        outline = self._outline
+        if state is None or state.connected or not outline.runs or state.session.startswith(SHARE):
+            return
+        due_ms = self._due_ms(state, 1 << 62)
+        if due_ms and outline.ends_ms > max(due_ms, outline.settled_since()) + _LATE_MS:
+            late = (outline.ends_ms - due_ms) // 1000
+            self._tell(outline.limits[-1].at, f"the session is there {late} s after it expired")
+
+    def _due_ms(self, state: SessionState, at: Position) -> int | None:
+        """Return when an offline session expires; 0: never, None: not known."""
+        limits = self._outline.limits_at(at)
+        seconds = limits.expiry_of(state.expiry) if limits is not None else None
+        if seconds is None:
+            return None
+        return state.closed_ms + int(seconds * 1000) if seconds else 0
+
+    def _by_operator(self, what: str, at: Position) -> None:
+        if not self._acted:
+            self._tell(at, f"the client {what} by an operator, but none is on record")
+        self._owed = -1
+
+    def _unknown(self, reason: str, at: Position) -> None:
+        shown = escaped(reason, _SHOWN) or "none is named"
+        self._tell(at, f"it ended for a reason that there is not: {shown}")
+
+    def _tell(self, at: Position, what: str) -> None:
+        self._found(Violation(Rule.SESSION, at, what))

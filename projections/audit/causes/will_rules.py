@@ -1,0 +1,309 @@
+"""Whether a will is published or discarded as the end of its connection demands: rule ``will``.
+
+A will is armed when its client connects. DISCONNECT discards it, but with the reason code 0x04
+[MQTT-3.1.2-10, MQTT-3.14.4-3]; any other end of the connection publishes it [MQTT-3.1.2-8], or lets
+it wait for its delay if the session goes on. It is discarded then if the client comes back in time
+[MQTT-3.1.3-9], and published when the delay has passed or the session ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
+from zlib import crc32
+
+from eventstore.display import name as shown
+from eventstore.format import (
+    MessageDropped,
+    MessagePublished,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+    WillArmed,
+    WillCancelled,
+    WillFired,
+)
+from projections.audit.rules import Rule, Violation
+from protocol.mqtt import is_death, with_timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from eventstore.format import Event, Position
+    from projections.audit.causes.log_outline import LogOutline
+    from projections.state import SessionState
+
+_WITH_WILL: Final = 0x04
+"""Reason code of a DISCONNECT that leaves the will to be published."""
+_LEVEL_5: Final = 5
+_EARLY_MS: Final = 1000
+"""An event may be in a record that began so long before it."""
+_LATE_MS: Final = 3_600_000
+"""A will that is still there so long after its delay is overdue."""
+_WITHHELD: Final = frozenset({"not_permitted", "reserved_topic", "topic_levels"})
+"""Reasons for which a will that was due is dropped."""
+
+_Bearer = TypeVar("_Bearer", bound=WillArmed | MessagePublished)
+
+
+def with_content(event: _Bearer, area: memoryview) -> _Bearer:
+    """Return a will, or its publication, with a checksum of its content as ``at``.
+
+    What travels to the audit of sessions has no payload area. The content are its properties and
+    its payload. Of the death of a Sparkplug node the time may be set when it is published: it does
+    not count, nor does the size then.
+    """
+    if isinstance(event, WillArmed):
+        size, topic = event.size, event.topic
+    else:
+        size = event.sizes if isinstance(event.sizes, int) else event.sizes[0]
+        topic = event.topics[0]
+    block = area[event.at - sum(event.blocks) : event.at]
+    payload = bytes(area[event.at : event.at + size])
+    if not is_death(topic):
+        return replace(event, at=crc32(payload, crc32(block)))
+    return replace(event, at=crc32(with_timestamp(payload, 0), crc32(block)))
+
+
+class _Publication(NamedTuple):
+    """What is to be published."""
+
+    fired: Position
+    topic: str
+    qos: int
+    retain: bool
+    armed: WillArmed | None
+    """None: it was armed before the log begins."""
+
+
+class WillAudit:
+    """Follows the will of one session; ``cases`` is called for each will that ended."""
+
+    __slots__ = (
+        "_armed", "_cases", "_delay", "_ended", "_found", "_opened", "_outline", "_owed",
+        "_publication", "_turn",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        found: Callable[[Violation], object],
+        cases: Callable[[str], object],
+        outline: LogOutline,
+    ) -> None:
+        self._found = found
+        self._cases = cases
+        self._outline = outline
+        self._armed: tuple[Position, WillArmed] | None = None
+        self._turn: Position = -1
+        self._opened = False
+        """The client connected in this turn."""
+        self._delay = 0
+        """Of the will that ended last."""
+        self._ended = ""
+        """How the will of the connection ended: "published", "discarded", or empty."""
+        self._publication: _Publication | None = None
+        """What is still to be published in this turn."""
+        self._owed: dict[str, tuple[Position, str]] = {}
+        """What must follow in this turn, "closed", "resumed" or "ended" -> where that was said, and
+        what is wrong if it does not follow."""
+
+    def take(
+        self, event: Event, state: SessionState | None, at: Position, ms: int, turn: Position
+    ) -> None:
+        """Take the session's next event; ``state`` is the one before it."""
+        if turn != self._turn:
+            self.end_turn()
+            self._turn, self._opened = turn, False
+        taker = self._TAKERS.get(type(event))
+        if taker is not None:
+            taker(self, event, state, at, ms)
+
+    def end_turn(self) -> None:
+        """Report what had to follow in a turn and did not."""
+        if self._publication is not None:
+            owed, self._publication = self._publication, None
+            if owed.qos or owed.retain:
+                self._tell(owed.fired, "the will fired, but its message is not recorded")
+        for at, what in self._owed.values():
+            self._tell(at, what)
+        self._owed.clear()
+
+    def finish(self, state: SessionState | None) -> None:
+        """Check what is left at the end of the log."""
+        self.end_turn()
+        if state is None or state.will is None or state.connected:
+            return
+        due = max(state.closed_ms + state.will.delay * 1000, self._outline.settled_since())
+        if self._outline.runs and self._outline.ends_ms > due + _LATE_MS:
+            self._tell(state.will.ref, "the will was never published though its delay has passed")
+
+    def _tell(self, at: Position, what: str) -> None:
+        self._found(Violation(Rule.WILL, at, what))
+
+    # Connections.
+
+    def _on_opened(
+        self, event: SessionOpened, state: SessionState | None, at: Position, _ms: int
+    ) -> None:
+        self._opened, self._ended, self._armed = True, "", None
+        if event.resumed:
+            self._settle("resumed")
+            self._refute("ended")
+        else:
+            self._settle("ended")
+            self._refute("resumed")
+        if state is not None and state.will is not None:
+            self._tell(
+                at, "the client came back while its will was neither published nor discarded"
+            )
+
+    def _on_closed(
+        self, event: SessionClosed, state: SessionState | None, at: Position, _ms: int
+    ) -> None:
+        self._settle("closed")
+        will, ended = state.will if state is not None else None, self._ended
+        self._ended = ""
+        if state is None or (will is None and not ended):
+            return
+        self._cases(Rule.WILL)
+        stays = not state.clean if event.expiry is None else bool(event.expiry)
+        delay = will.delay if will is not None else self._delay
+        orderly = event.reason == "disconnect" and event.code != _WITH_WILL
+        if orderly:
+            self._demand("discarded", ended, at, "the client sent DISCONNECT")
+        elif event.reason == "taken_over" and delay:
+            self._taken_over(ended, at)
+        elif delay and stays and event.reason != "taken_over":
+            if ended:
+                self._tell(at, f"the will was {ended} before its delay of {delay} s")
+        else:
+            self._demand("published", ended, at, f"the connection ended ({event.reason})")
+
+    def _demand(self, wanted: str, ended: str, at: Position, why: str) -> None:
+        if ended != wanted:
+            found = f"was {ended}" if ended else "stays"
+            self._tell(at, f"the will {found} though it was to be {wanted}: {why}")
+
+    def _taken_over(self, ended: str, at: Position) -> None:
+        """Check a will with a delay: discarded if the session goes on, published if it ends."""
+        if ended == "discarded":
+            what = "the will was discarded, but its session ended when its client was taken over"
+            self._owed["resumed"] = at, what
+        elif ended == "published":
+            what = "the will was published, but its session goes on with a new connection"
+            self._owed["ended"] = at, what
+        else:
+            self._tell(at, "the will stays though another connection took its client over")
+
+    def _on_expired(
+        self, _event: SessionExpired, state: SessionState | None, at: Position, _ms: int
+    ) -> None:
+        self._settle("ended")
+        self._refute("resumed")
+        if state is not None and state.will is not None:
+            self._tell(at, "the session was removed, but its will was not published")
+
+    def _settle(self, what: str) -> None:
+        self._owed.pop(what, None)
+
+    def _refute(self, what: str) -> None:
+        """Report what cannot follow any more."""
+        owed = self._owed.pop(what, None)
+        if owed is not None:
+            self._tell(*owed)
+
+    # The will.
+
+    def _on_armed(
+        self, event: WillArmed, state: SessionState | None, at: Position, _ms: int
+    ) -> None:
+        if not self._opened:
+            self._tell(at, "a will was armed though its client did not connect then")
+        elif state is not None and state.will is not None:
+            self._tell(at, "a second will was armed for a connection")
+        if event.delay and state is not None and state.level < _LEVEL_5:
+            self._tell(at, "a will has a delay, which there is in MQTT 5 only")
+        self._armed = at, event
+        self._ended = ""
+
+    def _on_fired(
+        self, _event: WillFired, state: SessionState | None, at: Position, ms: int
+    ) -> None:
+        will = state.will if state is not None else None
+        if state is None or will is None:
+            again = " again" if self._ended else ""
+            self._tell(at, f"a will was published{again} that was not armed")
+            self._publication = None
+            return
+        armed = self._armed[1] if self._armed is not None and self._armed[0] == will.ref else None
+        self._publication = _Publication(at, will.topic, will.qos, will.retain, armed)
+        self._ended, self._delay = "published", will.delay
+        if state.connected:
+            self._owed["closed"] = at, "the will was published, but its connection goes on"
+            return
+        self._cases(Rule.WILL)
+        if ms + _EARLY_MS < state.closed_ms + will.delay * 1000:
+            self._owed["ended"] = at, "the will was published before its delay had passed"
+
+    def _on_cancelled(
+        self, _event: WillCancelled, state: SessionState | None, at: Position, _ms: int
+    ) -> None:
+        if state is None or state.will is None:
+            self._tell(at, "a will was discarded that was not armed")
+            return
+        self._ended, self._delay = "discarded", state.will.delay
+        if state.connected:
+            self._owed["closed"] = at, "the will was discarded, but its connection goes on"
+            return
+        self._cases(Rule.WILL)
+        self._owed["resumed"] = at, "the will was discarded, but its client did not come back"
+
+    def _on_published(
+        self, event: MessagePublished, _state: SessionState | None, at: Position, _ms: int
+    ) -> None:
+        if not event.will:
+            return
+        owed, self._publication = self._publication, None
+        if owed is None:
+            self._tell(at, "a message was published as a will, but none fired for it")
+            return
+        differs = [*_differences(event, owed)]
+        if differs:
+            what = f"the will for {shown(owed.topic)} was published with another"
+            self._tell(at, f"{what} {' and '.join(differs)} than it was armed with")
+
+    def _on_dropped(
+        self, event: MessageDropped, _state: SessionState | None, _at: Position, _ms: int
+    ) -> None:
+        if self._publication is not None and event.reason in _WITHHELD and not event.refs:
+            self._publication = None
+
+    _TAKERS: ClassVar[dict[type, Callable[[WillAudit, Any, Any, Position, int], None]]] = {
+        SessionOpened: _on_opened,
+        SessionClosed: _on_closed,
+        SessionExpired: _on_expired,
+        WillArmed: _on_armed,
+        WillFired: _on_fired,
+        WillCancelled: _on_cancelled,
+        MessagePublished: _on_published,
+        MessageDropped: _on_dropped,
+    }
+
+
+def _differences(event: MessagePublished, owed: _Publication) -> list[str]:
+    """Return in what a will differs from its publication."""
+    size = event.sizes if isinstance(event.sizes, int) else sum(event.sizes)
+    found = []
+    if event.count != 1 or event.topics != [owed.topic]:
+        found.append("topic")
+    if event.qos != owed.qos:
+        found.append("QoS")
+    if event.retain != owed.retain:
+        found.append("RETAIN")
+    if owed.armed is not None:
+        armed = owed.armed
+        if [*event.blocks] != [*armed.blocks] or event.at != armed.at:
+            found.append("content")
+        elif size != armed.size and not is_death(owed.topic):
+            found.append("size")
+    return found

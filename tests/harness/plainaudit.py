@@ -1,0 +1,328 @@
+"""The audit of a whole log without Spark: its facts, joined one by one.
+
+Every rule has two forms. What Spark joins natively is joined here by looking at each pair; the rest
+is the same code. Tests compare both, and use this one where many small logs are to be audited.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from eventstore.format import INDEX_BITS, format_position, position
+from projections.audit import UNEXPECTED, Rule, SharedAudit, SharedStep, SubscriptionSpans
+from protocol.mqtt import matches
+from spark.audit.expected_deliveries import OWED_FLAG
+from spark.audit.facts.chain import LogNote
+from spark.audit.facts.event_packing import unpack_events
+from spark.audit.facts.fact_scan import FactScan
+from spark.audit.facts.fact_schema import CLEARED, EXPIRED_SO, REPEATED_SO, SET
+from spark.audit.facts.log_summary import BEYOND_ALL, LogSummary, summarize_logs
+from spark.audit.session_results import NEEDED, SHARED, VIOLATION, SessionResults
+from spark.audit.session_rules import SessionChecker, session_marks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from eventstore.format import Position
+    from spark.audit.facts.fact_schema import FactColumns
+    from spark.storage import CheckedRecord
+
+Found = tuple[str, "Position", str | None]
+"""Rule, position, session."""
+
+
+class Wrong(NamedTuple):
+    """A violation."""
+
+    rule: str
+    at: Position
+    session: str | None
+    what: str
+
+
+class _Held(NamedTuple):
+    """What was retained on a topic from a position on."""
+
+    at: Position
+    ref: Position
+    how: int
+    qos: int
+    old: Position | None
+    digest: str
+    before: str | None
+    expires: int
+    until: Position = BEYOND_ALL
+
+
+class _Facts:
+    """The facts of a log, with rows instead of columns."""
+
+    def __init__(self, node: str, records: Iterable[CheckedRecord]) -> None:
+        scan = FactScan(node)
+        for record in records:
+            scan.take(record)
+        scan._packs.give()
+        scan._end_piece()
+        facts = scan.facts
+        notes = list(_rows(facts.notes))
+        self.notes = [LogNote.read(node, one["at"], one["data"]) for one in notes]
+        self.events = list(_rows(facts.events))
+        self.spans = list(_rows(facts.spans))
+        self.effects = list(_rows(facts.effects))
+        self.sent = list(_rows(facts.sent))
+        self.released = list(_rows(facts.released))
+        self.retained = list(_rows(facts.retained))
+        self.replays = list(_rows(facts.replays))
+        self.carried = list(_rows(facts.carried))
+        self.wills = list(_rows(facts.wills))
+        self.grants = list(_rows(facts.grants))
+
+
+def _rows(columns: FactColumns) -> Iterator[dict[str, Any]]:
+    names = list(columns.columns)
+    for values in zip(*columns.columns.values(), strict=True):
+        yield dict(zip(names, values, strict=True))
+
+
+def audit_plainly(node: str, records: Iterable[CheckedRecord]) -> list[Wrong]:
+    """Return all violations in a log, in no particular order."""
+    facts = _Facts(node, records)
+    found = summarize_logs(facts.notes)
+    wrong = [Wrong(one.rule, one.at, None, one.what) for _, one in found.breaks]
+    log = found.logs.get(node)
+    return wrong if log is None else [*wrong, *_Plain(facts, log).violations()]
+
+
+class _Plain:
+    """The audit of a log that is whole."""
+
+    def __init__(self, facts: _Facts, log: LogSummary) -> None:
+        self._facts = facts
+        self._log = log
+        self._effects, released = _took_effect(facts)
+        self._held = _history(facts, released)
+        self._results = SessionResults()
+        self._rows: list[tuple[Any, ...]] = []
+
+    def violations(self) -> Iterator[Wrong]:
+        """Yield them."""
+        log = self._log
+        for name in sorted({one["session"] for one in self._facts.events}):
+            self._session(name)
+        results, shared = self._results, defaultdict(list)
+        for row in results._rows:
+            if row[0] == SHARED:
+                shared[row[2]].append(row)
+        yield from self._shared(shared)
+        for kind, _, session, at, rule, ref, what, *_ in results._rows:
+            if kind == VIOLATION and at < log.trusted:
+                name = self._classified(session, ref, at) if rule == UNEXPECTED else rule
+                yield Wrong(name, at, session, what)
+        yield from self._of_retained()
+        yield from self._carried()
+        yield from self._not_carried(row for row in results._rows if row[0] == NEEDED)
+
+    # Sessions.
+
+    def _session(self, name: str) -> None:
+        log = self._log
+        checker = SessionChecker(log, session_marks(log, ()), name, self._results)
+        rows: list[tuple[Position, int, Any]] = [
+            (one["at"], 2, one) for one in self._facts.events if one["session"] == name
+        ]
+        spans = SubscriptionSpans(name, log.whole)
+        for one in self._facts.spans:
+            if one["session"] == name and (one["number"] == 0 or one["at"] < log.whole):
+                for at, time_ms, part, event in unpack_events(name, one["data"]):
+                    spans.take(event, at, time_ms, part)
+        held = [span for span in spans.finish() if span.qos]
+        for effect in self._effects:
+            for span in held:
+                if span.begins <= effect["turn"] and (
+                    span.ends is None or effect["turn"] <= span.ends
+                ) and matches(span.filter, effect["topic"]):  # fmt: skip
+                    if span.no_local and effect["session"] == name:
+                        continue
+                    rows.append((effect["at"], 1, (effect, span)))
+        rows += [(at, 3, (ref, filter_)) for at, ref, filter_ in self._owed(name)]
+        for at, rank, what in sorted(rows, key=lambda row: row[:2]):
+            if rank == 2:
+                checker.happened(what["data"], what["payload"])
+            elif rank == 3:
+                checker.owed(at, *what)
+            else:
+                effect, span = what
+                owed = span.since < at and (span.ends is None or effect["turn"] < span.ends)
+                number = effect["level"] | span.qos << 2 | (OWED_FLAG if owed else 0)
+                told = (effect[key] for key in ("ref", "topic", "time_ms"))
+                origin = hash(effect["session"])
+                checker.expected(at, *told, number, origin, effect["size"], effect["expires"])
+        checker.finish()
+
+    def _owed(self, name: str) -> Iterator[tuple[Position, Position, str]]:
+        """Yield retained messages to be sent for a filter where it was granted."""
+        for grant in self._facts.grants:
+            if grant["session"] != name or grant["at"] < self._log.whole:
+                continue
+            for topic, held in self._held.items():
+                then = [one for one in held if one.at < grant["at"]]
+                if then and then[-1].digest and then[-1].qos and matches(grant["topic"], topic):
+                    yield grant["at"], then[-1].ref, grant["topic"]
+
+    def _shared(self, steps: dict[str, list[tuple[Any, ...]]]) -> Iterator[Wrong]:
+        for group, rows in steps.items():
+            log = self._log
+            audit = SharedAudit(group, log.whole, log.unsure)
+            for row in sorted(rows, key=lambda row: row[3]):
+                *rest, streams = orjson.loads(row[-1])
+                audit.take(SharedStep._make((group, *rest, [tuple(one) for one in streams])))
+            audit.finish()
+            for one in audit.violations:
+                yield Wrong(one.rule, one.at, group, one.what)
+
+    def _classified(self, session: str, ref: Position, at: Position) -> str:
+        """Return the rule that an unexpected delivery breaks."""
+        for row in self._facts.events:
+            if row["session"] != session:
+                continue
+            for place, _, _, event in unpack_events(session, row["data"]):
+                if event.e in ("Assigned", "Delivered", "Queued"):
+                    from_runs_ = dict(enumerate(_refs(event), place))
+                    if any(one == ref and where < at for where, one in from_runs_.items()):
+                        return Rule.DELIVERED_TWICE
+        return Rule.NO_SUBSCRIPTION
+
+    # What is retained and repeated.
+
+    def _of_retained(self) -> Iterator[Wrong]:
+        log, held = self._log, self._held
+        for some in held.values():
+            yield from _of_topic(some, log.whole)
+            there = [one for one in some if one.digest]
+            for one in there:
+                behind = (mark for mark in log.checkpoints if mark.begun > one.at)
+                mark = next(behind, None)
+                if mark and mark.begun >= log.whole and one.until > mark.completed:
+                    yield Wrong(Rule.CHECKPOINT, mark.completed, None, "retained, not repeated")
+        known: dict[Position, list[tuple[str, _Held]]] = defaultdict(list)
+        for topic, some in held.items():
+            for one in some:
+                if one.digest:
+                    known[one.ref].append((topic, one))
+        for replay in self._facts.replays:
+            place, turn = replay["at"], replay["time_ms"]
+            if place < log.whole:
+                continue
+            fitting = [
+                topic for topic, one in known[replay["ref"]] if one.at < place and one.until > turn
+            ]
+            if not fitting:
+                yield Wrong(Rule.RETAINED, place, replay["session"], "sent as retained, is not")
+            elif replay["number"] == 1 and not matches(replay["topic"], fitting[0]):
+                yield Wrong(Rule.NO_SUBSCRIPTION, place, replay["session"], "other filter")
+
+    def _carried(self) -> Iterator[Wrong]:
+        facts = self._facts
+        there = {one["ref"]: one for one in (*facts.wills, *facts.sent, *facts.effects)}
+        for one in facts.carried:
+            was = there.get(one["ref"])
+            if was is None:
+                continue
+            keys = ("topic", "check", "expires", "session")
+            if any(None not in (was.get(key), one[key]) and was[key] != one[key] for key in keys):
+                yield Wrong(Rule.CHECKPOINT, one["at"], None, "repeated with another content")
+
+    def _not_carried(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[Wrong]:
+        log = self._log
+        cuts = {one.at: one.first for one in log.cuts if log.whole <= one.at < log.trusted}
+        needed = {(row[3], ref, row[2]) for row in rows for ref in row[7]}
+        for some in self._held.values():
+            for one in some:
+                if one.digest:
+                    needed |= {
+                        (at, one.ref, None)
+                        for at, first in cuts.items()
+                        if one.at < at < one.until and one.ref < first
+                    }
+        for at, first in cuts.items():
+            kept = {one["ref"] for one in self._facts.carried if first <= one["at"] < at}
+            for where, ref, session in needed:
+                if where == at and ref not in kept:
+                    what = f"cuts off message {format_position(ref)}"
+                    yield Wrong(Rule.CHECKPOINT, at, session, what)
+
+
+def _refs(event: Any) -> list[int]:
+    found = []
+    for run in event.refs:
+        if isinstance(run, int):
+            found.append(run)
+        else:
+            first, count, step = run[:3]
+            found += [first + step * number for number in range(count)]
+    return found
+
+
+def _took_effect(facts: _Facts) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return messages where they took effect, and those that were released apart."""
+    waiting: dict[Position, dict[str, Any]] = {}
+    for one in (*facts.sent, *facts.carried):
+        before = waiting.get(one["ref"])
+        if before is None or (one["number"], one["digest"]) > (before["number"], before["digest"]):
+            waiting[one["ref"]] = one
+    found, apart = [_effect(one) for one in facts.effects], []
+    for one in facts.released:
+        told = waiting.get(one["ref"])
+        if told is not None:
+            more = {key: told[key] for key in ("topic", "size", "expires")}
+            found.append({**_effect(one), **more})
+            apart.append({**told, "at": one["at"]})
+    found.sort(key=lambda one: one["at"])
+    return found, apart
+
+
+def _effect(one: dict[str, Any]) -> dict[str, Any]:
+    sequence = (one["at"] >> INDEX_BITS) - (one["number"] >> 2)
+    return {**one, "level": one["number"] & 3, "turn": position(sequence, 0)}
+
+
+def _history(facts: _Facts, released: list[dict[str, Any]]) -> dict[str, list[_Held]]:
+    """Return what was retained on each topic, in order."""
+    found: dict[str, list[_Held]] = defaultdict(list)
+    for one in facts.retained:
+        how, qos = one["number"] & 3, one["number"] >> 2
+        found[one["topic"]].append(
+            _Held(
+                *(one["at"], one["ref"], how, qos, one["check"], one["digest"]),
+                *(one["before"], one["expires"]),
+            )
+        )
+    for one in released:
+        if one["number"] == 1:
+            held = _Held(
+                *(one["at"], one["ref"], SET, 2, None, one["digest"]), None, one["expires"]
+            )
+            found[one["topic"]].append(held)
+    for topic, some in found.items():
+        some.sort(key=lambda held: held.at)
+        ends = [*(one.at for one in some[1:]), BEYOND_ALL]
+        found[topic] = [one._replace(until=end) for one, end in zip(some, ends, strict=True)]
+    return found
+
+
+def _of_topic(some: list[_Held], whole: Position) -> Iterator[Wrong]:
+    """Yield repetitions and expiries that do not fit what was retained before."""
+    for before, one in pairwise([None, *some]):
+        if one is None or one.at < whole:
+            continue
+        ref, digest = (before.ref, before.digest) if before is not None else (None, None)
+        if one.how == REPEATED_SO and (ref, digest) != (one.old, one.before):
+            yield Wrong(Rule.RETAINED, one.at, None, "repeats another message")
+        elif one.how in (CLEARED, EXPIRED_SO) and (before is None or not before.digest):
+            yield Wrong(Rule.EXPIRY, one.at, None, "a retained message ended, but there was none")
+        elif one.how == EXPIRED_SO and before and not 0 < before.expires <= one.expires + 1:
+            yield Wrong(Rule.EXPIRY, one.at, None, "a retained message expired too early")

@@ -1,0 +1,415 @@
+"""Logs in which a will, a drop, an end of a session or a queue is not as the log says; and kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from brokenlevel5 import BLOCK, opened5
+from brokenlogs import Case, Story, at, closed, delivered, opened, published, queued
+
+from eventstore.format import (
+    Acked,
+    BrokerStarted,
+    LimitsApplied,
+    MessageDropped,
+    OperatorActed,
+    Queued,
+    RetainedCleared,
+    RetainedExpired,
+    SessionClosed,
+    SessionExpired,
+    SessionTakenOver,
+    Subscribed,
+    Unsubscribed,
+    WillArmed,
+    WillCancelled,
+    WillFired,
+)
+
+LIMITS = {
+    "max_queued_messages": 2,
+    "max_queued_bytes": 10,
+    "max_ack_pending": 2,
+    "max_outbound_bytes": 100,
+    "session_expiry": 60.0,
+    "slow_reader_time": 60.0,
+    "max_topic_levels": 0,
+    "check_payload_format": False,
+}
+
+
+def limited(name: str, **given: Any) -> Story:
+    """As ``Story``, with limits; the next record is 2."""
+    story = Story(name, bare=True)
+    return story(
+        BrokerStarted("0.1"),
+        LimitsApplied({**LIMITS, **given.pop("limits", {})}, **given),
+        opened("p"),
+        opened("s"),
+        Subscribed("s", [("t", 2)]),
+    )
+
+
+# ------------------------------------------------------------------------------------- wills
+
+
+def with_will(name: str, delay: int = 0, retain: bool = False) -> Story:
+    """``x`` has left a will of QoS 1; the next record is 3."""
+    story = Story(name)
+    came = opened5() if delay else opened("x")
+    came.session = "x"
+    return story(came, WillArmed("x", "w/1/2", 1, retain, 3, 0, delay), payloads=1)
+
+
+def fires(
+    story: Story,
+    *more: Any,
+    topic: str = "w/1/2",
+    text: int = 0,
+    after_ms: int = 10,
+    **given: Any,
+) -> Story:
+    """Publish the will with the payload of this number."""
+    event = published(topic, session="x", will=True, at=3 * text, **given)
+    event.pids = []
+    later = story.log.time_ms + after_ms
+    return story(WillFired("x"), event, *more, payloads=text + 1, time_ms=later)
+
+
+def gone(reason: str = "closed", **given: Any) -> SessionClosed:
+    return SessionClosed("x", reason, 1, **given)
+
+
+def will_published(name: str) -> Case:
+    return fires(with_will(name), gone()).keeps()
+
+
+def will_discarded(name: str) -> Case:
+    return with_will(name)(WillCancelled("x"), gone("disconnect")).keeps()
+
+
+def will_vanishes(name: str) -> Case:
+    return with_will(name)(gone()).breaks("will", at(3), "x")
+
+
+def will_vanishes_with_its_message(name: str) -> Case:
+    return with_will(name)(WillFired("x"), gone()).breaks("will", at(3), "x")
+
+
+def will_comes_twice(name: str) -> Case:
+    story = with_will(name)
+    again = published("w/1/2", session="x", will=True)
+    again.pids = []
+    return fires(story, again, gone()).breaks("will", at(3, 2), "x")
+
+
+def will_fires_twice(name: str) -> Case:
+    story = fires(with_will(name), gone())
+    return fires(story).breaks("will", at(4), "x", ("will", at(4, 1), "x"))
+
+
+def will_after_disconnect(name: str) -> Case:
+    return fires(with_will(name), gone("disconnect")).breaks("will", at(3, 2), "x")
+
+
+def will_discarded_though_it_was_lost(name: str) -> Case:
+    return with_will(name)(WillCancelled("x"), gone("keep_alive")).breaks("will", at(3, 1), "x")
+
+
+def will_of_another_topic(name: str) -> Case:
+    return fires(with_will(name), gone(), topic="other").breaks("will", at(3, 1), "x")
+
+
+def will_of_another_qos(name: str) -> Case:
+    return fires(with_will(name), gone(), qos=2).breaks("will", at(3, 1), "x")
+
+
+def will_that_is_retained(name: str) -> Case:
+    return fires(with_will(name), gone(), retain=True).breaks("will", at(3, 1), "x")
+
+
+def will_with_other_bytes(name: str) -> Case:
+    return fires(with_will(name), gone(), text=1).breaks("will", at(3, 1), "x")
+
+
+def will_of_nobody(name: str) -> Case:
+    story = Story(name)(WillArmed("p", "q", 1, False, 3, 0), payloads=1)
+    return story.breaks("will", at(2), "p")
+
+
+def will_with_disconnect_code(name: str) -> Case:
+    """0x04: the client wants it to be published."""
+    story = with_will(name, delay=5)
+    return fires(story, gone("disconnect", code=4, expiry=0)).keeps()
+
+
+def will_waits(name: str) -> Case:
+    story = with_will(name, delay=5)(gone())
+    return fires(story, after_ms=5000).keeps()
+
+
+def will_does_not_wait(name: str) -> Case:
+    story = with_will(name, delay=5)(gone())
+    return fires(story, after_ms=2000).breaks("will", at(4), "x")
+
+
+def will_waits_for_the_connection(name: str) -> Case:
+    """It is published with the end of the connection though it has a delay."""
+    return fires(with_will(name, delay=5), gone()).breaks("will", at(3, 2), "x")
+
+
+def will_of_a_client_that_came_back(name: str) -> Case:
+    story = with_will(name, delay=5)(gone())
+    back = opened5(2)
+    back.session = "x"
+    return story(WillCancelled("x"), back).keeps()
+
+
+def will_of_a_client_that_stayed_away(name: str) -> Case:
+    story = with_will(name, delay=5)(gone())(WillCancelled("x"))
+    return story(Acked("p", [])).breaks("will", at(4), "x")
+
+
+def will_forgotten(name: str) -> Case:
+    """The delay passed long ago."""
+    story = with_will(name, delay=5)(gone())
+    story(Acked("p", []), time_ms=story.log.time_ms + 4_000_000)
+    return story.breaks("will", at(2, 1), "x")
+
+
+def will_of_a_session_taken_over(name: str) -> Case:
+    story = with_will(name, delay=5)
+    back = opened5(2)
+    back.session = "x"
+    return story(SessionTakenOver("x", 1), WillCancelled("x"), gone("taken_over"), back).keeps()
+
+
+def will_kept_by_a_new_connection(name: str) -> Case:
+    story = with_will(name)
+    back = opened("x", resumed=True, generation=2)
+    story(SessionTakenOver("x", 1), gone("taken_over"), back)
+    return story.breaks("will", at(3, 1), "x", ("will", at(3, 2), "x"))
+
+
+def will_not_permitted(name: str) -> Case:
+    story = with_will(name)
+    return story(WillFired("x"), MessageDropped("x", "not_permitted", 1), gone()).keeps()
+
+
+# ------------------------------------------------------------------------------------- drops
+
+
+def away(name: str, count: int, **given: Any) -> Story:
+    """So many messages wait for ``s``, of which the client is away; the next record is 4."""
+    story = limited(name, **given)(closed())
+    refs = [at(3, number) for number in range(count)]
+    return story(published(*["t"] * count), queued(*refs), payloads=count) if count else story
+
+
+def drop(reason: str, *refs: int, queued: int = -1, count: int = 0) -> MessageDropped:
+    filter_ = "t" if refs else ""
+    return MessageDropped("s", reason, count or len(refs) or 1, [*refs], filter_, queued)
+
+
+def dropped_for_fun(name: str) -> Case:
+    story = limited(name)(published("t"), drop("banana", at(2)), payloads=1)
+    return story.breaks("drop", at(2, 1))
+
+
+def queue_full(name: str) -> Case:
+    story = away(name, 2)(published("t", pid=9), drop("queue_messages", at(4)), payloads=1)
+    return story.keeps()
+
+
+def queue_not_full(name: str) -> Case:
+    story = away(name, 1)(published("t", pid=9), drop("queue_messages", at(4)), payloads=1)
+    return story.breaks("drop", at(4, 1))
+
+
+def queue_full_of_bytes(name: str) -> Case:
+    limits = {"max_queued_bytes": 5, "max_queued_messages": 9}
+    story = away(name, 1, limits=limits)
+    return story(published("t", pid=9), drop("queue_bytes", at(4)), payloads=1).keeps()
+
+
+def queue_not_full_of_bytes(name: str) -> Case:
+    story = away(name, 1)(published("t", pid=9), drop("queue_bytes", at(4)), payloads=1)
+    return story.breaks("drop", at(4, 1))
+
+
+def limits_of_a_reload(name: str) -> Case:
+    story = away(name, 1)(LimitsApplied({**LIMITS, "max_queued_messages": 1}))
+    return story(published("t", pid=9), drop("queue_messages", at(5)), payloads=1).keeps()
+
+
+def unsubscribed(name: str) -> Case:
+    story = away(name, 1)(opened(resumed=True, generation=2))
+    return story(drop("unsubscribed", at(3), queued=3), Unsubscribed("s", ["t"])).keeps()
+
+
+def not_unsubscribed(name: str) -> Case:
+    story = away(name, 1)(opened(resumed=True, generation=2))
+    story(drop("unsubscribed", at(3), queued=3))(Acked("p", []))
+    return story.breaks("drop", at(5))
+
+
+def slow_reader(name: str) -> Case:
+    return limited(name)(drop("slow_reader", count=7)).keeps()
+
+
+def slow_reader_at_qos_1(name: str) -> Case:
+    story = limited(name)(published("t"), drop("slow_reader", at(2)), payloads=1)
+    return story.breaks("drop", at(2, 1))
+
+
+def slow_reader_that_is_away(name: str) -> Case:
+    return away(name, 0)(drop("slow_reader")).breaks("drop", at(3))
+
+
+def not_permitted(name: str) -> Case:
+    story = limited(name, permissions="0123456789abcdef")
+    return story(published("t"), drop("not_permitted", at(2)), payloads=1).keeps()
+
+
+def permitted_to_all(name: str) -> Case:
+    story = limited(name)(published("t"), drop("not_permitted", at(2)), payloads=1)
+    return story.breaks("drop", at(2, 1))
+
+
+def levels_without_a_limit(name: str) -> Case:
+    return limited(name)(drop("topic_levels")).breaks("drop", at(2))
+
+
+def format_not_checked(name: str) -> Case:
+    return limited(name)(drop("payload_format")).breaks("drop", at(2))
+
+
+def dropped_of_nobody(name: str) -> Case:
+    """A message that the session was not to get."""
+    story = limited(name, permissions="0123456789abcdef")
+    return story(published("x"), drop("not_permitted", at(2)), payloads=1).breaks("drop", at(2, 1))
+
+
+def bytes_of_a_queue(name: str) -> Case:
+    story = away(name, 2)(opened(resumed=True, generation=2))
+    story(delivered(at(3), at(3, 1), queued=5))
+    return story.breaks("queue", at(5))
+
+
+# ------------------------------------------------------------------------ expiry, sessions
+
+
+def waits_too_long(name: str) -> Case:
+    """The properties of the message say that it expires in five seconds, the queue ten."""
+    story = Story(name)(closed())
+    event = published("t", blocks=[len(BLOCK)], at=len(BLOCK))
+    expires = (story.log.time_ms + 10) // 1000 + 10
+    story.log.record(
+        event, Queued("s", "t", 1, [at(3)], 3, expires=expires), payloads=[BLOCK, b"1" * 3]
+    )
+    return story.breaks("expiry", at(3, 1))
+
+
+def retained_expires_early(name: str) -> Case:
+    story = Story(name)
+    event = published("r", retain=True, blocks=[len(BLOCK)], at=len(BLOCK))
+    story.log.record(event, payloads=[BLOCK, b"one"])
+    story(RetainedExpired(["r"]), time_ms=story.log.time_ms + 2000)
+    return story.breaks("expiry", at(3), None)
+
+
+def retained_never_expires(name: str) -> Case:
+    story = Story(name)(published("r", retain=True), payloads=1)
+    story(RetainedExpired(["r"]), time_ms=story.log.time_ms + 9_000_000)
+    return story.breaks("expiry", at(3), None)
+
+
+def session_expired(name: str) -> Case:
+    story = away(name, 0)
+    return story(SessionExpired("s", "expired"), time_ms=story.log.time_ms + 60_000).keeps()
+
+
+def session_expired_early(name: str) -> Case:
+    story = away(name, 0)
+    story(SessionExpired("s", "expired"), time_ms=story.log.time_ms + 50_000)
+    return story.breaks("session", at(3))
+
+
+def session_expired_never(name: str) -> Case:
+    story = away(name, 0, limits={"session_expiry": 0.0})
+    story(SessionExpired("s", "expired"), time_ms=story.log.time_ms + 50_000)
+    return story.breaks("session", at(3))
+
+
+def session_overdue(name: str) -> Case:
+    story = away(name, 0)
+    story(Acked("p", []), time_ms=story.log.time_ms + 9_000_000)
+    return story.breaks("session", at(1, 1))
+
+
+def removed_by_nobody(name: str) -> Case:
+    return away(name, 0)(SessionExpired("s", "removed")).breaks("session", at(3))
+
+
+def removed_by_an_operator(name: str) -> Case:
+    acted = OperatorActed("remove_session", "ops", "s", "s")
+    return away(name, 0)(acted, SessionExpired("s", "removed")).keeps()
+
+
+def kicked_by_nobody(name: str) -> Case:
+    return limited(name)(closed(reason="kicked")).breaks("session", at(2))
+
+
+def kicked_in_vain(name: str) -> Case:
+    story = limited(name)(OperatorActed("kick", "ops", "s", "s"))
+    return story(Acked("p", [])).breaks("session", at(2))
+
+
+def closed_for_fun(name: str) -> Case:
+    return limited(name)(closed(reason="banana")).breaks("session", at(2))
+
+
+def cleared_by_nobody(name: str) -> Case:
+    story = Story(name)(published("r", retain=True), payloads=1)
+    return story(RetainedCleared(["r"])).breaks("retained", at(3), None)
+
+
+def cleared_by_an_operator(name: str) -> Case:
+    story = Story(name)(published("r", retain=True), payloads=1)
+    return story(OperatorActed("clear_retained", "ops", "r"), RetainedCleared(["r"])).keeps()
+
+
+# ------------------------------------------------------------------------------------ queues
+
+
+def stands_still(name: str) -> Case:
+    story = away(name, 1)(opened(resumed=True, generation=2))
+    story(Acked("p", []), time_ms=story.log.time_ms + 700_000)
+    return story.breaks("progress", at(4))
+
+
+def window_is_full(name: str) -> Case:
+    story = limited(name)(published("t", "t", "t"), payloads=3, last=False)
+    story(delivered(at(2), at(2, 1)), queued(at(2, 2)), part=1)
+    return story(Acked("p", []), time_ms=story.log.time_ms + 700_000).keeps()
+
+
+BROKEN_CAUSES = (
+    will_vanishes, will_vanishes_with_its_message, will_comes_twice, will_fires_twice,
+    will_after_disconnect, will_discarded_though_it_was_lost, will_of_another_topic,
+    will_of_another_qos, will_that_is_retained, will_with_other_bytes, will_of_nobody,
+    will_does_not_wait, will_waits_for_the_connection, will_of_a_client_that_stayed_away,
+    will_forgotten, will_kept_by_a_new_connection,
+    dropped_for_fun, queue_not_full, queue_not_full_of_bytes, not_unsubscribed,
+    slow_reader_at_qos_1, slow_reader_that_is_away, permitted_to_all, levels_without_a_limit,
+    format_not_checked, dropped_of_nobody, bytes_of_a_queue,
+    waits_too_long, retained_expires_early, retained_never_expires, session_expired_early,
+    session_expired_never, session_overdue, removed_by_nobody, kicked_by_nobody, kicked_in_vain,
+    closed_for_fun, cleared_by_nobody, stands_still,
+)  # fmt: skip
+KEPT_CAUSES = (
+    will_published, will_discarded, will_with_disconnect_code, will_waits,
+    will_of_a_client_that_came_back, will_of_a_session_taken_over, will_not_permitted,
+    queue_full, queue_full_of_bytes, limits_of_a_reload, unsubscribed, slow_reader, not_permitted,
+    session_expired, removed_by_an_operator, cleared_by_an_operator, window_is_full,
+)  # fmt: skip
