@@ -21,7 +21,7 @@ from nats.aio.client import Client
 
 from cli.common import escaped, name
 from cli.logsource import SourceFlags, foreign_access
-from cli.settings import Settings, load
+from cli.settings import Settings, load_settings
 from eventstore.datadir import DataDir
 from eventstore.errors import UsageError
 from eventstore.nats import LOG_STREAM_PREFIX, ConnectionOptions, connect, disconnect
@@ -144,7 +144,7 @@ async def open_broker(flags: SourceFlags) -> AsyncIterator[LiveBroker]:
 
     Raises NoLiveBroker with the remedy, NatsUnavailable, ConfigError or UsageError.
     """
-    settings = load(flags.settings, os.environ, flags.config)
+    settings = load_settings(flags.settings, os.environ, flags.config)
     node = _named(flags)
     async with contextlib.AsyncExitStack() as stack:
         if settings.nats_url is None:

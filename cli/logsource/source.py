@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from cli.logsource.log_store import foreign_access
 from cli.logsource.source_flags import SourceFlags
-from cli.settings import Settings, load
+from cli.settings import Settings, load_settings
 from eventstore.errors import UsageError
 from eventstore.nats import LOG_STREAM_PREFIX
 from eventstore.reading import LogLocation, LogSource, open_directory, stream_of
@@ -21,7 +21,7 @@ async def open_source(flags: SourceFlags) -> AsyncIterator[LogSource]:
 
     Raises ConfigError, UsageError, NoLog, DataDirError, LostLog or NatsUnavailable.
     """
-    settings = load(flags.settings, os.environ, flags.config)
+    settings = load_settings(flags.settings, os.environ, flags.config)
     async with contextlib.AsyncExitStack() as stack:
         location = await find_location(stack, settings, flags)
         client = await location.connect(stack)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.settings import Settings, flag
+from cli.settings import Settings, flag_of
 
 _FROM_SETTINGS = {
     "data_dir": "DIR",
@@ -105,7 +105,7 @@ def _with_flags(
     parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
     for key, metavar in _FROM_SETTINGS.items():
         text = helps.get(key) or Settings.model_fields[key].description or ""
-        parameters.append(_parameter(key, str | None, (flag(key),), metavar, text))
+        parameters.append(_parameter(key, str | None, (flag_of(key),), metavar, text))
     parameters += [_parameter(*other) for other in others]
     verbose = _parameter("verbose", bool, ("-v", "--verbose"), None, verbose_help)
     parameters.append(verbose.replace(default=False))

@@ -155,7 +155,7 @@ class Listeners:
 
 
 def _context(own: Settings) -> ssl.SSLContext:
-    assert own.tls_cert is not None  # noqa: S101 - cli.settings.settings.check
+    assert own.tls_cert is not None  # noqa: S101 - cli.settings.settings.check_settings
     return make_context(
         TlsOptions(
             own.tls_cert,

@@ -5,11 +5,19 @@ from typing import TYPE_CHECKING
 from protocol.front_door import front_door
 
 if TYPE_CHECKING:
-    from cli.settings import settings
     from cli.settings.binding import ListenError, bind, excuse, probe
     from cli.settings.endpoints import Endpoint
     from cli.settings.setting_flags import with_settings_flags
-    from cli.settings.settings import PREFIX, RELOADABLE, ConfigError, Settings, check, flag, load
+    from cli.settings.setting_sources import load_settings
+    from cli.settings.settings import (
+        CONFIG_VARIABLE,
+        PREFIX,
+        RELOADABLE,
+        ConfigError,
+        Settings,
+        check_settings,
+        flag_of,
+    )
 else:
     __getattr__ = front_door(
         __name__,
@@ -17,11 +25,14 @@ else:
             "binding": "ListenError bind excuse probe",
             "endpoints": "Endpoint",
             "setting_flags": "with_settings_flags",
-            "settings": "ConfigError PREFIX RELOADABLE Settings check flag load settings",
+            "setting_sources": "load_settings",
+            "settings": "CONFIG_VARIABLE ConfigError PREFIX RELOADABLE Settings check_settings "
+            "flag_of",
         },
     )
 
 __all__ = [
+    "CONFIG_VARIABLE",
     "PREFIX",
     "RELOADABLE",
     "ConfigError",
@@ -29,11 +40,10 @@ __all__ = [
     "ListenError",
     "Settings",
     "bind",
-    "check",
+    "check_settings",
     "excuse",
-    "flag",
-    "load",
+    "flag_of",
+    "load_settings",
     "probe",
-    "settings",
     "with_settings_flags",
 ]

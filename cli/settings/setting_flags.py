@@ -10,7 +10,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from cli.common import Address, seconds, size
-from cli.settings.settings import RENAMED, Settings, flag
+from cli.settings.settings import RENAMED, Settings, flag_of
 
 Serve = Callable[[Path | None, dict[str, object]], None]
 
@@ -36,7 +36,7 @@ def with_settings_flags(serve: Serve) -> Callable[..., None]:
     ]
     for name, field in Settings.model_fields.items():
         kind: object = str | None
-        decl = flag(name)
+        decl = flag_of(name)
         if isinstance(field.default, tuple) and not isinstance(field.default, Address):
             kind = list[str] | None
         elif field.annotation in (bool, bool | None):
@@ -44,7 +44,7 @@ def with_settings_flags(serve: Serve) -> Callable[..., None]:
             decl = f"{decl}/--no-{decl[2:]}"
         parameters.append(_parameter(name, kind, decl, _metavar(name, field), _help(field)))
     for name, new in RENAMED.items():
-        option = typer.Option(flag(name), help=f"Now {flag(new)}.", hidden=True)
+        option = typer.Option(flag_of(name), help=f"Now {flag_of(new)}.", hidden=True)
         parameters.append(_option(name, str | None, option))
     # typer builds its command from the signature and the annotations.
     command: Any = functools.wraps(serve)(run)

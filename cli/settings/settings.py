@@ -1,18 +1,14 @@
-"""The settings of ``foldmq serve``: flags override environment, TOML file and defaults.
+"""All settings of ``foldmq serve``: their fields, what SIGHUP reloads, and contradictions.
 
 A setting has the same name everywhere: ``max_ack_pending`` in the file, ``FOLDMQ_MAX_ACK_PENDING``
-in the environment, ``--max-ack-pending`` as a flag. Unknown settings are rejected.
+in the environment, ``--max-ack-pending`` as a flag.
 """
 
-import difflib
 import json
-import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -32,28 +28,12 @@ from pydantic_settings import (
 
 from actors.configuration import BrokerOptions
 from cli.common import Address
-from cli.settings import access_settings, bridge_settings
-from cli.settings.access_settings import AccessFields
-from cli.settings.bridge_settings import (
-    HeaderNames,
-    MoreFilters,
-    SubjectRules,
-    TopicFilters,
-    UserRules,
-)
+from cli.settings.access_settings import AccessFields, access_contradictions
+from cli.settings.bridge_settings import BridgeFields, bridge_contradictions
 from cli.settings.limit_settings import LimitFields
 from cli.settings.listener_settings import Listen, ListenerFields, listed_twice, problem
-from cli.settings.setting_types import (
-    ExpandedPath,
-    HostNames,
-    OptionalAddress,
-    Seconds,
-    Size,
-    SyncOrSeconds,
-)
-from eventstore.display import escaped
-from eventstore.nats import url_problem
-from eventstore.paths import NoHome, expand_home
+from cli.settings.setting_types import HostNames, OptionalAddress, Seconds, Size
+from cli.settings.storage_settings import StorageFields, storage_contradictions
 from protocol.errors import FoldmqError
 
 PREFIX = "FOLDMQ_"
@@ -61,21 +41,15 @@ CONFIG_VARIABLE = "FOLDMQ_CONFIG"
 # Variables that are not settings: of the TOML file, of eventstore.server.binary, and of foldmq pub
 # and sub.
 OTHER_VARIABLES = (CONFIG_VARIABLE, "FOLDMQ_NATS_SERVER", "FOLDMQ_PASSWORD", "FOLDMQ_URL")
-# Settings whose values no message shows.
-_SECRETS = ("nats_password", "bridge_password")
-# Kubernetes sets these in every pod of a namespace with a service named "foldmq".
-_SERVICE_LINK = re.compile(r"FOLDMQ_(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP).*)?)")
 
 RENAMED: Final[Mapping[str, str]] = MappingProxyType(
     {"jail_time": "takeover_delay", "login_jail": "login_backoff"}
 )
 """Old names of settings, which still work: each with the name to use."""
-_DOMAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 _MIB = 2**20
 _LEAST_KEPT = 16 * _MIB
 _OPTIONS = BrokerOptions(node="")
-_GIB = 2**30
 
 
 class ConfigError(FoldmqError):
@@ -84,7 +58,9 @@ class ConfigError(FoldmqError):
     exit_code = 78  # EX_CONFIG of sysexits.h, as in eventstore.errors
 
 
-class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
+class Settings(
+    BridgeFields, StorageFields, LimitFields, AccessFields, ListenerFields, BaseSettings
+):
     """All settings of ``foldmq serve``. Sizes are in bytes and times in seconds.
 
     Both may be written with a unit: ``"16 MiB"``, ``"30s"``.
@@ -92,157 +68,6 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True
-    )
-
-    data_dir: ExpandedPath = Field(
-        default=Path("foldmq-data"),
-        description="Directory of the event log; only one broker may use it at a time.",
-    )
-
-    nats_url: str | None = Field(
-        default=None,
-        description="NATS server that stores the log, or several of its cluster, separated by "
-        "commas. Default: an embedded server.",
-    )
-    nats_user: str | None = Field(default=None, description="User name for --nats-url.")
-    nats_password: str | None = Field(
-        default=None,
-        repr=False,
-        description="Password for --nats-url; --nats-password-file is safer.",
-    )
-    nats_password_file: ExpandedPath | None = Field(
-        default=None, description="File whose first line is the password for --nats-url."
-    )
-    nats_creds: ExpandedPath | None = Field(
-        default=None, description="Credentials file (JWT and seed) for --nats-url."
-    )
-    nats_nkey: ExpandedPath | None = Field(
-        default=None, description="File with an nkey seed for --nats-url."
-    )
-    nats_ca: ExpandedPath | None = Field(
-        default=None,
-        description="CA certificates that the NATS server's certificate is verified against.",
-    )
-    nats_cert: ExpandedPath | None = Field(
-        default=None, description="Client certificate for the NATS server."
-    )
-    nats_key: ExpandedPath | None = Field(default=None, description="Private key of --nats-cert.")
-    nats_domain: str | None = Field(
-        default=None,
-        description="JetStream domain of the log, for a NATS server that is a leaf node. Default: "
-        "the domain of --nats-url.",
-    )
-    nats_replicas: int | None = Field(
-        default=None,
-        ge=1,
-        le=5,
-        description="Number of replicas of the log in the cluster of --nats-url; a log with fewer "
-        "gets more. Default: those that it has; for a new log 3 in a cluster of three servers or "
-        "more, otherwise 1.",
-    )
-    sync: Annotated[Literal["always"] | Seconds, SyncOrSeconds] = Field(
-        default="always",
-        description='When the embedded NATS server syncs to disk: "always" before it '
-        "acknowledges, or at this interval. An interval is faster, but a power loss can "
-        "lose acknowledged messages.",
-    )
-
-    nats_listen: OptionalAddress = Field(
-        default=None,
-        description="Address on which a second embedded NATS server accepts NATS clients, "
-        'host:port, or "off". Default: off.',
-    )
-    nats_users: ExpandedPath | None = Field(
-        default=None,
-        description="File with the users that may connect to --nats-listen: lines NAME:PASSWORD, "
-        "NAME:BCRYPT-HASH or a public nkey, or a users block of the nats-server "
-        "configuration with permissions. Default: every client, if --nats-listen is on "
-        "loopback and MQTT clients need no authentication.",
-    )
-    nats_anonymous: bool = Field(
-        default=False,
-        description="Allow every client that reaches --nats-listen to read and write all topics, "
-        "even from other machines and if MQTT clients need authentication.",
-    )
-    nats_tls_cert: ExpandedPath | None = Field(
-        default=None,
-        description="Certificate of --nats-listen, with its chain, in PEM; NATS clients must then "
-        "use TLS.",
-    )
-    nats_tls_key: ExpandedPath | None = Field(
-        default=None, description="Private key of --nats-tls-cert, unencrypted."
-    )
-    nats_tls_client_ca: ExpandedPath | None = Field(
-        default=None,
-        description="CA certificates that clients of --nats-listen are verified against; clients "
-        "must then present a certificate.",
-    )
-    nats_store: Size = Field(
-        default=_GIB,
-        ge=0,
-        description="Maximum disk space of JetStream streams created by clients of --nats-listen. "
-        "0 disables JetStream for them.",
-    )
-    bridge: bool = Field(
-        default=True,
-        description="Exchange messages with the NATS clients of --nats-listen, --bridge-url or "
-        "--nats-url.",
-    )
-    bridge_filters: TopicFilters = Field(
-        default=("#",),
-        description="Topic filter of the messages exchanged with NATS, in both directions. May be "
-        "repeated.",
-    )
-    bridge_always: MoreFilters = Field(
-        default=(),
-        description="Topic filter of messages to receive from NATS even if no MQTT client "
-        "subscribes to them, for retained messages. May be repeated.",
-    )
-    bridge_map: SubjectRules = Field(
-        default=(),
-        description="Rule TOPIC=SUBJECT: in the subject of every topic at or below TOPIC, SUBJECT "
-        "replaces TOPIC. An empty TOPIC stands for all other topics. May be repeated.",
-    )
-    bridge_user_map: UserRules = Field(
-        default=(),
-        description="Rule USER=SUBJECT: messages of this user's MQTT clients are exchanged only "
-        "on subjects that begin with SUBJECT. May be repeated.",
-    )
-    bridge_qos: int = Field(
-        default=0,
-        ge=0,
-        le=2,
-        description="QoS of messages from NATS without a QoS header. Messages at QoS 0 are not "
-        "logged.",
-    )
-    bridge_ttl: bool = Field(
-        default=False,
-        description="Tell JetStream when messages expire (Nats-TTL). Streams without allow_msg_ttl "
-        "refuse such messages.",
-    )
-    bridge_client_headers: HeaderNames = Field(
-        default=(),
-        description="Header, such as Nats-Rollup, that MQTT clients may set with a user property "
-        "although NATS servers act on it. May be repeated.",
-    )
-    bridge_url: str | None = Field(
-        default=None,
-        description="NATS server to exchange messages with. Default: --nats-url.",
-    )
-    bridge_user: str | None = Field(default=None, description="User name for --bridge-url.")
-    bridge_password: str | None = Field(
-        default=None,
-        repr=False,
-        description="Password for --bridge-url; --bridge-password-file is safer.",
-    )
-    bridge_password_file: ExpandedPath | None = Field(
-        default=None, description="File whose first line is the password for --bridge-url."
-    )
-    bridge_creds: ExpandedPath | None = Field(
-        default=None, description="Credentials file (JWT and seed) for --bridge-url."
-    )
-    bridge_nkey: ExpandedPath | None = Field(
-        default=None, description="File with an nkey seed for --bridge-url."
     )
 
     ack_wait: Seconds = Field(
@@ -445,8 +270,8 @@ def _for_listener(settings: Settings, one: Listen) -> Settings:
             changed[name] = TypeAdapter(kind).validate_python(value)
         except ValidationError as error:
             shown = json.dumps(value, default=str)
-            allowed = _allowed(name, error.errors()[0])
-            raise ConfigError(f"listen = {one}: {name} = {shown}: {allowed}") from None
+            wrong = allowed(name, error.errors()[0])
+            raise ConfigError(f"listen = {one}: {name} = {shown}: {wrong}") from None
     return settings.model_copy(update={**changed, "listen": (one,)})
 
 
@@ -486,133 +311,9 @@ RELOADABLE = frozenset(
 ) - {"pseudonyms", "auth_nats_user", "auth_subject"}
 
 
-class _Layer(NamedTuple):
-    """One source of settings: its values, and the names that the operator knows them by."""
-
-    values: Mapping[str, object]
-    kind: Literal["flag", "environment", "file"]
-    where: str = ""
-    old: Mapping[str, str] = MappingProxyType({})
-    """Old names that were used, by the new ones."""
-
-    def shown(self, name: str) -> str:
-        """Return a name as the operator wrote it."""
-        name = self.old.get(name, name)
-        if self.kind == "flag":
-            return flag(name)
-        return PREFIX + name.upper() if self.kind == "environment" else f"{self.where}: {name}"
-
-
-def flag(name: str) -> str:
+def flag_of(name: str) -> str:
     """Return the command line flag of a setting."""
     return "--" + name.replace("_", "-")
-
-
-def load(
-    flags: Mapping[str, object], environment: Mapping[str, str], config: Path | None = None
-) -> Settings:
-    """Load the settings; ``config`` or ``FOLDMQ_CONFIG`` names the TOML file.
-
-    Raises ConfigError for the first problem: one line with source, name, value and what is allowed.
-    """
-    if config is None and environment.get(CONFIG_VARIABLE):
-        config = Path(environment[CONFIG_VARIABLE])
-    layers = [
-        _Layer(flags, "flag"),
-        _Layer(_from_environment(environment), "environment"),
-        *([_Layer(_from_file(config), "file", str(config))] if config else []),
-    ]
-
-    layers = [_with_new_names(layer) for layer in layers]
-
-    merged: dict[str, Any] = {}
-    for layer in reversed(layers):
-        merged.update(layer.values)
-    try:
-        settings = Settings(**merged)
-    except ValidationError as error:
-        raise ConfigError(_sentence(error.errors()[0], layers)) from None
-    check(settings)
-    settings.remember_old_names(
-        f"{layer.shown(new)}: this setting is called {new} now"
-        for layer in layers
-        for new in layer.old
-    )
-    return settings
-
-
-def _with_new_names(layer: _Layer) -> _Layer:
-    """Return the settings of a source by their new names; raises ConfigError for both."""
-    old = {RENAMED[name]: name for name in layer.values if name in RENAMED}
-    if not old:
-        return layer
-    renamed = layer._replace(
-        values={RENAMED.get(name, name): value for name, value in layer.values.items()}, old=old
-    )
-    for new in old:
-        if new in layer.values:
-            raise ConfigError(
-                f"{renamed.shown(new)} and {layer.shown(new)} are the same setting: "
-                "remove the first"
-            )
-    return renamed
-
-
-def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
-    values: dict[str, object] = {}
-    for variable, value in environment.items():
-        if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
-            continue
-        name = variable.removeprefix(PREFIX).lower()
-        if (name in Settings.model_fields or name in RENAMED) and variable.isupper():
-            values[name] = value
-        elif not _SERVICE_LINK.fullmatch(variable):
-            known = [PREFIX + field.upper() for field in Settings.model_fields]
-            raise ConfigError(
-                f"environment: unknown setting {json.dumps(variable)}"
-                + _nearest(variable, [*known, *OTHER_VARIABLES])
-            )
-    return values
-
-
-def _from_file(path: Path) -> dict[str, object]:
-    try:
-        with expand_home(path).open("rb") as file:
-            values = tomllib.load(file)
-    except NoHome as error:
-        raise ConfigError(str(error)) from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not UTF-8 text") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not TOML: {escaped(str(error))}") from None
-    except RecursionError:
-        raise ConfigError(f"{path}: not TOML: nested too deeply") from None
-    except ValueError:  # a number too long for Python
-        raise ConfigError(f"{path}: not TOML: a number is too long") from None
-    for name in values:
-        if name not in Settings.model_fields and name not in RENAMED:
-            raise ConfigError(
-                f"{path}: unknown setting {json.dumps(name)}"
-                + _nearest(name, Settings.model_fields)
-            )
-    return values
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    spelled = {candidate.casefold(): candidate for candidate in known}
-    folded = name.casefold().replace("-", "_")
-    for close in difflib.get_close_matches(folded, spelled, n=1, cutoff=0.6):
-        return f' (did you mean "{spelled[close]}"?)'
-    return ""
-
-
-def _sentence(error: ErrorDetails, layers: Iterable[_Layer]) -> str:
-    name = str(error["loc"][0])
-    layer = next(layer for layer in layers if name in layer.values)
-    value = "" if name in _SECRETS else " = " + json.dumps(layer.values[name], default=str)
-    return f"{layer.shown(name)}{value}: {_allowed(name, error)}"
 
 
 # Elements of the settings that are lists.
@@ -629,7 +330,7 @@ _LISTED = {
 }
 
 
-def _allowed(name: str, error: ErrorDetails) -> str:
+def allowed(name: str, error: ErrorDetails) -> str:
     """Return what is allowed, from pydantic's error."""
     limits: dict[str, Any] = error.get("ctx", {})
     match error["type"]:
@@ -658,7 +359,7 @@ def _allowed(name: str, error: ErrorDetails) -> str:
     return error["msg"]
 
 
-def check(settings: Settings) -> None:
+def check_settings(settings: Settings) -> None:
     """Raise ConfigError with the remedy if settings contradict each other."""
     _check_listeners(settings)
     if 0 < settings.keep_bytes < _LEAST_KEPT:
@@ -671,41 +372,8 @@ def check(settings: Settings) -> None:
             "keep_until_archived also needs keep or keep_bytes: without them no record is ever "
             "deleted"
         )
-    if settings.nats_url is None:
-        for name in ("nats_user", "nats_password", "nats_password_file", "nats_creds"):
-            _needs(settings, name, "nats_url")
-        _needs(settings, "nats_nkey", "nats_url")
-        _needs(settings, "nats_domain", "nats_url")
-        if settings.nats_replicas not in (None, 1):
-            raise ConfigError(
-                "nats_replicas needs nats_url: the embedded NATS server is a single server"
-            )
-        if settings.bridge_url is None:
-            for name in ("nats_ca", "nats_cert", "nats_key"):
-                _needs(settings, name, "nats_url")
-    else:
-        wrong = url_problem(settings.nats_url)
-        if wrong:
-            raise ConfigError(f"nats_url{escaped(wrong)}")
-        domain = settings.nats_domain
-        if domain is not None and not _DOMAIN.fullmatch(domain):
-            raise ConfigError(
-                f"nats_domain = {escaped(domain)}: must be a name of letters, digits, - and _, at "
-                "most 64 characters"
-            )
-    if settings.nats_url is not None and settings.sync != "always":
-        raise ConfigError(
-            "sync is for the embedded NATS server: set sync_interval in the "
-            "configuration of the server at nats_url"
-        )
-    _needs(settings, "nats_key", "nats_cert")
-    _needs(settings, "nats_cert", "nats_key")
-    if settings.nats_password is not None and settings.nats_password_file is not None:
-        raise ConfigError(
-            "nats_password and nats_password_file cannot be combined: set one of them"
-        )
-    for module in (access_settings, bridge_settings):
-        for contradiction in module.contradictions(settings):
+    for contradictions in (storage_contradictions, access_contradictions, bridge_contradictions):
+        for contradiction in contradictions(settings):
             raise ConfigError(contradiction)
 
 
@@ -717,8 +385,3 @@ def _check_listeners(settings: Settings) -> None:
         wrong = problem(own)
         if wrong is not None:
             raise ConfigError(wrong)
-
-
-def _needs(settings: Settings, name: str, other: str) -> None:
-    if getattr(settings, name) is not None and getattr(settings, other) is None:
-        raise ConfigError(f"{name} also needs {other}")

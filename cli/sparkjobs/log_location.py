@@ -10,7 +10,7 @@ from nats.aio.client import Client
 
 from cli.common import text
 from cli.logsource import cut_off, find_location, named_stream, point_at, say
-from cli.settings import Settings, load
+from cli.settings import Settings, load_settings
 from cli.sparkjobs.spark_flags import MASTER, SparkFlags
 from eventstore.errors import CutOff, UsageError
 from eventstore.format import Moment
@@ -51,7 +51,7 @@ async def find(
     Raises ConfigError, UsageError, NoLog, DataDirError, LostLog, CorruptLog or NatsUnavailable, and
     the errors of reading an archive.
     """
-    settings = load(flags.source.settings, os.environ, flags.source.config)
+    settings = load_settings(flags.source.settings, os.environ, flags.source.config)
     archive = {} if flags.archive is None else {"archive": absolute(flags.archive)}
     if archive and not {"data_dir", "nats_url"} & settings.model_fields_set:
         return _archive_alone(archive, flags)

@@ -81,7 +81,7 @@ class StoreRecovery(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Patience:
+class _WaitTimes:
     """How long a writer waits for JetStream, in seconds."""
 
     ack: float
@@ -98,13 +98,13 @@ class _Patience:
     """Before it tries another server; None: there is one only."""
 
 
-def _patience(replicas: int) -> _Patience:
+def _wait_times(replicas: int) -> _WaitTimes:
     """Return how long to wait: less where another server can take over.
 
     The election of a leader takes up to 10 s, which leaves little for everything else.
     """
     if replicas == 1:
-        return _Patience(
+        return _WaitTimes(
             ack=ACK_TIMEOUT,
             look=_ALIGN_TIMEOUT,
             look_most=REQUEST_SECONDS,
@@ -112,7 +112,7 @@ def _patience(replicas: int) -> _Patience:
             room=_ROOM_MOST,
             server=None,
         )
-    return _Patience(
+    return _WaitTimes(
         ack=0.6 * ACK_TIMEOUT,
         look=_ALIGN_TIMEOUT / 2,
         look_most=_ALIGN_TIMEOUT / 2,
@@ -170,8 +170,8 @@ class LogWriter:
         """Stream sequence at which the log may begin, and not later."""
 
     @property
-    def _patience(self) -> _Patience:
-        return _patience(self._replicas)
+    def _wait_times(self) -> _WaitTimes:
+        return _wait_times(self._replicas)
 
     async def start(self, journal: Journal) -> None:
         """Begin to append the records of a journal."""
@@ -322,8 +322,8 @@ class LogWriter:
             pending = self._journal.pending
             if pending and pending[0].sent_at:
                 age = self._clock.monotonic() - pending[0].sent_at
-                if age > self._patience.ack:
-                    waited = f"{self._patience.ack:g} s"
+                if age > self._wait_times.ack:
+                    waited = f"{self._wait_times.ack:g} s"
                     self.recover(f"no answer from JetStream for more than {waited}")
 
     def _why_closed(self) -> EventStoreError:
@@ -382,7 +382,7 @@ class LogWriter:
         """Reconcile the stream with the journal's pending records; retry until it works."""
         self._tell()
         delay = _RETRY_FIRST
-        patience = self._patience.look
+        patience = self._wait_times.look
         verdicts = 0
         while True:
             try:
@@ -393,8 +393,8 @@ class LogWriter:
                 self._note(str(error))
                 await self._change_server()
                 await asyncio.sleep(delay)
-                delay = min(delay * 2, self._patience.retry_most)
-                patience = min(patience * 2, self._patience.look_most)
+                delay = min(delay * 2, self._wait_times.retry_most)
+                patience = min(patience * 2, self._wait_times.look_most)
                 continue
             except EventStoreError as error:
                 verdicts += 1
@@ -407,7 +407,7 @@ class LogWriter:
         # The next failure is another disturbance; give it room, a full disk fails at once.
         age = self._trouble_age()
         if age > _RETRY_FIRST:
-            await asyncio.sleep(min(age / 4, self._patience.room))
+            await asyncio.sleep(min(age / 4, self._wait_times.room))
         self._recovering = None
         self._attempt += 1
         if self._journal is not None:
@@ -424,7 +424,7 @@ class LogWriter:
         pending = self._journal.pending if self._journal is not None else []
         since = min([self.outage_since, *(one.sent_at for one in pending if one.sent_at)])
         since, now = max(since, self._changed_server), self._clock.monotonic()
-        if self._patience.server is not None and now - since > self._patience.server:
+        if self._wait_times.server is not None and now - since > self._wait_times.server:
             self._changed_server = now
             await self._nc.change_server()
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from cli.common import seconds, text
-from cli.settings import load
+from cli.settings import load_settings
 from cli.users import line_files
 from cli.web.auth.own_token import cookie_of, new_secret
 from cli.web.auth.tokens import (
@@ -162,7 +162,7 @@ def _file(tokens: Path | None, data_dir: str | None, config: Path | None) -> Pat
     if tokens is not None:
         return tokens
     flags: dict[str, object] = {} if data_dir is None else {"data_dir": data_dir}
-    found = load(flags, os.environ, config).data_dir
+    found = load_settings(flags, os.environ, config).data_dir
     if not found.is_dir():
         raise UsageError(f"data directory {found} does not exist: give --data-dir or --tokens FILE")
     return found / TOKENS_FILE

@@ -119,10 +119,10 @@ async def test_acknowledgements_that_come_again_change_nothing(own: Writing) -> 
 
 def test_replicas_leave_time_for_an_election() -> None:
     """It takes up to 9 s from the death of a leader, and 12 s is what may be waited."""
-    waits = log_writer._patience(3)
+    waits = log_writer._wait_times(3)
     assert waits.look_most + waits.retry_most + waits.room <= 2
     assert waits.ack + log_writer._WATCH_EVERY + waits.look <= 5
-    assert log_writer._patience(1).server is None
+    assert log_writer._wait_times(1).server is None
 
 
 async def test_one_answer_that_is_behind_does_not_end_the_broker(
