@@ -9,9 +9,9 @@ From the bottom up:
 ``log``
     The log in JetStream. ``journal``: group commit; the events of a turn of the loop become a
     record, and what depends on them (the *effects*) is released when JetStream says that the record
-    is on disk: the gate. ``jetstream_log``: appending records. ``record_reader``: reading them
-    back, in order or one at a time. ``message_store``: the published messages that events refer
-    to, from memory or from the log.
+    is on disk: the gate. ``jetstream_log``: the log of a node. ``log_writer``: appending records.
+    ``record_reader``: reading them, in order or one at a time. ``message_store``: the published
+    messages that events refer to, from memory or from the log.
 ``reading``
     Reading a log without its broker, in a data directory or on a NATS server.
 ``nats``, ``server``

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from cli.common.units import Address, seconds, size
 from cli.settings.setting_flags import size_shown, time_shown
-from cli.settings.setting_sources import OTHER_VARIABLES, PREFIX, flag
+from cli.settings.setting_sources import OTHER_VARIABLES, PREFIX, flag_of
 from cli.settings.settings import RELOADABLE, Settings
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def page() -> str:
         kind = _kind(field)
         reload = "yes" if name in RELOADABLE else "no"
         rows.append(
-            f"| `{name}` | `{flag(name)}` | `{PREFIX}{name.upper()}` | {kind}{_bounds(field)} "
+            f"| `{name}` | `{flag_of(name)}` | `{PREFIX}{name.upper()}` | {kind}{_bounds(field)} "
             f"| {_default(field, kind)} | {reload} |"
         )
         meanings.append(f"| `{name}` | {_description(field)} |")

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from cli.common import interpreter, logging_setup, text
     from cli.common.allowed_hosts import Hosts, is_wildcard
     from cli.common.colour import Style, has_colours, painted
+    from cli.common.endpoints import Endpoint, endpoint
     from cli.common.memory_trim import trim
     from cli.common.option_groups import given_flags, with_option_groups
     from cli.common.package_version import version
@@ -21,6 +22,7 @@ else:
         {
             "allowed_hosts": "Hosts is_wildcard",
             "colour": "Style has_colours painted",
+            "endpoints": "Endpoint endpoint",
             "interpreter": "interpreter",
             "logging_setup": "logging_setup",
             "memory_trim": "trim",
@@ -36,6 +38,7 @@ else:
 __all__ = [
     "Address",
     "Column",
+    "Endpoint",
     "Hosts",
     "Style",
     "Table",
@@ -43,6 +46,7 @@ __all__ = [
     "ago",
     "clock",
     "counted",
+    "endpoint",
     "escaped",
     "given_flags",
     "has_colours",

@@ -7,14 +7,14 @@ import shlex
 import shutil
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from cli.common import painted, text
 from cli.diagnosis.advice import Advice, advise, merged
 from cli.diagnosis.broker_advice import advise_on_broker, lagging_replicas
 from cli.inspection import outcome_text, say_where
 from cli.live import LiveBroker, Refused, open_broker
-from cli.settings import flag
+from cli.settings import flag_of
 from eventstore.errors import NotFound
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ async def _run(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
 
 def _of_this_broker(command: str, flags: SourceFlags) -> str:
     """Return a command of foldmq with the flags that select the broker."""
-    given = [f"{flag(name)} {shlex.quote(str(value))}" for name, value in flags.settings.items()]
+    given = [f"{flag_of(name)} {shlex.quote(str(value))}" for name, value in flags.settings.items()]
     if flags.config is not None:
         given.append(f"--config {shlex.quote(str(flags.config))}")
     if not command.startswith(_ASKING):
@@ -129,7 +129,7 @@ def summary(advice: list[Advice], where: str) -> Iterator[str]:
 
 def advice_lines(one: Advice, width: int) -> Iterator[str]:
     """Yield a problem as lines of at most ``width`` characters."""
-    style = "red" if one.severity == "problem" else "yellow"
+    style: Literal["red", "yellow"] = "red" if one.severity == "problem" else "yellow"
     label = painted(one.severity.ljust(_LABEL), style, sys.stdout)
     yield label + painted(f"{one.subject} {one.title}", "bold", sys.stdout)
     for name, said in (("evidence", one.evidence), ("cause", one.cause)):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.settings import flag
+from cli.settings import flag_of
 
 _FROM_SETTINGS = {
     "data_dir": "DIR",
@@ -122,7 +122,9 @@ def _with_flags(
     own = list(inspect.signature(command).parameters.values())[1:]
     parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
     for key, metavar in _FROM_SETTINGS.items():
-        parameters.append(_parameter(key, str | None, (flag(key),), metavar, helps[key], section))
+        parameters.append(
+            _parameter(key, str | None, (flag_of(key),), metavar, helps[key], section)
+        )
     parameters += [_parameter(*other, section) for other in others]
     verbose = _parameter("verbose", bool, ("-v", "--verbose"), None, verbose_help, section)
     parameters.append(verbose.replace(default=False))

@@ -10,8 +10,8 @@ from typing import TextIO
 
 import structlog
 
-from cli.common import Address, interpreter, version
-from cli.settings import Endpoint, Settings
+from cli.common import Address, Endpoint, interpreter, version
+from cli.settings import Settings
 from cli.web.auth import TOKEN_FILE
 
 log = structlog.get_logger("foldmq")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cli.common import Address, painted, text
 from cli.logsource import check_files, nats_tls, nats_users
 from cli.serve import auth_factory, listener_factory
-from cli.settings import Settings, load, read_layers
+from cli.settings import Settings, load_settings, read_layers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ def run(flags: dict[str, object], config: Path | None) -> None:
 
     Nothing is started, written or listened on.
     """
-    settings = load(flags, os.environ, config)
+    settings = load_settings(flags, os.environ, config)
     check(settings)
     given = list(sources(flags, os.environ, config))
     for line in settings.old_names:

@@ -29,7 +29,8 @@ from cli.settings import ListenError, bind, probe
 if TYPE_CHECKING:
     import ssl
 
-    from cli.settings import Endpoint, Settings
+    from cli.common import Endpoint
+from cli.settings import Settings
 
 _log = structlog.get_logger("foldmq")
 
@@ -155,7 +156,7 @@ class Listeners:
 
 
 def _context(own: Settings) -> ssl.SSLContext:
-    assert own.tls_cert is not None  # noqa: S101 - cli.settings.settings.check
+    assert own.tls_cert is not None  # noqa: S101 - cli.settings.settings.check_settings
     return make_context(
         TlsOptions(
             own.tls_cert,

@@ -20,7 +20,7 @@ from actors.configuration import BridgeOptions, BrokerOptions
 from actors.kernel import SystemClock, set_short_time_slice
 from actors.maintenance import Attestor, subject_of
 from actors.node import watch_loop
-from cli.common import logging_setup, trim
+from cli.common import Endpoint, logging_setup, trim
 from cli.logsource import Store, answer_requests, check_files, fit, nats_tls, open_store
 from cli.monitoring import HttpMonitor, Notifier, serve_inspector
 from cli.serve.auth_factory import (
@@ -33,7 +33,7 @@ from cli.serve.auth_factory import (
 from cli.serve.banner import Facts, Progress, announce
 from cli.serve.limits_factory import limit_options
 from cli.serve.listener_factory import Listeners
-from cli.settings import RELOADABLE, ConfigError, Endpoint, Settings, check, load
+from cli.settings import RELOADABLE, ConfigError, Settings, check_settings, load_settings
 from cli.web import WebPage
 from eventstore.datadir import DataDir
 from eventstore.errors import RecordTooLarge
@@ -76,12 +76,12 @@ class DrainError(FoldmqError):
 
 def run(flags: dict[str, object], config: Path | None) -> None:
     """Serve until SIGTERM or SIGINT; raises the FoldmqError that stops the broker earlier."""
-    settings = load(flags, os.environ, config)
+    settings = load_settings(flags, os.environ, config)
     logging_setup.configure(settings.log_level, settings.log_format)
     _warn_of_old_names(settings)
 
     def reread() -> Settings:
-        found = load(flags, os.environ, config)
+        found = load_settings(flags, os.environ, config)
         _warn_of_old_names(found)
         return found
 
@@ -372,7 +372,7 @@ class Service:
         new = await asyncio.to_thread(self._reread)
         merged = self._settings.reloaded(new)
         # The new users with the previous addresses.
-        check(merged)
+        check_settings(merged)
         merged = fit(merged, self._largest, lower=self._refused > 0)
         users = await asyncio.to_thread(users_digest, merged, self._secret)
         options = make_options(merged, self._node, self._largest, self._key, users)

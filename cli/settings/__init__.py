@@ -7,21 +7,25 @@ from protocol.front_door import front_door
 if TYPE_CHECKING:
     from cli.settings import settings
     from cli.settings.binding import ListenError, bind, excuse, probe
-    from cli.settings.endpoints import Endpoint
     from cli.settings.log_settings import LogPlace, LogSettings, load_log_settings
     from cli.settings.setting_flags import with_settings_flags
-    from cli.settings.setting_sources import CONFIG_VARIABLE, PREFIX, ConfigError, flag, read_layers
-    from cli.settings.settings import RELOADABLE, Settings, check, load
+    from cli.settings.setting_sources import (
+        CONFIG_VARIABLE,
+        PREFIX,
+        ConfigError,
+        flag_of,
+        read_layers,
+    )
+    from cli.settings.settings import RELOADABLE, Settings, check_settings, load_settings
 else:
     __getattr__ = front_door(
         __name__,
         {
             "binding": "ListenError bind excuse probe",
-            "endpoints": "Endpoint",
             "log_settings": "LogPlace LogSettings load_log_settings",
             "setting_flags": "with_settings_flags",
-            "setting_sources": "CONFIG_VARIABLE ConfigError PREFIX flag read_layers",
-            "settings": "RELOADABLE Settings check load settings",
+            "setting_sources": "CONFIG_VARIABLE ConfigError PREFIX flag_of read_layers",
+            "settings": "RELOADABLE Settings check_settings load_settings settings",
         },
     )
 
@@ -30,17 +34,16 @@ __all__ = [
     "PREFIX",
     "RELOADABLE",
     "ConfigError",
-    "Endpoint",
     "ListenError",
     "LogPlace",
     "LogSettings",
     "Settings",
     "bind",
-    "check",
+    "check_settings",
     "excuse",
-    "flag",
-    "load",
+    "flag_of",
     "load_log_settings",
+    "load_settings",
     "probe",
     "read_layers",
     "settings",

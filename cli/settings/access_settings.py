@@ -92,7 +92,7 @@ class AccessFields(BaseModel):
         return any((self.password_file, self.jwt_keys, self.auth_subject))
 
 
-def contradictions(settings: "Settings") -> Iterator[str]:
+def access_contradictions(settings: "Settings") -> Iterator[str]:
     """Yield one message for each contradiction among these settings, with the remedy."""
     for name in ("jwt_issuer", "jwt_audience"):
         if getattr(settings, name) and settings.jwt_keys is None:

@@ -6,7 +6,7 @@ import socket
 import structlog
 
 from cli.common import Address
-from cli.settings.setting_sources import flag
+from cli.settings.setting_sources import flag_of
 from cli.settings.settings import Settings
 from protocol.errors import FoldmqError
 
@@ -19,7 +19,7 @@ class ListenError(FoldmqError):
     exit_code = 69  # EX_UNAVAILABLE
 
     def __init__(self, place: object, error: OSError | UnicodeError, name: str = "listen") -> None:
-        other = f"stop it or choose another {flag(name)}"
+        other = f"stop it or choose another {flag_of(name)}"
         reasons = {
             errno.EADDRINUSE: f"another program is listening there; {other}",
             errno.EACCES: "permission denied; ports below 1024 need privileges",
@@ -29,7 +29,7 @@ class ListenError(FoldmqError):
             reason = "the host name cannot be resolved"
         else:
             reason = reasons.get(error.errno or 0) or error.strerror or str(error)
-        where = f"{place}" if name == "listen" else f"{place} ({flag(name)})"
+        where = f"{place}" if name == "listen" else f"{place} ({flag_of(name)})"
         super().__init__(f"cannot listen on {where}: {reason}")
 
 

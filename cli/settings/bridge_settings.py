@@ -1,14 +1,14 @@
-"""The settings of NATS clients and of the bridge: their types and contradictions."""
+"""The settings of NATS clients and of the bridge, and their contradictions."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
-from cli.settings.setting_types import several
+from cli.settings.setting_types import ExpandedPath, OptionalAddress, Size, several
 from eventstore.display import escaped
 from protocol.nats import Mapping, allowed_names, parse_users
 
@@ -54,11 +54,115 @@ _VOUCHING = ("password_file", "jwt_keys", "auth_subject")
 # Settings of nats_listen only.
 _FOR_CLIENTS = ("nats_users", "nats_tls_cert", "nats_tls_key", "nats_tls_client_ca")
 
+_GIB = 2**30
+
 # The credentials of the bridge at the server of bridge_url.
 _IDENTITY = ("bridge_user", "bridge_password", "bridge_password_file", "bridge_creds")
 
 
-def contradictions(settings: Settings) -> Iterator[str]:
+class BridgeFields(BaseModel):
+    """Settings of the NATS server for clients and of the bridge."""
+
+    nats_listen: OptionalAddress = Field(
+        default=None,
+        description="Address on which a second embedded NATS server accepts NATS clients, "
+        'host:port, or "off". Default: off.',
+    )
+    nats_users: ExpandedPath | None = Field(
+        default=None,
+        description="File with the users that may connect to --nats-listen: lines NAME:PASSWORD, "
+        "NAME:BCRYPT-HASH or a public nkey, or a users block of the nats-server "
+        "configuration with permissions. Default: every client, if --nats-listen is on "
+        "loopback and MQTT clients need no authentication.",
+    )
+    nats_anonymous: bool = Field(
+        default=False,
+        description="Allow every client that reaches --nats-listen to read and write all topics, "
+        "even from other machines and if MQTT clients need authentication.",
+    )
+    nats_tls_cert: ExpandedPath | None = Field(
+        default=None,
+        description="Certificate of --nats-listen, with its chain, in PEM; NATS clients must then "
+        "use TLS.",
+    )
+    nats_tls_key: ExpandedPath | None = Field(
+        default=None, description="Private key of --nats-tls-cert, unencrypted."
+    )
+    nats_tls_client_ca: ExpandedPath | None = Field(
+        default=None,
+        description="CA certificates that clients of --nats-listen are verified against; clients "
+        "must then present a certificate.",
+    )
+    nats_store: Size = Field(
+        default=_GIB,
+        ge=0,
+        description="Maximum disk space of JetStream streams created by clients of --nats-listen. "
+        "0 disables JetStream for them.",
+    )
+    bridge: bool = Field(
+        default=True,
+        description="Exchange messages with the NATS clients of --nats-listen, --bridge-url or "
+        "--nats-url.",
+    )
+    bridge_filters: TopicFilters = Field(
+        default=("#",),
+        description="Topic filter of the messages exchanged with NATS, in both directions. May be "
+        "repeated.",
+    )
+    bridge_always: MoreFilters = Field(
+        default=(),
+        description="Topic filter of messages to receive from NATS even if no MQTT client "
+        "subscribes to them, for retained messages. May be repeated.",
+    )
+    bridge_map: SubjectRules = Field(
+        default=(),
+        description="Rule TOPIC=SUBJECT: in the subject of every topic at or below TOPIC, SUBJECT "
+        "replaces TOPIC. An empty TOPIC stands for all other topics. May be repeated.",
+    )
+    bridge_user_map: UserRules = Field(
+        default=(),
+        description="Rule USER=SUBJECT: messages of this user's MQTT clients are exchanged only "
+        "on subjects that begin with SUBJECT. May be repeated.",
+    )
+    bridge_qos: int = Field(
+        default=0,
+        ge=0,
+        le=2,
+        description="QoS of messages from NATS without a QoS header. Messages at QoS 0 are not "
+        "logged.",
+    )
+    bridge_ttl: bool = Field(
+        default=False,
+        description="Tell JetStream when messages expire (Nats-TTL). Streams without allow_msg_ttl "
+        "refuse such messages.",
+    )
+    bridge_client_headers: HeaderNames = Field(
+        default=(),
+        description="Header, such as Nats-Rollup, that MQTT clients may set with a user property "
+        "although NATS servers act on it. May be repeated.",
+    )
+    bridge_url: str | None = Field(
+        default=None,
+        description="NATS server to exchange messages with. Default: --nats-url.",
+    )
+    bridge_user: str | None = Field(default=None, description="User name for --bridge-url.")
+    bridge_password: str | None = Field(
+        default=None,
+        repr=False,
+        description="Password for --bridge-url; --bridge-password-file is safer.",
+    )
+    bridge_password_file: ExpandedPath | None = Field(
+        default=None, description="File whose first line is the password for --bridge-url."
+    )
+    bridge_creds: ExpandedPath | None = Field(
+        default=None, description="Credentials file (JWT and seed) for --bridge-url."
+    )
+    bridge_nkey: ExpandedPath | None = Field(
+        default=None, description="File with an nkey seed for --bridge-url."
+    )
+
+
+def bridge_contradictions(settings: Settings) -> Iterator[str]:
     """Yield one message for each contradiction among these settings, with the remedy."""
     for name in (*_IDENTITY, "bridge_nkey"):
         if settings.bridge_url is None and getattr(settings, name) is not None:

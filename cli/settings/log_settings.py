@@ -117,7 +117,7 @@ _NAMES: Final = tuple(one.name for one in dataclasses.fields(LogSettings))[:-1]
 def load_log_settings(
     flags: Mapping[str, object], environment: Mapping[str, str], config: Path | None = None
 ) -> LogSettings:
-    """Load the settings that say where the log is; raises ConfigError as ``load`` does."""
+    """Load the settings that say where the log is; raises ConfigError as ``load_settings`` does."""
     try:
         layers = read_layers(flags, environment, config, SETTING_NAMES)
     except UnknownSettingError:
@@ -128,7 +128,7 @@ def load_log_settings(
     values = merged(layers)
     given = {name: _value(name, values[name], layers) for name in _NAMES if name in values}
     settings = LogSettings(**given, model_fields_set=frozenset(values))
-    for contradiction in contradictions(settings):
+    for contradiction in log_contradictions(settings):
         raise ConfigError(contradiction)
     return settings
 
@@ -154,7 +154,7 @@ def _value(name: str, value: object, layers: list[Layer]) -> Any:
     return value
 
 
-def contradictions(settings: LogPlace) -> Iterator[str]:
+def log_contradictions(settings: LogPlace) -> Iterator[str]:
     """Yield a message for each contradiction of these settings, with the remedy."""
     if settings.nats_url is None:
         needing = ["nats_user", "nats_password", "nats_password_file", "nats_creds", "nats_nkey"]

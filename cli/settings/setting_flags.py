@@ -10,7 +10,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from cli.common import Address, seconds, size
-from cli.settings.setting_sources import RENAMED, flag
+from cli.settings.setting_sources import RENAMED, flag_of
 from cli.settings.setting_topics import SETTING_NAMES, TOPIC_OF
 from cli.settings.settings import Settings
 
@@ -40,7 +40,7 @@ def with_settings_flags(serve: Serve) -> Callable[..., None]:
     fields = Settings.model_fields.items()
     for name, field in sorted(fields, key=lambda item: order.get(item[0], len(order))):
         kind: object = str | None
-        decl = flag(name)
+        decl = flag_of(name)
         if isinstance(field.default, tuple) and not isinstance(field.default, Address):
             kind = list[str] | None
         elif field.annotation in (bool, bool | None):
@@ -48,7 +48,7 @@ def with_settings_flags(serve: Serve) -> Callable[..., None]:
             decl = f"{decl}/--no-{decl[2:]}"
         parameters.append(_parameter(name, kind, decl, _metavar(name, field), _help(field)))
     for name, new in RENAMED.items():
-        option = typer.Option(flag(name), help=f"Now {flag(new)}.", hidden=True)
+        option = typer.Option(flag_of(name), help=f"Now {flag_of(new)}.", hidden=True)
         parameters.append(_option(name, str | None, option))
     # typer builds its command from the signature and the annotations.
     command: Any = functools.wraps(serve)(run)

@@ -49,11 +49,11 @@ class Layer(NamedTuple):
         """Return a name as the operator wrote it."""
         name = self.old.get(name, name)
         if self.kind == "flag":
-            return flag(name)
+            return flag_of(name)
         return PREFIX + name.upper() if self.kind == "environment" else f"{self.where}: {name}"
 
 
-def flag(name: str) -> str:
+def flag_of(name: str) -> str:
     """Return the command line flag of a setting."""
     return "--" + name.replace("_", "-")
 

@@ -1,7 +1,7 @@
-"""The settings of ``foldmq serve``: flags override environment, TOML file and defaults.
+"""All settings of ``foldmq serve``: their fields, what SIGHUP reloads, and contradictions.
 
 A setting has the same name everywhere: ``max_ack_pending`` in the file, ``FOLDMQ_MAX_ACK_PENDING``
-in the environment, ``--max-ack-pending`` as a flag. Unknown settings are rejected.
+in the environment, ``--max-ack-pending`` as a flag.
 """
 
 import json
@@ -28,17 +28,11 @@ from pydantic_settings import (
 
 from actors.configuration import BrokerOptions
 from cli.common import Address
-from cli.settings import access_settings, bridge_settings, log_settings
-from cli.settings.access_settings import AccessFields
-from cli.settings.bridge_settings import (
-    HeaderNames,
-    MoreFilters,
-    SubjectRules,
-    TopicFilters,
-    UserRules,
-)
+from cli.settings.access_settings import AccessFields, access_contradictions
+from cli.settings.bridge_settings import BridgeFields, bridge_contradictions
 from cli.settings.limit_settings import LimitFields
 from cli.settings.listener_settings import Listen, ListenerFields, listed_twice, problem
+from cli.settings.log_settings import log_contradictions
 from cli.settings.setting_sources import (
     PREFIX,
     ConfigError,
@@ -46,14 +40,8 @@ from cli.settings.setting_sources import (
     merged,
     read_layers,
 )
-from cli.settings.setting_types import (
-    ExpandedPath,
-    HostNames,
-    OptionalAddress,
-    Seconds,
-    Size,
-    SyncOrSeconds,
-)
+from cli.settings.setting_types import HostNames, OptionalAddress, Seconds, Size
+from cli.settings.storage_settings import StorageFields, storage_contradictions
 
 # Settings whose values no message shows.
 _SECRETS = ("nats_password", "bridge_password")
@@ -61,10 +49,11 @@ _SECRETS = ("nats_password", "bridge_password")
 _MIB = 2**20
 _LEAST_KEPT = 16 * _MIB
 _OPTIONS = BrokerOptions(node="")
-_GIB = 2**30
 
 
-class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
+class Settings(
+    BridgeFields, StorageFields, LimitFields, AccessFields, ListenerFields, BaseSettings
+):
     """All settings of ``foldmq serve``. Sizes are in bytes and times in seconds.
 
     Both may be written with a unit: ``"16 MiB"``, ``"30s"``.
@@ -72,157 +61,6 @@ class Settings(LimitFields, AccessFields, ListenerFields, BaseSettings):
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True
-    )
-
-    data_dir: ExpandedPath = Field(
-        default=Path("foldmq-data"),
-        description="Directory of the event log; only one broker may use it at a time.",
-    )
-
-    nats_url: str | None = Field(
-        default=None,
-        description="NATS server that stores the log, or several of its cluster, separated by "
-        "commas. Default: an embedded server.",
-    )
-    nats_user: str | None = Field(default=None, description="User name for --nats-url.")
-    nats_password: str | None = Field(
-        default=None,
-        repr=False,
-        description="Password for --nats-url; --nats-password-file is safer.",
-    )
-    nats_password_file: ExpandedPath | None = Field(
-        default=None, description="File whose first line is the password for --nats-url."
-    )
-    nats_creds: ExpandedPath | None = Field(
-        default=None, description="Credentials file (JWT and seed) for --nats-url."
-    )
-    nats_nkey: ExpandedPath | None = Field(
-        default=None, description="File with an nkey seed for --nats-url."
-    )
-    nats_ca: ExpandedPath | None = Field(
-        default=None,
-        description="CA certificates that the NATS server's certificate is verified against.",
-    )
-    nats_cert: ExpandedPath | None = Field(
-        default=None, description="Client certificate for the NATS server."
-    )
-    nats_key: ExpandedPath | None = Field(default=None, description="Private key of --nats-cert.")
-    nats_domain: str | None = Field(
-        default=None,
-        description="JetStream domain of the log, for a NATS server that is a leaf node. Default: "
-        "the domain of --nats-url.",
-    )
-    nats_replicas: int | None = Field(
-        default=None,
-        ge=1,
-        le=5,
-        description="Number of replicas of the log in the cluster of --nats-url; a log with fewer "
-        "gets more. Default: those that it has; for a new log 3 in a cluster of three servers or "
-        "more, otherwise 1.",
-    )
-    sync: Annotated[Literal["always"] | Seconds, SyncOrSeconds] = Field(
-        default="always",
-        description='When the embedded NATS server syncs to disk: "always" before it '
-        "acknowledges, or at this interval. An interval is faster, but a power loss can "
-        "lose acknowledged messages.",
-    )
-
-    nats_listen: OptionalAddress = Field(
-        default=None,
-        description="Address on which a second embedded NATS server accepts NATS clients, "
-        'host:port, or "off". Default: off.',
-    )
-    nats_users: ExpandedPath | None = Field(
-        default=None,
-        description="File with the users that may connect to --nats-listen: lines NAME:PASSWORD, "
-        "NAME:BCRYPT-HASH or a public nkey, or a users block of the nats-server "
-        "configuration with permissions. Default: every client, if --nats-listen is on "
-        "loopback and MQTT clients need no authentication.",
-    )
-    nats_anonymous: bool = Field(
-        default=False,
-        description="Allow every client that reaches --nats-listen to read and write all topics, "
-        "even from other machines and if MQTT clients need authentication.",
-    )
-    nats_tls_cert: ExpandedPath | None = Field(
-        default=None,
-        description="Certificate of --nats-listen, with its chain, in PEM; NATS clients must then "
-        "use TLS.",
-    )
-    nats_tls_key: ExpandedPath | None = Field(
-        default=None, description="Private key of --nats-tls-cert, unencrypted."
-    )
-    nats_tls_client_ca: ExpandedPath | None = Field(
-        default=None,
-        description="CA certificates that clients of --nats-listen are verified against; clients "
-        "must then present a certificate.",
-    )
-    nats_store: Size = Field(
-        default=_GIB,
-        ge=0,
-        description="Maximum disk space of JetStream streams created by clients of --nats-listen. "
-        "0 disables JetStream for them.",
-    )
-    bridge: bool = Field(
-        default=True,
-        description="Exchange messages with the NATS clients of --nats-listen, --bridge-url or "
-        "--nats-url.",
-    )
-    bridge_filters: TopicFilters = Field(
-        default=("#",),
-        description="Topic filter of the messages exchanged with NATS, in both directions. May be "
-        "repeated.",
-    )
-    bridge_always: MoreFilters = Field(
-        default=(),
-        description="Topic filter of messages to receive from NATS even if no MQTT client "
-        "subscribes to them, for retained messages. May be repeated.",
-    )
-    bridge_map: SubjectRules = Field(
-        default=(),
-        description="Rule TOPIC=SUBJECT: in the subject of every topic at or below TOPIC, SUBJECT "
-        "replaces TOPIC. An empty TOPIC stands for all other topics. May be repeated.",
-    )
-    bridge_user_map: UserRules = Field(
-        default=(),
-        description="Rule USER=SUBJECT: messages of this user's MQTT clients are exchanged only "
-        "on subjects that begin with SUBJECT. May be repeated.",
-    )
-    bridge_qos: int = Field(
-        default=0,
-        ge=0,
-        le=2,
-        description="QoS of messages from NATS without a QoS header. Messages at QoS 0 are not "
-        "logged.",
-    )
-    bridge_ttl: bool = Field(
-        default=False,
-        description="Tell JetStream when messages expire (Nats-TTL). Streams without allow_msg_ttl "
-        "refuse such messages.",
-    )
-    bridge_client_headers: HeaderNames = Field(
-        default=(),
-        description="Header, such as Nats-Rollup, that MQTT clients may set with a user property "
-        "although NATS servers act on it. May be repeated.",
-    )
-    bridge_url: str | None = Field(
-        default=None,
-        description="NATS server to exchange messages with. Default: --nats-url.",
-    )
-    bridge_user: str | None = Field(default=None, description="User name for --bridge-url.")
-    bridge_password: str | None = Field(
-        default=None,
-        repr=False,
-        description="Password for --bridge-url; --bridge-password-file is safer.",
-    )
-    bridge_password_file: ExpandedPath | None = Field(
-        default=None, description="File whose first line is the password for --bridge-url."
-    )
-    bridge_creds: ExpandedPath | None = Field(
-        default=None, description="Credentials file (JWT and seed) for --bridge-url."
-    )
-    bridge_nkey: ExpandedPath | None = Field(
-        default=None, description="File with an nkey seed for --bridge-url."
     )
 
     ack_wait: Seconds = Field(
@@ -425,8 +263,8 @@ def _for_listener(settings: Settings, one: Listen) -> Settings:
             changed[name] = TypeAdapter(kind).validate_python(value)
         except ValidationError as error:
             shown = json.dumps(value, default=str)
-            allowed = _allowed(name, error.errors()[0])
-            raise ConfigError(f"listen = {one}: {name} = {shown}: {allowed}") from None
+            wrong = _allowed(name, error.errors()[0])
+            raise ConfigError(f"listen = {one}: {name} = {shown}: {wrong}") from None
     return settings.model_copy(update={**changed, "listen": (one,)})
 
 
@@ -466,7 +304,7 @@ RELOADABLE = frozenset(
 ) - {"pseudonyms", "auth_nats_user", "auth_subject"}
 
 
-def load(
+def load_settings(
     flags: Mapping[str, object], environment: Mapping[str, str], config: Path | None = None
 ) -> Settings:
     """Load the settings; ``config`` or ``FOLDMQ_CONFIG`` names the TOML file.
@@ -478,7 +316,7 @@ def load(
         settings = Settings(**merged(layers))
     except ValidationError as error:
         raise ConfigError(_sentence(error.errors()[0], layers)) from None
-    check(settings)
+    check_settings(settings)
     settings.remember_old_names(
         f"{layer.shown(new)}: this setting is called {new} now"
         for layer in layers
@@ -537,7 +375,7 @@ def _allowed(name: str, error: ErrorDetails) -> str:
     return error["msg"]
 
 
-def check(settings: Settings) -> None:
+def check_settings(settings: Settings) -> None:
     """Raise ConfigError with the remedy if settings contradict each other."""
     _check_listeners(settings)
     if 0 < settings.keep_bytes < _LEAST_KEPT:
@@ -550,17 +388,13 @@ def check(settings: Settings) -> None:
             "keep_until_archived also needs keep or keep_bytes: without them no record is ever "
             "deleted"
         )
-    if settings.nats_url is None and settings.nats_replicas not in (None, 1):
-        raise ConfigError(
-            "nats_replicas needs nats_url: the embedded NATS server is a single server"
-        )
-    if settings.nats_url is not None and settings.sync != "always":
-        raise ConfigError(
-            "sync is for the embedded NATS server: set sync_interval in the "
-            "configuration of the server at nats_url"
-        )
-    for module in (log_settings, access_settings, bridge_settings):
-        for contradiction in module.contradictions(settings):
+    for contradictions in (
+        log_contradictions,
+        storage_contradictions,
+        access_contradictions,
+        bridge_contradictions,
+    ):
+        for contradiction in contradictions(settings):
             raise ConfigError(contradiction)
 
 

@@ -9,7 +9,7 @@ import typer
 
 from actors.authz import Explanation, Permissions, Rule, rules_file
 from cli.common import text
-from cli.settings import CONFIG_VARIABLE, load
+from cli.settings import CONFIG_VARIABLE, load_settings
 from eventstore.errors import UsageError
 from protocol.mqtt import (
     TopicError,
@@ -70,7 +70,7 @@ def _validate(question: Question) -> None:
 def _permissions(path: Path | None, config: Path | None) -> Permissions:
     if path is not None:
         return rules_file.load(path)
-    found = load({}, os.environ, config)
+    found = load_settings({}, os.environ, config)
     if found.permissions is not None:
         return rules_file.load(found.permissions)
     if config is None and CONFIG_VARIABLE not in os.environ:

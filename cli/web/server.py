@@ -16,7 +16,7 @@ from aiohttp import web
 
 from cli.common import Address, Hosts, address, is_wildcard, logging_setup
 from cli.logsource import SourceFlags
-from cli.settings import bind, load
+from cli.settings import bind, load_settings
 from cli.web.auth import TOKEN_FILE, TOKENS_FILE, Token, Tokens, find_token
 from cli.web.tokentrail import RECORDED_FILE
 from cli.web.web_app import make_app
@@ -43,7 +43,7 @@ def run(
     ``fds`` are listening sockets passed by the broker. Raises UsageError, ConfigError, ListenError
     and TokenError.
     """
-    settings = load(flags.settings, os.environ, flags.config)
+    settings = load_settings(flags.settings, os.environ, flags.config)
     logging_setup.configure(settings.log_level, settings.log_format)
     # Malformed HTTP requests do not belong into the broker's log.
     logging.getLogger("aiohttp").setLevel(logging.CRITICAL + 1)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from eventstore.log.damaged_log import SalvageResult, SessionNeeds, salvage
-    from eventstore.log.jetstream_log import EventLog, LogWriter, StoreRecovery
+    from eventstore.log.jetstream_log import EventLog
     from eventstore.log.journal import (
         ENTRY_BYTES,
         Clock,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         check_first,
         find_cut,
     )
+    from eventstore.log.log_writer import LogWriter, StoreRecovery
     from eventstore.log.message_store import (
         Message,
         MessageStore,
@@ -87,8 +88,8 @@ _MODULE_OF = {
     "salvage": "damaged_log",
     "EventLog": "jetstream_log",
     "LogTail": "record_reader",
-    "LogWriter": "jetstream_log",
-    "StoreRecovery": "jetstream_log",
+    "LogWriter": "log_writer",
+    "StoreRecovery": "log_writer",
     "read_records": "record_reader",
     "read_some": "record_reader",
     "read_stored": "record_reader",

@@ -14,7 +14,7 @@ from cli.logsource.log_store import bridge_access, check_files, nats_tls, nats_u
 from cli.serve.banner import Facts, announce
 from cli.settings.setting_flags import with_settings_flags
 from cli.settings.setting_sources import ConfigError
-from cli.settings.settings import RELOADABLE, Settings, load
+from cli.settings.settings import RELOADABLE, Settings, load_settings
 from eventstore.nats import ConnectionOptions
 from eventstore.server import NatsUsersError, TlsFiles
 
@@ -27,14 +27,14 @@ EMBEDDED: Any = SimpleNamespace(
 
 def refusal(flags: dict[str, object], environment: dict[str, str] | None = None) -> str:
     with pytest.raises(ConfigError) as caught:
-        load(flags, environment or {})
+        load_settings(flags, environment or {})
     assert caught.value.exit_code == 78
     assert str(caught.value).isprintable()
     return str(caught.value)
 
 
 def test_defaults() -> None:
-    settings = load({}, {})
+    settings = load_settings({}, {})
     assert settings.bridge
     assert settings.bridge_filters == ("#",)
     assert (settings.bridge_map, settings.bridge_user_map, settings.bridge_qos) == ((), (), 0)
@@ -47,13 +47,13 @@ def test_lists_come_from_flags_variables_and_files(tmp_path: Path) -> None:
     wanted = ("a/+/c", "b/#")
     config = tmp_path / "foldmq.toml"
     config.write_text('bridge_filters = ["a/+/c", "b/#"]\nbridge_map = ["a,b=c", "=site.1"]\n')
-    settings = load({}, {}, config)
+    settings = load_settings({}, {}, config)
     assert settings.bridge_filters == wanted
     assert settings.bridge_map == ("a,b=c", "=site.1")
-    assert load({"bridge_filters": ["a/+/c", "b/#"]}, {}).bridge_filters == wanted
-    assert load({}, {"FOLDMQ_BRIDGE_FILTERS": "a/+/c,b/#"}).bridge_filters == wanted
-    assert load({}, {"FOLDMQ_BRIDGE_QOS": "2"}).bridge_qos == 2
-    assert not load({}, {"FOLDMQ_BRIDGE": "false"}).bridge
+    assert load_settings({"bridge_filters": ["a/+/c", "b/#"]}, {}).bridge_filters == wanted
+    assert load_settings({}, {"FOLDMQ_BRIDGE_FILTERS": "a/+/c,b/#"}).bridge_filters == wanted
+    assert load_settings({}, {"FOLDMQ_BRIDGE_QOS": "2"}).bridge_qos == 2
+    assert not load_settings({}, {"FOLDMQ_BRIDGE": "false"}).bridge
 
 
 def test_a_list_is_a_flag_that_can_be_given_again() -> None:
@@ -180,8 +180,10 @@ def test_an_address_that_cannot_be_one_is_refused(url: str, shown: str, wrong: s
     assert refusal({"bridge_url": whole}).startswith("bridge_url: not a valid URL: must be")
     if url.startswith("ws"):
         assert refusal({"nats_url": "ws://h:1"}).endswith("for the bridge; --no-bridge disables it")
-    load({"nats_url": "ws://h:1", "bridge": False}, {})
-    load({"nats_url": "h", "bridge_url": "nats://ann:sesame@h:1, tls://[::1]:2, h, h:3"}, {})
+    load_settings({"nats_url": "ws://h:1", "bridge": False}, {})
+    load_settings(
+        {"nats_url": "h", "bridge_url": "nats://ann:sesame@h:1, tls://[::1]:2, h, h:3"}, {}
+    )
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:4222", "[::]:4222", "192.0.2.1:4222", "nats.test:1"])
@@ -189,7 +191,9 @@ def test_other_machines_need_users(listen: str) -> None:
     said = refusal({"nats_listen": listen})
     assert said.startswith(f"nats_listen = {listen} can be reached from other machines: set ")
     assert "nats_users" in said
-    assert load({"nats_listen": listen, "nats_users": "users"}, {}).nats_users == Path("users")
+    assert load_settings({"nats_listen": listen, "nats_users": "users"}, {}).nats_users == Path(
+        "users"
+    )
 
 
 ENCRYPTED = {"tls_cert": "c", "tls_key": "k", "tls_client_ca": "ca"}
@@ -224,8 +228,8 @@ def test_what_says_who_may_connect_by_mqtt_asks_for_users_of_nats(
     assert said.startswith("nats_listen = 127.0.0.1:4222 lets any client read and write all topics")
     assert f"{name} restricts who may connect by MQTT: set nats_users" in said
     assert said.endswith("or nats_anonymous = true to allow every client")
-    assert load({**opened, "nats_users": "u"}, {}).nats_users == Path("u")
-    assert load(opened, {"FOLDMQ_NATS_ANONYMOUS": "true"}).nats_anonymous
+    assert load_settings({**opened, "nats_users": "u"}, {}).nats_users == Path("u")
+    assert load_settings(opened, {"FOLDMQ_NATS_ANONYMOUS": "true"}).nats_anonymous
 
 
 def test_one_listener_that_asks_for_certificates_is_enough(tmp_path: Path) -> None:
@@ -242,7 +246,7 @@ def test_one_listener_that_asks_for_certificates_is_enough(tmp_path: Path) -> No
     tls_client_certs = "required"
     """)
     with pytest.raises(ConfigError, match="although tls_client_certs restricts who may connect"):
-        load({}, {}, config)
+        load_settings({}, {}, config)
 
 
 def test_the_external_check_asks_for_users_of_nats() -> None:
@@ -251,13 +255,13 @@ def test_the_external_check_asks_for_users_of_nats() -> None:
 
 
 def test_anonymous_in_so_many_words_holds_beyond_loopback() -> None:
-    settings = load({"nats_listen": "0.0.0.0:4222", "nats_anonymous": True}, {})
+    settings = load_settings({"nats_listen": "0.0.0.0:4222", "nats_anonymous": True}, {})
     assert settings.nats_anonymous
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:1", "localhost:0", "[::1]:1", "off"])
 def test_loopback_needs_none(listen: str) -> None:
-    load({"nats_listen": listen}, {})
+    load_settings({"nats_listen": listen}, {})
 
 
 def test_none_changes_while_the_broker_runs() -> None:
@@ -269,9 +273,9 @@ def test_passwords_are_never_shown(tmp_path: Path) -> None:
     config = tmp_path / "foldmq.toml"
     config.write_text("bridge_password = 12345\nbridge_url = 'nats://localhost'\n")
     with pytest.raises(ConfigError) as caught:
-        load({}, {}, config)
+        load_settings({}, {}, config)
     assert "12345" not in str(caught.value)
-    settings = load({"bridge_password": "sesame", "bridge_url": "nats://localhost"}, {})
+    settings = load_settings({"bridge_password": "sesame", "bridge_url": "nats://localhost"}, {})
     assert "sesame" not in repr(settings)
 
 
@@ -279,15 +283,15 @@ def test_passwords_are_never_shown(tmp_path: Path) -> None:
 
 
 def test_nobody_to_meet_no_bridge() -> None:
-    assert bridge_access(load({}, {}), None) is None
+    assert bridge_access(load_settings({}, {}), None) is None
     for flags in ({"nats_url": "nats://a"}, {"bridge_url": "nats://a"}):
-        assert bridge_access(load({**flags, "bridge": False}, {}), None) is None
-    off = load({"nats_listen": "127.0.0.1:1", "bridge": False}, {})
+        assert bridge_access(load_settings({**flags, "bridge": False}, {}), None) is None
+    off = load_settings({"nats_listen": "127.0.0.1:1", "bridge": False}, {})
     assert bridge_access(off, EMBEDDED) is None
 
 
 def test_to_the_embedded_nats_as_its_own_user() -> None:
-    settings = load({"nats_listen": "127.0.0.1:1"}, {})
+    settings = load_settings({"nats_listen": "127.0.0.1:1"}, {})
     assert bridge_access(settings, EMBEDDED) == ConnectionOptions(
         urls=("nats://127.0.0.1:1",), user="foldmq", password="made up", name="foldmq bridge"
     )
@@ -296,7 +300,9 @@ def test_to_the_embedded_nats_as_its_own_user() -> None:
 def test_to_the_nats_of_the_log_as_the_log_does(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("sesame\nmore\n")
     flags = {"nats_url": "nats://a, nats://b", "nats_user": "u"}
-    settings = load({**flags, "nats_password_file": tmp_path / "password", "nats_ca": "ca"}, {})
+    settings = load_settings(
+        {**flags, "nats_password_file": tmp_path / "password", "nats_ca": "ca"}, {}
+    )
     assert bridge_access(settings, None) == ConnectionOptions(
         urls=("nats://a", "nats://b"),
         user="u",
@@ -310,7 +316,7 @@ def test_to_the_nats_of_the_log_as_the_log_does(tmp_path: Path) -> None:
 def test_to_a_nats_of_its_own_with_nothing_of_the_logs(log: dict[str, object]) -> None:
     given = {"bridge_url": "nats://b", "bridge_user": "v", "bridge_password": "w", "nats_ca": "ca"}
     files = {"bridge_creds": "creds", "bridge_nkey": "seed"}
-    found = bridge_access(load({**log, **given, **files}, {}), None)
+    found = bridge_access(load_settings({**log, **given, **files}, {}), None)
     assert found == ConnectionOptions(
         urls=("nats://b",),
         user="v",
@@ -324,7 +330,7 @@ def test_to_a_nats_of_its_own_with_nothing_of_the_logs(log: dict[str, object]) -
 
 def test_a_password_file_that_cannot_be_read(tmp_path: Path) -> None:
     none = tmp_path / "none"
-    settings = load({"bridge_url": "nats://a", "bridge_password_file": none}, {})
+    settings = load_settings({"bridge_url": "nats://a", "bridge_password_file": none}, {})
     with pytest.raises(ConfigError, match=r"bridge_password_file = .*: cannot read: No such file"):
         bridge_access(settings, None)
 
@@ -335,24 +341,24 @@ def test_files_of_connections_are_looked_at_before_anything_is_started(
     tmp_path: Path, whose: str, kind: str
 ) -> None:
     missing = tmp_path / "none"
-    settings = load({f"{whose}_url": "nats://a", f"{whose}_{kind}": missing}, {})
+    settings = load_settings({f"{whose}_url": "nats://a", f"{whose}_{kind}": missing}, {})
     with pytest.raises(ConfigError, match=f"^{whose}_{kind}: cannot read {missing}: No such file"):
         check_files(settings)
 
 
 def test_a_file_that_holds_no_credentials_is_named(tmp_path: Path) -> None:
     (tmp_path / "creds").write_text("nothing")
-    settings = load({"bridge_url": "nats://a", "bridge_creds": tmp_path / "creds"}, {})
+    settings = load_settings({"bridge_url": "nats://a", "bridge_creds": tmp_path / "creds"}, {})
     with pytest.raises(ConfigError, match=r"^bridge_creds: .*is no NATS credentials file"):
         check_files(settings)
     authorities = {"bridge_url": "nats://a", "nats_ca": tmp_path / "none"}
     with pytest.raises(ConfigError, match=r"^nats_ca: cannot use the TLS files"):
-        check_files(load(authorities, {}))
+        check_files(load_settings(authorities, {}))
 
 
 def test_files_of_a_bridge_that_is_off_do_not_matter(tmp_path: Path) -> None:
     given = {"bridge_url": "nats://a", "bridge_creds": tmp_path / "none", "bridge": False}
-    check_files(load(given, {}))
+    check_files(load_settings(given, {}))
 
 
 # ------------------------------------------------------------------------ users and the banner
@@ -365,7 +371,7 @@ def test_a_users_file_that_others_can_read_is_warned_of(
     file = tmp_path / "users"
     file.write_text("alice:sesame\n")
     file.chmod(mode)
-    users = nats_users(load({"nats_listen": "127.0.0.1:1", "nats_users": file}, {}))
+    users = nats_users(load_settings({"nats_listen": "127.0.0.1:1", "nats_users": file}, {}))
     assert [user.name for user in users] == ["alice"]
     said = "".join(capsys.readouterr())
     assert ("chmod o-r" in said) is warned
@@ -376,20 +382,20 @@ def test_a_bad_users_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "users"
     file.write_text("alice\n")
     with pytest.raises(NatsUsersError, match=":1: expected NAME:PASSWORD"):
-        nats_users(load({"nats_listen": "127.0.0.1:1", "nats_users": file}, {}))
-    assert nats_users(load({}, {})) == ()
+        nats_users(load_settings({"nats_listen": "127.0.0.1:1", "nats_users": file}, {}))
+    assert nats_users(load_settings({}, {})) == ()
 
 
 def test_the_files_of_tls_are_looked_at(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     server = authority.server()
     flags = {"nats_listen": "127.0.0.1:1", "nats_tls_cert": server.certificate}
-    good = nats_tls(load({**flags, "nats_tls_key": server.key}, {}))
+    good = nats_tls(load_settings({**flags, "nats_tls_key": server.key}, {}))
     assert good == TlsFiles(server.certificate, server.key)
-    bad = load({**flags, "nats_tls_key": authority.client("ann").key}, {})
+    bad = load_settings({**flags, "nats_tls_key": authority.client("ann").key}, {})
     with pytest.raises(ConfigError, match=r"nats_tls_.*does not belong to the certificate"):
         nats_tls(bad)
-    assert nats_tls(load({"nats_listen": "127.0.0.1:1"}, {})) is None
+    assert nats_tls(load_settings({"nats_listen": "127.0.0.1:1"}, {})) is None
 
 
 FACTS = Facts(
@@ -408,7 +414,7 @@ FACTS = Facts(
 
 def banner(flags: dict[str, object], **facts: Any) -> list[str]:
     stream = io.StringIO()
-    announce(load(flags, {}), dataclasses.replace(FACTS, **facts), stream)
+    announce(load_settings(flags, {}), dataclasses.replace(FACTS, **facts), stream)
     return stream.getvalue().splitlines()
 
 

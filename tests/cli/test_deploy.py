@@ -24,7 +24,7 @@ from simulation.world import World, simulate
 
 from actors.inspection import METRICS
 from cli.common.units import seconds
-from cli.settings.settings import load
+from cli.settings.setting_sources import load_settings
 from eventstore.errors import CorruptLog
 from protocol.errors import FoldmqError
 
@@ -218,7 +218,7 @@ def test_the_unit_fits_the_broker() -> None:
     found = unit()
     assert found["Type"] == ["notify"]
     variables = dict(line.split("=", 1) for line in found["Environment"])
-    settings = load({}, {"FOLDMQ_LISTEN": "127.0.0.1:1883", **variables})
+    settings = load_settings({}, {"FOLDMQ_LISTEN": "127.0.0.1:1883", **variables})
     assert str(settings.data_dir) == "/var/lib/" + found["StateDirectory"][0]
     (start,) = found["ExecStart"]
     assert start.split()[1:] == ["serve", "--config", "/etc/foldmq/foldmq.toml"]
@@ -234,7 +234,7 @@ def test_the_unit_fits_the_broker() -> None:
 
 def load_error_code() -> int:
     with pytest.raises(FoldmqError) as caught:
-        load({"keep": "x"}, {})
+        load_settings({"keep": "x"}, {})
     return caught.value.exit_code
 
 
@@ -295,8 +295,8 @@ def test_the_image_runs_as_nobody_in_particular_and_gets_signals() -> None:
 def test_the_settings_of_the_image_are_settings() -> None:
     variables = {k: v for k, v in image_environment().items() if k.startswith("FOLDMQ_")}
     with pytest.raises(FoldmqError, match="set password_file"):
-        load({}, variables)
-    settings = load({}, {**variables, "FOLDMQ_PASSWORD_FILE": "/etc/foldmq/users"})
+        load_settings({}, variables)
+    settings = load_settings({}, {**variables, "FOLDMQ_PASSWORD_FILE": "/etc/foldmq/users"})
     assert str(settings.data_dir) == last("VOLUME") == "/data"
     assert settings.metrics is not None
     assert settings.web is not None

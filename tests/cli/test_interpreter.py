@@ -12,7 +12,7 @@ import structlog
 
 from cli.common import interpreter
 from cli.serve.banner import Facts, announce
-from cli.settings.settings import load
+from cli.settings.setting_sources import load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,7 +39,7 @@ def test_serve_says_that_its_python_is_not_optimised(
     monkeypatch.setattr(interpreter, "own", lambda: optimised)
     facts = Facts([], None, None, "", 0, "/d", "n", "x", "y", durable=True)
     with structlog.testing.capture_logs() as logged:
-        announce(load({}, {}), facts)
+        announce(load_settings({}, {}), facts)
     said = [line for line in logged if line["event"] == interpreter.NOT_OPTIMISED]
     assert [line["python"] for line in said] == [sys.executable] * lines
 

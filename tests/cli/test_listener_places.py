@@ -11,7 +11,8 @@ from structlog.testing import capture_logs
 
 from cli.serve.listener_factory import Listeners
 from cli.settings.binding import ListenError
-from cli.settings.settings import Settings, load
+from cli.settings.setting_sources import load_settings
+from cli.settings.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.system
 
 
 def listening(*places: str, **more: object) -> Settings:
-    return load({"listen": list(places), **more}, {})
+    return load_settings({"listen": list(places), **more}, {})
 
 
 def probed(settings: Settings) -> str:

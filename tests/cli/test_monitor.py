@@ -22,7 +22,7 @@ from cli.monitoring import http_monitor as module
 from cli.monitoring.http_monitor import MOST_CONNECTIONS, HttpMonitor
 from cli.settings.binding import ListenError
 from cli.settings.setting_sources import ConfigError
-from cli.settings.settings import Settings, load
+from cli.settings.settings import Settings, load_settings
 from eventstore.errors import LogUnavailable
 
 pytestmark = pytest.mark.system
@@ -35,7 +35,9 @@ async def serving(
     """A monitor on a free port."""
     monitor = monitor or HttpMonitor()
     async with contextlib.AsyncExitStack() as stack:
-        place = await monitor.serve(stack, load({"metrics": "127.0.0.1:0", **settings}, {}))
+        place = await monitor.serve(
+            stack, load_settings({"metrics": "127.0.0.1:0", **settings}, {})
+        )
         assert place is not None
         yield monitor, place.port
 
@@ -224,7 +226,7 @@ async def test_names_that_are_refused_are_told_of_once_in_a_while(
 @pytest.mark.parametrize("names", [["a:1"], ["a b"], [""], ["http://a"], ["*"], "a,b:1"])
 def test_names_that_cannot_be_allowed(names: object) -> None:
     with pytest.raises(ConfigError, match=r"metrics.hosts = .*host names without a port"):
-        load({"metrics_hosts": names}, {})
+        load_settings({"metrics_hosts": names}, {})
 
 
 @pytest.mark.parametrize(
@@ -320,7 +322,7 @@ async def test_a_failure_is_an_answer_and_a_line(monkeypatch: pytest.MonkeyPatch
 
 
 def with_metrics_at(place: Address, *, asked_for: bool) -> Settings:
-    settings = load({}, {})
+    settings = load_settings({}, {})
     return Settings.model_construct(
         {"metrics"} if asked_for else set(), **{**settings.model_dump(), "metrics": place}
     )
@@ -341,4 +343,4 @@ async def test_an_address_that_is_taken_ends_the_start_only_if_it_was_asked_for(
 
 async def test_off_is_off() -> None:
     async with contextlib.AsyncExitStack() as stack:
-        assert await HttpMonitor().serve(stack, load({"metrics": "off"}, {})) is None
+        assert await HttpMonitor().serve(stack, load_settings({"metrics": "off"}, {})) is None

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from harness.broker import environment, free_port
 
-from cli.settings.settings import load
+from cli.settings.setting_sources import load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -34,7 +34,7 @@ def test_configuration_is_accepted(tmp_path: Path) -> None:
     (text,) = blocks("toml")
     config = tmp_path / "config.toml"
     config.write_text(text)
-    settings = load({}, {}, config)
+    settings = load_settings({}, {}, config)
     assert settings.model_fields_set == set(tomllib.loads(text))
 
 

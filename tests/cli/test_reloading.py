@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from cli.serve.service import Service
 from cli.settings.setting_sources import ConfigError
-from cli.settings.settings import Settings, load
+from cli.settings.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,7 @@ def reading(*errors: Exception) -> Any:
 async def test_an_error_ends_one_reload_only(
     error: Exception, reason: str, unforeseen: bool
 ) -> None:
-    service: Any = Service(load({}, {}), reading(error, ConfigError("again")))
+    service: Any = Service(load_settings({}, {}), reading(error, ConfigError("again")))
     before = service._settings
     told = service._notifier = Told()
     reloading = asyncio.create_task(service._reload_on_hangup(None))

@@ -18,7 +18,7 @@ from cli.serve.limits_factory import limit_options
 from cli.settings.listener_settings import PER_LISTENER
 from cli.settings.setting_flags import size_shown, time_shown, with_settings_flags
 from cli.settings.setting_sources import OTHER_VARIABLES, RENAMED, ConfigError
-from cli.settings.settings import RELOADABLE, Settings, load
+from cli.settings.settings import RELOADABLE, Settings, load_settings
 from eventstore.server.binary import BINARY_VARIABLE
 
 SCRAM_TWICE = """
@@ -40,14 +40,14 @@ def refusal(
     config: Path | None = None,
 ) -> str:
     with pytest.raises(ConfigError) as caught:
-        load(flags or {}, environment or {}, config)
+        load_settings(flags or {}, environment or {}, config)
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 78
     return str(caught.value)
 
 
 def test_defaults_are_loopback_and_anonymous() -> None:
-    settings = load({}, {})
+    settings = load_settings({}, {})
     assert [str(one) for one in settings.listen] == ["127.0.0.1:1883"]
     assert settings.anonymous
     assert settings.sync == "always"
@@ -57,20 +57,20 @@ def test_defaults_are_loopback_and_anonymous() -> None:
 def test_flags_before_environment_before_file_before_defaults(config: Path) -> None:
     config.write_text("max_ack_pending = 7\nack_wait = 7\njail_time = 7\n")
     environment = {"FOLDMQ_MAX_ACK_PENDING": "6", "FOLDMQ_ACK_WAIT": "6", "PATH": "/bin"}
-    settings = load({"max_ack_pending": "5"}, environment, config)
+    settings = load_settings({"max_ack_pending": "5"}, environment, config)
     assert (settings.max_ack_pending, settings.ack_wait, settings.takeover_delay) == (5, 6.0, 7.0)
     assert settings.connect_timeout == 10.0
 
 
 def test_config_file_from_environment(config: Path) -> None:
     config.write_text("max_sessions = 3\n")
-    assert load({}, {"FOLDMQ_CONFIG": str(config)}).max_sessions == 3
+    assert load_settings({}, {"FOLDMQ_CONFIG": str(config)}).max_sessions == 3
 
 
 def test_flag_names_the_config_file_before_the_environment(config: Path, tmp_path: Path) -> None:
     config.write_text("max_sessions = 3\n")
     missing = {"FOLDMQ_CONFIG": str(tmp_path / "missing.toml")}
-    assert load({}, missing, config).max_sessions == 3
+    assert load_settings({}, missing, config).max_sessions == 3
     assert refusal(environment=missing).endswith(
         "missing.toml: cannot read: No such file or directory"
     )
@@ -90,7 +90,7 @@ def test_flag_names_the_config_file_before_the_environment(config: Path, tmp_pat
 )
 def test_sizes(config: Path, text: str, size: int) -> None:
     config.write_text(f"max_packet_size = {text}\n")
-    assert load({}, {}, config).max_packet_size == size
+    assert load_settings({}, {}, config).max_packet_size == size
 
 
 @pytest.mark.parametrize(
@@ -108,15 +108,15 @@ def test_sizes(config: Path, text: str, size: int) -> None:
 )
 def test_times(config: Path, text: str, seconds: float) -> None:
     config.write_text(f"ack_wait = {text}\n")
-    assert load({}, {}, config).ack_wait == seconds
+    assert load_settings({}, {}, config).ack_wait == seconds
 
 
 def test_listen_takes_several_addresses_and_ipv6(config: Path) -> None:
     config.write_text('listen = ["127.0.0.1:1883", "[::1]:1884"]\n')
-    first, second = (one.endpoint for one in load({}, {}, config).listen)
+    first, second = (one.endpoint for one in load_settings({}, {}, config).listen)
     assert (first.kind, first.place) == ("tcp", Address("127.0.0.1", 1883))
     assert (second.place, str(second)) == (Address("::1", 1884), "[::1]:1884")
-    listen = load({}, {"FOLDMQ_LISTEN": "[::1]:1, localhost:2"}).listen
+    listen = load_settings({}, {"FOLDMQ_LISTEN": "[::1]:1, localhost:2"}).listen
     assert [one.endpoint.place for one in listen] == [Address("::1", 1), Address("localhost", 2)]
 
 
@@ -134,7 +134,7 @@ def test_listen_takes_several_addresses_and_ipv6(config: Path) -> None:
 )
 def test_endpoints(written: str, kind: str, shown: str) -> None:
     more = {"tls_cert": "c", "tls_key": "k"}
-    (one,) = load({"listen": [written], **more}, {}).listen
+    (one,) = load_settings({"listen": [written], **more}, {}).listen
     assert (one.endpoint.kind, str(one)) == (kind, shown)
 
 
@@ -152,7 +152,7 @@ def test_endpoints(written: str, kind: str, shown: str) -> None:
 )
 def test_bad_endpoints(written: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(problem)):
-        load({"listen": [written]}, {})
+        load_settings({"listen": [written]}, {})
 
 
 def test_a_listener_has_settings_of_its_own(config: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_listener_has_settings_of_its_own(config: Path) -> None:
         max_connections = 5
         """
     )
-    first, second = load({}, {}, config).listeners()
+    first, second = load_settings({}, {}, config).listeners()
     assert (first.anonymous, first.connect_timeout, first.max_connections) == (True, 3, 7)
     assert (second.anonymous, second.connect_timeout, second.max_connections) == (False, 10, 5)
     assert (second.tls_cert, second.ws_origins) == (Path("c"), ("https://a.example",))
@@ -202,7 +202,7 @@ def test_bad_settings_of_a_listener(config: Path, lines: str, problem: str) -> N
     address = "" if "address" in lines else 'address = "127.0.0.1:1"'
     config.write_text(f"[[listen]]\n{address}\n{lines}\n")
     with pytest.raises(ConfigError, match=re.escape(problem)):
-        load({}, {}, config)
+        load_settings({}, {}, config)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,10 @@ def test_two_listeners_at_one_place_are_refused(first: str, second: str) -> None
 
 
 def test_any_free_port_may_be_asked_for_twice() -> None:
-    assert len(load({"listen": ["127.0.0.1:0", "ws://127.0.0.1:0", "[::1]:7"]}, {}).listen) == 3
+    assert (
+        len(load_settings({"listen": ["127.0.0.1:0", "ws://127.0.0.1:0", "[::1]:7"]}, {}).listen)
+        == 3
+    )
 
 
 def with_tls(address: str, **more: object) -> dict[str, object]:
@@ -228,21 +231,21 @@ def with_tls(address: str, **more: object) -> dict[str, object]:
 
 
 def test_a_certificate_that_is_required_is_enough() -> None:
-    settings = load(with_tls("tls://0.0.0.0:1", tls_client_certs="required"), {})
+    settings = load_settings(with_tls("tls://0.0.0.0:1", tls_client_certs="required"), {})
     assert settings.anonymous
     assert settings.certified
     named = with_tls("tls://0.0.0.0:1", tls_client_certs="required", tls_identity="cn")
-    assert not load(named, {}).anonymous
+    assert not load_settings(named, {}).anonymous
     known = with_tls("tls://0.0.0.0:1", tls_client_certs="required", password_file="users")
-    assert not load(known, {}).anonymous
+    assert not load_settings(known, {}).anonymous
 
 
 def test_the_banner_says_who_needs_a_certificate() -> None:
-    settings = load(with_tls("tls://0.0.0.0:1", tls_client_certs="required"), {})
+    settings = load_settings(with_tls("tls://0.0.0.0:1", tls_client_certs="required"), {})
     assert admitted(settings, 0) == "clients with a certificate"
     named = with_tls("tls://0.0.0.0:1", tls_client_certs="required", tls_identity="cn")
-    assert admitted(load(named, {}), 0) == "client certificates"
-    assert admitted(load({}, {}), 0) == "any client, without a password"
+    assert admitted(load_settings(named, {}), 0) == "client certificates"
+    assert admitted(load_settings({}, {}), 0) == "any client, without a password"
 
 
 def test_a_required_certificate_that_is_nobody_and_nobody_else_is_refused() -> None:
@@ -250,13 +253,13 @@ def test_a_required_certificate_that_is_nobody_and_nobody_else_is_refused() -> N
     message = refusal(flags)
     assert "no client can connect" in message
     assert "tls_identity" in message
-    assert not load({**flags, "tls_identity": "cn"}, {}).anonymous
+    assert not load_settings({**flags, "tls_identity": "cn"}, {}).anonymous
 
 
 def test_who_may_have_a_certificate_is_not_nobody() -> None:
     optional = with_tls("tls://127.0.0.1:1", tls_client_certs="optional")
-    assert load(optional, {}).anonymous
-    assert not load({**optional, "tls_identity": "cn"}, {}).anonymous
+    assert load_settings(optional, {}).anonymous
+    assert not load_settings({**optional, "tls_identity": "cn"}, {}).anonymous
     assert "can be reached" in refusal(with_tls("tls://0.0.0.0:1", tls_client_certs="optional"))
 
 
@@ -265,35 +268,35 @@ def test_certificates_say_nothing_about_listeners_without_tls() -> None:
     assert "can be reached" in refusal({**required, "listen": ["tls://0.0.0.0:1", "0.0.0.0:2"]})
     mixed = {**required, "listen": ["tls://0.0.0.0:1", "127.0.0.1:2"]}
     assert "listen = 127.0.0.1:2: no client can connect" in refusal(mixed)
-    assert load({**mixed, "allow_anonymous": True}, {}).anonymous
+    assert load_settings({**mixed, "allow_anonymous": True}, {}).anonymous
 
 
 def test_who_comes_through_a_proxy_is_not_on_this_machine() -> None:
     assert "can be reached" in refusal({"proxy_protocol": True})
     assert "can be reached" in refusal({"proxy_protocol": True, "listen": ["unix:/run/foldmq/s"]})
-    assert not load({"proxy_protocol": True, "password_file": "users"}, {}).anonymous
-    assert load({"proxy_protocol": True, "allow_anonymous": True}, {}).reachable
+    assert not load_settings({"proxy_protocol": True, "password_file": "users"}, {}).anonymous
+    assert load_settings({"proxy_protocol": True, "allow_anonymous": True}, {}).reachable
 
 
 def test_a_listener_needs_an_address(config: Path) -> None:
     config.write_text("[[listen]]\nmax_connections = 1\n")
     with pytest.raises(ConfigError, match="needs an address"):
-        load({}, {}, config)
+        load_settings({}, {}, config)
 
 
 @pytest.mark.parametrize("name", ["metrics", "web"])
 def test_a_listener_for_operators_is_one_address_or_off(config: Path, name: str) -> None:
     def given(line: str) -> object:
         config.write_text(f"{name} = {line}\n")
-        return getattr(load({}, {}, config), name)
+        return getattr(load_settings({}, {}, config), name)
 
-    default = getattr(load({}, {}), name)
+    default = getattr(load_settings({}, {}), name)
     assert default.loopback
     assert given('"0.0.0.0:9100"') == Address("0.0.0.0", 9100)
     assert given('"[::1]:0"') == Address("::1", 0)
     assert given('"off"') is None
-    assert getattr(load({}, {f"FOLDMQ_{name.upper()}": "off"}), name) is None
-    assert getattr(load({name: "localhost:1"}, {}), name) == Address("localhost", 1)
+    assert getattr(load_settings({}, {f"FOLDMQ_{name.upper()}": "off"}), name) is None
+    assert getattr(load_settings({name: "localhost:1"}, {}), name) == Address("localhost", 1)
     assert refusal({name: "on"}).startswith(f'--{name} = "on": must be host:port such as')
     config.write_text(f"{name} = false\n")
     assert refusal(config=config).endswith(f"{name} = false: must not be true or false")
@@ -301,16 +304,16 @@ def test_a_listener_for_operators_is_one_address_or_off(config: Path, name: str)
 
 @pytest.mark.parametrize("name", ["metrics", "web"])
 def test_an_address_that_was_asked_for_is_told_from_a_default(name: str) -> None:
-    default = str(getattr(load({}, {}), name))
-    assert name not in load({}, {}).model_fields_set
-    assert name in load({name: default}, {}).model_fields_set
-    assert name in load({}, {f"FOLDMQ_{name.upper()}": default}).model_fields_set
+    default = str(getattr(load_settings({}, {}), name))
+    assert name not in load_settings({}, {}).model_fields_set
+    assert name in load_settings({name: default}, {}).model_fields_set
+    assert name in load_settings({}, {f"FOLDMQ_{name.upper()}": default}).model_fields_set
 
 
 def test_sys_interval_is_a_time_and_may_be_nought() -> None:
-    assert load({}, {}).sys_interval == 10.0
-    assert load({"sys_interval": "1m"}, {}).sys_interval == 60.0
-    assert load({"sys_interval": "0"}, {}).sys_interval == 0.0
+    assert load_settings({}, {}).sys_interval == 10.0
+    assert load_settings({"sys_interval": "1m"}, {}).sys_interval == 60.0
+    assert load_settings({"sys_interval": "0"}, {}).sys_interval == 0.0
     assert refusal({"sys_interval": "-1"}).startswith('--sys-interval = "-1": must be')
 
 
@@ -336,7 +339,7 @@ def test_unknown_variable_is_refused_with_the_nearest_name() -> None:
 
 def test_other_variables_are_no_settings() -> None:
     assert BINARY_VARIABLE in OTHER_VARIABLES
-    load({}, {BINARY_VARIABLE: "/usr/bin/nats-server", "FOLDMQ_CONFIG": ""})
+    load_settings({}, {BINARY_VARIABLE: "/usr/bin/nats-server", "FOLDMQ_CONFIG": ""})
 
 
 def test_what_kubernetes_sets_for_a_service_called_foldmq_is_ignored() -> None:
@@ -348,7 +351,7 @@ def test_what_kubernetes_sets_for_a_service_called_foldmq_is_ignored() -> None:
         "FOLDMQ_PORT_1883_TCP": "tcp://10.0.0.1:1883",
         "FOLDMQ_PORT_1883_TCP_ADDR": "10.0.0.1",
     }
-    assert load({}, links).model_dump() == load({}, {}).model_dump()
+    assert load_settings({}, links).model_dump() == load_settings({}, {}).model_dump()
 
 
 @pytest.mark.parametrize(
@@ -401,7 +404,7 @@ def test_bad_value_names_its_source() -> None:
 def test_password_is_never_shown(config: Path) -> None:
     config.write_text("nats_password = 12345\nnats_url = 'nats://localhost'\n")
     assert "12345" not in refusal(config=config)
-    settings = load({"nats_password": "sesame", "nats_url": "nats://localhost"}, {})
+    settings = load_settings({"nats_password": "sesame", "nats_url": "nats://localhost"}, {})
     assert "sesame" not in repr(settings)
 
 
@@ -426,8 +429,8 @@ def test_other_machines_need_users_or_an_explicit_yes(listen: str) -> None:
     assert listen in message
     assert "password_file" in message
     assert "allow_anonymous = true" in message
-    assert load({"listen": [listen], "allow_anonymous": True}, {}).anonymous
-    assert not load({"listen": [listen], "password_file": "users"}, {}).anonymous
+    assert load_settings({"listen": [listen], "allow_anonymous": True}, {}).anonymous
+    assert not load_settings({"listen": [listen], "password_file": "users"}, {}).anonymous
 
 
 def test_one_reachable_address_among_loopback_ones_is_enough_to_refuse() -> None:
@@ -436,12 +439,12 @@ def test_one_reachable_address_among_loopback_ones_is_enough_to_refuse() -> None
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:1", "127.8.8.8:1", "localhost:1", "[::1]:1"])
 def test_loopback_is_anonymous_by_default(listen: str) -> None:
-    assert load({"listen": [listen]}, {}).anonymous
+    assert load_settings({"listen": [listen]}, {}).anonymous
 
 
 def test_password_file_ends_anonymous_access_unless_it_is_allowed() -> None:
-    assert not load({"password_file": "users"}, {}).anonymous
-    assert load({"password_file": "users", "allow_anonymous": True}, {}).anonymous
+    assert not load_settings({"password_file": "users"}, {}).anonymous
+    assert load_settings({"password_file": "users", "allow_anonymous": True}, {}).anonymous
     assert "password_file" in refusal({"allow_anonymous": False})
 
 
@@ -474,7 +477,7 @@ def test_contradictions_are_refused(flags: dict[str, object], problem: str) -> N
 
 
 def test_every_limit_of_the_broker_has_the_same_default_as_a_setting() -> None:
-    settings = load({}, {}).model_dump()
+    settings = load_settings({}, {}).model_dump()
     limits = {field.name: field.default for field in dataclasses.fields(BrokerOptions)}
     internal = {"node", "max_record", "message_cache", "bounds", "pseudonym_key"}
     internal |= {"close_denied", "users_elsewhere"}
@@ -485,12 +488,12 @@ def test_every_limit_of_the_broker_has_the_same_default_as_a_setting() -> None:
 
 
 def test_the_bounds_on_clients_have_the_same_defaults_as_the_settings() -> None:
-    assert limit_options(load({}, {}), 1 << 20) == LimitOptions()
+    assert limit_options(load_settings({}, {}), 1 << 20) == LimitOptions()
 
 
 def test_the_login_backoff_has_the_same_defaults_as_the_settings() -> None:
-    assert backoff_options(load({}, {})) == BackoffOptions()
-    assert backoff_options(load({"login_backoff": "5m"}, {})).duration == 300.0
+    assert backoff_options(load_settings({}, {})) == BackoffOptions()
+    assert backoff_options(load_settings({"login_backoff": "5m"}, {})).duration == 300.0
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())
@@ -498,15 +501,15 @@ def test_old_names_still_work(config: Path, old: str, new: str) -> None:
     config.write_text(f"{old} = '7s'\n")
     variable = f"FOLDMQ_{old.upper()}"
     for settings, shown in (
-        (load({}, {}, config), f"{config}: {old}"),
-        (load({}, {variable: "7"}), variable),
-        (load({old: "7"}, {}), f"--{old.replace('_', '-')}"),
+        (load_settings({}, {}, config), f"{config}: {old}"),
+        (load_settings({}, {variable: "7"}), variable),
+        (load_settings({old: "7"}, {}), f"--{old.replace('_', '-')}"),
     ):
         assert getattr(settings, new) == 7.0
         assert settings.old_names == (f"{shown}: this setting is called {new} now",)
-    assert load({new: "7"}, {}).old_names == ()
+    assert load_settings({new: "7"}, {}).old_names == ()
     # A flag by the new name overrides the file's old one.
-    assert getattr(load({new: "8"}, {}, config), new) == 8.0
+    assert getattr(load_settings({new: "8"}, {}, config), new) == 8.0
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())
@@ -515,10 +518,10 @@ def test_old_and_new_name_and_bad_values_are_told_as_written(
 ) -> None:
     config.write_text(f"{old} = -1\n")
     with pytest.raises(ConfigError, match=f"{old} = -1: must be "):
-        load({}, {}, config)
+        load_settings({}, {}, config)
     config.write_text(f"{old} = 1\n{new} = 1\n")
     with pytest.raises(ConfigError, match=f"{old} and .*{new} are the same setting: remove the"):
-        load({}, {}, config)
+        load_settings({}, {}, config)
 
 
 @pytest.mark.parametrize(
@@ -532,23 +535,23 @@ def test_old_and_new_name_and_bad_values_are_told_as_written(
 def test_bad_authentication_methods(config: Path, text: str, says: str) -> None:
     config.write_text(text)
     with pytest.raises(ConfigError, match=says):
-        load({}, {}, config)
+        load_settings({}, {}, config)
 
 
 def test_each_limit_follows_its_setting() -> None:
     """Every setting of a limit changes one limit, or a window and its jail."""
     fixed = {"address", "burst", "client", "overload_after", "user"}
-    before = limit_options(load({}, {}), 1 << 20)
+    before = limit_options(load_settings({}, {}), 1 << 20)
     for field in dataclasses.fields(LimitOptions):
         if field.name in fixed:
             continue
         name = limits_factory._SETTINGS.get(field.name, field.name)
         value = getattr(before, field.name)
-        after = limit_options(load({name: int(value) + 1}, {}), 1 << 21)
+        after = limit_options(load_settings({name: int(value) + 1}, {}), 1 << 21)
         assert getattr(after, field.name) == int(value) + 1, name
     for whose in ("address", "user", "client"):
         name = f"publish_rate_per_{whose}"
-        quota = getattr(limit_options(load({name: 7}, {}), 1 << 20), whose)
+        quota = getattr(limit_options(load_settings({name: 7}, {}), 1 << 20), whose)
         assert quota == Quota(publish_rate=7)
 
 
@@ -562,19 +565,19 @@ def test_what_a_listener_has_for_itself_can_be_reloaded() -> None:
 
 def test_a_reload_takes_over_what_can_change_and_no_more(config: Path) -> None:
     config.write_text("max_sessions = 1\nnats_replicas = 1\n[[listen]]\naddress = 'unix:/x/s'\n")
-    old = load({}, {}, config)
+    old = load_settings({}, {}, config)
     config.write_text(
         "max_connections = 2\nevent_loop = 'asyncio'\n"
         "[[listen]]\naddress = 'unix:/x/s'\nunix_mode = '600'\n"
     )
-    merged = old.reloaded(load({}, {}, config))
+    merged = old.reloaded(load_settings({}, {}, config))
     assert (merged.max_sessions, merged.max_connections) == (1_000_000, 2)
     assert merged.event_loop == "auto"
     assert merged.listeners()[0].unix_mode == "600"
     # A limit that nobody set is lowered without a warning, also by a reload.
     assert merged.model_fields_set == {"listen", "nats_replicas", "max_connections"}
     config.write_text("listen = '127.0.0.1:2'\nunix_mode = '600'\n")
-    merged = old.reloaded(load({}, {}, config))
+    merged = old.reloaded(load_settings({}, {}, config))
     assert [str(one) for one in merged.listen] == ["unix:/x/s"]
     assert merged.listeners()[0].unix_mode == "600"
 
@@ -627,4 +630,6 @@ def test_defaults_as_help_gives_them_can_be_given() -> None:
         found = re.search(r"\[default: (.+)\]$", parameter.annotation.__metadata__[0].help)
         if found is not None and found[1] not in ("none", "never"):
             given = [found[1]] if name == "listen" else found[1]
-            assert getattr(load({name: given}, {}), name) == getattr(load({}, {}), name), name
+            assert getattr(load_settings({name: given}, {}), name) == getattr(
+                load_settings({}, {}), name
+            ), name

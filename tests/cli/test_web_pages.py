@@ -17,7 +17,7 @@ from cli.common.allowed_hosts import Hosts
 from cli.common.units import Address
 from cli.live.broker_client import Refused, TooLarge
 from cli.serve.banner import Facts, announce
-from cli.settings.settings import load
+from cli.settings.setting_sources import load_settings
 from cli.web.auth.own_token import TokenError, find_token
 from cli.web.child import environment_for
 from cli.web.live.log_link import LogLink
@@ -138,7 +138,7 @@ def test_secrets_go_to_the_process_in_its_environment(
     monkeypatch.setenv("FOLDMQ_MAX_SESSIONS", "7")
     monkeypatch.setenv("OTHER", "kept")
     secrets = {"nats_url": "nats://u:secret@h:1", "nats_password_file": "/p", "nats_user": "me"}
-    settings = load({**secrets, "log_format": "json", "web": "broker.lan:18830"}, {})
+    settings = load_settings({**secrets, "log_format": "json", "web": "broker.lan:18830"}, {})
     made = environment_for(settings, DataDir(tmp_path))
     ours = {key: value for key, value in made.items() if key.startswith("FOLDMQ_")}
     assert ours == {
@@ -151,7 +151,7 @@ def test_secrets_go_to_the_process_in_its_environment(
         "FOLDMQ_WEB": "broker.lan:18830",
     }
     assert made["OTHER"] == "kept"
-    again = load({}, ours)
+    again = load_settings({}, ours)
     assert (again.nats_url, again.nats_user) == ("nats://u:secret@h:1", "me")
 
 
@@ -558,5 +558,5 @@ def test_the_banner_shows_the_token_on_a_terminal_only() -> None:
         (Terminal(), "http://127.0.0.1:2/?token=geheim"),
         (io.StringIO(), "http://127.0.0.1:2/ (asks for the token in /d/web.token)"),
     ):
-        announce(load({}, {}), facts, stream)
+        announce(load_settings({}, {}), facts, stream)
         assert f"  web page   {shown}\n" in stream.getvalue()

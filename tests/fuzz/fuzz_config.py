@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from cli.settings import ConfigError, load  # noqa: E402 (the target is loaded from anywhere)
+from cli.settings import ConfigError, load_settings  # noqa: E402 (the target is loaded from anywhere)
 
 _, _name = tempfile.mkstemp(prefix="foldmq-fuzz-", suffix=".toml")
 FILE = Path(_name)
@@ -28,7 +28,7 @@ def one(data: bytes) -> None:
     """Load a file; raises AssertionError if what is wrong with it is not one plain line."""
     FILE.write_bytes(data)
     try:
-        settings = load({}, {}, FILE)
+        settings = load_settings({}, {}, FILE)
     except ConfigError as error:
         message = str(error)
         assert message.isprintable(), "an error is one line without anything that a terminal obeys"

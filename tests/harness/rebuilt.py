@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cli.logsource.source import find_location
 from cli.logsource.source_flags import SourceFlags
-from cli.settings.settings import load
+from cli.settings.setting_sources import load_settings
 from cli.sparkjobs.claims import of_brokers
 from cli.sparkjobs.log_location import Found, _access
 from eventstore.format import BrokerStarted
@@ -78,7 +78,7 @@ async def _gathered(broker: Broker) -> _Gathered:
     """Asks the broker, and folds its log up to where it ends then."""
     given: dict[str, object] = {"data_dir": broker.data_dir}
     async with contextlib.AsyncExitStack() as stack:
-        place = await find_location(stack, load(given, {}, None), SourceFlags(given))
+        place = await find_location(stack, load_settings(given, {}, None), SourceFlags(given))
         client = await place.connect(stack)
         [stream] = await place.streams(client)
         source = await place.open(client, stream)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from actors import broker
 from actors.maintenance import projector, retention
-from eventstore.log import jetstream_log
+from eventstore.log import log_writer
 
 if TYPE_CHECKING:
     import pytest
@@ -22,4 +22,4 @@ def look_rarely(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(broker, "_IDLE_SWEEP", MINUTE)
     patch.setattr(projector, "_ROUND_EVERY", MINUTE)
     patch.setattr(retention, "_LOOK_EVERY", MINUTE)
-    patch.setattr(jetstream_log, "_WATCH_EVERY", MINUTE)
+    patch.setattr(log_writer, "_WATCH_EVERY", MINUTE)

@@ -12,7 +12,7 @@ from harness.fixtures import make_broker
 
 from cli.logsource.source import find_location
 from cli.logsource.source_flags import SourceFlags
-from cli.settings.settings import load
+from cli.settings.setting_sources import load_settings
 from cli.sparkjobs.claims import of_brokers, of_projections
 from cli.sparkjobs.log_location import Found, _access
 from projections.audit import Rule
@@ -36,7 +36,7 @@ async def gathered(broker: Broker) -> tuple[dict[str, str], list[Claim]]:
     """How the log is read, and what the broker and its projections say of the state."""
     given = {"data_dir": broker.data_dir}
     async with contextlib.AsyncExitStack() as stack:
-        place = await find_location(stack, load(given, {}, None), SourceFlags(given))
+        place = await find_location(stack, load_settings(given, {}, None), SourceFlags(given))
         client = await place.connect(stack)
         [stream] = await place.streams(client)
         found = Found(

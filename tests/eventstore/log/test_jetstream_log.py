@@ -32,12 +32,12 @@ from eventstore.format import (
 from eventstore.log import (
     KeyedStore,
     Watermark,
+    log_writer,
     read_records,
     read_some,
     read_tail,
     record_reader,
 )
-from eventstore.log import jetstream_log as log_module
 from eventstore.nats import (
     claim_node,
     ensure_stream,
@@ -130,7 +130,7 @@ async def test_server_paused(
     own: Writing, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No answer comes: appends are looked into and repeated, and stored once all the same."""
-    monkeypatch.setattr(log_module, "ACK_TIMEOUT", 0.5)
+    monkeypatch.setattr(log_writer, "ACK_TIMEOUT", 0.5)
     await own.load(0.1)
     await own.settled()
     assert server.pid is not None
@@ -157,7 +157,7 @@ async def test_server_paused(
 
 async def test_answers_that_never_come(own: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record is stored but its acknowledgement is lost."""
-    monkeypatch.setattr(log_module, "ACK_TIMEOUT", 0.2)
+    monkeypatch.setattr(log_writer, "ACK_TIMEOUT", 0.2)
     writer = own.log._writer
     assert writer is not None
     with monkeypatch.context() as deaf:
@@ -237,7 +237,7 @@ async def test_another_log_of_the_same_length(own: Writing) -> None:
 
 async def test_stream_emptied_underneath(own: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
     """Appends go on well, as the last sequence stays: somebody must look."""
-    monkeypatch.setattr(log_module, "_INSPECT_EVERY", 0.2)
+    monkeypatch.setattr(log_writer, "_INSPECT_EVERY", 0.2)
     own.put(3)
     await own.settled()
     await api(own.nc, f"STREAM.PURGE.{STREAM}")
@@ -249,7 +249,7 @@ async def test_stream_emptied_underneath(own: Writing, monkeypatch: pytest.Monke
 async def test_stream_deleted_while_nothing_is_written(
     own: Writing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_module, "_INSPECT_EVERY", 0.2)
+    monkeypatch.setattr(log_writer, "_INSPECT_EVERY", 0.2)
     own.put(3)
     await own.settled()
     await api(own.nc, f"STREAM.DELETE.{STREAM}")

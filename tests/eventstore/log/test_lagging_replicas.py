@@ -12,7 +12,7 @@ from harness.waiting import happens
 from numberedlog import STREAM, SUBJECT, Writing, api, client_of, filled, given_up, writing
 
 from eventstore.errors import CorruptLog, Fenced, LogUnavailable
-from eventstore.log import jetstream_log, read_records, read_some, read_tail
+from eventstore.log import log_writer, read_records, read_some, read_tail
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -119,16 +119,16 @@ async def test_acknowledgements_that_come_again_change_nothing(own: Writing) -> 
 
 def test_replicas_leave_time_for_an_election() -> None:
     """It takes up to 9 s from the death of a leader, and 12 s is what may be waited."""
-    waits = jetstream_log._patience(3)
+    waits = log_writer._wait_times(3)
     assert waits.look_most + waits.retry_most + waits.room <= 2
-    assert waits.ack + jetstream_log._WATCH_EVERY + waits.look <= 5
-    assert jetstream_log._patience(1).server is None
+    assert waits.ack + log_writer._WATCH_EVERY + waits.look <= 5
+    assert log_writer._wait_times(1).server is None
 
 
 async def test_one_answer_that_is_behind_does_not_end_the_broker(
     own: Writing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_info, looks = jetstream_log.read_info, []
+    read_info, looks = log_writer.read_info, []
 
     async def old_leader(*of: Any) -> dict[str, Any]:
         info = await read_info(*of)
@@ -139,9 +139,9 @@ async def test_one_answer_that_is_behind_does_not_end_the_broker(
 
     own.put(3)
     await own.settled()
-    monkeypatch.setattr(jetstream_log, "read_info", old_leader)
-    monkeypatch.setattr(jetstream_log, "_INSPECT_EVERY", 0.2)
-    monkeypatch.setattr(jetstream_log, "_VERDICT_EVERY", 0.05)
+    monkeypatch.setattr(log_writer, "read_info", old_leader)
+    monkeypatch.setattr(log_writer, "_INSPECT_EVERY", 0.2)
+    monkeypatch.setattr(log_writer, "VERDICT_EVERY", 0.05)
     await happens(lambda: len(looks) > 4)
     assert own.fatal == []
     own.put(1)
@@ -153,20 +153,20 @@ async def test_answers_of_a_leader_that_was_replaced(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, answers: int
 ) -> None:
     """One that was cut off answers as before for a moment when it is back."""
-    monkeypatch.setattr(jetstream_log, "_VERDICT_EVERY", 0.05)
+    monkeypatch.setattr(log_writer, "VERDICT_EVERY", 0.05)
     async with writing(server, replicas=3) as made:
         made.put(1)
         await made.settled()
         old = await read_tail(made.nc, STREAM, SUBJECT)
         made.put(1)
         await made.settled()
-        read_now, looks = jetstream_log.read_tail, []
+        read_now, looks = log_writer.read_tail, []
 
         async def old_leader(*of: Any) -> Any:
             looks.append(of)
             return old if len(looks) <= answers else await read_now(*of)
 
-        monkeypatch.setattr(jetstream_log, "read_tail", old_leader)
+        monkeypatch.setattr(log_writer, "read_tail", old_leader)
         made.log.connection_lost()
         made.put(1)
         await made.settled()
@@ -178,11 +178,11 @@ async def test_a_server_that_answers_nothing_is_left(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be cut off from the others, and the connection to it does not show that."""
-    monkeypatch.setattr(jetstream_log, "ACK_TIMEOUT", 0.2)
-    monkeypatch.setattr(jetstream_log, "_ALIGN_TIMEOUT", 0.1)
+    monkeypatch.setattr(log_writer, "ACK_TIMEOUT", 0.2)
+    monkeypatch.setattr(log_writer, "_ALIGN_TIMEOUT", 0.1)
     async with writing(server, replicas=3) as made:
         left = asyncio.Event()
-        read_now, change = jetstream_log.read_tail, made.nc.change_server
+        read_now, change = log_writer.read_tail, made.nc.change_server
 
         async def cut_off(*of: Any) -> Any:
             if left.is_set():
@@ -193,7 +193,7 @@ async def test_a_server_that_answers_nothing_is_left(
             left.set()
             await change()
 
-        monkeypatch.setattr(jetstream_log, "read_tail", cut_off)
+        monkeypatch.setattr(log_writer, "read_tail", cut_off)
         monkeypatch.setattr(made.nc, "change_server", changed)
         made.log.connection_lost()
         made.put(3)

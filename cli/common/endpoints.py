@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple
 
-from cli.common import Address, address
+from cli.common.units import Address, address
 
 Kind = Literal["tcp", "tls", "ws", "wss", "unix"]
 

@@ -1,0 +1,80 @@
+"""The settings of where the log is stored, and their contradictions."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BaseModel, Field
+
+from cli.settings.setting_types import ExpandedPath, Seconds, SyncOrSeconds
+
+if TYPE_CHECKING:
+    from cli.settings.settings import Settings
+
+
+class StorageFields(BaseModel):
+    """Settings of the event log: the data directory, or the NATS server that stores it."""
+
+    data_dir: ExpandedPath = Field(
+        default=Path("foldmq-data"),
+        description="Directory of the event log; only one broker may use it at a time.",
+    )
+
+    nats_url: str | None = Field(
+        default=None,
+        description="NATS server that stores the log, or several of its cluster, separated by "
+        "commas. Default: an embedded server.",
+    )
+    nats_user: str | None = Field(default=None, description="User name for --nats-url.")
+    nats_password: str | None = Field(
+        default=None,
+        repr=False,
+        description="Password for --nats-url; --nats-password-file is safer.",
+    )
+    nats_password_file: ExpandedPath | None = Field(
+        default=None, description="File whose first line is the password for --nats-url."
+    )
+    nats_creds: ExpandedPath | None = Field(
+        default=None, description="Credentials file (JWT and seed) for --nats-url."
+    )
+    nats_nkey: ExpandedPath | None = Field(
+        default=None, description="File with an nkey seed for --nats-url."
+    )
+    nats_ca: ExpandedPath | None = Field(
+        default=None,
+        description="CA certificates that the NATS server's certificate is verified against.",
+    )
+    nats_cert: ExpandedPath | None = Field(
+        default=None, description="Client certificate for the NATS server."
+    )
+    nats_key: ExpandedPath | None = Field(default=None, description="Private key of --nats-cert.")
+    nats_domain: str | None = Field(
+        default=None,
+        description="JetStream domain of the log, for a NATS server that is a leaf node. Default: "
+        "the domain of --nats-url.",
+    )
+    nats_replicas: int | None = Field(
+        default=None,
+        ge=1,
+        le=5,
+        description="Number of replicas of the log in the cluster of --nats-url; a log with fewer "
+        "gets more. Default: those that it has; for a new log 3 in a cluster of three servers or "
+        "more, otherwise 1.",
+    )
+    sync: Annotated[Literal["always"] | Seconds, SyncOrSeconds] = Field(
+        default="always",
+        description='When the embedded NATS server syncs to disk: "always" before it '
+        "acknowledges, or at this interval. An interval is faster, but a power loss can "
+        "lose acknowledged messages.",
+    )
+
+
+def storage_contradictions(settings: "Settings") -> Iterator[str]:
+    """Yield one message for each contradiction among these settings, with the remedy."""
+    if settings.nats_url is None and settings.nats_replicas not in (None, 1):
+        yield "nats_replicas needs nats_url: the embedded NATS server is a single server"
+    if settings.nats_url is not None and settings.sync != "always":
+        yield (
+            "sync is for the embedded NATS server: set sync_interval in the "
+            "configuration of the server at nats_url"
+        )

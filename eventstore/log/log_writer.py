@@ -1,0 +1,463 @@
+"""Appending to the log in JetStream: one stream for each node, one writer.
+
+Every append names the sequence that must be the stream's last one, so a second writer is fenced
+off and a repeated append can do no harm. Whenever something is not as expected (an error, no
+answer, a lost connection), the writer asks the stream what it holds, counts what is there as
+committed, and sends the rest again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import orjson
+import structlog
+
+from eventstore.errors import (
+    CorruptLog,
+    EventStoreError,
+    Fenced,
+    LogUnavailable,
+    NatsUnavailable,
+    RecordTooLarge,
+)
+from eventstore.format import (
+    HEADERS,
+    LEAST_RECORD,
+    RECORD_OVERHEAD,
+    largest_record,
+    link_of,
+    previous_of,
+)
+from eventstore.log.record_reader import read_tail
+from eventstore.nats import (
+    NOT_STORED,
+    OVER_STREAM_LIMIT,
+    REQUEST_SECONDS,
+    check_replication,
+    read_info,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from eventstore.log.journal import Clock, Journal, PendingRecord
+    from eventstore.nats import DirectClient
+
+_log = structlog.get_logger("foldmq")
+
+ACK_TIMEOUT = 5.0
+"""Seconds after which an append without an answer is looked into."""
+_WATCH_EVERY = 0.5
+_RETRY_FIRST, _RETRY_MOST = 0.05, 1.0
+_ALIGN_TIMEOUT = 2.0
+"""Seconds for which the first look at the stream after a disturbance may take; later ones more."""
+_ROOM_MOST = 1.0
+"""Seconds between the end of a disturbance and the next append, at most."""
+_INSPECT_EVERY = 10.0
+"""Seconds between looks whether the stream still holds what was stored in it."""
+VERDICTS = 3
+"""How often a stream with replicas must look damaged before it counts as damaged."""
+VERDICT_EVERY = 1.0
+"""Seconds between two such looks."""
+_TOO_LARGE = "too large"
+_OVER_SERVER = "maximum payload violation"
+"""With this a server closes a connection on which more than its max_payload came."""
+
+
+class StoreRecovery(Protocol):
+    """Finds out why the server does not store, and repairs what can be repaired."""
+
+    def problem(self) -> str | None:
+        """Return why nothing can be stored at present, None when nothing is known."""
+
+    async def restart(self) -> None:
+        """Restart the server if that helps; raise NatsUnavailable when only waiting helps."""
+
+    async def sync(self) -> None:
+        """Make what the stream holds durable; raise an EventStoreError when that fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class _WaitTimes:
+    """How long a writer waits for JetStream, in seconds."""
+
+    ack: float
+    """For an acknowledgement, before the stream is looked at."""
+    look: float
+    """For the first answer about the stream."""
+    look_most: float
+    """For a later one."""
+    retry_most: float
+    """Between two looks at most, where the one before failed."""
+    room: float
+    """Before it appends again after a disturbance, at most."""
+    server: float | None
+    """Before it tries another server; None: there is one only."""
+
+
+def _wait_times(replicas: int) -> _WaitTimes:
+    """Return how long to wait: less where another server can take over.
+
+    The election of a leader takes up to 10 s, which leaves little for everything else.
+    """
+    if replicas == 1:
+        return _WaitTimes(
+            ack=ACK_TIMEOUT,
+            look=_ALIGN_TIMEOUT,
+            look_most=REQUEST_SECONDS,
+            retry_most=_RETRY_MOST,
+            room=_ROOM_MOST,
+            server=None,
+        )
+    return _WaitTimes(
+        ack=0.6 * ACK_TIMEOUT,
+        look=_ALIGN_TIMEOUT / 2,
+        look_most=_ALIGN_TIMEOUT / 2,
+        retry_most=_RETRY_MOST / 4,
+        room=_ROOM_MOST / 10,
+        server=ACK_TIMEOUT / 2,
+    )
+
+
+class LogWriter:
+    """Appends records to the stream, in order, whatever happens in between.
+
+    ``on_fatal`` is called once when the log can never be written again by this process: another
+    writer was there, the stream lost records, or the connection was closed for good.
+    """
+
+    def __init__(
+        self,
+        nc: DirectClient,
+        stream: str,
+        subject: str,
+        clock: Clock,
+        on_fatal: Callable[[EventStoreError], None],
+        recovery: StoreRecovery | None = None,
+        max_msg_size: int = -1,
+        refused: int = 0,
+        replicas: int = 1,
+    ) -> None:
+        self._nc = nc
+        self._stream = stream
+        self._subject = subject
+        self._clock = clock
+        self._replicas = replicas
+        self._changed_server = float("-inf")
+        self._on_fatal = on_fatal
+        self._recovery = recovery
+        self._journal: Journal | None = None
+        self._attempt = 0
+        self._inbox = ""
+        self._recovering: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopped = False
+        self._lost = False
+        self._told: set[str] = set()
+        self._stream_most = max_msg_size
+        """The stream's max_msg_size when it was last asked for."""
+        self._refused = refused
+        self._least = LEAST_RECORD
+        self._max_record = 0
+        self.outage: str | None = None
+        """Why nothing can be appended at present; None when all is well."""
+        self.outage_since = 0.0
+        """Monotonic time at which the trouble began."""
+        self.first = 1
+        """Stream sequence at which the log may begin, and not later."""
+
+    @property
+    def _wait_times(self) -> _WaitTimes:
+        return _wait_times(self._replicas)
+
+    async def start(self, journal: Journal) -> None:
+        """Begin to append the records of a journal."""
+        self._journal = journal
+        self._max_record = journal.max_record
+        largest = self._largest()
+        self._least = min(largest, LEAST_RECORD)
+        journal.max_event = largest - RECORD_OVERHEAD
+        journal.max_record = min(self._max_record, largest // 2)
+        self._inbox = self._nc.new_inbox()
+        await self._nc.listen(f"{self._inbox}.*.*", self._on_reply)
+        self._tasks = [asyncio.create_task(self._watch(), name="log watch")]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
+
+    def _largest(self) -> int:
+        """Return the bytes of the largest message that the stream takes."""
+        return largest_record(self._nc.max_payload, self._subject, self._stream_most, self._refused)
+
+    def _look_at_bounds(self, journal: Journal) -> None:
+        """Limit new records to the size that NATS accepts now.
+
+        The limit never falls below the least that the log needs: a record that is too large then
+        fails when it is stored.
+        """
+        largest = max(self._largest(), self._least)
+        if largest - RECORD_OVERHEAD != journal.max_event:
+            _log.warning("largest record changed: NATS takes another size now", bytes=largest)
+            journal.max_event = largest - RECORD_OVERHEAD
+            journal.max_record = min(self._max_record, largest // 2)
+
+    async def stop(self) -> None:
+        """End; what is not committed stays with the journal."""
+        self._stopped = True
+        tasks = [*self._tasks, *([self._recovering] if self._recovering else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def send(self, record: PendingRecord) -> None:
+        """Append a record. While in trouble it is kept: what is pending is sent again after."""
+        record.sent_at = self._clock.monotonic()
+        if self._recovering is None and not self._lost:
+            if len(record.data) + HEADERS > self._nc.max_payload and self._nc.is_connected:
+                what = f"NATS takes {self._nc.max_payload} bytes at most"
+                self._fail(RecordTooLarge(self._stream, len(record.data), what))
+                return
+            sent = self._nc.send_now(
+                self._subject,
+                record.data,
+                reply=f"{self._inbox}.{self._attempt}.{record.sequence}",
+                headers=self._fence(record),
+            )
+            if not sent:
+                self.recover("NATS takes nothing")
+
+    def recover(self, reason: str) -> None:
+        """Start recovery after a failed append or a lost connection."""
+        if self.outage is None:
+            self.outage = reason
+            self.outage_since = self._clock.monotonic()
+        if self._recovering is None and not self._stopped and not self._lost:
+            self._recovering = asyncio.create_task(self._recover(), name="log recovery")
+            self._recovering.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Fail the log when a task of the writer failed: nothing else would notice."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("log writer failed", part=task.get_name(), exc_info=error)
+            self._on_fatal(EventStoreError(f"the {task.get_name()} failed: {error}"))
+
+    def _fence(self, record: PendingRecord) -> dict[str, str]:
+        """Return what lets JetStream store a record at its place only, and once.
+
+        A record that follows one which is on its way names that one too: should another writer
+        have taken its place, the sequence alone would fit.
+        """
+        headers = {
+            "Nats-Expected-Last-Sequence": str(record.sequence - 1),
+            "Nats-Msg-Id": link_of(record.data).hex(),
+        }
+        if self._journal is not None and record.sequence > self._journal.durable + 1:
+            headers["Nats-Expected-Last-Msg-Id"] = previous_of(record.data).hex()
+        return headers
+
+    def _on_reply(self, subject: str, data: bytes) -> None:
+        if self._lost:
+            return
+        _, attempt, sequence = subject.rsplit(".", 2)
+        if not data:
+            failure = "JetStream does not respond"
+        else:
+            answer = orjson.loads(data)
+            error = answer.get("error")
+            if error is None:
+                self._stored(int(sequence), answer.get("seq"))
+                return
+            what, code = error.get("description", ""), error.get("err_code")
+            failure = f"JetStream: {what} ({code})"
+            if code == OVER_STREAM_LIMIT or (code == NOT_STORED and _TOO_LARGE in what):
+                self._too_large(int(sequence), what)
+        if int(attempt) == self._attempt:
+            self.recover(failure)
+
+    def _stored(self, sequence: int, place: object) -> None:
+        """Commit a record that JetStream says it stored, if that is where it must be."""
+        if place == sequence:
+            self._committed(sequence)
+        else:
+            found = place if isinstance(place, int) else None
+            self._fail(Fenced(self._stream, sequence - 1, found))
+
+    def _too_large(self, sequence: int, what: str) -> None:
+        """Fail when a pending record can never be stored."""
+        for record in self._journal.pending if self._journal is not None else ():
+            if record.sequence == sequence:
+                self._fail(RecordTooLarge(self._stream, len(record.data), what))
+
+    def _committed(self, sequence: int) -> None:
+        if self._recovering is None and self.outage is not None:
+            _log.info("log is written again", outage_s=round(self._trouble_age(), 1))
+            self.outage = None
+            self._told.clear()
+        if self._journal is not None:
+            self._journal.committed(sequence)
+
+    def _trouble_age(self) -> float:
+        return self._clock.monotonic() - self.outage_since
+
+    async def _watch(self) -> None:
+        """Watch for appends without an answer, and for what would cause them."""
+        inspected = self._clock.monotonic()
+        while not self._lost:
+            await asyncio.sleep(_WATCH_EVERY)
+            if self._nc.is_closed:
+                self._fail(self._why_closed())
+                return
+            if self._journal is None or self._recovering is not None:
+                continue
+            if self._clock.monotonic() - inspected > _INSPECT_EVERY:
+                await self._inspect(self._journal)
+                inspected = self._clock.monotonic()
+                continue
+            complaint = self._recovery.problem() if self._recovery is not None else None
+            if complaint is not None:
+                self.recover(complaint)
+                continue
+            pending = self._journal.pending
+            if pending and pending[0].sent_at:
+                age = self._clock.monotonic() - pending[0].sent_at
+                if age > self._wait_times.ack:
+                    waited = f"{self._wait_times.ack:g} s"
+                    self.recover(f"no answer from JetStream for more than {waited}")
+
+    def _why_closed(self) -> EventStoreError:
+        """Return why the connection was closed for good."""
+        what = str(self._nc.last_error or "").lower()
+        if _OVER_SERVER not in what:
+            return NatsUnavailable("NATS closed the connection for good: see its log")
+        pending = self._journal.pending if self._journal is not None else []
+        # What it was is not said; it was no larger than what NATS took until then.
+        size = max((len(one.data) for one in pending), default=0) or self._nc.max_payload
+        return RecordTooLarge(self._stream, size, f"NATS closed the connection: {_OVER_SERVER}")
+
+    async def _inspect(self, journal: Journal) -> None:
+        """Check that no records were removed from the stream: appends would not notice.
+
+        One answer proves nothing: a leader that was replaced answers as before for a moment.
+        """
+        damage = await self._look(journal)
+        for _ in range(1, VERDICTS):
+            if damage is None:
+                return
+            await asyncio.sleep(VERDICT_EVERY)
+            damage = await self._look(journal)
+        if damage is not None:
+            self._fail(damage)
+
+    async def _look(self, journal: Journal) -> EventStoreError | None:
+        """Return what is wrong with the stream; None when nothing is or it cannot be asked."""
+        durable = journal.durable
+        try:
+            info = await read_info(self._nc, self._stream, _ALIGN_TIMEOUT)
+        except LogUnavailable:  # an append will tell
+            return None
+        except EventStoreError as error:
+            return error
+        self._stream_most = info["config"].get("max_msg_size", -1)
+        self._look_at_bounds(journal)
+        first, last = info["state"]["first_seq"], info["state"]["last_seq"]
+        if durable and first > self.first:
+            gone = f"is gone from stream {self._stream}, which begins later now"
+            return CorruptLog(self.first, gone)
+        if last < durable:
+            return CorruptLog(last + 1, self._gone())
+        return None
+
+    def _gone(self) -> str:
+        return f"is gone from stream {self._stream}, which ends before; it had been stored"
+
+    def _fail(self, error: EventStoreError) -> None:
+        """Stop for good: nothing more is sent, and so nothing more is acknowledged."""
+        if not self._lost:
+            self._lost = True
+            self._on_fatal(error)
+
+    async def _recover(self) -> None:
+        """Reconcile the stream with the journal's pending records; retry until it works."""
+        self._tell()
+        delay = _RETRY_FIRST
+        patience = self._wait_times.look
+        verdicts = 0
+        while True:
+            try:
+                if self._recovery is not None:
+                    await self._recovery.restart()
+                await self._align(patience)
+            except NatsUnavailable as error:
+                self._note(str(error))
+                await self._change_server()
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, self._wait_times.retry_most)
+                patience = min(patience * 2, self._wait_times.look_most)
+                continue
+            except EventStoreError as error:
+                verdicts += 1
+                if self._replicas == 1 or verdicts == VERDICTS:
+                    self._fail(error)
+                    return
+                await asyncio.sleep(VERDICT_EVERY)
+                continue
+            break
+        # The next failure is another disturbance; give it room, a full disk fails at once.
+        age = self._trouble_age()
+        if age > _RETRY_FIRST:
+            await asyncio.sleep(min(age / 4, self._wait_times.room))
+        self._recovering = None
+        self._attempt += 1
+        if self._journal is not None:
+            self._look_at_bounds(self._journal)
+            if not self._journal.pending:
+                self._committed(self._journal.durable)
+            self._journal.resend()
+
+    async def _change_server(self) -> None:
+        """Try another server when this one has been of no use for a while.
+
+        It may be cut off from the others, or stand still, and the connection does not show it.
+        """
+        pending = self._journal.pending if self._journal is not None else []
+        since = min([self.outage_since, *(one.sent_at for one in pending if one.sent_at)])
+        since, now = max(since, self._changed_server), self._clock.monotonic()
+        if self._wait_times.server is not None and now - since > self._wait_times.server:
+            self._changed_server = now
+            await self._nc.change_server()
+
+    def _note(self, reason: str) -> None:
+        """Keep the latest reason; log it when it is another one."""
+        if self._nc.is_connected:
+            self.outage = reason
+            self._tell()
+
+    def _tell(self) -> None:
+        if self.outage is not None and self.outage not in self._told:
+            self._told.add(self.outage)
+            _log.warning("log cannot be written", reason=self.outage)
+
+    async def _align(self, seconds: float) -> None:
+        journal = self._journal
+        if journal is None:
+            return
+        if not self._nc.is_connected:
+            raise LogUnavailable("no connection to NATS")
+        # Answers that are on their way may still move the journal on while the stream is asked.
+        durable, durable_link = journal.durable, journal.durable_link
+        pending = {record.sequence: link_of(record.data) for record in journal.pending}
+        if self._replicas > 1:
+            check_replication(self._nc, self._replicas)
+        tail = await read_tail(self._nc, self._stream, self._subject, seconds)
+        if tail.sequence < durable:
+            raise CorruptLog(tail.sequence + 1, self._gone())
+        if tail.sequence == durable and tail.link != durable_link:
+            raise CorruptLog(tail.sequence, "is not the one that was stored")
+        if tail.sequence > durable:
+            if pending.get(tail.sequence) != tail.link:
+                raise Fenced(self._stream, durable, tail.sequence)
+            if self._recovery is not None:  # it was written, but perhaps not synced
+                await self._recovery.sync()
+            journal.committed(tail.sequence)
