@@ -83,7 +83,7 @@ def _disk(status: Mapping[str, Any], limits: Mapping[str, Any]) -> Iterator[Advi
         evidence += f"; the log grows by {text.size(round(rate * 3600))} an hour"
     left = time_left(free, rate, log.get("stream_bytes") or 0, limits)
     if left is not None:
-        evidence += f": full in {text.duration(left * 1000)}"
+        evidence += f": full in {text.duration(round(left * 1000))}"
     if free < _LITTLE or (left is not None and left < _WEEK):
         urgent = free < _LITTLE or (left is not None and left < _WEEK / 7)
         yield Advice(
