@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -20,6 +21,10 @@ _BLOCK = 500
 _GAP = "  "
 _LEAST = 12
 """Minimum width of a name."""
+_WRAPPED = 40
+"""Width of a wrapped column from which on it leaves room to others."""
+_LEAST_LINE = 20
+"""Minimum width of a line of a wrapped column."""
 _PADDED = 40
 """Maximum width that columns are padded to without a terminal."""
 
@@ -40,6 +45,8 @@ class Column(Generic[T]):
     """Omitted on a terminal of fewer columns."""
     ready: bool = False
     """Already escaped."""
+    wrapped: bool = False
+    """The last column: on a terminal broken into lines that fit, at blanks."""
     style: Callable[[T], Style | None] | None = None
     """Returns the style of the value on a terminal with colours."""
 
@@ -117,6 +124,8 @@ class Table(Generic[T]):
         if not self.terminal:
             return widths
         names = [number for number, column in enumerate(self._columns) if column.name]
+        if self._columns[-1].wrapped:
+            widths[-1] = min(widths[-1], _WRAPPED)
         over = sum(widths) + len(_GAP) * (len(widths) - 1) - self._width
         while over > 0 and names:
             longest = max(names, key=widths.__getitem__)
@@ -134,10 +143,21 @@ class Table(Generic[T]):
         for column, cell, width, style in zip(self._columns, cells, widths, styles, strict=True):
             if self.terminal and column.name:
                 cell = cut(cell, width)
+            if column.wrapped:
+                shown.append(self._broken(cell, sum(widths[:-1]) + len(_GAP) * len(shown), style))
+                continue
             pad = " " * (width - cell_len(cell))
             cell = painted(cell, style, self._out)
             shown.append(pad + cell if column.right else cell + pad)
         return _GAP.join(shown).rstrip()
+
+    def _broken(self, cell: str, before: int, style: Style | None) -> str:
+        """Return a cell in lines that fit behind ``before`` columns of the terminal."""
+        room = self._width - before
+        parts = [cell]
+        if self.terminal and room >= _LEAST_LINE:
+            parts = textwrap.wrap(cell, room, break_on_hyphens=False) or [""]
+        return ("\n" + " " * before).join(painted(part, style, self._out) for part in parts)
 
 
 def cut(shown: str, width: int) -> str:

@@ -7,9 +7,9 @@ import shlex
 import shutil
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from cli.common import painted, text
+from cli.common import Style, painted, text
 from cli.diagnosis.advice import Advice, advise, merged
 from cli.diagnosis.broker_advice import advise_on_broker, lagging_replicas
 from cli.inspection import outcome_text, say_where
@@ -129,7 +129,7 @@ def summary(advice: list[Advice], where: str) -> Iterator[str]:
 
 def advice_lines(one: Advice, width: int) -> Iterator[str]:
     """Yield a problem as lines of at most ``width`` characters."""
-    style: Literal["red", "yellow"] = "red" if one.severity == "problem" else "yellow"
+    style: Style = "red" if one.severity == "problem" else "yellow"
     label = painted(one.severity.ljust(_LABEL), style, sys.stdout)
     yield label + painted(f"{one.subject} {one.title}", "bold", sys.stdout)
     for name, said in (("evidence", one.evidence), ("cause", one.cause)):

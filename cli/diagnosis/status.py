@@ -45,12 +45,11 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
         if found["ready"]
         else painted("not ready", "red", sys.stdout)
     )
-    yield (
-        f"{ready}: node {text.escaped(str(found['node']))}, foldmq "
-        f"{text.escaped(str(found['software']))}, process {found['pid']}, up {up}, {where}"
-    )
+    yield f"{ready}: node {text.escaped(str(found['node']))}, up {up}"
     for reason in found["trouble"]:
         yield painted(f"  {text.escaped(str(reason), 300)}", "red", sys.stdout)
+    software = text.escaped(str(found["software"]))
+    yield f"  {'broker'.ljust(_LABEL)}foldmq {software}, process {found['pid']}, {where}"
     for label, said in _facts(found):
         yield f"  {label.ljust(_LABEL)}{said}"
 

@@ -83,7 +83,7 @@ def _table(rows: list[Row]) -> None:
             Column("CLIENT", lambda row: row["client"], name=True),
             Column("FILTER", lambda row: row["filter"], name=True),
             Column("QOS", lambda row: row["qos"], right=True),
-            Column("OUTCOME", outcome_text, ready=True, style=outcome_style),
+            Column("OUTCOME", outcome_text, ready=True, style=outcome_style, wrapped=True),
         ]
     )
     for row in rows:

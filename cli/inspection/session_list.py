@@ -79,7 +79,7 @@ def columns() -> list[Column[Row]]:
     return [
         Column("STATE", session_state, style=lambda row: "green" if row["connected"] else "dim"),
         Column("SINCE", lambda row: _offline_for(row, now_ms), right=True),
-        Column("SUBSCR.", lambda row: row["subscriptions"], right=True),
+        Column("SUBSCR.", lambda row: row["subscriptions"], right=True, wide=True),
         Column("IN FLIGHT", lambda row: row["inflight"], right=True),
         Column("QUEUED", lambda row: row["queued"], right=True),
         Column("BYTES", lambda row: text.size(row["queued_bytes"]), right=True, least_width=110),
@@ -90,7 +90,7 @@ def columns() -> list[Column[Row]]:
             style=lambda row: "red" if row.get("dropped") else None,
         ),
         Column("RECONN.", reconnects, right=True),
-        Column("TAKEN", lambda row: row.get("takeovers", 0), right=True, wide=True),
+        Column("TAKEOV.", lambda row: row.get("takeovers", 0), right=True, wide=True),
         Column("IN/S", lambda row: rate(row.get("rate_in")), right=True, wide=True),
         Column("OUT/S", lambda row: rate(row.get("rate_out")), right=True, wide=True),
         Column("LAST END", lambda row: row.get("last_close"), wide=True),

@@ -52,11 +52,13 @@ LIVE = (
     "retained rm a --yes",
     "subscriptions --topic a",
     "top --once",
+    "status",
+    "doctor",
 )
 OTHERS = {
     # these neither read a log nor ask a broker
     "serve", "passwd", "acl check", "pub", "sub", "web-token add", "web-token ls",
-    "web-token rm", "completion", "complete", "version", "pseudonym",
+    "web-token rm", "config check", "completion", "complete", "version", "pseudonym",
     # tests of their own: the page waits for its broker; salvage is below; Spark in tests/cli
     "web", "salvage",
 }  # fmt: skip
@@ -138,6 +140,7 @@ def test_a_setting_is_wrong(command: str) -> None:
         "actors restart nobody --yes",
         "actors kick nobody --yes",
         "sessions show nobody",
+        "doctor nobody",
         "sessions kick nobody --yes",
         "sessions rm nobody --yes",
         "retained get nothing",

@@ -1,0 +1,109 @@
+"""Problems in sentences: what ``foldmq doctor`` and the page of problems show."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.diagnosis import advise, advise_on_broker, merged
+from cli.diagnosis.advice import _KINDS
+from cli.diagnosis.broker_advice import time_left
+
+HOSTILE = 'evil\x1b[2J\n"; rm -rf'
+SOURCE = Path(__file__).resolve().parents[2] / "actors" / "inspection" / "problems.py"
+
+PROBLEMS: list[dict[str, Any]] = [
+    {
+        "code": "queue_full", "queue": "queue_messages", "queued": 9, "max_queued": 9,
+        "queued_bytes": 90, "max_queued_bytes": 900, "connected": False, "offline_ms": 60_000,
+    },
+    {
+        "code": "queue_filling", "queue": "", "queued": 8, "max_queued": 9, "queued_bytes": 90,
+        "max_queued_bytes": 900, "connected": True, "offline_ms": None,
+    },
+    {
+        "code": "window_full", "filter": HOSTILE, "outstanding": 5, "window": 5, "queued": 3,
+        "age_ms": 20_000,
+    },
+    {"code": "receive_maximum", "outstanding": 3, "window": 3, "queued": 0, "age_ms": 20_000},
+    {"code": "drops", "count": 5, "by": {"queue_bytes": 3, "odd\n": 2}, "age_ms": 500},
+    {"code": "denied", "count": 2, "what": {f"publish {HOSTILE}": 2}, "age_ms": 500},
+    {"code": "duplicate", "takeovers": 4, "recent": 5, "age_ms": 500},
+    {"code": "flapping", "connects": 9, "recent": 5, "last_close": "keep_alive"},
+    {"code": "stuck_release", "count": 2, "age_ms": 40_000},
+    {"code": "stuck_publish", "count": 2, "connected": True, "first": 1 << 20},
+    {"code": "slow_reader", "unsent": 5000, "max_unsent": 9000, "address": "[::1]:4"},
+    {"code": "no_member", "queued": 3, "members": 2},
+    {"code": "of a later broker"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda one: str(one["code"]))
+def test_each_problem_is_told_with_evidence_cause_and_command(problem: dict[str, Any]) -> None:
+    advice = advise({"client": HOSTILE, **problem})
+    assert all(line.isprintable() for line in advice)
+    assert advice.next.startswith("foldmq ")
+    assert "'*'" in advice.next  # a name that is not printable is no word of a command
+    if problem["code"] in _KINDS:
+        assert advice.evidence
+        assert advice.cause
+    plain = advise({"client": "pump 7", **problem})
+    assert "'pump 7'" in plain.next
+
+
+def test_every_problem_that_the_broker_finds_has_sentences() -> None:
+    found = set(re.findall(r'"code": "(\w+)"', SOURCE.read_text("utf-8")))
+    found |= set(re.findall(r'"(queue_full|queue_filling)"', SOURCE.read_text("utf-8")))
+    assert found == set(_KINDS)
+    assert found <= {one["code"] for one in PROBLEMS}
+
+
+def test_drops_are_told_once() -> None:
+    full = {"client": "a", **PROBLEMS[0]}
+    drops = {"client": "a", "code": "drops", "count": 5, "by": {"queue_messages": 5}, "age_ms": 1}
+    (one,) = merged([full, drops])
+    assert one["lost"] == 5
+    assert "5 messages were dropped" in advise(one).evidence
+    other = {"client": "b", **drops, "by": {"queue_messages": 4, "slow_reader": 1}}
+    assert [one["client"] for one in merged([{**other, "client": "b"}, full])] == ["a", "b"]
+    denied = {"client": "c", **PROBLEMS[5]}
+    lost = {"client": "c", "code": "drops", "count": 2, "by": {"not_permitted": 2}, "age_ms": 1}
+    assert merged([lost, denied]) == [denied]
+
+
+@pytest.mark.parametrize(
+    ("limits", "seconds"),
+    [
+        ({}, 100.0),
+        ({"keep_s": 50.0}, None),
+        ({"keep_s": 500.0}, 100.0),
+        ({"keep_s": 500.0, "keep_bytes": 700}, None),
+        ({"keep_s": 50.0, "keep_until_archived": True}, 100.0),
+    ],
+)
+def test_a_disk_runs_out_unless_the_log_is_cut_before(
+    limits: dict[str, Any], seconds: float | None
+) -> None:
+    assert time_left(1000, 10.0, 0, limits) == seconds
+    assert time_left(1000, 0.0, 0, limits) is None
+
+
+def test_advice_on_the_broker() -> None:
+    status: dict[str, Any] = {
+        "trouble": ["the log cannot be written\x1b"], "overload": None, "time_ms": 200_000,
+        "started_ms": 0, "refused": {"flapping": 3, "sessions": 0},
+        "log": {"disk_free": 5 * 10**8, "bytes": 10**6, "stream_bytes": 10**6},
+    }  # fmt: skip
+    found = [*advise_on_broker(status, {"keep_s": 604_800}, ["replica n2 is 5 records behind"])]
+    assert [(one.severity, one.subject) for one in found] == [
+        ("problem", "the broker"),
+        ("problem", "the log"),
+        ("problem", "the disk"),
+        ("warning", "connections"),
+    ]
+    assert all(text.isprintable() for one in found for text in one)
+    healthy = {**status, "trouble": [], "refused": {}, "log": {"disk_free": None}}
+    assert [*advise_on_broker(healthy, {}, [])] == []

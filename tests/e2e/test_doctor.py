@@ -1,0 +1,105 @@
+"""``foldmq status``, ``doctor`` and ``config check`` against brokers that have problems."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness import forkserver
+from harness.broker import Broker, environment
+from harness.fixtures import EXTERNAL, Clients
+from harness.waiting import until
+
+from e2e.tools import refused, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq")
+
+
+def doctor(broker: Broker, *about: str) -> tuple[int, list[dict[str, Any]]]:
+    data = ("--data-dir", str(broker.data_dir))
+    code, out, err = forkserver.run(["doctor", *about, *data, "--json"], environment(), 60.0)
+    assert err == b""
+    return code, [json.loads(line) for line in out.splitlines()]
+
+
+def test_a_healthy_broker_has_no_problems(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker()
+    broker.start()
+    data = ("--data-dir", str(broker.data_dir))
+    assert doctor(broker) == (0, [])
+    assert run("doctor", *data).lines[0].startswith("no problems found: node ")
+    lines = run("status", *data).lines
+    assert lines[0].startswith("ready: node ")
+    (found,) = run("status", *data, "--json").objects
+    assert found["ready"] is True
+
+
+def test_problems_are_found_with_their_clients(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker("max_queued_messages = 2\n")
+    broker.start()
+    clients = Clients("127.0.0.1", broker.port)
+    away, writer = clients.connect("away", clean=False), clients.connect("writer")
+    away.subscribe(("hall/#", 1))
+    away.disconnect()
+    for number in range(3):
+        writer.publish("hall/door", b"%d" % number, 1)
+    for _ in range(4):
+        clients.connect("twin")
+    for _ in range(4):
+        clients.connect("flapper").disconnect()
+    code, found = doctor(broker)
+    assert code == 1
+    said = {(one["severity"], one["subject"], one["title"]) for one in found}
+    assert said == {
+        ("problem", "away", "loses messages: its queue is full"),
+        ("problem", "twin", "is used by two clients"),
+        ("warning", "flapper", "connects again and again"),
+    }
+    (one,) = [one for one in found if one["subject"] == "away"]
+    assert "1 message" in one["evidence"]
+    assert one["next"] == f"foldmq sessions show away --data-dir {broker.data_dir}"
+    assert [one["subject"] for one in doctor(broker, "away")[1]] == ["away"]
+    assert doctor(broker, "writer") == (0, [])
+    # of a topic: those of its receivers
+    assert [one["subject"] for one in doctor(broker, "hall/door")[1]] == ["away"]
+    out = run("doctor", "hall/door", "--data-dir", str(broker.data_dir), code=1).out
+    assert "  away: dropped: queue full, 2 (max_queued_messages); offline" in out
+    clients.close()
+
+
+def test_denials_are_found(make_broker: Callable[..., Broker], tmp_path: Path) -> None:
+    rules = tmp_path / "permissions.toml"
+    rules.write_text('[[allow]]\nanonymous = true\nboth = ["open/#"]\n')
+    broker = make_broker(f'permissions = "{rules}"\nallow_anonymous = true\n')
+    broker.start()
+    clients = Clients("127.0.0.1", broker.port)
+    client = clients.connect("pump")
+    client.publish("plant/locked", b"1", 1)
+    until(lambda: doctor(broker, "pump")[1] != [], "the denial")
+    (one,) = doctor(broker, "pump")[1]
+    assert (one["severity"], one["title"]) == ("warning", "is denied what it asks for")
+    assert one["evidence"].startswith("publish plant/locked 1 time")
+    assert one["next"] == "foldmq acl check USER pump publish plant/locked"
+    clients.close()
+
+
+def test_the_configuration_is_checked_without_a_start(tmp_path: Path) -> None:
+    config = tmp_path / "foldmq.toml"
+    config.write_text('listen = ["127.0.0.1:0"]\nmax_ack_pending = 7\n')
+    lines = run("config", "check", "--config", str(config), "--keep", "1d").lines
+    assert lines[0].split() == ["keep", '"1d"', "(--keep)"]
+    assert f"max_ack_pending  7  ({config})" in lines
+    assert lines[-1].startswith("the configuration is valid: 3 settings set")
+    assert not (tmp_path / "foldmq-data").exists()
+    config.write_text('permissions = "nothing.toml"\n')
+    assert "nothing.toml" in refused("config", "check", "--config", str(config), code=78)
+    config.write_text("max_ack_pendig = 7\n")
+    said = refused("config", "check", "--config", str(config), code=78)
+    assert 'did you mean "max_ack_pending"?' in said
+    config.write_text('nats_url = "nats://u:secret@127.0.0.1"\n')
+    assert "secret" not in run("config", "check", "--config", str(config)).out
