@@ -154,7 +154,7 @@ class SessionAudit:
         granted: int,
         owed: bool,
         size: int = 0,
-        expires: int = 0,
+        expires: int | None = None,
     ) -> None:
         """Take a message that took effect at a position and matches a subscription of QoS 1 or 2.
 
@@ -162,8 +162,8 @@ class SessionAudit:
         stands for its publisher. ``owed`` says that the subscription was there from before it took
         effect to after the end of that turn; otherwise it was there in a part of that turn, and the
         message may be delivered. ``size`` are the bytes of its payload, ``expires`` is when it
-        does (Unix time in seconds, 0: never). It comes once for each subscription that it matches,
-        and before the session's own events at that position.
+        does (Unix time in seconds, 0: never, None: not known). It comes once for each subscription
+        that it matches, and before the session's own events at that position.
         """
         if self._known and self.fold.state is not None:
             stream = topic, origin

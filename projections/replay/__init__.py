@@ -11,7 +11,13 @@ from projections.replay.event_reader import (
     EventReader,
     refs_of,
 )
-from projections.replay.event_text import event_object, options_text, payload_words, words
+from projections.replay.event_text import (
+    event_object,
+    options_text,
+    payload_words,
+    reason_text,
+    words,
+)
 from projections.replay.message_search import find_stories, message_at
 from projections.replay.replay import AsOf, Origins, Replay, fold, head
 from projections.replay.salvage_needs import SalvageNeeds
@@ -40,6 +46,7 @@ __all__ = [
     "message_at",
     "options_text",
     "payload_words",
+    "reason_text",
     "refs_of",
     "topic_matcher",
     "words",
