@@ -43,20 +43,22 @@ from eventstore.format import (
     from_runs,
 )
 from projections.audit import checks
-from projections.audit.causes import (
+from projections.audit.expected_messages import ExpectedMessage, ExpectedMessages
+from projections.audit.mqtt5_checks import OwnMessages, UnfinishedDeliveries
+from projections.audit.ordering import RedeliveryOrder, TopicOrder
+from projections.audit.rules import (
+    UNEXPECTED,
     DropAudit,
     LogOutline,
     OwnershipAudit,
     QueueProgress,
     RepetitionAudit,
+    Rule,
     SessionEnds,
+    Violation,
     WillAudit,
     count_cases,
 )
-from projections.audit.expected_messages import ExpectedMessage, ExpectedMessages
-from projections.audit.mqtt5_checks import OwnMessages, UnfinishedDeliveries
-from projections.audit.ordering import RedeliveryOrder, TopicOrder
-from projections.audit.rules import UNEXPECTED, Rule, Violation
 from projections.audit.shared_steps import SHARE, SharedSteps
 from projections.audit.turn_subscriptions import TurnSubscriptions
 from projections.state import MISFITS, QOS_MASK, RETAIN_FLAG, SessionFold
@@ -434,7 +436,7 @@ class SessionAudit:
         refs = from_runs(event.refs)
         self._tell_all(checks.dropped(state, event, refs, at))
         first = self._queue.get(refs[0]) or self._expected.get(refs[0]) if refs else None
-        self._drops.dropped(state, event, refs, first, at)
+        self._drops.dropped(state, event, refs, None if first is None else first.size, at)
         for ref in refs:
             if event.queued >= 0:
                 message = self._queue.pop(ref, None)

@@ -1,4 +1,4 @@
-"""``why`` gives reasons as sentences: with limit and setting, denied and nearly matching filters."""
+"""``why`` gives reasons as sentences, with their limits, and names filters that nearly match."""
 
 from __future__ import annotations
 
@@ -63,8 +63,10 @@ def dropped(reason: str, at: int) -> MessageDropped:
         ),
         (
             "queue_bytes",
-            "the queue was full: with it, more than the 5 bytes would have waited that "
-            "max_queued_bytes allows",
+            (
+                "the queue was full: with it, more than the 5 bytes would have waited that "
+                "max_queued_bytes allows"
+            ),
         ),
         ("not_permitted", "the permissions do not let the client read this topic (permissions)"),
         ("unsubscribed", "the client unsubscribed while it waited"),
