@@ -189,6 +189,14 @@ def _why(
             show_default=False,
         ),
     ] = 1,
+    when: Annotated[
+        str | None,
+        typer.Option(
+            "--at",
+            metavar="WHEN",
+            help="With --topic: explain the latest message until this moment.",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per message.")
     ] = False,
@@ -200,4 +208,4 @@ def _why(
     """
     from cli.history import why
 
-    why.run(source, client, topic, where, last, as_json=as_json)
+    why.run(source, client, topic, where, last, when, as_json=as_json)

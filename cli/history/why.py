@@ -6,11 +6,17 @@ import time
 from collections.abc import Iterator
 
 from cli.common import progress, text
-from cli.logsource import SourceFlags, check_filter, open_source, parse_moment
+from cli.logsource import SourceFlags, check_filter, open_source, parse_moment, point_at
 from eventstore.errors import CutOff, NotFound, UsageError
-from eventstore.format import Position, format_position
-from projections.audit import DeliveryCopy, MessageStory, StoryStep, SubscriberState
-from projections.replay import find_stories, message_at, topic_matcher
+from eventstore.format import Position, format_position, position
+from projections.audit import (
+    DeliveryCopy,
+    DeniedFilter,
+    MessageStory,
+    StoryStep,
+    SubscriberState,
+)
+from projections.replay import find_stories, message_at, reason_text, topic_matcher
 from protocol.mqtt import ReasonCode
 from protocol.mqtt5 import SHARE
 
@@ -29,18 +35,34 @@ _FATES = {
 }
 
 _DROPPED = {
-    "queue_messages": "the queue had reached max_queued_messages",
-    "queue_bytes": "the queue had reached max_queued_bytes",
-    "slow_reader": "the client had max_outbound_bytes of unread output",
-    "unsubscribed": "the client unsubscribed while it was queued",
-    "not_permitted": "the permissions do not let the client read this topic",
+    "unsubscribed": "the client unsubscribed while it waited",
+    "not_permitted": "the permissions do not let the client read this topic (permissions)",
     "packet_too_large": "larger than the Maximum Packet Size of the client",
+    "other_prefix": "it came from NATS for other users (bridge_user_map)",
 }
-"""``MessageDropped.reason`` as a sentence."""
+"""``MessageDropped.reason`` as a sentence, where no limit belongs to it."""
 _DROPPED_SHARED = {
-    "not_permitted": "the permissions let no connected member read this topic",
+    "not_permitted": "the permissions let no connected member read this topic (permissions)",
     "packet_too_large": "larger than the Maximum Packet Size of each connected member",
 }
+_LIMITED = {
+    "queue_messages": (
+        "max_queued_messages",
+        "the queue was full: {} messages waited, as many as {} allows",
+        "the queue had as many messages as {} allows",
+    ),
+    "queue_bytes": (
+        "max_queued_bytes",
+        "the queue was full: with it, more than the {} bytes would have waited that {} allows",
+        "the queue had as many bytes as {} allows",
+    ),
+    "slow_reader": (
+        "max_outbound_bytes",
+        "the client did not read: {} bytes of output waited, as many as {} allows",
+        "the client had as many bytes of unread output as {} allows",
+    ),
+}
+"""Reason of a drop -> its setting, the reason as a sentence with and without the value."""
 TOO_LARGE = f"0x{ReasonCode.PACKET_TOO_LARGE:02x}"
 """The reason code with which the broker ends a delivery that the client no longer accepts."""
 
@@ -59,15 +81,21 @@ def run(
     topic: str | None,
     where: str | None,
     last: int,
+    when: str | None = None,
     *,
     as_json: bool,
 ) -> None:
-    """Print the history of messages; raises NotFound if there are none."""
+    """Print the history of messages; raises NotFound if there are none.
+
+    ``when`` is the moment until which messages are looked for.
+    """
     if (topic is None) == (where is None):
         raise UsageError("give either --position, or --topic with --client")
     if topic is not None and client is None:
         raise UsageError("--topic also needs --client, the receiver")
-    asyncio.run(_run(flags, client, topic, where, last, as_json=as_json))
+    if when is not None and topic is None:
+        raise UsageError("--at needs --topic: --position names one message already")
+    asyncio.run(_run(flags, client, topic, where, last, when, as_json=as_json))
 
 
 async def _run(
@@ -76,18 +104,30 @@ async def _run(
     topic: str | None,
     where: str | None,
     last: int,
+    when: str | None,
     *,
     as_json: bool,
 ) -> None:
     if topic is not None:
         check_filter(topic)
+    moment = parse_moment(when) if when is not None else None
     matches = topic_matcher(topic) if topic is not None else None
     place = _position(where) if where is not None else None
     async with open_source(flags) as source:
         source.require_whole()
         ref = await message_at(source, place) if place is not None else None
+        until = None
+        if moment is not None:
+            point = await point_at(source, moment)
+            until = position(point.sequence, point.index)
         stories = await find_stories(
-            source, matches=matches, last=last, ref=ref, client=client, progress=progress
+            source,
+            matches=matches,
+            last=last,
+            ref=ref,
+            client=client,
+            until=until,
+            progress=progress,
         )
     if not stories and ref is not None:
         raise CutOff(
@@ -96,7 +136,8 @@ async def _run(
         )
     if not stories:
         cut = f"; {source.beginning()}" if source.cut is not None else ""
-        raise NotFound(f"the log records no message on {text.name(topic or '')}{cut}")
+        by = f" until {text.escaped(when)}" if when is not None else ""
+        raise NotFound(f"the log records no message on {text.name(topic or '')}{by}{cut}")
     for number, story in enumerate(stories):
         if as_json:
             sys.stdout.write(text.json_line(story_object(story, client)) + "\n")
@@ -194,12 +235,12 @@ def _reason(story: MessageStory) -> str:
     if standing is None:
         return "has no record from the time of publication: it was deleted"
     if not standing.known:
-        return "had no session at that moment"
+        return f"had no session at that moment{_denied(standing)}"
     if not standing.filters and standing.shared:
         return _shared_reason(story, standing)
     if not standing.filters:
         there = "was connected but" if standing.connected else "was offline and"
-        return f"{there} had no matching subscription"
+        return f"{there} had no matching subscription{_denied(standing)}{_alike(story, standing)}"
     if len(standing.no_local) == len(standing.filters):
         which = ", ".join(text.name(one) for one in standing.no_local)
         return f"published it itself, and its subscription ({which}) has No Local"
@@ -209,6 +250,38 @@ def _reason(story: MessageStory) -> str:
     if not standing.connected:
         return f"was subscribed ({granted}) but offline: QoS 0 messages are not queued"
     return f"was subscribed ({granted}) and connected: sent at QoS 0, which is not recorded"
+
+
+def _denied(standing: SubscriberState) -> str:
+    """Return which filters that match the session was denied."""
+    return "".join(
+        f"; it was denied {text.name(one.filter)} at {format_position(one.at)}, "
+        f"{text.clock(one.time_ms)}: {_denial(one.code)}"
+        for one in standing.denied
+    )
+
+
+def _denial(code: int) -> str:
+    return _DENIALS.get(code) or reason_text(code)
+
+
+_DENIALS = {
+    ReasonCode.NOT_AUTHORIZED: "the permissions do not let it subscribe to that (permissions)",
+    ReasonCode.QUOTA_EXCEEDED: "it has as many as it may (max_subscriptions, max_wildcards, "
+    "max_wildcard_patterns, max_shared_members)",
+    ReasonCode.TOPIC_FILTER_INVALID: "the filter is not valid here",
+    ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED: "it may not share subscriptions "
+    "(shared_for_mqtt3)",
+}
+
+
+def _alike(story: MessageStory, standing: SubscriberState) -> str:
+    """Return which filters of the session nearly match."""
+    if not standing.alike or story.topic is None:
+        return ""
+    which = ", ".join(text.name(one) for one in standing.alike)
+    does = "does" if len(standing.alike) == 1 else "do"
+    return f"; {which} {does} not match, but nearly: the topic is {text.name(story.topic)}"
 
 
 def _shared_reason(story: MessageStory, standing: SubscriberState) -> str:
@@ -246,7 +319,7 @@ def _fate(copy: DeliveryCopy, expires: int) -> str:
     if copy.fate == "queued" and shared:
         return "waits until a member is connected and has room"
     if copy.fate == "dropped" and last is not None:
-        return f"dropped: {_drop_reason(last.detail, shared=shared)}"
+        return f"dropped: {_drop_reason(last, shared=shared)}"
     if copy.fate == "assigned" and last is not None:
         return f"given to its member {text.name(last.detail)}"
     if copy.fate == "refused" and last is not None:
@@ -254,8 +327,15 @@ def _fate(copy: DeliveryCopy, expires: int) -> str:
     return _FATES[copy.fate]
 
 
-def _drop_reason(reason: str, *, shared: bool) -> str:
-    """Return a reason of MessageDropped as a sentence; the word itself if it is not known."""
+def _drop_reason(step: StoryStep, *, shared: bool) -> str:
+    """Return why a message was dropped as a sentence; the word itself if it is not known."""
+    reason = step.detail
+    if reason in _LIMITED:
+        setting, with_value, without = _LIMITED[reason]
+        value = (step.limits or {}).get(setting)
+        if isinstance(value, int):
+            return with_value.format(f"{value:,}", setting)
+        return f"{without.format(setting)}; its value is not on record"
     found = (_DROPPED_SHARED if shared else {}).get(reason) or _DROPPED.get(reason)
     return found or text.escaped(reason)
 
@@ -296,7 +376,7 @@ def _copy_step(step: StoryStep, copy: DeliveryCopy) -> str:
             return "expired in the queue"
         case "dropped":
             shared = copy.session.startswith(SHARE)
-            return f"dropped: {_drop_reason(step.detail, shared=shared)}"
+            return f"dropped: {_drop_reason(step, shared=shared)}"
     return "the session ended"
 
 
@@ -334,6 +414,12 @@ def story_object(story: MessageStory, client: str | None) -> dict[str, object]:
             "subscriptions": [{"filter": one, "qos": qos} for one, qos in standing.filters],
             **({"shared": [*standing.shared]} if standing.shared else {}),
             **({"no_local": [*standing.no_local]} if standing.no_local else {}),
+            **(
+                {"denied": [_denied_object(one) for one in standing.denied]}
+                if standing.denied
+                else {}
+            ),
+            **({"alike": [*standing.alike]} if standing.alike else {}),
         },
         "copies": [
             {
@@ -346,6 +432,15 @@ def story_object(story: MessageStory, client: str | None) -> dict[str, object]:
             }
             for copy in story.copies
         ],
+    }
+
+
+def _denied_object(one: DeniedFilter) -> dict[str, object]:
+    return {
+        "filter": one.filter,
+        "reason_code": one.code,
+        "position": format_position(one.at),
+        "time": text.iso(one.time_ms),
     }
 
 

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
         MessageStory,
         StoryBuilder,
         StoryStep,
-        SubscriberState,
         topic_of,
     )
     from projections.audit.rules import RULES, UNEXPECTED, Rule, Violation
     from projections.audit.session_audit import BUCKETS, SessionAudit
     from projections.audit.shared_audit import SharedAudit
     from projections.audit.shared_steps import ASSIGNED, SHARE, SharedStep
+    from projections.audit.subscriber_state import DeniedFilter, SubscriberState
     from projections.audit.subscription_spans import (
         SUBSCRIPTION_EVENTS,
         SubscriptionSpan,
@@ -33,6 +33,7 @@ __all__ = [
     "UNEXPECTED",
     "DeliveryCopy",
     "DeliveryOutcome",
+    "DeniedFilter",
     "MessageStory",
     "Rule",
     "SessionAudit",
@@ -55,7 +56,8 @@ _MODULE_OF = {
     "MessageStory": "message_story",
     "StoryBuilder": "message_story",
     "StoryStep": "message_story",
-    "SubscriberState": "message_story",
+    "DeniedFilter": "subscriber_state",
+    "SubscriberState": "subscriber_state",
     "topic_of": "message_story",
     "UNEXPECTED": "rules",
     "RULES": "rules",

@@ -142,7 +142,7 @@ def expiry_differs(
     message: ExpectedMessage, ref: Position, expires: int, at: Position
 ) -> Iterator[Violation]:
     """Check whether a message that waits expires when its publication says."""
-    if message.expires != expires:
+    if message.expires is not None and message.expires != expires:
         what = f"message {format_position(ref)} waits until {expires or 'it is sent'}, but expires"
         told = f"at {message.expires}" if message.expires else "never"
         yield Violation(Rule.EXPIRY, at, f"{what} {told}")

@@ -37,8 +37,8 @@ class ExpectedMessage:
         """At which QoS it must be delivered at least; 0: it may be not at all."""
         self.size = 0
         """Bytes of its payload."""
-        self.expires = 0
-        """Unix time in seconds at which it expires; 0: never."""
+        self.expires: int | None = None
+        """Unix time in seconds at which it expires; 0: never, None: not known."""
 
     def may_be_at(self, qos: int) -> bool:
         """Return whether it may be delivered at this QoS."""
@@ -68,7 +68,7 @@ class ExpectedMessages:
         *,
         owed: bool,
         size: int = 0,
-        expires: int = 0,
+        expires: int | None = None,
     ) -> bool:
         """Add a message and one of the subscriptions that it matches.
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import islice
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from eventstore.format import (
@@ -24,6 +23,7 @@ from eventstore.format import (
     Delivered,
     Event,
     Expired,
+    LimitsApplied,
     MessageDropped,
     MessagePublished,
     MessagesCarried,
@@ -40,19 +40,20 @@ from eventstore.format import (
     SessionExpired,
     SessionOpened,
     SessionSnapshot,
+    Subscribed,
+    SubscriptionDenied,
     expiries,
     from_runs,
     position,
 )
+from projections.audit.subscriber_state import DeniedFilter, SubscriberState, subscriber_state
 from projections.state import FLAG_BITS, QOS_MASK, RETAIN_FLAG, InFlight, NodeState, decode_session
-from protocol.mqtt import FilterTrie
-from protocol.mqtt5 import NO_LOCAL, SHARE, split_share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from eventstore.format import Record
-    from projections.state import SessionState, SubscriptionState
+    from projections.state import SessionState
 
 DeliveryOutcome: TypeAlias = Literal[
     "queued",
@@ -86,6 +87,8 @@ class StoryStep(NamedTuple):
     """Packet identifier, 0 when there is none."""
     detail: str = ""
     """Cause, reason, reason code other than 0, or member; of held what had become of it."""
+    limits: Mapping[str, Any] | None = None
+    """Of dropped: the limits that held, by the names of their settings; None: not on record."""
 
 
 @dataclass(slots=True, eq=False)
@@ -100,22 +103,6 @@ class DeliveryCopy:
     fate: DeliveryOutcome = "queued"
     pid: int = 0
     steps: list[StoryStep] = field(default_factory=list)
-
-
-class SubscriberState(NamedTuple):
-    """How the session that is asked for stood when the message took effect."""
-
-    known: bool
-    """There was such a session."""
-    connected: bool
-    filters: list[tuple[str, int]]
-    """Its subscriptions that match the topic, with the granted QoS."""
-    shared: Sequence[str] = ()
-    """The shared subscriptions, as $share/NAME/FILTER, that match and of which it is a member."""
-    no_local: Sequence[str] = ()
-    """Those of its matching filters that do not bring it what it published itself (MQTT 5)."""
-    packet_maximum: int = 0
-    """Bytes of the largest packet that its client accepts; 0: any."""
 
 
 @dataclass(slots=True, eq=False)
@@ -159,7 +146,8 @@ class StoryBuilder:
 
     ``wanted`` chooses topics; the latest ``last`` messages on them are followed. With ``ref``
     it is this message alone. ``client`` is the session whose subscriptions are looked at,
-    ``begin`` the sequence of the first record that the log has.
+    ``begin`` the sequence of the first record that the log has. Messages published behind ``until``
+    are not followed.
     """
 
     def __init__(
@@ -170,7 +158,9 @@ class StoryBuilder:
         ref: Position | None = None,
         client: str | None = None,
         begin: int = 1,
+        until: Position | None = None,
     ) -> None:
+        self._until = until
         self.stories: dict[Position, MessageStory] = {}
         """Those that are followed, in the order of the log."""
         self._wanted = wanted
@@ -183,6 +173,9 @@ class StoryBuilder:
         """Followed messages by all their positions."""
         self._record: Record | None = None
         """The one that is read."""
+        self._limits: Mapping[str, Any] | None = None
+        self._denied: dict[str, DeniedFilter] = {}
+        """Filters that the session that is asked for was denied, and not granted since."""
         self._wills: set[Position] = set()
         self._parts: list[dict[str, Any]] = []
         self._clean: set[str] = set()
@@ -260,6 +253,19 @@ class StoryBuilder:
             self._left_queue(event, inner, at, ms, "assigned", event.member)
         elif isinstance(event, RetainedExpired):
             self._retained_expired(event, at, ms)
+        elif isinstance(event, LimitsApplied):
+            self._limits = event.limits
+        elif getattr(event, "session", None) == self._client:
+            self._follow_grants(event, at, ms)
+
+    def _follow_grants(self, event: Event, at: Position, ms: int) -> None:
+        """Remember what the session that is asked for was denied."""
+        if isinstance(event, SubscriptionDenied):
+            for topic_filter, code in zip(event.filters, from_runs(event.reasons), strict=True):
+                self._denied[topic_filter] = DeniedFilter(topic_filter, code, at, ms)
+        elif isinstance(event, Subscribed):
+            for topic_filter, _ in event.filters:
+                self._denied.pop(topic_filter, None)
 
     def _concerned(self, refs: list[Position]) -> Iterator[tuple[int, MessageStory]]:
         """Yield (index, story) of the messages that are followed."""
@@ -304,6 +310,8 @@ class StoryBuilder:
 
     def _chosen(self, event: MessagePublished, at: Position) -> list[int]:
         """Return which of an event's messages are followed, in order."""
+        if self._until is not None and at > self._until:
+            return []
         if self._ref is not None:
             offset = self._ref - at
             return [offset] if 0 <= offset < event.count else []
@@ -327,24 +335,8 @@ class StoryBuilder:
         state = self.state
         if state is None and self._node.partial:
             return
-        if state is None:
-            story.standing = SubscriberState(known=False, connected=False, filters=[])
-            return
-        trie: FilterTrie[SubscriptionState] = FilterTrie()
-        for held in state.active():
-            trie.insert(split_share(held.filter)[1], held.filter, held)
-        found = sorted(trie.match(story.topic), key=attrgetter("filter"))
-        own = [held for held in found if not held.filter.startswith(SHARE)]
-        story.standing = SubscriberState(
-            True,
-            state.connected,
-            [(held.filter, held.qos) for held in own],
-            [held.filter for held in found if held.filter.startswith(SHARE)],
-            [held.filter for held in own if held.options & NO_LOCAL]
-            if story.session == self._client
-            else [],
-            state.packet_maximum,
-        )
+        own, denied = story.session == self._client, self._denied.values()
+        story.standing = subscriber_state(state, story.topic, denied, own=own)
 
     def _forget_oldest(self) -> None:
         if self._wanted is None:
@@ -538,7 +530,7 @@ class StoryBuilder:
             if copy is None:
                 copy = self._new_copy(story, event.session, event.filter, 0, retain=False)
             copy.fate = "dropped"
-            copy.steps.append(StoryStep(at, ms, "dropped", 0, event.reason))
+            copy.steps.append(StoryStep(at, ms, "dropped", 0, event.reason, self._limits))
             self._settle(copy)
 
     # ------------------------------------------------------------- sessions

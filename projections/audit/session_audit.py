@@ -43,20 +43,22 @@ from eventstore.format import (
     from_runs,
 )
 from projections.audit import checks
-from projections.audit.causes import (
+from projections.audit.expected_messages import ExpectedMessage, ExpectedMessages
+from projections.audit.mqtt5_checks import OwnMessages, UnfinishedDeliveries
+from projections.audit.ordering import RedeliveryOrder, TopicOrder
+from projections.audit.rules import (
+    UNEXPECTED,
     DropAudit,
     LogOutline,
     OwnershipAudit,
     QueueProgress,
     RepetitionAudit,
+    Rule,
     SessionEnds,
+    Violation,
     WillAudit,
     count_cases,
 )
-from projections.audit.expected_messages import ExpectedMessage, ExpectedMessages
-from projections.audit.mqtt5_checks import OwnMessages, UnfinishedDeliveries
-from projections.audit.ordering import RedeliveryOrder, TopicOrder
-from projections.audit.rules import UNEXPECTED, Rule, Violation
 from projections.audit.shared_steps import SHARE, SharedSteps
 from projections.audit.turn_subscriptions import TurnSubscriptions
 from projections.state import MISFITS, QOS_MASK, RETAIN_FLAG, SessionFold
@@ -154,7 +156,7 @@ class SessionAudit:
         granted: int,
         owed: bool,
         size: int = 0,
-        expires: int = 0,
+        expires: int | None = None,
     ) -> None:
         """Take a message that took effect at a position and matches a subscription of QoS 1 or 2.
 
@@ -162,8 +164,8 @@ class SessionAudit:
         stands for its publisher. ``owed`` says that the subscription was there from before it took
         effect to after the end of that turn; otherwise it was there in a part of that turn, and the
         message may be delivered. ``size`` are the bytes of its payload, ``expires`` is when it
-        does (Unix time in seconds, 0: never). It comes once for each subscription that it matches,
-        and before the session's own events at that position.
+        does (Unix time in seconds, 0: never, None: not known). It comes once for each subscription
+        that it matches, and before the session's own events at that position.
         """
         if self._known and self.fold.state is not None:
             stream = topic, origin
@@ -434,7 +436,7 @@ class SessionAudit:
         refs = from_runs(event.refs)
         self._tell_all(checks.dropped(state, event, refs, at))
         first = self._queue.get(refs[0]) or self._expected.get(refs[0]) if refs else None
-        self._drops.dropped(state, event, refs, first, at)
+        self._drops.dropped(state, event, refs, None if first is None else first.size, at)
         for ref in refs:
             if event.queued >= 0:
                 message = self._queue.pop(ref, None)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         EventReader,
         refs_of,
     )
-    from projections.replay.event_text import event_object, payload_words, words
+    from projections.replay.event_text import event_object, payload_words, reason_text, words
     from projections.replay.message_search import find_stories, message_at
     from projections.replay.replay import AsOf, Origins, Replay, fold, head
     from projections.replay.salvage_needs import SalvageNeeds
@@ -28,7 +28,7 @@ else:
         __name__,
         {
             "event_reader": "EVENT_TYPES EventEntry EventFilter EventReader refs_of",
-            "event_text": "event_object payload_words words",
+            "event_text": "event_object payload_words reason_text words",
             "message_search": "find_stories message_at",
             "replay": "AsOf Origins Replay fold head",
             "salvage_needs": "SalvageNeeds",
@@ -60,6 +60,7 @@ __all__ = [
     "message_at",
     "options_text",
     "payload_words",
+    "reason_text",
     "refs_of",
     "topic_matcher",
     "words",

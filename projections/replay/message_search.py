@@ -41,14 +41,18 @@ async def find_stories(
     last: int = 1,
     ref: Position | None = None,
     client: str | None = None,
+    until: Position | None = None,
     progress: Progress = silent,
 ) -> list[MessageStory]:
     """Return what became of the ``last`` messages whose topic ``matches``, or of that at ``ref``.
 
     ``client`` is the session whose subscriptions of that moment are told as well. Messages of
-    which the log knows nothing are left out. Raises CorruptLog, UnreadableEvent or CutMeanwhile.
+    which the log knows nothing are left out, and those published behind ``until``. Raises
+    CorruptLog, UnreadableEvent or CutMeanwhile.
     """
-    explainer = StoryBuilder(wanted=matches, last=last, ref=ref, client=client, begin=source.begin)
+    explainer = StoryBuilder(
+        wanted=matches, last=last, ref=ref, client=client, begin=source.begin, until=until
+    )
     if source.begin > 1:
         with progress("looking for messages from before the cut", source.last) as update:
             async for record in source.records_with(_REPEATING, update):

@@ -1,4 +1,4 @@
-"""Unexpected deliveries: whether the message had been delivered before."""
+"""Unexpected deliveries: whether the message was delivered before, or had not taken effect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.format import Assigned, Delivered, Queued, format_position, from_runs
 from projections.audit import Rule
-from spark.audit.facts import EVENTS, unpack_events
+from spark.audit.facts import EFFECT, EVENTS, RELEASED, unpack_events
 from spark.runtime import mark_errors
 
 if TYPE_CHECKING:
@@ -46,11 +46,43 @@ def classify_unexpected(facts: FactTables, found: Sequence[Any]) -> list[tuple[s
     )
     first = {(row["node"], row["session"], row["ref"]): row["at"] for row in rows}
     keys = [(row["node"], row["session"], row["ref"]) for row in found]
-    return [_told(row["ref"], row["at"], first[key]) for row, key in zip(found, keys, strict=True)]
+    effects = _effects(facts, {(row["node"], row["ref"]) for row in found})
+    return [
+        told_of_unexpected(row["ref"], row["at"], first[key], effects.get((key[0], key[2])))
+        for row, key in zip(found, keys, strict=True)
+    ]
 
 
-def _told(ref: Position, at: Position, first: Position) -> tuple[str, str]:
+def _effects(
+    facts: FactTables, wanted: AbstractSet[tuple[str, Position]]
+) -> dict[tuple[str, Position], Position]:
+    """Return where messages took effect first."""
+    told = facts.of(EFFECT, RELEASED)
+    messages = told.sparkSession.createDataFrame(list(wanted), "node string, ref bigint")
+    rows = (
+        told.join(F.broadcast(messages), ["node", "ref"], "left_semi")
+        .groupBy("node", "ref")
+        .agg(F.min("at").alias("at"))
+        .collect()
+    )
+    return {(row["node"], row["ref"]): row["at"] for row in rows}
+
+
+def told_of_unexpected(
+    ref: Position, at: Position, first: Position, effect: Position | None
+) -> tuple[str, str]:
+    """Return (rule, what) for a delivery that was not expected.
+
+    ``first`` is where the session was delivered the message first, ``effect`` where it took effect;
+    None: nowhere.
+    """
     message = f"message {format_position(ref)}"
+    if effect is None:
+        what = f"{message} was delivered, but no message of QoS 1 or 2 took effect under that"
+        return Rule.NO_SUBSCRIPTION, f"{what} position"
+    if at < effect:
+        what = f"{message} was delivered before it took effect, at {format_position(effect)}"
+        return Rule.ORDER, what
     if first < at:
         before = format_position(first)
         return Rule.DELIVERED_TWICE, f"{message} was delivered again, after it was at {before}"

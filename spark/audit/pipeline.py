@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.display import name as shown
 from projections.audit import RULES, UNEXPECTED, Violation
-from projections.audit.causes import UNKNOWN_LIMITS
+from projections.audit.rules import UNKNOWN_LIMITS
 from spark.audit import claim_table, retained_rules, statistics
 from spark.audit.checkpoint_rules import carried_otherwise, not_carried
 from spark.audit.duplicate_rule import classify_unexpected

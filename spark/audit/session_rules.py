@@ -121,7 +121,7 @@ class SessionChecker:
         number: int,
         origin: int,
         size: int = 0,
-        expires: int = 0,
+        expires: int | None = None,
     ) -> None:
         """Take a message that took effect, once for each filter; see ``expected_deliveries_of``."""
         if at != self._last_expected:

@@ -48,8 +48,8 @@ def entry_count(outcome: Outcome) -> int:
 
 
 def verdict(outcome: Outcome) -> str:
-    """Return in one line what the audit found."""
-    rules = len(outcome.rules)
+    """Return in one line what the audit found; of promises that the log has cases of."""
+    rules = sum(rule.checked > 0 or rule.violations > 0 for rule in outcome.rules)
     where = extent(outcome)
     if not outcome.kept:
         broken = [rule for rule in outcome.rules if rule.violations]

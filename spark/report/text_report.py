@@ -90,7 +90,15 @@ def _rules(outcome: Outcome) -> Iterator[str]:
     yield ""
     yield from table_lines(
         ("promise", "checked", "", "broken"),
-        [(rule.rule, rule.checked, rule.unit, rule.violations) for rule in outcome.rules],
+        [
+            (
+                rule.rule,
+                rule.checked,
+                rule.unit,
+                rule.violations if rule.checked or rule.violations else "nothing to check",
+            )
+            for rule in outcome.rules
+        ],
     )
 
 

@@ -15,6 +15,7 @@ import orjson
 from eventstore.format import INDEX_BITS, format_position, position
 from projections.audit import UNEXPECTED, Rule, SharedAudit, SharedStep, SubscriptionSpans
 from protocol.mqtt import matches
+from spark.audit.duplicate_rule import told_of_unexpected
 from spark.audit.expected_deliveries import OWED_FLAG
 from spark.audit.facts.chain import LogNote
 from spark.audit.facts.event_packing import unpack_events
@@ -186,15 +187,19 @@ class _Plain:
 
     def _classified(self, session: str, ref: Position, at: Position) -> str:
         """Return the rule that an unexpected delivery breaks."""
+        effects = [one["at"] for one in self._effects if one["ref"] == ref]
+        rule, _ = told_of_unexpected(ref, at, self._first(session, ref), min(effects, default=None))
+        return rule
+
+    def _first(self, session: str, ref: Position) -> Position:
+        """Return where a session was delivered a message first."""
         for row in self._facts.events:
             if row["session"] != session:
                 continue
             for place, _, _, event in unpack_events(session, row["data"]):
-                if event.e in ("Assigned", "Delivered", "Queued"):
-                    from_runs_ = dict(enumerate(_refs(event), place))
-                    if any(one == ref and where < at for where, one in from_runs_.items()):
-                        return Rule.DELIVERED_TWICE
-        return Rule.NO_SUBSCRIPTION
+                if event.e in ("Assigned", "Delivered", "Queued") and ref in _refs(event):
+                    return place + _refs(event).index(ref)
+        raise AssertionError("a delivery that is not in the log")
 
     # What is retained and repeated.
 

@@ -33,7 +33,7 @@ from projections.audit import (
     SubscriptionSpans,
     Violation,
 )
-from projections.audit.causes import OutlineBuilder, with_content
+from projections.audit.rules import OutlineBuilder, with_content
 from projections.state import digest, encode_session, session_digest
 from protocol.mqtt import matches
 from simulation.fold import fold

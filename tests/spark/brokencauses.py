@@ -14,6 +14,7 @@ from eventstore.format import (
     MessageDropped,
     OperatorActed,
     Queued,
+    Released,
     RetainedCleared,
     RetainedExpired,
     SessionClosed,
@@ -394,7 +395,22 @@ def window_is_full(name: str) -> Case:
     return story(Acked("p", []), time_ms=story.log.time_ms + 700_000).keeps()
 
 
+# ------------------------------------------------------------------------------- explanations
+
+
+def delivered_before_it_was_published(name: str) -> Case:
+    story = Story(name)(delivered(at(3)))(published("t"), payloads=1)
+    return story.breaks("order", at(2), "s", ("undelivered", at(3), "s"))
+
+
+def delivered_before_its_release(name: str) -> Case:
+    story = Story(name)(published("t", qos=2), delivered(at(2), qos=2), payloads=1)
+    story(Released("p", [1], [at(2)]))
+    return story.breaks("order", at(2, 1), "s", ("undelivered", at(3), "s"))
+
+
 BROKEN_CAUSES = (
+    delivered_before_it_was_published, delivered_before_its_release,
     will_vanishes, will_vanishes_with_its_message, will_comes_twice, will_fires_twice,
     will_after_disconnect, will_discarded_though_it_was_lost, will_of_another_topic,
     will_of_another_qos, will_that_is_retained, will_with_other_bytes, will_of_nobody,

@@ -34,7 +34,7 @@ from eventstore.format import (
 )
 from eventstore.log import properties_of
 from projections.audit import SUBSCRIPTION_EVENTS as OF_SPANS
-from projections.audit.causes import with_content
+from projections.audit.rules import with_content
 from projections.state import RetainedMessage, retained_digest
 from spark.audit.facts.chain import (
     ACTED,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventstore.format import INDEX_BITS, Position, format_position, position
 from projections.audit import Rule
-from projections.audit.causes import Limits, LogOutline, OutlineBuilder
+from projections.audit.rules import Limits, LogOutline, OutlineBuilder
 from spark.audit.facts.chain import (
     ACTED,
     ARCHIVED,

@@ -133,7 +133,7 @@ def test_a_drop_is_told_as_a_sentence() -> None:
     large = told(MessageDropped("c", "packet_too_large", 1, [REF], "t"))
     assert said(large)[0].endswith("dropped: larger than the Maximum Packet Size of the client")
     denied = told(MessageDropped(GROUP, "not_permitted", 1, [REF], "t"))
-    assert said(denied)[0].endswith("the permissions let no connected member read this topic")
+    assert said(denied)[0].endswith("let no connected member read this topic (permissions)")
     assert said(told(MessageDropped("c", "odd", 1, [REF], "t")))[0].endswith("dropped: odd")
 
 

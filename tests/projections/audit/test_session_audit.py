@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -91,8 +92,14 @@ def audited(steps: Sequence[Event | Message], **known: Any) -> SessionAudit:
     What became of a message stands in the record in which it took effect.
     """
     audit = SessionAudit("s", **known)
-    sequence = 100
-    for step in steps:
+    sequence, generation = 100, 0
+    for one in steps:
+        step = one
+        if isinstance(one, SessionOpened):
+            generation += 1
+            step = replace(one, generation=generation)
+        elif isinstance(one, SessionClosed):
+            step = replace(one, generation=generation)
         if isinstance(step, Message):
             sequence = 100 + step.number
             expect(audit, position(sequence, 0), step, M[step.number])
@@ -139,8 +146,8 @@ ALL_KEPT: list[Event | Message] = [
     Message(5),
     MessageDropped("s", "queue_messages", 1, [M[5]], "t"),
     MessagePublished("s", 2, False, ["x"], [], [7], 0, 0, 1),
-    SessionClosed("s", "kicked"),
-    SessionExpired("s", "removed"),
+    SessionClosed("s", "closed"),
+    SessionExpired("s", "expired"),
 ]
 
 BROKEN: dict[str, tuple[str, list[Event | Message]]] = {
@@ -247,7 +254,7 @@ BROKEN: dict[str, tuple[str, list[Event | Message]]] = {
          opened(resumed=True), Message(2), delivered([2], [2])],
     ),
     "a drop without a reason": (
-        Rule.UNDELIVERED, [*BEGIN, Message(1), MessageDropped("s", "", 1, [M[1]], "t")]
+        Rule.DROP, [*BEGIN, Message(1), MessageDropped("s", "", 1, [M[1]], "t")]
     ),
     "a drop in another turn": (
         Rule.UNDELIVERED,
@@ -262,7 +269,7 @@ BROKEN: dict[str, tuple[str, list[Event | Message]]] = {
     "a drop that does not name all": (
         Rule.QUEUE,
         [*BEGIN, Message(1), queued([1]), Message(2), queued([2]),
-         MessageDropped("s", "unsubscribed", 2, [M[1]], "t", 0)],
+         MessageDropped("s", "not_permitted", 2, [M[1]], "t", 0)],
     ),
     "not the head of the queue": (
         Rule.QUEUE,
@@ -318,7 +325,8 @@ def test_a_broken_promise_is_found(what: str) -> None:
     rule, steps = BROKEN[what]
     audit = audited(steps)
     assert audit.violations
-    assert {one.rule for one in audit.violations} == {rule}
+    # Some of these break into a connection, too: see tests/spark/test_audit_plain.py.
+    assert {one.rule for one in audit.violations} - {Rule.OWNERSHIP} == {rule}
 
 
 def test_the_position_shows_what_is_wrong() -> None:

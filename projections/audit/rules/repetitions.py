@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from eventstore.format import format_position
-from projections.audit.rules import Rule, Violation
+from projections.audit.rules.rule_table import Rule, Violation
 from projections.state import encode_session, repeated_messages, split_area
 
 if TYPE_CHECKING:

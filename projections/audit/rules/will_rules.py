@@ -23,14 +23,14 @@ from eventstore.format import (
     WillCancelled,
     WillFired,
 )
-from projections.audit.rules import Rule, Violation
+from projections.audit.rules.rule_table import Rule, Violation
 from protocol.mqtt import is_death, with_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from eventstore.format import Event, Position
-    from projections.audit.causes.log_outline import LogOutline
+    from projections.audit.rules.log_outline import LogOutline
     from projections.state import SessionState
 
 _WITH_WILL: Final = 0x04

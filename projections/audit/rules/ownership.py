@@ -25,13 +25,13 @@ from eventstore.format import (
     Unsubscribed,
     WillArmed,
 )
-from projections.audit.rules import Rule, Violation
+from projections.audit.rules.rule_table import Rule, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from eventstore.format import Event, Position
-    from projections.audit.causes.log_outline import LogOutline
+    from projections.audit.rules.log_outline import LogOutline
     from projections.state import SessionState
 
 _OF_CONNECTIONS: Final = frozenset(

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 from eventstore.display import escaped
 from eventstore.format import CLOSE_REASONS, EXPIRY_REASONS
-from projections.audit.rules import Rule, Violation
-from projections.audit.shared_steps import SHARE
+from projections.audit.rules.rule_table import Rule, Violation
+from protocol.mqtt5 import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from eventstore.format import OperatorActed, Position, SessionClosed, SessionExpired
-    from projections.audit.causes.log_outline import LogOutline
+    from projections.audit.rules.log_outline import LogOutline
     from projections.state import SessionState
 
 _EARLY_MS: Final = 1000

@@ -24,7 +24,7 @@ from eventstore.format import (
     Subscribed,
     count_runs,
 )
-from projections.audit.rules import Rule
+from projections.audit.rules.rule_table import Rule
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from projections.audit.rules import Rule, Violation
-from projections.audit.shared_steps import SHARE
+from projections.audit.rules.rule_table import Rule, Violation
+from protocol.mqtt5 import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from eventstore.format import Position
-    from projections.audit.causes.log_outline import LogOutline
+    from projections.audit.rules.log_outline import LogOutline
     from projections.state import SessionState
 
 _PATIENCE_MS: Final = 600_000

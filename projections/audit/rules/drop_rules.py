@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from eventstore.display import escaped
 from eventstore.format import DROP_REASONS, format_position
-from projections.audit.rules import Rule, Violation
-from projections.audit.shared_steps import SHARE
+from projections.audit.rules.rule_table import Rule, Violation
+from protocol.mqtt5 import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from eventstore.format import MessageDropped, Position, Unsubscribed
-    from projections.audit.causes.log_outline import Limits, LogOutline
-    from projections.audit.expected_messages import ExpectedMessage
+    from projections.audit.rules.log_outline import Limits, LogOutline
     from projections.state import SessionState
 
 _SHOWN: Final = 60
@@ -71,10 +70,10 @@ class DropAudit:
         state: SessionState,
         event: MessageDropped,
         refs: Sequence[Position],
-        first: ExpectedMessage | None,
+        first: int | None,
         at: Position,
     ) -> None:
-        """Check a drop; ``first`` is the first of its messages, if it is known."""
+        """Check a drop; ``first`` are the bytes of its first message, if it is known."""
         part, self._before = self._before, (event.reason, event.filter, at + 1)
         self._cases(Rule.DROP)
         if event.reason not in DROP_REASONS:
@@ -125,15 +124,15 @@ class DropAudit:
         self,
         state: SessionState,
         _event: Any,
-        first: ExpectedMessage | None,
+        first: int | None,
         limits: Limits,
         _at: Position,
     ) -> str:
         most = limits.max_queued_bytes
-        if most is None or first is None or state.queued_bytes + first.size > most:
+        if most is None or first is None or state.queued_bytes + first > most:
             return ""
         return (
-            f"dropped as queue_bytes, but with it {state.queued_bytes + first.size} bytes would "
+            f"dropped as queue_bytes, but with it {state.queued_bytes + first} bytes would "
             f"have waited of {most} that may"
         )
 

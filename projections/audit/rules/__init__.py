@@ -1,0 +1,54 @@
+"""The rules of the audit, and those that compare what the log says with its reasons.
+
+That is of drops, ended sessions, connections, wills, waiting messages and checkpoints.
+"""
+
+from typing import TYPE_CHECKING
+
+from protocol.front_door import front_door
+
+if TYPE_CHECKING:
+    from projections.audit.rules.case_counts import count_cases
+    from projections.audit.rules.drop_rules import UNKNOWN_LIMITS, DropAudit
+    from projections.audit.rules.log_outline import BrokerRun, Limits, LogOutline, OutlineBuilder
+    from projections.audit.rules.ownership import OwnershipAudit
+    from projections.audit.rules.queue_progress import QueueProgress
+    from projections.audit.rules.repetitions import RepetitionAudit
+    from projections.audit.rules.rule_table import RULES, UNEXPECTED, Rule, Violation
+    from projections.audit.rules.session_ends import SessionEnds
+    from projections.audit.rules.will_rules import WillAudit, with_content
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "case_counts": "count_cases",
+            "drop_rules": "UNKNOWN_LIMITS DropAudit",
+            "log_outline": "BrokerRun Limits LogOutline OutlineBuilder",
+            "ownership": "OwnershipAudit",
+            "queue_progress": "QueueProgress",
+            "repetitions": "RepetitionAudit",
+            "rule_table": "RULES UNEXPECTED Rule Violation",
+            "session_ends": "SessionEnds",
+            "will_rules": "WillAudit with_content",
+        },
+    )
+
+__all__ = [
+    "RULES",
+    "UNEXPECTED",
+    "UNKNOWN_LIMITS",
+    "BrokerRun",
+    "DropAudit",
+    "Limits",
+    "LogOutline",
+    "OutlineBuilder",
+    "OwnershipAudit",
+    "QueueProgress",
+    "RepetitionAudit",
+    "Rule",
+    "SessionEnds",
+    "Violation",
+    "WillAudit",
+    "count_cases",
+    "with_content",
+]

@@ -1,0 +1,107 @@
+"""How a session stood towards a message when it took effect: which filters matched, or nearly."""
+
+from __future__ import annotations
+
+from difflib import SequenceMatcher
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from protocol.mqtt import FilterTrie, matches, split_levels
+from protocol.mqtt5 import NO_LOCAL, SHARE, split_share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from eventstore.format import Position
+    from projections.state import SessionState, SubscriptionState
+
+_ALIKE: Final = 0.8
+"""Least share of characters that a filter has in common with a topic that it resembles."""
+_MOST_COMPARED: Final = 1000
+_MOST_ALIKE: Final = 3
+
+
+class DeniedFilter(NamedTuple):
+    """A topic filter that a session asked for and was not granted."""
+
+    filter: str
+    code: int
+    """Reason code of the SUBACK."""
+    at: Position
+    time_ms: int
+
+
+class SubscriberState(NamedTuple):
+    """How the session that is asked for stood when the message took effect."""
+
+    known: bool
+    """There was such a session."""
+    connected: bool
+    filters: list[tuple[str, int]]
+    """Its subscriptions that match the topic, with the granted QoS."""
+    shared: Sequence[str] = ()
+    """The shared subscriptions, as $share/NAME/FILTER, that match and of which it is a member."""
+    no_local: Sequence[str] = ()
+    """Those of its matching filters that do not bring it what it published itself (MQTT 5)."""
+    packet_maximum: int = 0
+    """Bytes of the largest packet that its client accepts; 0: any."""
+    denied: Sequence[DeniedFilter] = ()
+    """Filters that match and that it was denied before, and not granted since."""
+    alike: Sequence[str] = ()
+    """Its filters that resemble the topic and do not match; empty if any matches."""
+
+
+def subscriber_state(
+    state: SessionState | None, topic: str, denied: Iterable[DeniedFilter], *, own: bool
+) -> SubscriberState:
+    """Return how a session stands towards a message; None: there is none.
+
+    ``own``: it published the message itself. ``denied`` are all filters that it was denied.
+    """
+    refused = [one for one in denied if matches(split_share(one.filter)[1], topic)]
+    if state is None:
+        return SubscriberState(False, False, [], denied=refused)
+    trie: FilterTrie[SubscriptionState] = FilterTrie()
+    active = state.active()
+    for held in active:
+        trie.insert(split_share(held.filter)[1], held.filter, held)
+    found = sorted(trie.match(topic), key=attrgetter("filter"))
+    single = [held for held in found if not held.filter.startswith(SHARE)]
+    return SubscriberState(
+        True,
+        state.connected,
+        [(held.filter, held.qos) for held in single],
+        [held.filter for held in found if held.filter.startswith(SHARE)],
+        [held.filter for held in single if held.options & NO_LOCAL] if own else [],
+        state.packet_maximum,
+        refused,
+        [] if found else filters_alike(topic, [held.filter for held in active]),
+    )
+
+
+def filters_alike(topic: str, filters: Sequence[str]) -> list[str]:
+    """Return filters that do not match a topic but resemble it, the most alike first.
+
+    A wildcard resembles whatever stands in its place. Of many filters the first ones are compared.
+    """
+    rated = []
+    for topic_filter in filters[:_MOST_COMPARED]:
+        rate = _likeness(topic, split_share(topic_filter)[1])
+        if rate >= _ALIKE:
+            rated.append((-rate, topic_filter))
+    return [topic_filter for _, topic_filter in sorted(rated)[:_MOST_ALIKE]]
+
+
+def _likeness(topic: str, topic_filter: str) -> float:
+    """Return how much a filter resembles a topic, from 0 to 1."""
+    levels = split_levels(topic)
+    filled = []
+    for number, level in enumerate(split_levels(topic_filter)):
+        if level == "#":
+            filled += levels[number:]
+            break
+        filled.append(levels[number] if level == "+" and number < len(levels) else level)
+    one, other = "/".join(levels).strip("/ "), "/".join(filled).strip("/ ")
+    if one.casefold() == other.casefold():
+        return 1.0
+    return SequenceMatcher(None, one, other, autojunk=False).ratio()

@@ -1,0 +1,115 @@
+"""``why`` gives reasons as sentences, with their limits, and names filters that nearly match."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cli.history.why import story_lines, story_object
+from eventstore.format import (
+    GENESIS,
+    Event,
+    LimitsApplied,
+    MessageDropped,
+    MessagePublished,
+    SessionOpened,
+    Subscribed,
+    SubscriptionDenied,
+    decode_record,
+    encode_record,
+    position,
+)
+from projections.audit import StoryBuilder
+from projections.audit.subscriber_state import filters_alike
+
+LIMITS = LimitsApplied(
+    {"max_queued_messages": 1000, "max_queued_bytes": 5, "max_outbound_bytes": 9}
+)
+
+
+def published(topic: str = "hall/door", qos: int = 1) -> MessagePublished:
+    return MessagePublished("p", qos, False, [topic], [], [1], 2, 0, 1)
+
+
+def told(*steps: Event, **given: Any) -> list[str]:
+    """What is said to ``c`` of the last message, each event in a record of its own."""
+    builder = StoryBuilder(wanted=lambda _topic: True, client="c", **given)
+    for sequence, event in enumerate(steps, 1):
+        payloads = [b"on"] if isinstance(event, MessagePublished) else []
+        data = encode_record(
+            previous=GENESIS, node="n", time_ms=1000 * sequence, events=[event], payloads=payloads
+        )
+        builder.take(decode_record(sequence, data))
+    (story,) = builder.stories.values()
+    assert story_object(story, "c")["client"] == "c"
+    return list(story_lines(story, "c"))
+
+
+def opened() -> SessionOpened:
+    return SessionOpened("c", False, False, 4)
+
+
+def dropped(reason: str, at: int) -> MessageDropped:
+    return MessageDropped("c", reason, 1, [position(at, 0)], "hall/+")
+
+
+@pytest.mark.parametrize(
+    ("reason", "sentence"),
+    [
+        (
+            "queue_messages",
+            "the queue was full: 1,000 messages waited, as many as max_queued_messages allows",
+        ),
+        (
+            "queue_bytes",
+            (
+                "the queue was full: with it, more than the 5 bytes would have waited that "
+                "max_queued_bytes allows"
+            ),
+        ),
+        ("not_permitted", "the permissions do not let the client read this topic (permissions)"),
+        ("unsubscribed", "the client unsubscribed while it waited"),
+    ],
+)
+def test_a_drop_names_limit_and_setting(reason: str, sentence: str) -> None:
+    lines = told(LIMITS, published(), dropped(reason, 2))
+    assert any(line.endswith(f"dropped: {sentence}") for line in lines), lines
+
+
+def test_a_limit_that_is_not_on_record_is_not_made_up() -> None:
+    lines = told(published(), dropped("queue_messages", 1))
+    sentence = "the queue had as many messages as max_queued_messages allows; its value is not on"
+    assert any(sentence in line for line in lines), lines
+
+
+def test_a_denied_subscription_is_the_answer() -> None:
+    denied = SubscriptionDenied("c", ["hall/#", "x"], [0x87, 0x97])
+    lines = told(opened(), denied, published())
+    (line,) = (one for one in lines if one.startswith("  c "))
+    assert line.startswith(
+        "  c was connected but had no matching subscription; it was denied hall/#"
+    )
+    assert line.endswith("the permissions do not let it subscribe to that (permissions)")
+    granted = told(opened(), denied, Subscribed("c", [("hall/#", 0)]), published(qos=0))
+    assert not any("denied" in line for line in granted)
+
+
+def test_filters_that_nearly_match_are_named() -> None:
+    lines = told(opened(), Subscribed("c", [("hall/doors", 1), ("cellar", 1)]), published())
+    (line,) = (one for one in lines if one.startswith("  c "))
+    assert line.endswith("; hall/doors does not match, but nearly: the topic is hall/door")
+
+
+@pytest.mark.parametrize(
+    "topic_filter",
+    ["hall/doors", "Hall/door", "/hall/door", "hall/door/", "hal/+", "$share/g/hall/doar"],
+)
+def test_what_resembles_a_topic(topic_filter: str) -> None:
+    assert filters_alike("hall/door", [topic_filter, "cellar/window"]) == [topic_filter]
+
+
+def test_a_moment_ends_the_search() -> None:
+    steps = (published("a"), published("b"), published("c"))
+    lines = told(*steps, until=position(2, 5))
+    assert lines[0].startswith("message 2.0 on b")
