@@ -92,7 +92,7 @@ def _serve(config: Path | None, flags: dict[str, object]) -> None:
     # Other commands do not load the packages of the broker.
     from cli.serve import service
 
-    service.run(flags, config)
+    service.run_service(flags, config)
 
 
 @app.command("pseudonym")
@@ -125,16 +125,16 @@ def _salvage(
     """
     from cli.history import salvage
 
-    salvage.run(data_dir, to)
+    salvage.run_salvage(data_dir, to)
 
 
-log_commands.register(app)
-operatorcommands.register(app)
-webcommand.register(app)
-sparkcommands.register(app)
-acl_command.register(app)
-passwd_command.register(app)
-client_commands.register(app)
+log_commands.register_log_commands(app)
+operatorcommands.register_operator_commands(app)
+webcommand.register_web_command(app)
+sparkcommands.register_spark_commands(app)
+acl_command.register_acl_command(app)
+passwd_command.register_passwd_command(app)
+client_commands.register_client_commands(app)
 
 
 if __name__ == "__main__":

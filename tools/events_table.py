@@ -33,13 +33,17 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "events.md"
-SOURCES = [ROOT / "eventstore" / "format" / name for name in ("events.py", "turn_events.py")]
+_MODULES = ("events.py", "node_events.py", "turn_events.py")
+SOURCES = [
+    ROOT / "eventstore" / "format" / name
+    for name in ("events.py", "node_events.py", "turn_events.py")
+]
 
 INTRODUCTION = """\
 # Events
 
-Written by `tools/events_table.py` from the docstrings in `eventstore/format/events.py` and
-`turn_events.py`; do not edit.
+Written by `tools/events_table.py` from the docstrings in `eventstore/format/events.py`,
+`node_events.py` and `turn_events.py`; do not edit.
 
 The log of a node is the JetStream stream `FOLDMQ_LOG_<node>` on the subject `foldmq.log.<node>`.
 Each JetStream message is a *record*: the events of one or more turns of the event loop and their
@@ -169,7 +173,8 @@ CLOSED = {
     "login_revoked": "the user was removed from the password file, or the password changed",
     "reauthentication_failed": "the client failed to authenticate again (AUTH, MQTT 5)",
     "receive_maximum": "the client had more messages unacknowledged than `receive_maximum` allows",
-    "publish_rate": "the client was paused at its publish rate for `rate_patience` without a break",
+    "publish_rate": "the client was paused at its publish rate for `throttle_timeout` without a "
+    "break",
     "slow_reader": "the client read none of its pending output for `slow_reader_time`",
     "unread_bytes": "slow clients had too much unread output in total (`max_unread_bytes`)",
     "kicked": "an operator disconnected the client",

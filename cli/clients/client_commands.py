@@ -22,7 +22,7 @@ Qos = Annotated[
 _HANDLINGS = ("always", "new", "never")
 
 
-def register(app: typer.Typer) -> None:
+def register_client_commands(app: typer.Typer) -> None:
     """Add the commands to the program."""
     app.command("pub")(with_option_groups(_pub))
     app.command("sub")(with_option_groups(_sub))

@@ -12,7 +12,7 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 log_app = typer.Typer(no_args_is_help=False, rich_markup_mode=None, add_completion=False)
 
 
-def register(app: typer.Typer) -> None:
+def register_log_commands(app: typer.Typer) -> None:
     """Add the commands to the program."""
     app.add_typer(log_app, name="log")
     app.command("replay")(_replay)
@@ -76,8 +76,10 @@ def _log(
         return
     from cli.history import log_events
 
-    wanted = log_events.selection(session, topic, types or (), (start, end), count, follow=follow)
-    log_events.run(source, wanted, log_events.Look(as_json, payload))
+    wanted = log_events.event_selection(
+        session, topic, types or (), (start, end), count, follow=follow
+    )
+    log_events.run_events(source, wanted, log_events.Look(as_json, payload))
 
 
 @log_app.command("verify")
@@ -92,7 +94,7 @@ def _verify(source: SourceFlags, context: typer.Context, as_json: _Json = False)
 
     given = context.obj
     flags = source.over(given) if isinstance(given, SourceFlags) else source
-    if not verify_log.run(flags, as_json=as_json):
+    if not verify_log.run_verify_log(flags, as_json=as_json):
         raise typer.Exit(1)
 
 
@@ -121,7 +123,7 @@ def _replay(
     """
     from cli.history import replay
 
-    replay.run(source, at, session, topic, as_json=as_json)
+    replay.run_replay(source, at, session, topic, as_json=as_json)
 
 
 @with_source_flags
@@ -135,7 +137,7 @@ def _diff(
     """Show the differences between the states at two moments."""
     from cli.history import diff
 
-    diff.run(source, before, after, session, as_json=as_json)
+    diff.run_diff(source, before, after, session, as_json=as_json)
 
 
 @with_source_flags
@@ -158,7 +160,7 @@ def _attest(
     """
     from cli.history import verify_state
 
-    if not verify_state.run(source, session, stored=stored, as_json=as_json):
+    if not verify_state.run_verify_state(source, session, stored=stored, as_json=as_json):
         raise typer.Exit(1)
 
 
@@ -199,4 +201,4 @@ def _why(
     """
     from cli.history import why
 
-    why.run(source, client, topic, where, last, as_json=as_json)
+    why.run_why(source, client, topic, where, last, as_json=as_json)

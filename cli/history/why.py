@@ -53,7 +53,7 @@ _FOUND = {
 """The state in which a checkpoint found a message published before the log begins."""
 
 
-def run(
+def run_why(
     flags: SourceFlags,
     client: str | None,
     topic: str | None,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         session_list,
         tail,
     )
-    from cli.inspection.actor_list import gather, say_where
+    from cli.inspection.actor_list import gather, log_broker
     from cli.inspection.actor_page import (
         actor_lines,
         ask_session,
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
         find_actor,
     )
     from cli.inspection.receivers import OUTCOMES, outcome_lines
-    from cli.inspection.session_list import selection
+    from cli.inspection.session_list import session_selection
     from cli.inspection.session_page import session_lines
 else:
     __getattr__ = front_door(
         __name__,
         {
-            "actor_list": "actor_list gather say_where",
+            "actor_list": "actor_list gather log_broker",
             "actor_page": (
                 "actor_lines actor_page ask_session connection_of connection_rates find_actor"
             ),
             "actor_tree": "actor_tree",
             "receivers": "OUTCOMES outcome_lines receivers",
             "retained": "retained",
-            "session_list": "selection session_list",
+            "session_list": "session_selection session_list",
             "session_page": "session_lines",
             "tail": "tail",
         },
@@ -53,12 +53,12 @@ __all__ = [
     "connection_rates",
     "find_actor",
     "gather",
+    "log_broker",
     "outcome_lines",
     "receivers",
     "retained",
-    "say_where",
-    "selection",
     "session_lines",
     "session_list",
+    "session_selection",
     "tail",
 ]

@@ -4,7 +4,7 @@ import asyncio
 import sys
 
 from cli.common import Column, Table, text
-from cli.inspection.actor_list import Row, say_where
+from cli.inspection.actor_list import Row, log_broker
 from cli.inspection.session_page import json_object
 from cli.live import open_broker
 from cli.logsource import SourceFlags, check_topic
@@ -21,7 +21,7 @@ OUTCOMES = {
 """Outcome of a message for a matching subscription."""
 
 
-def run(flags: SourceFlags, topic: str, *, as_json: bool) -> None:
+def run_receivers(flags: SourceFlags, topic: str, *, as_json: bool) -> None:
     """Print a line for each matching subscription; raises UsageError for an invalid topic."""
     check_topic(topic)
     asyncio.run(_run(flags, topic, as_json=as_json))
@@ -32,7 +32,7 @@ async def _run(flags: SourceFlags, topic: str, *, as_json: bool) -> None:
     retained: Row | None = None
     async with open_broker(flags) as broker:
         if flags.verbose:
-            say_where(broker)
+            log_broker(broker)
         async for page in broker.pages("subscriptions", topic=topic):
             rows += page["rows"]
             retained = page["retained"]
@@ -66,7 +66,7 @@ def outcome_lines(topic: str, rows: list[Row], retained: Row | None) -> list[str
     """Return the outcome of a message on a topic as text."""
     sent = sum(row["why"] in ("sent", "shared") for row in rows)
     queued = sum(row["why"] in ("queued", "shared_waits") for row in rows)
-    lines = [f"{text.name(topic)}: sent to {text.counted(sent, 'client')}, queued for {queued:,}"]
+    lines = [f"{text.name(topic)}: sent to {text.count_of(sent, 'client')}, queued for {queued:,}"]
     if retained is None:
         lines.append("no retained message")
     else:

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from cli.common import Column, printable, text
-from cli.inspection.actor_list import Row, gather, say_where, show
+from cli.inspection.actor_list import Row, gather, log_broker, show
 from cli.live import LiveBroker, open_broker
 from cli.logsource import SourceFlags, check_filter, check_topic
 from eventstore.errors import NoLog
@@ -33,7 +33,7 @@ def run_get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) -> 
 async def _list(flags: SourceFlags, topic_filter: str, limit: int | None, *, as_json: bool) -> None:
     async with open_broker(flags) as broker:
         if flags.verbose:
-            say_where(broker)
+            log_broker(broker)
         rows, total = await gather(broker, "retained", None, filter=topic_filter)
     rows.sort(key=lambda row: str(row["topic"]))
     columns: list[Column[Row]] = [
@@ -54,7 +54,7 @@ def _clock(time_ms: int | None) -> str | None:
 async def _get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) -> None:
     async with open_broker(flags) as broker:
         if flags.verbose:
-            say_where(broker)
+            log_broker(broker)
         found = await broker.ask("retained.get", topic=topic)
         payload = await _payload(broker, found)
     if as_json:

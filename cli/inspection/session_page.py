@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from cli.common import idle, span, text
+from cli.common import duration_text, idle, text
 from eventstore.format import format_position
 from projections.replay import options_text
 
@@ -47,7 +47,7 @@ def session_lines(found: Found, rates: Found | None, now_ms: int) -> Iterator[st
         first = ""
         if oldest is not None:
             first = f"; the oldest: {_message(oldest)}{_waits(oldest, now_ms)}"
-        count = text.counted(found["queued"], "message")
+        count = text.count_of(found["queued"], "message")
         yield f"  queue: {count}, {text.size(found['queued_bytes'])}{first}"
     will = found["will"]
     if will is not None:
@@ -90,7 +90,7 @@ def connection_lines(found: Found, rates: Found | None, now_ms: int) -> Iterator
 
 def _traffic(found: Found, rates: Found | None, way: str) -> str:
     count, size = found[f"messages_{way}"], text.size(found[f"bytes_{way}"])
-    total = f"{text.counted(count, 'message')}, {size} in all"
+    total = f"{text.count_of(count, 'message')}, {size} in all"
     if rates is None:
         return total
     messages, size = rates[f"messages_{way}_per_s"], text.size(round(rates[f"bytes_{way}_per_s"]))
@@ -108,7 +108,7 @@ def subscription_lines(found: Found, _now_ms: int) -> Iterator[str]:
             parts.append(_queued(found))
         yield f"  {', '.join(parts)}"
     yield (
-        f"  {text.counted(found['matched'], 'message')} matched, {found['replayed']:,} retained "
+        f"  {text.count_of(found['matched'], 'message')} matched, {found['replayed']:,} retained "
         "ones sent at the beginning"
     )
 
@@ -121,7 +121,7 @@ def actor_words(row: Found, now_ms: int) -> str:
         f"{text.escaped(row['id'])}  {text.escaped(row['state'])}, {row['handled']:,} handled, "
         f"mailbox {row['mailbox']:,}/{row['high_water']:,}, "
         f"{'never active' if last is None else f'idle {last}'}, "
-        f"busy {span(row['busy_us'] / 1000)}{load}"
+        f"busy {duration_text(row['busy_us'] / 1000)}{load}"
     )
 
 

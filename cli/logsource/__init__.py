@@ -9,7 +9,7 @@ if TYPE_CHECKING:
         Store,
         answer_requests,
         check_files,
-        fit,
+        fit_packet_size,
         foreign_access,
         nats_tls,
         open_store,
@@ -23,7 +23,8 @@ else:
         __name__,
         {
             "log_store": (
-                "Store answer_requests check_files fit foreign_access nats_tls open_store"
+                "Store answer_requests check_files fit_packet_size foreign_access nats_tls "
+                "open_store"
             ),
             "moments": "cut_off parse_moment point_at start_at",
             "source": "find_location named_stream open_source say",
@@ -41,7 +42,7 @@ __all__ = [
     "check_topic",
     "cut_off",
     "find_location",
-    "fit",
+    "fit_packet_size",
     "foreign_access",
     "named_stream",
     "nats_tls",

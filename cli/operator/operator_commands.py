@@ -40,7 +40,7 @@ sessions_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_comp
 retained_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 
 
-def register(app: typer.Typer) -> None:
+def register_operator_commands(app: typer.Typer) -> None:
     """Add the commands to the program."""
     app.add_typer(actors_app, name="actors", help="Inspect the actors of a running broker.")
     app.add_typer(sessions_app, name="sessions", help="List, show, disconnect and remove sessions.")
@@ -88,7 +88,7 @@ def _actors_ls(
     from cli.inspection import actor_list
 
     wanted = {"type": kind, "match": match, "state": state, "client": client}
-    actor_list.run(source, wanted, sort, limit, as_json=as_json)
+    actor_list.run_actors(source, wanted, sort, limit, as_json=as_json)
 
 
 @actors_app.command("tree")
@@ -106,7 +106,7 @@ def _actors_tree(
     """Show the supervision tree."""
     from cli.inspection import actor_tree
 
-    actor_tree.run(source, children, as_json=as_json)
+    actor_tree.run_actor_tree(source, children, as_json=as_json)
 
 
 @actors_app.command("show")
@@ -128,7 +128,7 @@ def _actors_show(
     """
     from cli.inspection import actor_page
 
-    actor_page.run(source, which, full=full, as_json=as_json)
+    actor_page.run_actor(source, which, full=full, as_json=as_json)
 
 
 @actors_app.command("tail")
@@ -170,7 +170,7 @@ def _actors_tail(
     """
     from cli.inspection import tail
 
-    tail.run(source, tail.target(which, client, topic), rate, count, as_json=as_json)
+    tail.run_tail(source, tail.trace_target(which, client, topic), rate, count, as_json=as_json)
 
 
 @actors_app.command("kick")
@@ -239,7 +239,7 @@ def _sessions_ls(
     """
     from cli.inspection import session_list
 
-    session_list.run(source, match, connected, older_than, sort, limit, as_json=as_json)
+    session_list.run_sessions(source, match, connected, older_than, sort, limit, as_json=as_json)
 
 
 @sessions_app.command("show")
@@ -375,7 +375,7 @@ def _subscriptions(
     """
     from cli.inspection import receivers
 
-    receivers.run(source, topic, as_json=as_json)
+    receivers.run_receivers(source, topic, as_json=as_json)
 
 
 @with_broker_flags
@@ -407,4 +407,4 @@ def _top(
     """
     from cli.top import top_command
 
-    top_command.run(source, interval, sort, once=once, as_json=as_json)
+    top_command.run_top(source, interval, sort, once=once, as_json=as_json)

@@ -21,7 +21,7 @@ from actors.kernel import SystemClock, set_short_time_slice
 from actors.maintenance import Attestor, subject_of
 from actors.node import watch_loop
 from cli.common import logging_setup, trim
-from cli.logsource import Store, answer_requests, check_files, fit, nats_tls, open_store
+from cli.logsource import Store, answer_requests, check_files, fit_packet_size, nats_tls, open_store
 from cli.monitoring import HttpMonitor, Notifier, serve_inspector
 from cli.serve.auth_factory import Access, make_permissions, pseudonym_key, scram_secret
 from cli.serve.banner import Facts, Progress, announce
@@ -47,7 +47,7 @@ SPARE_DESCRIPTORS = 64
 # Wake-ups per second below which the broker counts as idle for the garbage collector.
 QUIET_TURNS = 20
 # Connections ended since memory was last returned, and seconds between checks.
-CROWD = 500
+TRIM_AFTER = 500
 TRIM_EVERY = 10
 # Checks after which memory is returned even if connections keep coming and going.
 MOST_PUT_OFF = 30
@@ -68,7 +68,7 @@ class DrainError(FoldmqError):
         )
 
 
-def run(flags: dict[str, object], config: Path | None) -> None:
+def run_service(flags: dict[str, object], config: Path | None) -> None:
     """Serve until SIGTERM or SIGINT; raises the FoldmqError that stops the broker earlier."""
     settings = load_settings(flags, os.environ, config)
     logging_setup.configure(settings.log_level, settings.log_format)
@@ -133,7 +133,7 @@ def make_options(settings: Settings, node: str, largest: int, key: bytes = b"") 
     """Return the broker's options for a log with records of at most ``largest`` bytes.
 
     ``key`` is the key of pseudonyms, empty without. The settings are those returned by
-    :func:`cli.logsource.log_store.fit`.
+    :func:`cli.logsource.log_store.fit_packet_size`.
     """
     values: dict[str, Any] = {
         field.name: getattr(settings, field.name)
@@ -245,7 +245,9 @@ class Service:
         store = await open_store(stack, settings, datadir, self._refused)
         self._largest = store.largest
         self._renew_nats_tls = store.renew_nats_tls
-        settings = self._settings = fit(settings, store.largest, lower=self._refused > 0)
+        settings = self._settings = fit_packet_size(
+            settings, store.largest, lower=self._refused > 0
+        )
         self._key = pseudonym_key(settings, datadir)
         options = make_options(settings, self._node, self._largest, self._key)
         secret = scram_secret(datadir)  # also without a password file: a reload may name one
@@ -363,7 +365,7 @@ class Service:
         merged = self._settings.reloaded(new)
         # The new users with the previous addresses.
         check_settings(merged)
-        merged = fit(merged, self._largest, lower=self._refused > 0)
+        merged = fit_packet_size(merged, self._largest, lower=self._refused > 0)
         options = make_options(merged, self._node, self._largest, self._key)
         largest = largest_packet(self._largest)
         listeners = await asyncio.to_thread(self._listeners.options, merged, largest)
@@ -417,9 +419,9 @@ async def _trim_after_crowds(broker: Broker) -> None:
     while True:
         await asyncio.sleep(TRIM_EVERY)
         ended = broker.node.counters.accepted - len(broker.admission.connections)
-        if ended - trimmed >= CROWD:
+        if ended - trimmed >= TRIM_AFTER:
             put_off += 1
-            if ended - before < CROWD // 10 or put_off > MOST_PUT_OFF:
+            if ended - before < TRIM_AFTER // 10 or put_off > MOST_PUT_OFF:
                 trimmed, put_off = ended, 0
                 await asyncio.to_thread(trim)
         before = ended

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from protocol.front_door import front_door
 
 if TYPE_CHECKING:
-    from cli.settings.binding import ListenError, bind, excuse, probe
+    from cli.settings.binding import ListenError, bind, probe, raise_unless_default
     from cli.settings.endpoints import Endpoint
     from cli.settings.setting_flags import with_settings_flags
     from cli.settings.setting_sources import load_settings
@@ -22,7 +22,7 @@ else:
     __getattr__ = front_door(
         __name__,
         {
-            "binding": "ListenError bind excuse probe",
+            "binding": "ListenError bind raise_unless_default probe",
             "endpoints": "Endpoint",
             "setting_flags": "with_settings_flags",
             "setting_sources": "load_settings",
@@ -41,9 +41,9 @@ __all__ = [
     "Settings",
     "bind",
     "check_settings",
-    "excuse",
     "flag_of",
     "load_settings",
     "probe",
+    "raise_unless_default",
     "with_settings_flags",
 ]

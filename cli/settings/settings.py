@@ -43,7 +43,13 @@ CONFIG_VARIABLE = "FOLDMQ_CONFIG"
 OTHER_VARIABLES = (CONFIG_VARIABLE, "FOLDMQ_NATS_SERVER", "FOLDMQ_PASSWORD", "FOLDMQ_URL")
 
 RENAMED: Final[Mapping[str, str]] = MappingProxyType(
-    {"jail_time": "takeover_delay", "login_jail": "login_backoff"}
+    {
+        "fault_jail": "fault_backoff",
+        "flapping_jail": "flapping_backoff",
+        "jail_time": "takeover_delay",
+        "login_jail": "login_backoff",
+        "rate_patience": "throttle_timeout",
+    }
 )
 """Old names of settings, which still work: each with the name to use."""
 
@@ -210,7 +216,7 @@ class Settings(
 
     @field_validator("*", mode="before")
     @classmethod
-    def _nothing_odd(cls, value: object, info: ValidationInfo) -> object:
+    def _plain_values(cls, value: object, info: ValidationInfo) -> object:
         return _plain(info.field_name or "", value)
 
     @property
@@ -218,7 +224,7 @@ class Settings(
         """Return whether clients without a user name may connect to all listeners."""
         if self.allow_anonymous is not None:
             return self.allow_anonymous
-        if self.vouched or self.tls_identity != "none":
+        if self.authenticates or self.tls_identity != "none":
             return False
         if self.tls_client_certs == "required":
             return self.certified

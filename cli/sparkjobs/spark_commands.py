@@ -39,7 +39,7 @@ spark_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_complet
 rebuild_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 
 
-def register(app: typer.Typer) -> None:
+def register_spark_commands(app: typer.Typer) -> None:
     """Add the commands to the program."""
     app.add_typer(
         spark_app,

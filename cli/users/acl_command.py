@@ -8,7 +8,7 @@ import typer
 _app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 
 
-def register(app: typer.Typer) -> None:
+def register_acl_command(app: typer.Typer) -> None:
     """Add the commands to the program."""
     app.add_typer(_app, name="acl", help="Check the permissions of a client.")
 

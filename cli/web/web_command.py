@@ -9,10 +9,10 @@ from cli.logsource import SourceFlags, with_broker_flags
 from cli.web.auth import token_command
 
 
-def register(app: typer.Typer) -> None:
+def register_web_command(app: typer.Typer) -> None:
     """Add the commands to the program."""
     app.command("web")(_web)
-    token_command.register(app)
+    token_command.register_token_command(app)
 
 
 @with_broker_flags
@@ -54,4 +54,4 @@ def _web(
     # Other commands do not load the packages of the web page.
     from cli.web import server
 
-    server.run(source, listen, fds or [], token_file, tokens)
+    server.run_web_server(source, listen, fds or [], token_file, tokens)

@@ -38,8 +38,6 @@ from eventstore.format.events import (
     Event,
     LogEvent,
     MessagePublished,
-    MessagesCarried,
-    RetainedSnapshot,
     UnreadableEvent,
     entries,
     parse_event,
@@ -51,6 +49,7 @@ from eventstore.format.turn_events import expanded
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
     from eventstore.format.stored_properties import WithBlocks
 
 MAGIC = b"FMQ\x01"

@@ -22,7 +22,7 @@ from projections.comparison.comparison import (
 from projections.comparison.divergence import (
     Divergence,
     FieldDifference,
-    Trail,
+    FirstDifference,
     describe_message,
     find_divergences,
 )
@@ -58,6 +58,7 @@ __all__ = [
     "Difference",
     "Divergence",
     "FieldDifference",
+    "FirstDifference",
     "LivePage",
     "LiveSession",
     "LiveState",
@@ -69,7 +70,6 @@ __all__ = [
     "StateVerification",
     "StoredItem",
     "StoredProjections",
-    "Trail",
     "Unsettled",
     "VerificationOutcome",
     "beyond",

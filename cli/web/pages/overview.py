@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from cli.history import selection
+from cli.history import event_selection
 from cli.live import Refused
 from cli.logsource import parse_moment
 from cli.web.live import EVERY
@@ -117,7 +117,9 @@ class Pages:
         found = problem = None
         try:
             bounds = (query["from"], query["to"])
-            wanted = selection(query["session"], query["topic"], kinds, bounds, None, follow=False)
+            wanted = event_selection(
+                query["session"], query["topic"], kinds, bounds, None, follow=False
+            )
             async with self._link.log() as source:
                 found = await find_page(
                     source,

@@ -35,15 +35,15 @@ def environment() -> Environment:
         "name": name,
         "escaped": text.escaped,
         "count": figures.count,
-        "size": figures.size,
-        "span": figures.span,
+        "size": figures.figure_size,
+        "span": figures.figure_duration,
         "percent": figures.percent,
         "number": lambda value: f"{value:,}",
         "clock": clock,
         "ago": text.duration,
         "position": format_position,
         "payload": payload,
-        "counted": text.counted,
+        "counted": text.count_of,
         "options": options_text,
     }
     made.globals |= {"url": url, "version": version}

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         PROJECTIONS,
         RETAINED_CLAIM,
         SESSION_CLAIM,
-        Claim,
         ClaimsCompared,
         DropCount,
         LatencyHistogram,
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
         RatePoint,
         RuleResult,
         SlowSession,
+        StateClaim,
     )
 else:
     __getattr__ = front_door(
@@ -63,7 +63,7 @@ else:
             "log_summary": "BEYOND_ALL LogSummaries LogSummary summarize_logs",
             "marks": "cuts_behind cuts_within next_checkpoint with_marks",
             "outcome": (
-                "ALL_CLAIM BROKER Claim ClaimsCompared DropCount LatencyHistogram "
+                "ALL_CLAIM BROKER StateClaim ClaimsCompared DropCount LatencyHistogram "
                 "MOST_VIOLATIONS NodeSummary Outcome PROJECTIONS RETAINED_CLAIM "
                 "RatePoint RuleResult SESSION_CLAIM SlowSession"
             ),
@@ -95,7 +95,6 @@ __all__ = [
     "SET",
     "SPANS",
     "WILL",
-    "Claim",
     "ClaimsCompared",
     "DropCount",
     "FactTables",
@@ -109,6 +108,7 @@ __all__ = [
     "RatePoint",
     "RuleResult",
     "SlowSession",
+    "StateClaim",
     "collect_seldom",
     "cuts_behind",
     "cuts_within",
