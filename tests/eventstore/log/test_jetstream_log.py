@@ -42,7 +42,7 @@ from eventstore.nats import (
     ensure_stream,
     jetstream,
     lock_node,
-    node_claim,
+    node_lock,
 )
 from eventstore.server import EmbeddedServer
 
@@ -422,21 +422,21 @@ async def test_no_event_is_larger_than_the_server_takes(datadir: DataDir) -> Non
 async def test_a_node_is_claimed_once(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_claim, "_ANSWER_SECONDS", 20)
+    monkeypatch.setattr(node_lock, "_ANSWER_SECONDS", 20)
     async with client_of(server) as second:
         async with client_of(server) as first:
             await lock_node(first, "n1", "here")
             await lock_node(first, "n2", "here")
             with pytest.raises(NodeBusy, match=rf"node n1 runs already .*process {os.getpid()}"):
                 await lock_node(second, "n1", "here")
-            monkeypatch.setattr(node_claim, "_ANSWER_SECONDS", 2)
+            monkeypatch.setattr(node_lock, "_ANSWER_SECONDS", 2)
         await lock_node(second, "n1", "here")
 
 
 async def test_an_answer_of_somebody_else_counts_as_well(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_claim, "_ANSWER_SECONDS", 20)
+    monkeypatch.setattr(node_lock, "_ANSWER_SECONDS", 20)
     async with client_of(server) as first, client_of(server) as second:
 
         async def answer(message: Any) -> None:
