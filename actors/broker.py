@@ -362,7 +362,7 @@ class Broker(LoopActor):
         """Read messages from the log; the session gets a ``Loaded`` message."""
         self.node.spawn_task(self._load(session, refs))
 
-    # What the broker itself is told.
+    # Messages to the broker itself.
 
     def on_receive(self, message: Any) -> None:
         """Handle a connection that requests its session, or the failure of an actor."""

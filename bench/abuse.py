@@ -83,7 +83,7 @@ def measure(attack: Attack, plan: Plan, work: Path) -> dict[str, Any]:
 def _phases(
     attack: Attack, plan: Plan, good: Helper, probes: Helper, observer: Observer
 ) -> dict[str, Any]:
-    """Run the phases; the helpers are told of each, and the observer of the attack."""
+    """Run the phases; the helpers learn of each, and the observer of the attack."""
     result: dict[str, Any] = {}
 
     def next_phase(name: str, ended: str | None = None) -> None:

@@ -31,12 +31,12 @@ _LARGEST_PUBLISH = b"\xe0\xff\xff\x07"
 """Of the largest PUBLISH that foldmq takes unless told otherwise, or nearly."""
 _LONGEST_FILTER = "+/" * 32_000 + "#"
 _FLOOD = 8 * 2**20
-"""Bytes that one who never reads has sent to itself, at most."""
+"""Bytes that a client that never reads has sent to itself, at most."""
 
 
 @dataclass
 class Target:
-    """Whom to abuse, and as whom."""
+    """The broker to attack, and the identity of the attacker."""
 
     port: int
     tls_port: int

@@ -1,4 +1,4 @@
-"""The attacks of abuse.py: settings of the broker, good clients beside them, and who attacks."""
+"""The attacks of abuse.py: settings of the broker, good clients beside them, and the attackers."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ publish_rate_per_address = 2000
 publish_bytes_per_address = "1 MiB"
 connection_rate_per_address = 100
 max_connections_per_address = 300
-rate_patience = "10s"
+throttle_timeout = "10s"
 slow_reader_time = "10s"
 max_unread_bytes = "64 MiB"
 flapping_connects = 10
@@ -70,7 +70,7 @@ class Plan:
 
 
 Command = Callable[[Plan, Sequence[str]], list[str]]
-"""Returns the command of who attacks; the texts are the credentials."""
+"""Returns the command of the attackers; the texts are the credentials."""
 
 
 @dataclass(frozen=True)

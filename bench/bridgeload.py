@@ -1,6 +1,6 @@
 """The loads between MQTT and NATS: what the bridge costs, and how much it carries.
 
-What it costs while nobody in NATS listens is measured in pairs of runs with and without it, each
+What it costs while no NATS client listens is measured in pairs of runs with and without it, each
 with a fresh broker, the order changing; a ratio is the median of those of the pairs.
 """
 

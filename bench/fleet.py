@@ -1,4 +1,4 @@
-"""The clients that loggen.py writes logs of: who there is, and what must be known of each."""
+"""The clients that loggen.py writes logs of: which there are, and what must be known of each."""
 
 import random
 from collections import deque

@@ -17,7 +17,7 @@ from beside import stdin
 from client import CONNACK, PUBACK, PUBLISH, SUBACK, connect, packet, publish, subscribe
 
 _TICK = 0.005
-"""Seconds between two looks at who is to publish."""
+"""Seconds between two looks at which clients are to publish."""
 _PATIENCE = 30.0
 """Seconds to wait for an answer, and at the end for what is on its way."""
 _LATE = 1.0
@@ -206,7 +206,7 @@ async def run(arguments: argparse.Namespace) -> None:
     publishing.cancel()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_PATIENCE):
-            while (  # noqa: ASYNC110 - what is awaited tells nobody
+            while (  # noqa: ASYNC110 - what is awaited has no event
                 any(client.waits for client in clients) or books.acknowledged - books.delivered
             ):
                 await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""The loads that tell what looking into a running foldmq costs those who do not look.
+"""The loads that measure what looking into a running foldmq costs its other clients.
 
 All are pairs of runs, with and without, each with a fresh broker, the order changing. A ratio is
 the median of those of the pairs: what makes the machine slower for a while hits both of a pair.

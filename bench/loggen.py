@@ -7,7 +7,7 @@ The same arguments give the same log, byte for byte. Flavours:
 single  every event is about one message; 100 to 500 of them are in a record, as under load
 bulk    events of up to 1,000 messages in records of thousands of entries
 mixed   1 to 40 messages at once; turns of several records, crashes with unfinished turns,
-        operators who kick clients and clear retained messages
+        operators that kick clients and clear retained messages
 """
 
 import argparse

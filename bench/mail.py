@@ -77,7 +77,7 @@ class Mail:
         for number, topic in enumerate(topics):
             self._index.set(topic, number)
 
-    # Who gets what.
+    # Which client gets what.
 
     def route(self, client: Client, topic_filter: str, qos: int) -> None:
         """Deliver matching messages and retained messages to a client."""

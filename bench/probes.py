@@ -120,7 +120,7 @@ class Probes:
             raise
 
     async def _log_in(self) -> None:
-        """Log in as a user who was not here lately, publish, and disconnect behind the PUBACK."""
+        """Log in as a user that was not here lately, publish, and disconnect behind the PUBACK."""
         name = f"newcomer-{next(self._logins) % NEWCOMERS}"
         link = await self._login(name, name)
         try:

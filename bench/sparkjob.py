@@ -25,7 +25,7 @@ def count_entries(log: Log) -> dict[str, Any]:
 
 
 def count_fields(log: Log) -> dict[str, Any]:
-    """Read every entry with who, what and when, and the fields of its message, and count them."""
+    """Read every entry with session, event, time and the fields of its message, and count them."""
     columns = ("node", "position", "time", "type", "session", "topic", "qos", "packet_id", "ref")
     return {"events": log.entries(*columns).count()}
 

@@ -56,7 +56,7 @@ class Traffic:
         self.time_ms = began_ms
 
     def _forever(self) -> Iterator[tuple[Client, int, int]]:
-        """Yield who publishes next, at which QoS, and a number for all other choices."""
+        """Yield which client publishes next, at which QoS, and a number for all other choices."""
         chance = self._chance
         publishers = [client for client in self._clients if client.topics]
         # Some have more to say than others.

@@ -1,4 +1,4 @@
-"""Those who look into a running foldmq, and the clients that are looked at, for a while."""
+"""Operators that look into a running foldmq, and the clients that are looked at, for a while."""
 
 import asyncio
 import contextlib
@@ -89,7 +89,7 @@ class Top:
         _until(lambda: self.drawn > _COLUMNS * _LINES, self.process, "foldmq top")
 
     def _drain(self) -> None:
-        with contextlib.suppress(OSError):  # Linux says so when nobody has the other end any more
+        with contextlib.suppress(OSError):  # Linux says so when the other end is closed
             while data := os.read(self._master, 65536):
                 self.drawn += len(data)
 

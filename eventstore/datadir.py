@@ -14,7 +14,7 @@
     nats-clients/      the same of the NATS server for NATS clients
     (eventstore.server.client_server)
 
-All of it belongs to the user who runs the broker and is closed to others
+All of it belongs to the user of the broker and is closed to others
 (eventstore.file_permissions). Reading the paths, the node id and the credentials needs no lock:
 tools may do so while a broker runs. Whatever writes takes :meth:`DataDir.lock` first.
 """

@@ -91,7 +91,7 @@ def size(count: int) -> str:
     return f"{value:.1f} {unit}"
 
 
-def counted(count: int, noun: str) -> str:
+def count_of(count: int, noun: str) -> str:
     """Return a number and its noun: ``1 message``, ``1,200 messages``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 

@@ -23,9 +23,9 @@ all. The decoder also holds the two rules that need to know what came before: th
 a CONNECT, and there is no second. All other rules about what may be sent when (packet identifiers
 in use, keep alive, quotas) belong to the session, which has the state to judge.
 
-Versions: MQTT 3.1 and 3.1.1 are decoded. Of a CONNECT of any other level only the level is read,
-so that it can be answered with return code 0x01. Packets have a ``properties`` field, which stays
-None until MQTT 5 is decoded too.
+Versions: ``protocol.mqtt`` decodes MQTT 3.1 and 3.1.1, ``protocol.mqtt5`` what MQTT 5 has besides.
+Of a CONNECT of any other level only the level is read, so that it can be answered with return code
+0x01. The ``properties`` of packets are None below MQTT 5.
 
 Batches
 =======
@@ -45,10 +45,10 @@ Where things are in ``mqtt``
 ============================
 
 - ``packets``: the values; ``protocol_error``: the error.
-- ``decoder``: one connection; ``publish_runs``: PUBLISH and acknowledgements; ``control_packets``:
-  the rest; ``remaining_length``: the Remaining Length.
+- ``decoder``: one connection; ``publish_decoder``: PUBLISH and acknowledgements;
+  ``connect_subscribe_decoder``: the rest; ``remaining_length``: the Remaining Length.
 - ``encoder``: everything a server sends;
-  ``server_packets``: what a server sends, read back, for traces.
+  ``server_packet_decoder``: what a server sends, read back, for traces.
 - ``topics``: what is a legal topic name or filter, and which are the broker's own;
   ``topic_trie``: matching; ``sparkplug``: the rules of Sparkplug.
 

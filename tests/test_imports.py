@@ -1,8 +1,8 @@
 """Imports point one way: cli -> actors, spark -> projections -> eventstore -> protocol.
 
 What is pure stays pure: ``protocol`` is sans-IO, ``projections`` know neither clock nor network.
-Packages are small, the names of modules and classes are unique within their top-level package, and
-the imports of packages form no cycle, imports for types included.
+Packages are small, the names of modules, classes and public functions are unique within their
+top-level package, and the imports of packages form no cycle, imports for types included.
 """
 
 import ast
@@ -283,6 +283,26 @@ def test_a_class_name_is_unique_in_its_top_level_package(top: str) -> None:
     assert {one: where for one, where in homes.items() if len(where) > 1} == {}
 
 
+def _public_functions(source: str) -> list[str]:
+    """Return the names of the public functions of a module."""
+    found = (
+        node
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    return [node.name for node in found if not node.name.startswith("_")]
+
+
+@pytest.mark.parametrize("top", ORDER)
+def test_a_function_name_is_unique_in_its_top_level_package(top: str) -> None:
+    homes = defaultdict(set)
+    for name, file in _files().items():
+        if _package(name).split(".")[0] == top:
+            for one in _public_functions(file.read_text("utf-8")):
+                homes[one].add(name)
+    assert {one: where for one, where in homes.items() if len(where) > 1} == {}
+
+
 def test_packages_form_no_cycle() -> None:
     assert in_cycles(_imports()) == []
 
@@ -327,8 +347,8 @@ def test_packages_are_entered_by_the_front_door() -> None:
         ("cli.serve.service", "from actors.authn.chain import AuthenticatorChain", True),
         ("actors.broker", "from actors.session import Session", False),
         ("cli.live.broker_link", "from cli.live.broker_client import LiveBroker", False),
-        ("cli.sparkjobs.claims", "from spark.audit.facts import Claim", False),
-        ("cli.sparkjobs.claims", "from spark.audit.facts.outcome import Claim", True),
+        ("cli.sparkjobs.claimed_states", "from spark.audit.facts import Claim", False),
+        ("cli.sparkjobs.claimed_states", "from spark.audit.facts.outcome import Claim", True),
     ],
 )
 def test_an_import_past_the_door_is_found(name: str, source: str, wrong: bool) -> None:

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING
 import orjson
 
 from eventstore.format import (
-    CLOSE_REASONS,
-    DROP_REASONS,
     GENESIS,
     Delivered,
     Event,
@@ -29,19 +27,24 @@ from eventstore.format import (
     encode_record,
     link_of,
 )
+from eventstore.reasons import CLOSE_REASONS, DROP_REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "events.md"
-SOURCES = [ROOT / "eventstore" / "format" / name for name in ("events.py", "turn_events.py")]
+_MODULES = ("events.py", "node_events.py", "turn_events.py")
+SOURCES = [
+    ROOT / "eventstore" / "format" / name
+    for name in ("events.py", "node_events.py", "turn_events.py")
+]
 
 INTRODUCTION = """\
 # Events
 
-Written by `tools/events_table.py` from the docstrings in `eventstore/format/events.py` and
-`turn_events.py`; do not edit.
+Written by `tools/events_table.py` from the docstrings in `eventstore/format/events.py`,
+`node_events.py` and `turn_events.py`; do not edit.
 
 The log of a node is the JetStream stream `FOLDMQ_LOG_<node>` on the subject `foldmq.log.<node>`.
 Each JetStream message is a *record*: the events of one or more turns of the event loop and their

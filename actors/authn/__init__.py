@@ -1,4 +1,7 @@
-"""Authentication: password files, JSON Web Tokens, certificates and the auth callout."""
+"""Authentication: password files, JSON Web Tokens, certificates and the auth callout.
+
+``backends`` has the interface of a backend and the list of all of them.
+"""
 
 from typing import TYPE_CHECKING
 

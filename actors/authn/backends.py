@@ -1,6 +1,6 @@
-"""Authentication backends: each claims the logins that it handles.
+"""Authentication backends: each says which logins it handles.
 
-The chain (:mod:`actors.authn.chain`) asks only the first backend that claims a login: there is no
+The chain (:mod:`actors.authn.chain`) asks only the first backend that handles a login: there is no
 fallback to another one. A new backend is a class with the interface :class:`Backend`, and a place
 in the list of :func:`make_backends`.
 """
@@ -51,7 +51,7 @@ class Users(Source, Protocol):
 
 
 class Backend(ABC):
-    """Authenticates the logins that it claims.
+    """Authenticates the logins that it handles.
 
     This base class decides at once; a subclass with a :class:`Source` passes it on.
     """
@@ -70,7 +70,7 @@ class Backend(ABC):
         return 0
 
     @abstractmethod
-    def claims(self, credentials: Credentials) -> bool:
+    def handles(self, credentials: Credentials) -> bool:
         """Return whether this backend handles a login."""
 
     def user_of(self, credentials: Credentials) -> str | None:
@@ -104,7 +104,7 @@ class CertificateBackend(Backend):
 
     method = "certificate"
 
-    def claims(self, credentials: Credentials) -> bool:
+    def handles(self, credentials: Credentials) -> bool:
         """Claim logins with the user of a certificate."""
         return credentials.certificate_user is not None
 
@@ -134,7 +134,7 @@ class AnonymousBackend(Backend):
         super().__init__()
         self._accepted = _CLAIMED if claimed else _ANONYMOUS
 
-    def claims(self, credentials: Credentials) -> bool:
+    def handles(self, credentials: Credentials) -> bool:
         """Claim logins without a user name."""
         return credentials.username is None
 
@@ -154,7 +154,7 @@ class TokenBackend(Backend):
         self._tokens = tokens
         self._sole = sole
 
-    def claims(self, credentials: Credentials) -> bool:
+    def handles(self, credentials: Credentials) -> bool:
         """Claim passwords that look like tokens."""
         return self._sole or looks_like_token(credentials.password)
 
@@ -191,7 +191,7 @@ class PasswordBackend(Backend):
         """The number of users in the file."""
         return self._users.user_count
 
-    def claims(self, credentials: Credentials) -> bool:
+    def handles(self, credentials: Credentials) -> bool:
         """Claim logins of users in the file."""
         return self._sole or self._users.knows(credentials.username or "")
 
@@ -210,8 +210,8 @@ class CalloutBackend(Backend):
     method = "callout"
     guessable = True
 
-    def claims(self, _credentials: Credentials) -> bool:
-        """Claim every login that no other backend claimed."""
+    def handles(self, _credentials: Credentials) -> bool:
+        """Handle every login that no other backend handles."""
         return True
 
 
@@ -227,7 +227,7 @@ class UnverifiedBackend(Backend):
         super().__init__()
         self._claimed = claimed
 
-    def claims(self, _credentials: Credentials) -> bool:
+    def handles(self, _credentials: Credentials) -> bool:
         """Claim every login that comes this far."""
         return True
 
@@ -248,7 +248,7 @@ def make_backends(
     claimed_names: bool = False,
     ask_certified: bool = False,
 ) -> list[Backend]:
-    """Return the backends of a broker, in the order in which they claim logins.
+    """Return the backends of a broker, in the order in which they are asked.
 
     ``claimed_names``: claimed user names are trusted while nothing verifies them.
     ``ask_certified``: the callout also authorizes users from certificates.

@@ -114,7 +114,7 @@ class Callout:
         self._options = options
         self._asker = asker
         self._time_ms = time_ms
-        self._lanes = FairQueue(options.at_once)
+        self._queue = FairQueue(options.at_once)
         self._single_flight: SingleFlight[Verdict] = SingleFlight()
         self._verdicts = VerdictCache(_REMEMBERED_BYTES)
         self._last_problem = ""
@@ -123,7 +123,7 @@ class Callout:
     @property
     def waiting(self) -> int:
         """Number of queued logins."""
-        return self._lanes.waiting
+        return self._queue.waiting
 
     @property
     def node(self) -> str:
@@ -184,12 +184,12 @@ class Callout:
         deadline = clock() + self._options.timeout
         try:
             async with asyncio.timeout_at(deadline):
-                await self._lanes.enter(address)
+                await self._queue.enter(address)
             try:
                 self.asked += 1
                 found = read(await self._asker.ask(request, deadline - clock()))
             finally:
-                self._lanes.leave()
+                self._queue.leave()
         except (UnansweredError, BadAnswer) as error:
             return self._unavailable(str(error))
         except TimeoutError:

@@ -1,6 +1,6 @@
 """Authentication chain: picks the one backend that authenticates a CONNECT.
 
-The order of the backends and what each claims is in :mod:`actors.authn.backends`: a client
+The order of the backends and what each handles is in :mod:`actors.authn.backends`: a client
 certificate comes first, if the listener takes users from certificates; a password that looks like a
 token is for the token backend, if there is one; users in the password file are for the file, all
 others for the auth callout, if configured. A client without credentials is accepted only if the
@@ -182,7 +182,7 @@ class AuthenticatorChain:
 
     def _choose(self, credentials: Credentials) -> Backend:
         """Return the one backend that handles a login."""
-        return next(one for one in self._backends if one.claims(credentials))
+        return next(one for one in self._backends if one.handles(credentials))
 
     def _who(self, credentials: Credentials) -> str | None:
         """Return the user of a login, as the backoff counts it."""

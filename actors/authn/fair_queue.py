@@ -42,8 +42,8 @@ class FairQueue:
         return sum(
             len(lane)
             for queue in self._lanes
-            for lanes in queue.values()
-            for lane in lanes.values()
+            for queues in queue.values()
+            for lane in queues.values()
         )
 
     async def enter(self, lane: str, *, last: Callable[[], bool] | None = None) -> None:
@@ -100,26 +100,26 @@ def _add(
 
 def _next(queue: _Queue) -> tuple[str, asyncio.Future[None], Callable[[], bool] | None]:
     """Remove the next caller; its network and its queue go to the end."""
-    where, lanes = queue.popitem(last=False)
-    name, lane = lanes.popitem(last=False)
+    where, queues = queue.popitem(last=False)
+    name, lane = queues.popitem(last=False)
     turn = next(iter(lane))
     last = lane.pop(turn)
     if lane:
-        lanes[name] = lane
-    if lanes:
-        queue[where] = lanes
+        queues[name] = lane
+    if queues:
+        queue[where] = queues
     return name, turn, last
 
 
 def _forget(queue: _Queue, name: str, turn: asyncio.Future[None]) -> None:
     where = site(name)
-    lanes = queue.get(where, OrderedDict())
-    lane = lanes.get(name)
+    queues = queue.get(where, OrderedDict())
+    lane = queues.get(name)
     if lane is not None:
         lane.pop(turn, None)
         if not lane:
-            del lanes[name]
-        if not lanes:
+            del queues[name]
+        if not queues:
             del queue[where]
 
 

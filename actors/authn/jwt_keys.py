@@ -114,7 +114,7 @@ def _from_pem(data: bytes) -> list[Key]:
         kind = block[1].decode("ascii")
         if "PRIVATE" in kind:
             raise BadKeys(
-                "holds a private key: whoever can read it can make tokens; "
+                "holds a private key, and with it anyone can make tokens; "
                 "give the public key (openssl pkey -pubout)"
             )
         try:
@@ -157,7 +157,7 @@ def _from_jwk(entry: dict[str, Any], which: str) -> Key | None:
     if not isinstance(kid, str | None) or not isinstance(named, str | None):
         raise BadKeys(f'{which}: "kid" and "alg" are text')
     if "d" in entry:
-        raise BadKeys(f"{which} is a private key: whoever can read it can make tokens")
+        raise BadKeys(f"{which} is a private key, and with it anyone can make tokens")
     if named is not None and named not in _KNOWN:
         return None  # for another use, such as encryption
     try:

@@ -26,7 +26,7 @@ from actors.authn.stored import (
     Decoys,
     ScramKeys,
     mosquitto_hashes,
-    parse_keys,
+    parse_scram_keys,
     render_keys,
     saslprep,
 )
@@ -69,7 +69,7 @@ _HASH = re.compile(
 )
 
 _EXAMPLE: Final = render_keys(ScramKeys(MIN_ITERATIONS, bytes(SALT_SIZE), bytes(32), bytes(32)))
-_NOBODY = Verdict(AuthResult.NOT_AUTHORISED, reason="no user name")
+_NO_USER = Verdict(AuthResult.NOT_AUTHORISED, reason="no user name")
 _NO_PASSWORD = Verdict(AuthResult.BAD_CREDENTIALS, reason="no password")
 _WRONG = Verdict(AuthResult.BAD_CREDENTIALS, reason="wrong user name or password")
 
@@ -157,7 +157,7 @@ class PasswordFile:
         user = name if name in self._users else self._prepared.get(prepared, prepared)
         stored = self._users.get(user, "")
         text = scram_part(stored)
-        parsed = parse_keys(text or _EXAMPLE)  # as much work for all
+        parsed = parse_scram_keys(text or _EXAMPLE)  # as much work for all
         return ScramUser(user, parsed if text and parsed else decoy, _proof(stored))
 
     def holds(self, verdict: Verdict) -> bool:
@@ -174,7 +174,7 @@ class PasswordFile:
     def check_now(self, credentials: Credentials) -> Verdict | None:
         """Return the verdict for missing credentials and for cached ones."""
         if credentials.username is None:
-            return _NOBODY
+            return _NO_USER
         if credentials.password is None:
             return _NO_PASSWORD
         return self._verdicts.get(self._verdicts.key(credentials.username, credentials.password))
@@ -183,7 +183,7 @@ class PasswordFile:
         """Verify in a thread; simultaneous logins with the same credentials share one thread."""
         username, password = credentials.username, credentials.password
         if username is None or password is None:
-            return _NOBODY if username is None else _NO_PASSWORD
+            return _NO_USER if username is None else _NO_PASSWORD
         key = self._verdicts.key(username, password)
         known = self._verdicts.get(key)
         if known is not None:
@@ -219,7 +219,7 @@ class PasswordFile:
 
     def _verify(self, stored: str, password: bytes) -> bool:
         stored = hash_part(stored)
-        if mosquitto_hashes.is_hash(stored):
+        if mosquitto_hashes.is_mosquitto_hash(stored):
             return mosquitto_hashes.verify(stored, password)
         try:
             return HASHER.verify(stored, password)
@@ -237,7 +237,7 @@ class PasswordFile:
         hasher = HASHER
         for commonest, _ in counted.most_common(1):
             stored = example[commonest]
-            if mosquitto_hashes.is_hash(stored):
+            if mosquitto_hashes.is_mosquitto_hash(stored):
                 return mosquitto_hashes.decoy(stored)
             hasher = argon2.PasswordHasher.from_parameters(argon2.extract_parameters(stored))
         return hasher.hash(os.urandom(16))
@@ -268,7 +268,7 @@ def _prepared(users: Mapping[str, str]) -> dict[str, str]:
 
 def _decoys(users: Mapping[str, str], secret: bytes) -> Decoys:
     """Return decoys that look like the keys that most users have."""
-    found = [parse_keys(scram_part(stored)) for stored in users.values()]
+    found = [parse_scram_keys(scram_part(stored)) for stored in users.values()]
     counted = collections.Counter((one.iterations, len(one.salt)) for one in found if one)
     for (iterations, salt_size), _ in counted.most_common(1):
         return Decoys(secret, iterations, salt_size)
@@ -320,7 +320,7 @@ def parse_users(
             problem = "the user name is empty"
         elif user in users:
             problem = f"user {quoted} appears twice"
-        elif not is_hash(hash_part(stored)):
+        elif not is_password_hash(hash_part(stored)):
             problem = (
                 f"the hash of user {quoted} is neither argon2 nor one of Mosquitto's ({advice})"
             )
@@ -345,19 +345,19 @@ def scram_part(stored: str) -> str:
 def is_stored(stored: str) -> bool:
     """Return whether ``stored`` is a supported hash, alone or with valid SCRAM keys."""
     found, colon, keys = stored.partition(":")
-    return is_hash(found) and (not colon or parse_keys(keys) is not None)
+    return is_password_hash(found) and (not colon or parse_scram_keys(keys) is not None)
 
 
-def kind(stored: str) -> str:
+def hash_kind(stored: str) -> str:
     """Return the algorithm of a hash, and that of the SCRAM keys if there are any."""
-    found = mosquitto_hashes.kind(hash_part(stored)) or stored.split("$")[1]
-    keys = parse_keys(scram_part(stored))
+    found = mosquitto_hashes.mosquitto_hash_kind(hash_part(stored)) or stored.split("$")[1]
+    keys = parse_scram_keys(scram_part(stored))
     return found if keys is None else f"{found}, scram-sha-256 ({keys.iterations} iterations)"
 
 
-def is_hash(text: str) -> bool:
+def is_password_hash(text: str) -> bool:
     """Return whether ``text`` is a supported hash."""
-    return is_argon2(text) or mosquitto_hashes.is_hash(text)
+    return is_argon2(text) or mosquitto_hashes.is_mosquitto_hash(text)
 
 
 def is_argon2(text: str) -> bool:

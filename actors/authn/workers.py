@@ -24,7 +24,7 @@ class Workers:
 
     def __init__(self, threads: int) -> None:
         self._count = threads
-        self._lanes = FairQueue(threads)
+        self._queue = FairQueue(threads)
         self._threads: ThreadPoolExecutor | None = None
         self._running = 0
         self._closing = False
@@ -32,11 +32,11 @@ class Workers:
     @property
     def waiting(self) -> int:
         """Number of functions waiting for a thread."""
-        return self._lanes.waiting
+        return self._queue.waiting
 
     async def run(
         self,
-        lane: str,
+        queue_name: str,
         work: Callable[..., T],
         *arguments: Any,
         begun: Callable[[], object] | None = None,
@@ -49,7 +49,7 @@ class Workers:
         """
         self._running += 1
         try:
-            await self._lanes.enter(lane, last=last)
+            await self._queue.enter(queue_name, last=last)
         except BaseException:
             self._left()
             raise
@@ -60,7 +60,7 @@ class Workers:
                 )
             future = asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
         except BaseException:  # the system cannot start a thread
-            self._lanes.leave()
+            self._queue.leave()
             self._left()
             raise
         # A thread is busy even if its caller has left: the turn ends with the work.
@@ -77,7 +77,7 @@ class Workers:
     def _done(self, future: asyncio.Future[Any]) -> None:
         if not future.cancelled():
             future.exception()  # callers that still wait get the error
-        self._lanes.leave()
+        self._queue.leave()
         self._left()
 
     def _left(self) -> None:

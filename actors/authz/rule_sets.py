@@ -1,4 +1,4 @@
-"""Permission rules, indexed by whom they apply to."""
+"""Permission rules, indexed by the users, groups and clients that they apply to."""
 
 from __future__ import annotations
 

@@ -143,8 +143,8 @@ class Bridge(LoopActor):
             wire, name, clock.monotonic, node.timers.after, stats, properties=self._properties
         )
         self._replies = Replies(clock.monotonic, secrets.token_hex)
-        permits = node.permissions.to_nats
-        self._departures = ToNats(self._flows, options, self._answer, permits)
+        may_publish = node.permissions.to_nats
+        self._departures = ToNats(self._flows, options, self._answer, may_publish)
         self._outbox = Outbox(node, options, self._flows, self._send, self._room, failed)
         self._departures.release_held = self._outbox.release_held
         self._arrivals = FromNats(

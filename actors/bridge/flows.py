@@ -1,6 +1,6 @@
 """Flows of messages to NATS: sent if there are subscribers.
 
-A NATS server does not tell its clients who subscribed, but it answers a request without subscribers
+A NATS server does not list subscribers to its clients, but it answers a request without subscribers
 ("503", no responders). So the first message of a subject is sent as a *probe*, with a reply subject
 of the bridge, and the following ones wait until the server has answered or has processed the data
 behind the probe: one round trip. Without a subscriber the messages published before the probe was

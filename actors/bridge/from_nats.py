@@ -55,7 +55,7 @@ _CONDITIONS: Final = (
 """Headers that make JetStream store a message only if the end of the stream matches."""
 _NOT_PERMITTED: Final = {"code": 403, "description": "not permitted"}
 _ANY: Final = "-"
-"""Placeholder for a token to determine who would get a request."""
+"""Placeholder for a token, to determine which subscribers would get a request."""
 _LONGEST_ACK: Final = 1024
 
 
@@ -213,7 +213,7 @@ class FromNats:
                 about = b"%b %b" % (message.subject, identifier.encode(errors="replace"))
                 key = blake2b(about, digest_size=16).digest()
             if node:
-                reply = b""  # of a probe, or for those who read the Response Topic
+                reply = b""  # of a probe, or for clients that read the Response Topic
             elif reply and self._for_another_stream(headers):
                 reply = b""
         if reply and not self._may_answer(reply, prefix):
@@ -286,7 +286,7 @@ class FromNats:
 
     def _is_read(self, topic: bytes) -> bool:
         """Return whether a message at QoS 0 reaches a client at level 5."""
-        return _at_level5(self._node.router.routes[topic].targets)
+        return _at_v5(self._node.router.routes[topic].targets)
 
     def _requested(self, topic: bytes) -> Sequence[Subscriber]:
         """Return the subscribers of requests on a topic."""
@@ -414,11 +414,11 @@ class _Run:
         packet.payloads.append(payload)
 
 
-def _at_level5(targets: Iterable[Subscriber]) -> bool:
+def _at_v5(targets: Iterable[Subscriber]) -> bool:
     """Return whether any of some subscribers may be a client at level 5."""
     for target in targets:
         actor = target.actor
-        if is_shared(target.session) or (isinstance(actor, Subscription) and actor.session.level5):
+        if is_shared(target.session) or (isinstance(actor, Subscription) and actor.session.v5):
             return True
     return False
 

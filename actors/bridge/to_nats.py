@@ -45,10 +45,10 @@ class ToNats:
         "_answer",
         "_count",
         "_flows",
+        "_may_publish",
         "_most",
         "_most_bytes",
         "_options",
-        "_permits",
         "_queue",
         "_size",
         "_topics",
@@ -62,12 +62,12 @@ class ToNats:
         flows: Flows,
         options: BridgeOptions,
         answer: Callable[[str, bytes, bytes, str], None],
-        permits: Callable[[bytes], bool],
+        may_publish: Callable[[bytes], bool],
     ) -> None:
         self._flows = flows
         self._options = options
         self._answer = answer
-        self._permits = permits
+        self._may_publish = may_publish
         self._topics: dict[str, dict[bytes, Flow | None]] = defaultdict(dict)
         self._count = 0
         self._size = 0
@@ -148,7 +148,7 @@ class ToNats:
             self._forget()
             known = self._topics[prefix]
         topic = raw.decode()
-        subject = self._options.rules.subject(topic, prefix) if self._permits(raw) else None
+        subject = self._options.rules.subject(topic, prefix) if self._may_publish(raw) else None
         flow = Flow(topic, raw, subject.encode()) if subject is not None else None
         known[raw] = flow
         self._count += 1
@@ -159,7 +159,7 @@ class ToNats:
         """Determine again which topics are bridged; pending messages are sent."""
         self._forget()
         for known in self._topics.values():
-            for raw in [raw for raw in known if not self._permits(raw)]:
+            for raw in [raw for raw in known if not self._may_publish(raw)]:
                 known[raw] = None
 
     def _forget(self) -> None:

@@ -36,7 +36,7 @@ class LimitOptions:
     """For each connection: its publish rate and bytes."""
     burst: float = 2.0
     """Burst size of all rates, in seconds."""
-    publish_patience: float = 60.0
+    throttle_timeout: float = 60.0
     """How long a client may be throttled without a break before it is disconnected."""
     max_unauthenticated: int = 32_768
     """Maximum connections whose CONNECT is not accepted yet."""
@@ -53,12 +53,12 @@ class LimitOptions:
     """Accepted CONNECTs of one client identifier within ``flapping_window`` before it is
     flapping."""
     flapping_window: float = 60.0
-    flapping_jail: float = 60.0
+    flapping_backoff: float = 60.0
     """How long a flapping client identifier is refused."""
     address_faults: int = 0
-    """Connections of an address that end with a protocol error within ``fault_jail``; after one
+    """Connections of an address that end with a protocol error within ``fault_backoff``; after one
     more, new ones are refused for that time."""
-    fault_jail: float = 60.0
+    fault_backoff: float = 60.0
     packet_rate: float = 256.0
     """Minimum bytes per second of an incomplete packet; below it the client counts as silent."""
     slow_reader_time: float = 60.0

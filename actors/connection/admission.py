@@ -176,7 +176,7 @@ class Admission:
             # The users changed since the password was looked at.
             connection.refuse(ConnectCode.BAD_USER_NAME_OR_PASSWORD, _REVOKED)
             return False
-        if user == NATS_SESSION:  # what the bridge may do is for nobody else
+        if user == NATS_SESSION:  # only the bridge has its permissions
             connection.refuse(ConnectCode.NOT_AUTHORIZED, "reserved_user")
             return False
         name = connect.client_id
@@ -235,9 +235,9 @@ class Admission:
     def authenticate(
         self, connection: Connection, connect: Connect, credentials: Credentials
     ) -> asyncio.Task[None] | None:
-        """Look at user name and password beside the loop; the connection is told the result.
+        """Verify user name and password beside the loop; the connection gets the result.
 
-        Returns the work, to be cancelled when nobody waits for it; None when too much of it
+        Returns the work, to be cancelled when it is no longer needed; None when too much of it
         waits already: the connection was refused.
         """
         if self._has_too_many_logins(connection, credentials):
@@ -286,7 +286,7 @@ class Admission:
             asked = self.authenticator
             verdict = await asked.check(credentials)
         if not connection.stopped:
-            # The client is as good as in: it does not wait behind all who have said nothing yet.
+            # The client is nearly admitted: it does not wait behind all that have sent nothing yet.
             node.kernel.tell_low_priority(
                 connection, Authenticated(connect, verdict), first=verdict.accepted
             )

@@ -29,7 +29,7 @@ _LATE = 1.0
 
 
 class ConnectHandshake:
-    """What a connection has until its CONNECT is accepted: nobody knows whose it is."""
+    """What a connection has until its CONNECT is accepted: its client is not known."""
 
     __slots__ = (
         "__weakref__",
@@ -113,7 +113,7 @@ class ConnectHandshake:
         self.hold()
 
     def hold(self) -> None:
-        """Count what is kept among that of all who are not known yet; it may end the connection."""
+        """Count what is kept for unauthenticated connections; it may end this connection."""
         self._connection.listener.admission.hold(self._connection, max(self._below, self._seen))
 
     def keep(self, part: bytes | list[Packet]) -> None:

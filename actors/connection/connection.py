@@ -43,9 +43,9 @@ from protocol.mqtt import (
     Publishes,
     ReasonCode,
     closing_string,
-    connack,
+    encode_connack,
 )
-from protocol.mqtt5 import Explanation, answers
+from protocol.mqtt5 import Explanation, encode_connack_v5, encode_server_disconnect
 
 if TYPE_CHECKING:
     import asyncio
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _WRITE_HIGH = 1024 * 1024
-"""Bytes in the transport's buffer above which a client is told nothing new."""
+"""Bytes in the transport's buffer above which a client is sent nothing new."""
 _FRAME_ROOM = 1024 * 1024
 """Bytes that a WebSocket frame may have beside the largest packet: it may hold several."""
 _SMALL = 4096
@@ -140,7 +140,7 @@ class Connection(SocketActor):
 
     def __init__(self, node: NodeContext, listener: Listener) -> None:
         super().__init__(node)
-        self._decoder = Decoder(listener.options.max_packet_size, _PACKETS_AT_ONCE, listener.level5)
+        self._decoder = Decoder(listener.options.max_packet_size, _PACKETS_AT_ONCE, listener.v5)
         self._deferred_reads = 0
         """Reads that are handled behind those of clients that send little."""
         self._throttle: InputThrottle | None = InputThrottle(self)
@@ -168,13 +168,13 @@ class Connection(SocketActor):
         self.id_assigned = False
         """The client has its identifier from the broker."""
         self.identity: Verdict | None = None
-        """Who the client is, once that is known."""
+        """The identity of the client, once it is known."""
         self.listener = listener
         self.load = InputLoad()
         self.max_packet = listener.options.max_packet_size
         """Bytes of the largest packet that the client may send."""
         self.ignores_input = False
-        """It is about to be closed: what it sent and nobody has handled yet does not count."""
+        """It is about to be closed: what it sent and is not handled yet does not count."""
         self.connected_ms = 0
         """When the CONNECT was accepted, Unix time in milliseconds."""
         self.keep_alive = 0
@@ -475,12 +475,12 @@ class Connection(SocketActor):
     def refuse(self, code: ConnectCode, reason: str) -> None:
         """Answer the CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
         if self.properties is None:
-            self.write(connack(code))
+            self.write(encode_connack(code))
         else:
             limit = self.properties.maximum_packet_size
             about = Explanation(closing_string(reason))
             refused = REFUSALS.get(reason, FOR_CONNECT_CODES[code])
-            self.write(answers.connack(refused, about=about, limit=limit))
+            self.write(encode_connack_v5(refused, about=about, limit=limit))
         self._node.counters.packets_out += 1
         self._end(reason)
         self.finish()
@@ -498,7 +498,7 @@ class Connection(SocketActor):
             if code:
                 limit = self.properties.maximum_packet_size
                 told = Explanation(closing_string(reason, about))
-                self._farewell = answers.disconnect(code, told, limit=limit)
+                self._farewell = encode_server_disconnect(code, told, limit=limit)
         self._end(reason, code=code)
         self._linger(session)
 
@@ -622,14 +622,14 @@ class Connection(SocketActor):
             return
         self._count_violation(str(error))
         if error.connack is not None:
-            self.write(connack(error.connack))
+            self.write(encode_connack(error.connack))
         self.close("protocol_error")
 
     def end_after_violation(self, about: str, code: int = ReasonCode.PROTOCOL_ERROR) -> None:
         """Close after a protocol error of a client at level 5, with the reason code for it."""
         self._count_violation(about)
         if not self.connected_ms:
-            self.write(answers.connack(code, about=Explanation(closing_string("", about))))
+            self.write(encode_connack_v5(code, about=Explanation(closing_string("", about))))
         self.close("protocol_error", code, about)
 
     def _count_violation(self, about: str) -> None:

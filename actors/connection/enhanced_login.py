@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from actors.authn import Challenge
 from protocol.mqtt import ReasonCode
-from protocol.mqtt5 import Explanation, answers
+from protocol.mqtt5 import Explanation, encode_server_auth
 
 if TYPE_CHECKING:
     import asyncio
@@ -98,7 +98,7 @@ class EnhancedLogin:
         if data is not None and len(data) > _LONGEST:
             self._owner.exceeded("packet_too_large")
             return False
-        packet = answers.auth(
+        packet = encode_server_auth(
             code,
             self._exchange.method,
             data,

@@ -139,7 +139,7 @@ class InputThrottle:
         if not self._continuing:
             self._continuing = True
             connection = self._connection
-            if connection.settled:  # nobody is to take it for a stranger that waits
+            if connection.settled:  # it is no unauthenticated connection that waits
                 connection.kernel.later(connection, CONTINUE)
             else:
                 connection.kernel.reschedule(connection, CONTINUE)
@@ -160,7 +160,7 @@ class InputThrottle:
         wait = rate_limiter.took(_asked(packets), size, now)
         if not wait:
             return
-        if rate_limiter.exceeds_patience(now):
+        if rate_limiter.is_throttled_too_long(now):
             connection.count_fault("publish_rate")
             connection.ignore_input()
             self.clear()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from actors.configuration import NO_QUOTA, Quota
 from actors.connection.connection import Connection
 from actors.transports import StackOptions, build_stack
-from protocol.mqtt5 import LevelReader
+from protocol.mqtt5 import PacketDecoderV5
 
 if TYPE_CHECKING:
     import asyncio
@@ -42,7 +42,7 @@ class ListenerOptions:
 class Listener:
     """One listener of a broker."""
 
-    __slots__ = ("_node", "admission", "level5", "options")
+    __slots__ = ("_node", "admission", "options", "v5")
 
     def __init__(self, node: NodeContext, admission: Admission, options: ListenerOptions) -> None:
         self._node = node
@@ -50,7 +50,7 @@ class Listener:
         """Decides which connections come in."""
         self.options = options
         """May be replaced: what comes from then on has the new ones."""
-        self.level5: Final = partial(LevelReader, node.options.max_topic_aliases)
+        self.v5: Final = partial(PacketDecoderV5, node.options.max_topic_aliases)
         """Makes what reads the packets of a client at level 5."""
 
     def admits(self, host: str) -> bool:

@@ -12,7 +12,7 @@ _DIGEST = 16
 def pseudonym(client_id: str, key: bytes) -> str:
     """Return what stands for a client identifier: always the same with the same key.
 
-    Who does not have the key cannot find out whose it is by trying; two of them are never the same.
+    Without the key, the client cannot be found by trying; two pseudonyms are never the same.
     """
     raw = client_id.encode("utf-8", "surrogatepass")
     return "p-" + blake2b(raw, digest_size=_DIGEST, key=key).hexdigest()

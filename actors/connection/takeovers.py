@@ -28,7 +28,10 @@ class Old(NamedTuple):
 
 
 class Takeovers:
-    """Decides who waits; times are monotonic, in seconds. ``most`` identifiers are remembered."""
+    """Decides which connections wait; times are monotonic, in seconds.
+
+    ``most`` identifiers are remembered.
+    """
 
     __slots__ = ("_known", "_most")
 

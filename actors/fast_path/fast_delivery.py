@@ -101,8 +101,8 @@ class FastDelivery:
             or not session.may_send(connection)
         ):
             return False
-        level5 = connection.properties is not None
-        if level5 and not session.takes_plain(connection):
+        v5 = connection.properties is not None
+        if v5 and not session.takes_plain(connection):
             return False
         qos = actor.granted if actor.granted < self._qos else self._qos
         messages = self._messages
@@ -111,7 +111,7 @@ class FastDelivery:
                 return False
             # The publication is being recorded: see Delivery._send_qos0.
             payload = messages.payloads[at]
-            if level5:
+            if v5:
                 payload = with_length(messages.blocks[at]) + payload
             data = publish_head(0, messages.topics[at], len(payload)) + payload
             self._node.journal.send_when_durable(connection, data)

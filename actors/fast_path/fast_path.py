@@ -8,7 +8,7 @@ a turn: they are read into columns, looked up, recorded as one event of a kind f
 The pass takes what nearly always comes: PUBLISH that is not retained, and acknowledgements, from
 clients in whose way nothing stands, to receivers whose window is open. What is not of that kind
 is told to its actor in the same turn, from that byte or that receiver on: a client that is new or
-has a rate, a topic that nobody has looked up yet or that is denied, a full window, a queue, a
+has a rate, a topic that was not looked up yet or that is denied, a full window, a queue, a
 trace. A burst of one client on one topic goes that way as well: its session takes it as a batch.
 
 Everything is decided before anything is changed, and what fails is told to its actor, where the
@@ -452,8 +452,8 @@ class FastPath:
                 actor: Subscription | None = target.actor  # type: ignore[assignment]
                 if actor is None:
                     if is_shared(target.session):
-                        level5 = publisher.properties is not None
-                        shared.setdefault((target, level5), []).append(at)
+                        v5 = publisher.properties is not None
+                        shared.setdefault((target, v5), []).append(at)
                     continue
                 session = actor.session
                 connection = session.connection
@@ -463,7 +463,7 @@ class FastPath:
                     or not actor.free
                     or not session.takes_plain(publisher)
                 ):
-                    level5 = publisher.properties is not None
+                    v5 = publisher.properties is not None
                     batch = Batch(
                         0,
                         (topic,),
@@ -471,7 +471,7 @@ class FastPath:
                         (),
                         packets=(packet,),
                         publisher=publisher,
-                        blocks=(block,) if level5 else None,
+                        blocks=(block,) if v5 else None,
                     )
                     if actor.stopped:
                         tell(node.directory.session(target.session), Outgoing(target, batch, 0))
@@ -481,7 +481,7 @@ class FastPath:
                 actor.matched += 1
                 journal.send_unlogged(connection, packet)
                 counters.gave(connection, 0, 1, len(packet))
-        for (target, level5), some in shared.items():
+        for (target, v5), some in shared.items():
             batch = Batch(
                 0,
                 [messages.topics[at] for at in some],
@@ -489,7 +489,7 @@ class FastPath:
                 (),
                 packets=[messages.payloads[at] for at in some],
                 publisher=messages.publishers[some[-1]],
-                blocks=[messages.blocks[at] for at in some] if level5 else None,
+                blocks=[messages.blocks[at] for at in some] if v5 else None,
             )
             tell(node.directory.session(target.session), Outgoing(target, batch, 0))
 

@@ -1,4 +1,8 @@
-"""The inspector: questions about a running broker, operators' changes, and ``$SYS`` topics."""
+"""The inspector: questions about a running broker, operators' changes, and ``$SYS`` topics.
+
+``gauges`` has the values of the status that are read; counters are declared where they are counted,
+most of them in ``actors.node.counters``.
+"""
 
 from typing import TYPE_CHECKING
 

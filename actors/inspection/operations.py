@@ -62,7 +62,7 @@ class Operations:
             raise Refused(f"do must be one of {', '.join(self._actions)}")
         by = text(request, "by")
         if not 0 < len(by) <= _LONGEST_NAME:
-            raise Refused(f"by must name who asks, in at most {_LONGEST_NAME} characters")
+            raise Refused(f"by must name the operator, in at most {_LONGEST_NAME} characters")
         if self._node.not_ready_reasons():
             raise Refused(
                 f"nothing can be changed now: {'; '.join(self._node.not_ready_reasons())}"

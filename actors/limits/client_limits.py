@@ -121,7 +121,7 @@ class ClientLimits(Generic[ReaderT]):
 
     def _blamed(self, address: str, now: float) -> str | None:
         """Return why a connection of an address is rejected before anything is allocated for it."""
-        if self._faulty.jailed(network_of(address), now):
+        if self._faulty.refuses(network_of(address), now):
             return "faults"
         if self._rates.debt(address, None, now) > _MOST_DEBT:
             return "publish_debt"
@@ -130,7 +130,7 @@ class ClientLimits(Generic[ReaderT]):
     def count_fault(self, address: str, now: float) -> None:
         """Count a connection that ended with a protocol error; an empty address is not counted."""
         network = network_of(address)
-        if network and not self._faulty.jailed(network, now):
+        if network and not self._faulty.refuses(network, now):
             wait = self._faulty.connects(network, now)
             if wait:
                 _log.warning(
@@ -204,16 +204,16 @@ class ClientLimits(Generic[ReaderT]):
 
 
 def _flapping_of(options: LimitOptions) -> tuple[int, float, float]:
-    return options.flapping_connects, options.flapping_window, options.flapping_jail
+    return options.flapping_connects, options.flapping_window, options.flapping_backoff
 
 
 def _faults_of(options: LimitOptions) -> tuple[int, float, float]:
-    return options.address_faults, options.fault_jail, options.fault_jail
+    return options.address_faults, options.fault_backoff, options.fault_backoff
 
 
 def _rates_of(options: LimitOptions) -> tuple[Quota, Quota, Quota, float, float]:
     return (
-        options.address, options.user, options.client, options.burst, options.publish_patience,
+        options.address, options.user, options.client, options.burst, options.throttle_timeout,
     )  # fmt: skip
 
 

@@ -18,50 +18,50 @@ class Flapping:
     """Counts connects by key, such as user and client identifier.
 
     ``connects`` within ``window`` seconds are allowed; with one more, the key is refused for
-    ``jail`` seconds. Connects while it is refused do not extend that, so a client that keeps trying
-    gets in when the time is over. At most ``most`` keys are remembered.
+    ``backoff`` seconds. Connects while it is refused do not extend that, so a client that keeps
+    trying gets in when the time is over. At most ``most`` keys are remembered.
     """
 
-    __slots__ = ("_jail", "_jailed", "_most", "_seen")
+    __slots__ = ("_backoff", "_most", "_refused_until", "_seen")
 
-    def __init__(self, connects: int, window: float, jail: float, most: int = 10_000) -> None:
+    def __init__(self, connects: int, window: float, backoff: float, most: int = 10_000) -> None:
         self._seen = Buckets(connects / window, float(connects), most) if connects else None
-        self._jail = jail
+        self._backoff = backoff
         self._most = most
-        self._jailed: dict[Hashable, float] = {}
+        self._refused_until: dict[Hashable, float] = {}
         """Until when, in the order of the ends: all are refused equally long."""
 
     def __len__(self) -> int:
         """Return the number of refused keys."""
-        return len(self._jailed)
+        return len(self._refused_until)
 
-    def jailed(self, key: Hashable, now: float) -> bool:
+    def refuses(self, key: Hashable, now: float) -> bool:
         """Return whether a key is refused, without counting anything."""
-        return self._jailed.get(key, now) > now
+        return self._refused_until.get(key, now) > now
 
     def connects(self, key: Hashable, now: float) -> float:
         """Count a connect; return for how many seconds the key is refused, 0 if it is not."""
         if self._seen is None:
             return 0.0
-        until = self._jailed.get(key)
+        until = self._refused_until.get(key)
         if until is not None:
             if until > now:
                 return until - now
-            del self._jailed[key]
+            del self._refused_until[key]
         if self._seen.allows(key, now):
             self._seen.take(key, 1, now)
             return 0.0
-        if len(self._jailed) >= self._most:
-            del self._jailed[next(iter(self._jailed))]
-        self._jailed[key] = now + self._jail
-        return self._jail
+        if len(self._refused_until) >= self._most:
+            del self._refused_until[next(iter(self._refused_until))]
+        self._refused_until[key] = now + self._backoff
+        return self._backoff
 
     def sweep(self, now: float) -> None:
         """Remove keys whose time is over, or whose connects are old; to be called once a second."""
         if self._seen is not None:
             self._seen.forget_full(now)
-        while self._jailed:
-            first = next(iter(self._jailed))
-            if self._jailed[first] > now:
+        while self._refused_until:
+            first = next(iter(self._refused_until))
+            if self._refused_until[first] > now:
                 break
-            del self._jailed[first]
+            del self._refused_until[first]

@@ -79,7 +79,7 @@ class RateLimiter:
         shares = (*self._shared_messages, *self._shared_bytes)
         return max((share.debt(now) for share in shares), default=0.0)
 
-    def exceeds_patience(self, now: float) -> bool:
+    def is_throttled_too_long(self, now: float) -> bool:
         """Return whether its own rate throttled it for too long: it does not slow down."""
         since = self._held_since
         return bool(self._patience) and since is not None and now - since >= self._patience

@@ -1,6 +1,6 @@
 """Attestation: digests of a running broker's state, for comparison with the log.
 
-Whoever may use our NATS account asks, one JSON object a request, and gets one back:
+A client of the broker's NATS account sends one JSON object a request, and gets one back:
 
 ``{}``
     begins: ``id``, ``node``, ``total`` (sessions and retained topics there are) and a page 0
@@ -171,7 +171,7 @@ class Attestor:
         if self._watched:
             self._node.timers.after(_LIFE, self._look)
 
-    # What is told.
+    # Answers.
 
     def _state(self) -> Iterator[dict[str, Any]]:
         node = self._node

@@ -1,6 +1,13 @@
 """Sessions: decisions, publishing, routing, subscriptions, delivery and back-pressure."""
 
-from actors.session.actor_messages import (
+from actors.session.authorization import Authorizer
+from actors.session.delivery import Delivery
+from actors.session.interfaces import ClientConnection
+from actors.session.node_context import NEVER_EXPIRES, NodeContext
+from actors.session.operator_commands import OperatorCommand
+from actors.session.publisher import Publisher, select
+from actors.session.session import Session
+from actors.session.session_messages import (
     Attach,
     Authenticated,
     AuthenticationStep,
@@ -21,13 +28,6 @@ from actors.session.actor_messages import (
     Retry,
     Writable,
 )
-from actors.session.authorization import Authorizer
-from actors.session.delivery import Delivery
-from actors.session.interfaces import ClientConnection
-from actors.session.node_context import NEVER_EXPIRES, NodeContext
-from actors.session.operator_commands import OperatorCommand
-from actors.session.publisher import Publisher, select
-from actors.session.session import Session
 from actors.session.subscription import Subscription
 
 __all__ = [

@@ -1,6 +1,6 @@
 """Where permissions meet what clients do: publications, subscriptions, wills, the bridge.
 
-Each refusal is counted, and some are told in a line of the log.
+Each refusal is counted, and some are logged.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Authorizer:
         self.change(permissions)
 
     def change(self, permissions: Permissions) -> None:
-        """Take other permissions; who is connected gets them with :meth:`apply`."""
+        """Set other permissions; connected clients get them with :meth:`apply`."""
         self.permissions = permissions
         bridge = permissions.access(BRIDGE, (), BRIDGE)
         self.bridge = None if bridge.open else bridge
@@ -63,7 +63,7 @@ class Authorizer:
             self._node.router.set_acl(session.name, connection.access)
 
     def grant(self, connection: ClientConnection) -> None:
-        """Tell a connection what its client may do, now that it is known who it is."""
+        """Give a connection the permissions of its client, which is authenticated now."""
         verdict = connection.identity
         if verdict is None:
             return

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from actors.node import BACKLOG, Backlog, ReadPause
 from actors.routing import is_shared
 from actors.session import decisions
-from actors.session.actor_messages import AckCheck, Batch, ContinueSending, Outgoing
+from actors.session.session_messages import AckCheck, Batch, ContinueSending, Outgoing
 from eventstore.format import (
     INDEX_BITS,
     Delivered,
@@ -28,7 +28,7 @@ from eventstore.format import (
 )
 from eventstore.log import Message, StoredMessages
 from projections.state import QOS_MASK, RAP_FLAG, RETAIN_FLAG
-from protocol.mqtt import PacketType, PublishEncoder, acks
+from protocol.mqtt import PacketType, PublishEncoder, encode_acks
 from protocol.mqtt5 import RETAIN_AS_PUBLISHED, SHARE
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ class Delivery:
                 data = self._encoder.render(batch, subscriber, 0, gated=gated)
             if gated:
                 # The publication is being recorded. Until it is, a crash may undo it, and its
-                # publisher send it again: nobody must have seen it by then [MQTT-4.3.3-2].
+                # publisher send it again: no client may have seen it by then [MQTT-4.3.3-2].
                 node.journal.send_when_durable(connection, data)
             else:
                 node.journal.send_unlogged(connection, data)
@@ -545,14 +545,14 @@ class Delivery:
         return self._encoder is not None and self._encoder.complete(most)
 
     @property
-    def level5(self) -> bool:
+    def v5(self) -> bool:
         """Whether messages are encoded for a client at level 5."""
         return self._encoder is not None
 
-    def takes_plain(self, *, level5: bool) -> bool:
+    def takes_plain(self, *, v5: bool) -> bool:
         """Return whether the client is at level 5, or not, and nothing is put into its messages."""
         encoder = self._encoder
-        return encoder.plain if encoder is not None and level5 else encoder is None and not level5
+        return encoder.plain if encoder is not None and v5 else encoder is None and not v5
 
     def subscriptions_changed(self, filters: Iterable[str]) -> None:
         """Look anew at the subscriptions with some filters."""
@@ -682,7 +682,9 @@ class Delivery:
         connection = self._session.connection
         if connection is not None:
             self._session.emit(Redelivered(self._session.name, to_runs(unreleased), cause))
-            self._node.journal.send_when_durable(connection, acks(PacketType.PUBREL, unreleased))
+            self._node.journal.send_when_durable(
+                connection, encode_acks(PacketType.PUBREL, unreleased)
+            )
             self._node.counters.packets_out += len(unreleased)
             self.expect_acks()
 

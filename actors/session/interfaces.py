@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from actors.authn import Verdict
     from actors.authz import TopicAcl
     from actors.kernel import LoopActor
-    from actors.session.actor_messages import Batch
     from actors.session.session import Session
+    from actors.session.session_messages import Batch
     from eventstore.format import Position
     from eventstore.log import Journal, StoredMessages
     from projections.state import SessionState
@@ -53,7 +53,7 @@ class ClientConnection(OutputSink, Paused, Protocol):
     counted_user: str | None
     """User whose connections it is counted among."""
     ignores_input: bool
-    """It is about to be closed: what it sent and nobody has handled yet does not count."""
+    """It is about to be closed: what it sent and is not handled yet does not count."""
     deep_filter: str | None
     """The one filter with more wildcards than others may have."""
     id_assigned: bool
@@ -174,10 +174,10 @@ class SessionDirectory(Protocol):
         """Put a successor in the place of a session that has just failed."""
 
     def stop_all(self, actors: Sequence[LoopActor]) -> None:
-        """Stop actors that are told nothing any more; many of them little by little."""
+        """Stop actors that get no more messages; many of them little by little."""
 
     def load(self, session: Session, refs: Sequence[Position]) -> None:
-        """Read messages from the log; the session is told ``Loaded``."""
+        """Read messages from the log; the session gets ``Loaded``."""
 
 
 class PublicationBridge(Protocol):

@@ -9,7 +9,8 @@ import structlog
 
 from actors.routing import is_shared
 from actors.session import decisions
-from actors.session.actor_messages import (
+from actors.session.mqtt5 import DeliveryEncoder
+from actors.session.session_messages import (
     NEXT_TURN,
     Attach,
     Detached,
@@ -19,7 +20,6 @@ from actors.session.actor_messages import (
     Retire,
     Retry,
 )
-from actors.session.mqtt5 import DeliveryEncoder
 from eventstore.format import (
     MessageDropped,
     SessionClosed,
@@ -38,11 +38,11 @@ from protocol.mqtt import (
     ConnectCode,
     Publishes,
     ReasonCode,
-    connack,
+    encode_connack,
     is_death,
     with_timestamp,
 )
-from protocol.mqtt5 import ConnackProperties, answers
+from protocol.mqtt5 import ConnackProperties, encode_connack_v5
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -223,10 +223,12 @@ class SessionLifecycle:
         """Return the CONNACK; empty if the client accepts no packet of its size."""
         asked = connect.properties
         if asked is None:
-            return connack(ConnectCode.ACCEPTED, session_present=resumed, version=connect.version)
+            return encode_connack(
+                ConnectCode.ACCEPTED, session_present=resumed, version=connect.version
+            )
         options = self._node.options
         expiry = self._expiry(asked.session_expiry)
-        return answers.connack(
+        return encode_connack_v5(
             ReasonCode.SUCCESS,
             session_present=resumed,
             properties=ConnackProperties(

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from actors.kernel import Clock, Kernel, LoopActor
     from actors.limits import ClientLimits
     from actors.routing import Router
-    from actors.session.actor_messages import Publication
     from actors.session.authorization import Authorizer
     from actors.session.decisions import DeliveryLimits
     from actors.session.interfaces import (
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
         SystemTopics,
     )
     from actors.session.session import Session
+    from actors.session.session_messages import Publication
     from eventstore.log import EventLog, Journal, LogWriter
     from projections.state import SessionState
     from protocol.errors import FoldmqError

@@ -20,7 +20,7 @@ _log = structlog.get_logger("foldmq")
 class OperatorCommand:
     """One thing that is to be done to a session, an actor or the retained messages.
 
-    Whoever does it calls :meth:`carry_out` in the turn in which it is done, before what it leads
+    The actor that executes it calls :meth:`carry_out` in the same turn, before what it leads
     to; it is also an effect for the gate, which tells that the log has all of it.
     """
 

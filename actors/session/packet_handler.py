@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from actors.session import decisions
-from actors.session.actor_messages import NEXT_TURN, Packets
 from actors.session.publisher import select
+from actors.session.session_messages import NEXT_TURN, Packets
 from eventstore.format import MessageDropped, format_position, from_runs
 from protocol.mqtt import (
     FAILURE,
@@ -21,9 +21,9 @@ from protocol.mqtt import (
     ReasonCode,
     Subscribe,
     Unsubscribe,
-    acks,
+    encode_acks,
 )
-from protocol.mqtt5 import answers, is_payload_format_broken
+from protocol.mqtt5 import encode_explained_acks, is_payload_format_broken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -313,7 +313,7 @@ class PacketHandler:
             connection.receive_window.acknowledge(self._node.journal, kind, packet_ids, reasons)
         properties = connection.properties
         if properties is not None and any(reasons):
-            data = answers.explained_acks(
+            data = encode_explained_acks(
                 kind,
                 packet_ids,
                 reasons,
@@ -321,5 +321,5 @@ class PacketHandler:
                 explain=properties.request_problem_information,
             )
         else:
-            data = acks(kind, packet_ids)
+            data = encode_acks(kind, packet_ids)
         self._session.answer(connection, data, len(packet_ids))

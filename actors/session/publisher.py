@@ -11,8 +11,8 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeAlias
 
 from actors.routing import NOWHERE, Route, Subscriber, is_shared
-from actors.session.actor_messages import Batch, Outgoing, Publication, Withheld
 from actors.session.decisions import dropped
+from actors.session.session_messages import Batch, Outgoing, Publication, Withheld
 from eventstore.format import (
     ESCAPED,
     NAMES,
@@ -52,7 +52,7 @@ clients are about."""
 _FEW, _AT_LEAST = 8, 16
 """So few receivers that a part has so many messages at least, however slow the client's pace."""
 _ANSWERS = b"$nats/reply/"
-"""Nobody may read what is below it, so that retained messages would be there for ever."""
+"""No client may read what is below it, so that retained messages would never be cleared."""
 
 
 class Publisher:
@@ -260,7 +260,7 @@ class Publisher:
         return _split(packet, limit)
 
     def refused_topics(self, packet: Publishes) -> dict[str, set[bytes]]:
-        """Return the topics of a packet that nobody may publish to, by the reason."""
+        """Return the topics of a packet that no client may publish to, by the reason."""
         distinct = set(packet.topics)
         reserved = {
             raw
@@ -364,7 +364,7 @@ class Publisher:
     def _tell_denied(self, withheld: Sequence[_Chosen], refs: Sequence[Position]) -> None:
         """Record which messages subscribers do not get because they may not read them.
 
-        Each is told, like those that get them, so that a turn with many of them can be cut.
+        Each gets a message, like those that get them, so that a turn with many of them can be cut.
         """
         lost: dict[Subscriber, list[int]] = defaultdict(list)
         for denied, chosen in withheld:
@@ -402,7 +402,7 @@ class Publisher:
         return bool(births) and not births.keys().isdisjoint(topics)
 
     def _keep_births(self, topics: Sequence[bytes], payloads: Sequence[bytes]) -> None:
-        """Keep the births of Sparkplug as retained messages, for those who come later."""
+        """Keep the births of Sparkplug as retained messages, for later subscribers."""
         births = self._node.router.births
         for raw, payload in zip(topics, payloads, strict=True):
             certificate = births.get(raw)
@@ -443,7 +443,7 @@ class Publisher:
                 (route.targets, chosen) for route, chosen in groups.items() if route.targets
             ]
             return plan, withheld
-        # Somebody gets messages by several routes: they must be merged to stay in order.
+        # A session gets messages by several routes: they must be merged to stay in order.
         shared: dict[tuple[Route, ...], list[Subscriber]] = defaultdict(list)
         for target, routes in owners.items():
             shared[tuple(routes)].append(target)
@@ -503,7 +503,7 @@ class Publisher:
 
 
 def _publication(session: str, packet: Publishes) -> Publication:
-    """Return what the broker's watchers are told about messages at QoS 0."""
+    """Return the publication that the broker's watchers get for messages at QoS 0."""
     if packet.blocks is None:
         return Publication(session, 0, packet.topics, (), (), packet.packets)
     return Publication(session, 0, packet.topics, packet.payloads, ())

@@ -21,7 +21,11 @@ import structlog
 from actors.kernel import Failed, LoopActor
 from actors.node import ReadPause
 from actors.session import decisions
-from actors.session.actor_messages import (
+from actors.session.delivery import Delivery
+from actors.session.lifecycle import SessionLifecycle
+from actors.session.packet_handler import PacketHandler
+from actors.session.publisher import Publisher
+from actors.session.session_messages import (
     NEXT_TURN,
     SAME_TURN,
     AckCheck,
@@ -35,10 +39,6 @@ from actors.session.actor_messages import (
     Remove,
     Writable,
 )
-from actors.session.delivery import Delivery
-from actors.session.lifecycle import SessionLifecycle
-from actors.session.packet_handler import PacketHandler
-from actors.session.publisher import Publisher
 from actors.session.subscription import Subscription
 from actors.session.subscription_handler import SubscriptionHandler
 from eventstore.format import (
@@ -155,7 +155,7 @@ class Session(LoopActor):
 
     @property
     def free(self) -> bool:
-        """True while nothing waits for it, it has nothing left to do, and nobody looks on."""
+        """True while nothing waits for it, it has nothing left to do, and no trace follows it."""
         return (
             self._waiting is None
             and self._work is None
@@ -176,16 +176,16 @@ class Session(LoopActor):
         return self._delivery.hindrance
 
     @property
-    def level5(self) -> bool:
+    def v5(self) -> bool:
         """Whether its client is connected at level 5."""
-        return self._delivery.level5
+        return self._delivery.v5
 
     def takes_plain(self, publisher: ClientConnection) -> bool:
         """Return whether its client is sent messages as clients of a publisher's level get them.
 
         That is with no subscription identifiers, and whatever their size.
         """
-        return self._delivery.takes_plain(level5=publisher.properties is not None)
+        return self._delivery.takes_plain(v5=publisher.properties is not None)
 
     def expect_acks(self) -> None:
         """Check after a while whether what was sent has been acknowledged."""

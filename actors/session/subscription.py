@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pykka
 
 from actors.kernel import LoopActor
-from actors.session.actor_messages import Batch, ChangeQos, Outgoing, Withheld
 from actors.session.mqtt5 import left_of
+from actors.session.session_messages import Batch, ChangeQos, Outgoing, Withheld
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,7 @@ class Subscription(LoopActor):
 
     @property
     def free(self) -> bool:
-        """True while nothing waits for it or for its session, and nobody looks on."""
+        """True while nothing waits for it or for its session, and no trace follows it."""
         return self._waiting is None and self.tap is None and not self.stopped and self.session.free
 
     @property
@@ -77,7 +77,7 @@ class Subscription(LoopActor):
             self.on_receive(message)
 
     def outgoing(self, batch: Batch) -> Outgoing:
-        """Return what the session is told about a batch: its QoS is capped by the granted one."""
+        """Return what the session gets for a batch: its QoS is capped by the granted one."""
         qos = batch.qos if batch.qos < self.granted else self.granted
         return Outgoing(self._subscriber, batch, qos)
 

@@ -10,23 +10,24 @@ from typing import TYPE_CHECKING, Final
 from actors.limits import SubscriptionRate
 from actors.routing import is_shared
 from actors.session import decisions
-from actors.session.actor_messages import NEXT_TURN, SAME_TURN, ChangeQos
+from actors.session.session_messages import NEXT_TURN, SAME_TURN, ChangeQos
 from actors.session.subscription import Subscription
 from protocol.mqtt import (
     FAILURE,
     SUBSCRIBE_FAILURE,
     ReasonCode,
     TopicError,
+    encode_suback,
+    encode_unsuback,
     filters_string,
-    suback,
-    unsuback,
 )
 from protocol.mqtt5 import (
     RETAIN_HANDLING,
     SHARE,
     Explanation,
-    answers,
     check_topic_filter,
+    encode_suback_v5,
+    encode_unsuback_v5,
     split_share,
 )
 
@@ -299,9 +300,9 @@ def _suback(connection: ClientConnection, packet: Subscribe, codes: Sequence[int
     """Encode a SUBACK, as the client's level has it."""
     if connection.properties is None:
         older = [SUBSCRIBE_FAILURE if code >= FAILURE else code for code in codes]
-        return suback(packet.packet_id, older)
+        return encode_suback(packet.packet_id, older)
     properties = connection.properties
-    return answers.suback(
+    return encode_suback_v5(
         packet.packet_id,
         codes,
         Explanation(filters_string(packet.filters, codes)),
@@ -313,14 +314,14 @@ def _suback(connection: ClientConnection, packet: Subscribe, codes: Sequence[int
 def _unsuback(connection: ClientConnection, packet: Unsubscribe, removed: set[str]) -> bytes:
     """Encode an UNSUBACK: at level 5 it says which subscriptions there were."""
     if connection.properties is None:
-        return unsuback(packet.packet_id)
+        return encode_unsuback(packet.packet_id)
     codes = []
     for topic_filter in packet.filters:
         found = topic_filter in removed
         removed.discard(topic_filter)  # one that stands there again is not there any more
         codes.append(ReasonCode.SUCCESS if found else ReasonCode.NO_SUBSCRIPTION_EXISTED)
     limit = connection.properties.maximum_packet_size
-    return answers.unsuback(packet.packet_id, codes, limit=limit)
+    return encode_unsuback_v5(packet.packet_id, codes, limit=limit)
 
 
 def _replays(granted: decisions.GrantedFilter) -> bool:

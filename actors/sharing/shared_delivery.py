@@ -91,7 +91,7 @@ class SharedDelivery(Delivery):
         return self._node.router.groups.find(self._session.name)
 
     def deliver(self, message: Outgoing) -> None:
-        """Give messages that match to members; queue what none of them has room for."""
+        """Distribute messages that match to members; queue what none of them has room for."""
         subscriber, batch, _ = message
         session = self._session
         if subscriber.ended or self._node.state.sessions.get(session.name) is not session.state:
@@ -193,7 +193,7 @@ class SharedDelivery(Delivery):
         return session is not None and bool(session.packet_limit)
 
     def _divide(self, batch: Batch, *, queued: bool = False) -> tuple[decisions.Assignment, bool]:
-        """Give the messages of a batch to members; return what became of each.
+        """Distribute the messages of a batch to members; return what became of each.
 
         And whether members that were not looked at may have room for those that wait.
 
@@ -325,7 +325,7 @@ class SharedDelivery(Delivery):
         return found
 
     def _keeps_topics(self, group: SharedGroup, members: Sequence[_Member]) -> bool:
-        """Return whether it depends only on who is connected which member gets a topic."""
+        """Return whether the member for a topic depends only on which members are connected."""
         return (
             self._node.options.shared_strategy == "topic"
             and len(members) == len(group.online)
@@ -431,7 +431,7 @@ class SharedDelivery(Delivery):
         self._backlog.hold(publisher, count)
 
     def send_queued(self) -> None:
-        """Give what waits to members, as far as they have room."""
+        """Distribute queued messages to members that have room."""
         state, group = self._session.state, self._group
         group.told = False
         for _ in range(_STEPS if len(group.online) <= _SERVED_AT_ONCE else 1):

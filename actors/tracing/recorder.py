@@ -25,7 +25,7 @@ from actors.tracing.actor_tap import ActorTap
 from actors.tracing.trace import AT_ONCE, End, Trace, add_lines
 from eventstore.format import MessagePublished, SessionSnapshot
 from protocol.mqtt import count_server_packets, read_server_packets
-from protocol.mqtt5 import read_answers
+from protocol.mqtt5 import read_server_packets_v5
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -350,9 +350,9 @@ class TraceRecorder:
             return
         room = min(AT_ONCE, max(trace.room() for trace in traces))
         at = 0
-        level5 = getattr(actor, "properties", None) is not None
+        v5 = getattr(actor, "properties", None) is not None
         found: Iterator[tuple[Any, int]] = (
-            read_answers(data) if level5 else read_server_packets(data)
+            read_server_packets_v5(data) if v5 else read_server_packets(data)
         )
         for packet, stop in islice(found, room):
             self._say_packets(actor, traces, kind, packet, **more)

@@ -31,11 +31,11 @@ _MOST_AT_ONCE = 16
 """Connections accepted in one turn when the event loop came back late from such a break."""
 _RETRY = 0.25
 """Seconds between checks whether there are descriptors again."""
-_SAY_EVERY = 60.0
+_LOG_EVERY = 60.0
 """Minimum seconds between log lines about running out of descriptors."""
 
 
-def _nobody() -> bool:
+def _never_busy() -> bool:
     return False
 
 
@@ -54,7 +54,7 @@ class Acceptor:
         admit: Callable[[str], bool],
         make: Callable[[], asyncio.BaseProtocol],
         descriptors: Descriptors | None = None,
-        busy_recently: Callable[[], bool] = _nobody,
+        busy_recently: Callable[[], bool] = _never_busy,
     ) -> None:
         self._listener = listener
         self._admit = admit
@@ -69,7 +69,7 @@ class Acceptor:
         self._due = 0.0
         """When the break was to end, in seconds of the loop."""
         self._paused_at = 0.0
-        self._said_at: float | None = None
+        self._logged_at: float | None = None
         self.pauses = 0
         """Number of times that descriptors ran out."""
 
@@ -150,8 +150,8 @@ class Acceptor:
         self._retry = self._loop.call_later(_RETRY, self._resume_if_free)
         self._paused_at = self._loop.time()
         self.pauses += 1
-        if self._said_at is None or self._paused_at - self._said_at >= _SAY_EVERY:
-            self._said_at = self._paused_at
+        if self._logged_at is None or self._paused_at - self._logged_at >= _LOG_EVERY:
+            self._logged_at = self._paused_at
             _log.warning(
                 "out of file descriptors: new connections wait (ulimit -n)",
                 reason=reason,

@@ -33,7 +33,7 @@ _MOST_HEAD: Final = 16 * 1024
 _HEAD_END: Final = b"\r\n\r\n"
 _SMALL: Final = 16 * 1024
 """Bytes up to which an incomplete frame is kept here, and not passed to the library."""
-_ODD_AT_ONCE: Final = 512
+_CONTROL_FRAMES_AT_ONCE: Final = 512
 """Frames passed to the library in one iteration of the event loop."""
 _PINGS_A_SECOND: Final = 64
 """Pings and pongs that a client may send in a second."""
@@ -315,7 +315,7 @@ class WebSocketStage(Stage):
                     break
                 if size == 0 or (at + size > end and size <= min(_SMALL, self._max_size)):
                     break
-                if odd == _ODD_AT_ONCE:
+                if odd == _CONTROL_FRAMES_AT_ONCE:
                     self._backlog = True
                     break
                 odd += 1

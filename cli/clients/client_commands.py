@@ -23,7 +23,7 @@ Qos = Annotated[
 _HANDLINGS = ("always", "new", "never")
 
 
-def register(app: Program) -> None:
+def register_client_commands(app: Program) -> None:
     """Add the commands to the program."""
     app.command("pub")(with_option_groups(_pub))
     app.command("sub")(with_option_groups(_sub))

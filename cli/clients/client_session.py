@@ -16,8 +16,8 @@ from cli.clients.option_values import (
     as_bytes,
     as_pairs,
     as_seconds,
-    as_text,
     as_topic,
+    checked_text,
     choose_level,
 )
 from cli.common import given_flags
@@ -110,7 +110,7 @@ def _will_of(flags: WillFlags, properties: WillPropertyFlags) -> ClientWill | No
         as_seconds("--will-delay", properties.will_delay),
         MessageFields(
             as_seconds("--will-expiry", properties.will_expiry),
-            as_text("--will-content-type", properties.will_content_type),
+            checked_text("--will-content-type", properties.will_content_type),
             as_topic("--will-response-topic", properties.will_response_topic),
             as_bytes("--will-correlation-data", properties.will_correlation_data),
             properties.will_utf8,
@@ -123,7 +123,7 @@ def message_fields_of(flags: MessagePropertyFlags) -> MessageFields:
     """Return the properties that the flags describe; raises BadArgumentError."""
     return MessageFields(
         as_seconds("--message-expiry", flags.message_expiry),
-        as_text("--content-type", flags.content_type),
+        checked_text("--content-type", flags.content_type),
         as_topic("--response-topic", flags.response_topic),
         as_bytes("--correlation-data", flags.correlation_data),
         flags.utf8,

@@ -58,7 +58,7 @@ def as_seconds(flag: str, text: str | None, *, never: bool = False) -> int | Non
     return int(found)
 
 
-def as_text(flag: str, text: str | None) -> str | None:
+def checked_text(flag: str, text: str | None) -> str | None:
     """Return a text if a packet can carry it."""
     if text is not None:
         _check_text(flag, text)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from cli.common.option_groups import given_flags, with_option_groups
     from cli.common.package_version import version
     from cli.common.progress_bar import progress
-    from cli.common.tables import Column, Table, ago, idle, span, whole_span
-    from cli.common.text import clock, counted, escaped, name, payload_text, printable
+    from cli.common.tables import Column, Table, duration_text, idle, time_ago, whole_span
+    from cli.common.text import clock, count_of, escaped, name, payload_text, printable
     from cli.common.units import Address, address, seconds, size
 else:
     __getattr__ = front_door(
@@ -29,8 +29,8 @@ else:
             "option_groups": "given_flags with_option_groups",
             "package_version": "version",
             "progress_bar": "progress",
-            "tables": "Column Table ago idle span whole_span",
-            "text": "clock counted escaped name payload_text printable text",
+            "tables": "Column Table time_ago idle duration_text whole_span",
+            "text": "clock count_of escaped name payload_text printable text",
             "units": "Address address seconds size",
         },
     )
@@ -43,9 +43,9 @@ __all__ = [
     "Style",
     "Table",
     "address",
-    "ago",
     "clock",
-    "counted",
+    "count_of",
+    "duration_text",
     "endpoint",
     "escaped",
     "given_flags",
@@ -61,8 +61,8 @@ __all__ = [
     "progress",
     "seconds",
     "size",
-    "span",
     "text",
+    "time_ago",
     "trim",
     "version",
     "whole_span",

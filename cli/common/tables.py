@@ -138,7 +138,7 @@ class Table(Generic[T]):
     def _line(
         self, cells: Sequence[str], widths: Sequence[int], styles: Sequence[Style | None]
     ) -> str:
-        shown = []
+        shown: list[str] = []
         styles = styles or [None] * len(cells)
         for column, cell, width, style in zip(self._columns, cells, widths, styles, strict=True):
             if self.terminal and column.name:
@@ -167,7 +167,7 @@ def cut(shown: str, width: int) -> str:
     return set_cell_size(shown, max(0, width - 1)).rstrip() + "…"
 
 
-def span(milliseconds: float) -> str:
+def duration_text(milliseconds: float) -> str:
     """Return a short duration for a table, with a decimal below 10 milliseconds or seconds."""
     if milliseconds < 1000:
         return f"{milliseconds:.1f} ms" if milliseconds < 10 else f"{milliseconds:.0f} ms"
@@ -182,7 +182,7 @@ def whole_span(milliseconds: float) -> str:
     return f"{milliseconds // 1000:.0f} s"
 
 
-def ago(then_ms: int | None, now_ms: int) -> str | None:
+def time_ago(then_ms: int | None, now_ms: int) -> str | None:
     """Return how long ago a moment was, for a table."""
     return None if then_ms is None else f"{whole_span(max(0, now_ms - then_ms))} ago"
 

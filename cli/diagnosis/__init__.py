@@ -6,13 +6,13 @@ from protocol.front_door import front_door
 
 if TYPE_CHECKING:
     from cli.diagnosis import doctor, status
-    from cli.diagnosis.advice import Advice, advise, merged
+    from cli.diagnosis.advice import Advice, advise, merge_advice
     from cli.diagnosis.broker_advice import advise_on_broker, lagging_replicas
 else:
     __getattr__ = front_door(
         __name__,
         {
-            "advice": "Advice advise merged",
+            "advice": "Advice advise merge_advice",
             "broker_advice": "advise_on_broker lagging_replicas",
             "doctor": "doctor",
             "status": "status",
@@ -25,6 +25,6 @@ __all__ = [
     "advise_on_broker",
     "doctor",
     "lagging_replicas",
-    "merged",
+    "merge_advice",
     "status",
 ]

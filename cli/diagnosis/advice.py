@@ -31,7 +31,7 @@ class Advice(NamedTuple):
     """A command to go on with."""
 
 
-def merged(problems: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def merge_advice(problems: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return problems in order, the most urgent first, each told once.
 
     Drops because of a full queue are told with the queue, those of denied messages with the denial.
@@ -117,7 +117,7 @@ def _queue_full(one: Mapping[str, Any], client: str) -> _Described:
         else f"{text.size(one['queued_bytes'])} of messages wait"
     )
     if one.get("lost"):
-        held += f", {text.counted(one['lost'], 'message')} were dropped since the broker's start"
+        held += f", {text.count_of(one['lost'], 'message')} were dropped since the broker's start"
     return (
         "loses messages: its queue is full",
         f"{held}; {limit} is reached, each further one is dropped",
@@ -159,7 +159,7 @@ def _drops(one: Mapping[str, Any], client: str) -> _Described:
     return (
         "lost messages",
         (
-            f"{text.counted(one['count'], 'message')} since the broker's start, the last "
+            f"{text.count_of(one['count'], 'message')} since the broker's start, the last "
             f"{_since(one)} ago: {listed}"
         ),
         _CAUSES.get(reasons[0][0], "see the reasons above"),
@@ -192,7 +192,7 @@ _CAUSES = {
 
 def _denied(one: Mapping[str, Any], client: str) -> _Described:
     asked = sorted(one["what"].items(), key=lambda item: -item[1])[:_LISTED]
-    listed = ", ".join(f"{_asked(what)} {text.counted(count, 'time')}" for what, count in asked)
+    listed = ", ".join(f"{_asked(what)} {text.count_of(count, 'time')}" for what, count in asked)
     action, _, topic = asked[0][0].partition(" ")
     command = f"foldmq acl check USER {client} {action} {_quoted(topic)}"
     if action not in ("publish", "subscribe"):
@@ -238,7 +238,7 @@ def _flapping(one: Mapping[str, Any], client: str) -> _Described:
 def _stuck_release(one: Mapping[str, Any], client: str) -> _Described:
     return (
         "does not complete QoS 2 deliveries",
-        f"{text.counted(one['count'], 'PUBREL')} without PUBCOMP, the oldest for {_since(one)}",
+        f"{text.count_of(one['count'], 'PUBREL')} without PUBCOMP, the oldest for {_since(one)}",
         "the client hangs, or does not implement QoS 2",
         f"foldmq actors tail --client {client}",
     )
@@ -249,7 +249,7 @@ def _stuck_publish(one: Mapping[str, Any], client: str) -> _Described:
     return (
         "does not complete QoS 2 publications",
         (
-            f"{text.counted(one['count'], 'message')} without PUBREL, which are delivered to "
+            f"{text.count_of(one['count'], 'message')} without PUBREL, which are delivered to "
             f"nobody; the client {state}"
         ),
         "the client lost its state, hangs, or does not implement QoS 2",
@@ -274,8 +274,8 @@ def _no_member(one: Mapping[str, Any], client: str) -> _Described:
     return (
         "has no connected member",
         (
-            f"{one['queued']:,} messages wait; none of {text.counted(one['members'], 'member')} is "
-            "connected"
+            f"{one['queued']:,} messages wait; none of "
+            f"{text.count_of(one['members'], 'member')} is connected"
         ),
         "all clients of the shared subscription are offline",
         f"foldmq sessions show {client}",

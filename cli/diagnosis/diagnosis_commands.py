@@ -10,7 +10,7 @@ from cli.program import Program
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def register(app: Program) -> None:
+def register_diagnosis_commands(app: Program) -> None:
     """Add the commands to the program."""
     app.command("status")(_status)
     app.command("doctor")(_doctor)
@@ -24,7 +24,7 @@ def _status(source: SourceFlags, as_json: _Json = False) -> None:
     """
     from cli.diagnosis import status
 
-    if not status.run(source, as_json=as_json):
+    if not status.print_status(source, as_json=as_json):
         raise typer.Exit(1)
 
 
@@ -47,5 +47,5 @@ def _doctor(
     """
     from cli.diagnosis import doctor
 
-    if not doctor.run(source, about, as_json=as_json):
+    if not doctor.print_advice(source, about, as_json=as_json):
         raise typer.Exit(1)

@@ -10,9 +10,9 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from cli.common import Style, painted, text
-from cli.diagnosis.advice import Advice, advise, merged
+from cli.diagnosis.advice import Advice, advise, merge_advice
 from cli.diagnosis.broker_advice import advise_on_broker, lagging_replicas
-from cli.inspection import outcome_text, say_where
+from cli.inspection import log_broker, outcome_text
 from cli.live import LiveBroker, Refused, open_broker
 from cli.settings import flag_of
 from eventstore.errors import NotFound
@@ -30,7 +30,7 @@ _ASKING = ("foldmq sessions", "foldmq actors", "foldmq log", "foldmq top")
 _NOT_SENT = ("queued", "dropped", "denied", "shared_waits", "offline_qos0")
 
 
-def run(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
+def print_advice(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
     """Print the problems; return whether there is none, warnings apart.
 
     ``about`` is a client or a topic. Raises NotFound if it is neither.
@@ -41,7 +41,7 @@ def run(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
 async def _run(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
     async with open_broker(flags) as broker:
         if flags.verbose:
-            say_where(broker)
+            log_broker(broker)
         status = await broker.ask("status", topics=False)
         more: list[str] = []
         if about is None:
@@ -79,7 +79,7 @@ def _of_this_broker(command: str, flags: SourceFlags) -> str:
 
 def in_order(problems: Iterable[dict[str, Any]]) -> list[Advice]:
     """Return problems of clients as text, the most urgent first."""
-    return [advise(one) for one in merged([*problems])]
+    return [advise(one) for one in merge_advice([*problems])]
 
 
 async def _about(broker: LiveBroker, about: str) -> tuple[list[Advice], list[str]]:
@@ -110,7 +110,7 @@ async def _about(broker: LiveBroker, about: str) -> tuple[list[Advice], list[str
         if row["why"] in _NOT_SENT:
             lines.append(f"  {text.name(row['client'])}: {outcome_text(row)}")
             advice += in_order((await broker.ask("problems", client=row["client"]))["problems"])
-    sent = text.counted(sum(row["why"] in ("sent", "shared") for row in rows), "client")
+    sent = text.count_of(sum(row["why"] in ("sent", "shared") for row in rows), "client")
     return advice, [f"a message now would be sent to {sent}; not sent at once to:", *lines] if (
         lines
     ) else [f"a message now would be sent to {sent}, that is to all that subscribe to it"]
@@ -123,7 +123,7 @@ def summary(advice: list[Advice], where: str) -> Iterator[str]:
     if not advice:
         yield painted(f"no problems found: {where}", "green", sys.stdout)
         return
-    said = f"{text.counted(problems, 'problem')}, {text.counted(warnings, 'warning')}: {where}"
+    said = f"{text.count_of(problems, 'problem')}, {text.count_of(warnings, 'warning')}: {where}"
     yield painted(said, "bold", sys.stdout)
 
 

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from cli.common import painted, text
-from cli.inspection import say_where
+from cli.inspection import log_broker
 from cli.live import open_broker
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _LABEL = 15
 
 
-def run(flags: SourceFlags, *, as_json: bool) -> bool:
+def print_status(flags: SourceFlags, *, as_json: bool) -> bool:
     """Print the status; return whether the broker is ready."""
     return asyncio.run(_run(flags, as_json=as_json))
 
@@ -26,7 +26,7 @@ def run(flags: SourceFlags, *, as_json: bool) -> bool:
 async def _run(flags: SourceFlags, *, as_json: bool) -> bool:
     async with open_broker(flags) as broker:
         if flags.verbose:
-            say_where(broker)
+            log_broker(broker)
         found = await broker.ask("status", topics=False)
         where = broker.where
     if as_json:
@@ -65,14 +65,14 @@ def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     retained = found["retained"]
     yield (
         "retained",
-        f"{text.counted(retained['count'], 'message')}, {text.size(retained['bytes'])}",
+        f"{text.count_of(retained['count'], 'message')}, {text.size(retained['bytes'])}",
     )
     for label, name in (("received", "in"), ("sent", "out")):
         by_qos = found["messages"][name]
         listed = " / ".join(f"{count:,}" for count in by_qos)
-        yield label, f"{text.counted(sum(by_qos), 'message')} (QoS 0 / 1 / 2: {listed})"
+        yield label, f"{text.count_of(sum(by_qos), 'message')} (QoS 0 / 1 / 2: {listed})"
     unacknowledged = census["inflight"] + census["releasing"]
-    queued = text.counted(census["queued"], "message")
+    queued = text.count_of(census["queued"], "message")
     size = text.size(census["queued_bytes"])
     yield "waiting", f"{queued} queued ({size}), {unacknowledged:,} sent and not acknowledged"
     dropped = {reason: count for reason, count in found["dropped"].items() if count}

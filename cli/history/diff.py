@@ -13,7 +13,9 @@ from projections.comparison import Granted, SessionFacts, StateFacts, WillFacts,
 from projections.replay import AsOf, Replay, options_text
 
 
-def run(flags: SourceFlags, before: str, after: str, session: str | None, *, as_json: bool) -> None:
+def run_diff(
+    flags: SourceFlags, before: str, after: str, session: str | None, *, as_json: bool
+) -> None:
     """Print the differences between two moments, the earlier one first."""
     asyncio.run(_run(flags, before, after, session, as_json=as_json))
 
@@ -36,15 +38,15 @@ async def _run(
     if session is not None and session not in old.sessions and session not in new.sessions:
         raise NotFound(f"no session {text.name(session)} at either moment")
     if as_json:
-        found = as_object(old, new)
+        found = diff_object(old, new)
         ends = {"from": from_moment.fields(), "to": to_moment.fields()}
         sys.stdout.write(text.json_line({**ends, **found}) + "\n")
         return
-    for line in lines(old, new, from_moment, to_moment):
+    for line in diff_lines(old, new, from_moment, to_moment):
         sys.stdout.write(line + "\n")
 
 
-def lines(old: StateFacts, new: StateFacts, before: AsOf, after: AsOf) -> Iterator[str]:
+def diff_lines(old: StateFacts, new: StateFacts, before: AsOf, after: AsOf) -> Iterator[str]:
     """Yield the differences as text."""
     yield f"from {before}"
     yield f"  to {after}: {new.entries - old.entries:,} entries"
@@ -60,7 +62,7 @@ def lines(old: StateFacts, new: StateFacts, before: AsOf, after: AsOf) -> Iterat
             yield f"- session {text.name(name)}"
         else:
             yield f"~ session {text.name(name)}"
-        yield from (f"    {line}" for line in session_lines(one or _NOTHING, other or _NOTHING))
+        yield from (f"    {line}" for line in session_diff(one or _NOTHING, other or _NOTHING))
     for mark, topic, size in _retained_changes(old.retained, new.retained):
         same = False
         yield f"{mark} retained {text.name(topic)}, {text.size(size)}"
@@ -71,7 +73,7 @@ def lines(old: StateFacts, new: StateFacts, before: AsOf, after: AsOf) -> Iterat
 _NOTHING = SessionFacts(False, {}, frozenset(), (0, 0, {}), frozenset(), None)
 
 
-def session_lines(old: SessionFacts, new: SessionFacts) -> Iterator[str]:
+def session_diff(old: SessionFacts, new: SessionFacts) -> Iterator[str]:
     """Yield the differences of a session."""
     if old.connected != new.connected:
         yield "connected" if new.connected else "no longer connected"
@@ -130,7 +132,7 @@ def _retained_changes(
             yield "+" if was is None else "~", topic, now[1]
 
 
-def as_object(old: StateFacts, new: StateFacts) -> dict[str, object]:
+def diff_object(old: StateFacts, new: StateFacts) -> dict[str, object]:
     """Return the differences as a JSON object."""
     changed = {}
     for name in sorted(old.sessions.keys() & new.sessions.keys()):

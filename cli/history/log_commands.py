@@ -13,7 +13,7 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 log_app = Program()
 
 
-def register(app: Program) -> None:
+def register_log_commands(app: Program) -> None:
     """Add the commands to the program."""
     app.add_typer(log_app, name="log")
     app.command("replay")(_replay)
@@ -77,8 +77,10 @@ def _log(
         return
     from cli.history import log_events
 
-    wanted = log_events.selection(session, topic, types or (), (start, end), count, follow=follow)
-    log_events.run(source, wanted, log_events.Look(as_json, payload))
+    wanted = log_events.event_selection(
+        session, topic, types or (), (start, end), count, follow=follow
+    )
+    log_events.run_events(source, wanted, log_events.Look(as_json, payload))
 
 
 @log_app.command("verify")
@@ -93,7 +95,7 @@ def _verify(source: SourceFlags, context: typer.Context, as_json: _Json = False)
 
     given = context.obj
     flags = source.over(given) if isinstance(given, SourceFlags) else source
-    if not verify_log.run(flags, as_json=as_json):
+    if not verify_log.run_verify_log(flags, as_json=as_json):
         raise typer.Exit(1)
 
 
@@ -122,7 +124,7 @@ def _replay(
     """
     from cli.history import replay
 
-    replay.run(source, at, session, topic, as_json=as_json)
+    replay.run_replay(source, at, session, topic, as_json=as_json)
 
 
 @with_source_flags
@@ -136,7 +138,7 @@ def _diff(
     """Show the differences between the states at two moments."""
     from cli.history import diff
 
-    diff.run(source, before, after, session, as_json=as_json)
+    diff.run_diff(source, before, after, session, as_json=as_json)
 
 
 @with_source_flags
@@ -159,7 +161,7 @@ def _attest(
     """
     from cli.history import verify_state
 
-    if not verify_state.run(source, session, stored=stored, as_json=as_json):
+    if not verify_state.run_verify_state(source, session, stored=stored, as_json=as_json):
         raise typer.Exit(1)
 
 
@@ -208,4 +210,4 @@ def _why(
     """
     from cli.history import why
 
-    why.run(source, client, topic, where, last, when, as_json=as_json)
+    why.run_why(source, client, topic, where, last, when, as_json=as_json)

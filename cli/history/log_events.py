@@ -62,7 +62,7 @@ class Look:
     payload: bool = False
 
 
-def selection(
+def event_selection(
     session: str | None,
     topic: str | None,
     types: Iterable[str],
@@ -95,7 +95,7 @@ def _event_type(given: str) -> type:
     return found
 
 
-def run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
+def run_events(flags: SourceFlags, wanted: Selection, look: Look) -> None:
     """Print the selected events."""
     asyncio.run(_run(flags, wanted, look))
 

@@ -38,7 +38,7 @@ _SUMMED = (
 )
 
 
-def run(
+def run_replay(
     flags: SourceFlags, at: str | None, session: str | None, topic: str | None, *, as_json: bool
 ) -> None:
     """Print the state as of a moment; raises NotFound if the session did not exist."""
@@ -81,7 +81,7 @@ async def _run(
                     shown["members"] = [_member_object(*one) for one in members]
                 lines = iter([text.json_line({**as_of.fields(), **shown})])
             else:
-                lines = session_lines(found, as_of, topics, now_ms, members)
+                lines = session_at_lines(found, as_of, topics, now_ms, members)
         elif as_json:
             lines = _everything(state, as_of)
         else:
@@ -133,15 +133,15 @@ def summary_lines(state: NodeState, as_of: AsOf) -> Iterator[str]:
     shared = sum(name.startswith(SHARE) for name in state.sessions)
     away = all_of["sessions"] - all_of["connected"] - shared
     here = all_of["connected"]
-    groups = f", {text.counted(shared, 'shared subscription')}" if shared else ""
+    groups = f", {text.count_of(shared, 'shared subscription')}" if shared else ""
     yield f"  sessions       {all_of['sessions']:,}: {here:,} connected, {away:,} offline{groups}"
     yield f"  subscriptions  {all_of['subscriptions']:,}"
-    yield f"  in flight      {text.counted(all_of['in_flight'], 'message')}"
-    queued = text.counted(all_of["queued"], "message")
+    yield f"  in flight      {text.count_of(all_of['in_flight'], 'message')}"
+    queued = text.count_of(all_of["queued"], "message")
     yield f"  queued         {queued}, {text.size(all_of['queued_bytes'])}"
-    yield f"  inbound QoS 2  {text.counted(all_of['inbound'], 'message')}"
+    yield f"  inbound QoS 2  {text.count_of(all_of['inbound'], 'message')}"
     yield f"  wills          {all_of['wills']:,}"
-    retained = text.counted(all_of["retained"], "topic")
+    retained = text.count_of(all_of["retained"], "topic")
     yield f"  retained       {retained}, {text.size(all_of['retained_bytes'])}"
     if not state.sessions:
         return
@@ -179,7 +179,7 @@ def _everything(state: NodeState, as_of: AsOf) -> Iterator[str]:
 # ----------------------------------------------------------------------------- one session
 
 
-def session_lines(
+def session_at_lines(
     state: SessionState,
     as_of: AsOf,
     topics: TopicBook,
@@ -189,7 +189,7 @@ def session_lines(
     """Yield a session in full, as text; ``members`` are those of a shared subscription."""
     yield f"session {text.name(state.session)} as of {as_of}"
     if state.session.startswith(SHARE):
-        yield f"  shared subscription of {text.counted(len(members), 'member')}"
+        yield f"  shared subscription of {text.count_of(len(members), 'member')}"
         for member, held in members:
             where = "connected" if member.connected else "offline"
             sent = f", {held.outstanding:,} in flight" if held.outstanding else ""
@@ -261,7 +261,7 @@ def _subscription_lines(state: SessionState, topics: TopicBook) -> Iterator[str]
         sent = f", {held.outstanding:,} in flight" if held.filter.startswith(SHARE) else ""
         yield f"    {text.name(held.filter)}  {_granted(held)}{sent}"
         if held.queue:
-            count = text.counted(len(held.queue), "message")
+            count = text.count_of(len(held.queue), "message")
             yield f"      queued: {count}, {text.size(held.queued_bytes)}; the oldest:"
             for ref in islice(_queued(held), _OLDEST):
                 yield f"        {_message(ref, topics)}"
@@ -382,9 +382,8 @@ def _retained(state: NodeState, topic_filter: str, as_of: AsOf, *, as_json: bool
     if as_json:
         yield from (text.json_line(_retained_object(message)) for message in found)
         return
-    yield (
-        f"{text.counted(len(found), 'retained message')} on {text.name(topic_filter)} as of {as_of}"
-    )
+    messages = text.count_of(len(found), "retained message")
+    yield f"{messages} on {text.name(topic_filter)} as of {as_of}"
     yield from _retained_lines(found)
 
 

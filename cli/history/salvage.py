@@ -16,7 +16,7 @@ from projections.replay import SalvageNeeds
 _UPDATE_SECONDS = 0.2
 
 
-def run(source: Path, target: Path) -> None:
+def run_salvage(source: Path, target: Path) -> None:
     """Copy the log in ``source`` to ``target`` and print what was kept."""
     progress = ProgressLine(sys.stderr)
     try:
@@ -38,7 +38,7 @@ def report(saved: SalvageResult, source: Path, target: Path) -> str:
     if saved.emptied:
         names = text.several(map(text.name, saved.emptied), len(saved.emptied))
         wrong += (
-            f"\nlost with the damage: messages for {text.counted(len(saved.emptied), 'session')}, "
+            f"\nlost with the damage: messages for {text.count_of(len(saved.emptied), 'session')}, "
             f"begun anew with their subscriptions only: {names}"
         )
     return f"{kept}, up to {time_text}\n{wrong}\ngo on with: foldmq serve --data-dir {target}"

@@ -8,7 +8,7 @@ import typer
 from cli.program import Program
 
 
-def register(app: Program) -> None:
+def register_salvage_command(app: Program) -> None:
     """Add the command to the program."""
     app.command("salvage")(_salvage)
 
@@ -26,4 +26,4 @@ def _salvage(
     """
     from cli.history import salvage
 
-    salvage.run(data_dir, to)
+    salvage.run_salvage(data_dir, to)

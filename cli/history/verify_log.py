@@ -25,7 +25,7 @@ class _Problems:
             sys.stdout.write("further problems are only counted\n")
 
 
-def run(flags: SourceFlags, *, as_json: bool = False) -> bool:
+def run_verify_log(flags: SourceFlags, *, as_json: bool = False) -> bool:
     """Check the log, print problems and a summary; return whether it is intact."""
     return asyncio.run(_run(flags, as_json=as_json))
 
@@ -58,20 +58,20 @@ async def _run(flags: SourceFlags, *, as_json: bool) -> bool:
         rest = {"void_parts": verifier.void, "problems": printed.count, "listed": problems}
         sys.stdout.write(text.json_line({**found, **rest}) + "\n")
     else:
-        sys.stdout.write(summary(verifier, printed.count, where) + "\n")
+        sys.stdout.write(verification_summary(verifier, printed.count, where) + "\n")
     return not printed.count
 
 
-def summary(verifier: LogVerifier, problems: int, where: str) -> str:
+def verification_summary(verifier: LogVerifier, problems: int, where: str) -> str:
     """Return the summary line: what was read and whether it is intact."""
     read = (
-        f"{text.counted(verifier.records, 'record')}, {verifier.entries:,} "
+        f"{text.count_of(verifier.records, 'record')}, {verifier.entries:,} "
         f"{'entry' if verifier.entries == 1 else 'entries'}"
     )
     if verifier.first_ms is not None and verifier.last_ms is not None:
         read += f", from {text.clock(verifier.first_ms)} to {text.clock(verifier.last_ms)}"
     if verifier.void:
-        read += f"; {text.counted(verifier.void, 'part')} of turns that were not completed"
+        read += f"; {text.count_of(verifier.void, 'part')} of turns that were not completed"
     if problems:
-        return f"damaged: {text.counted(problems, 'problem')} in the log of {where}; read {read}"
+        return f"damaged: {text.count_of(problems, 'problem')} in the log of {where}; read {read}"
     return f"intact: {read}"

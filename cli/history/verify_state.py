@@ -30,7 +30,9 @@ _SHOWN = 5
 _MOST_ELEMENTS = 100
 
 
-def run(flags: SourceFlags, session: str | None, *, stored: bool, as_json: bool) -> bool:
+def run_verify_state(
+    flags: SourceFlags, session: str | None, *, stored: bool, as_json: bool
+) -> bool:
     """Compare and print differences; return whether there are none.
 
     Raises NoBroker if the broker is to be compared and does not answer.
@@ -52,9 +54,9 @@ async def _run(flags: SourceFlags, session: str | None, *, stored: bool, as_json
             broker = StateClient(source, node)
         outcome = await StateVerification(source, node, broker, session, progress).outcome()
     if as_json:
-        sys.stdout.write(text.json_line(as_object(outcome)) + "\n")
+        sys.stdout.write(text.json_line(verification_object(outcome)) + "\n")
     else:
-        for line in lines(outcome):
+        for line in verification_lines(outcome):
             sys.stdout.write(line + "\n")
     return outcome.equal
 
@@ -62,7 +64,7 @@ async def _run(flags: SourceFlags, session: str | None, *, stored: bool, as_json
 # ----------------------------------------------------------------------------- text
 
 
-def lines(outcome: VerificationOutcome) -> Iterator[str]:
+def verification_lines(outcome: VerificationOutcome) -> Iterator[str]:
     """Yield the result as text."""
     for one in outcome.divergences[:_LISTED]:
         yield from _divergence_lines(one)
@@ -88,13 +90,13 @@ def lines(outcome: VerificationOutcome) -> Iterator[str]:
 def _counts(outcome: VerificationOutcome, sessions: int, retained: int) -> str:
     if outcome.only is not None:
         return f"session {text.name(outcome.only)} {'is' if sessions else 'is not'}"
-    return f"{text.counted(sessions, 'session')} and {text.counted(retained, 'retained message')}"
+    return f"{text.count_of(sessions, 'session')} and {text.count_of(retained, 'retained message')}"
 
 
 def _verdict(outcome: VerificationOutcome) -> str:
     count = len(outcome.divergences) + len(outcome.damaged) + outcome.more
     first = outcome.first
-    said = f"different: {text.counted(count, 'difference')}"
+    said = f"different: {text.count_of(count, 'difference')}"
     return said if first is None else f"{said}, the first at {format_position(first)}"
 
 
@@ -147,7 +149,7 @@ def _field_lines(known: FieldDifference, where: str) -> Iterator[str]:
 # ----------------------------------------------------------------------------- JSON
 
 
-def as_object(outcome: VerificationOutcome) -> dict[str, object]:
+def verification_object(outcome: VerificationOutcome) -> dict[str, object]:
     """Return the result as a JSON object."""
     said, found = outcome.said, outcome.found
     broker = None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         session_list,
         tail,
     )
-    from cli.inspection.actor_list import gather, say_where
+    from cli.inspection.actor_list import gather, log_broker
     from cli.inspection.actor_page import (
         actor_lines,
         ask_session,
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
         find_actor,
     )
     from cli.inspection.receivers import outcome_lines, outcome_text
-    from cli.inspection.session_list import selection
+    from cli.inspection.session_list import session_selection
     from cli.inspection.session_page import history_lines, session_lines
 else:
     __getattr__ = front_door(
         __name__,
         {
-            "actor_list": "actor_list gather say_where",
+            "actor_list": "actor_list gather log_broker",
             "actor_page": (
                 "actor_lines actor_page ask_session connection_of connection_rates find_actor"
             ),
             "actor_tree": "actor_tree",
             "receivers": "outcome_lines outcome_text receivers",
             "retained": "retained",
-            "session_list": "selection session_list",
+            "session_list": "session_selection session_list",
             "session_page": "history_lines session_lines",
             "tail": "tail",
         },
@@ -53,13 +53,13 @@ __all__ = [
     "find_actor",
     "gather",
     "history_lines",
+    "log_broker",
     "outcome_lines",
     "outcome_text",
     "receivers",
     "retained",
-    "say_where",
-    "selection",
     "session_lines",
     "session_list",
+    "session_selection",
     "tail",
 ]

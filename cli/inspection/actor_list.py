@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from cli.common import Column, Table, idle, progress, span, text
+from cli.common import Column, Table, duration_text, idle, progress, text
 from cli.inspection.session_page import json_object
 from cli.live import LiveBroker, TooLarge, open_broker
 from cli.logsource import SourceFlags
@@ -38,7 +38,7 @@ _MOST_AT_TOP = 500
 """Maximum number of rows that the broker sorts."""
 
 
-def run(
+def run_actors(
     flags: SourceFlags,
     wanted: Mapping[str, str | None],
     sort: str | None,
@@ -81,7 +81,7 @@ async def _run(
     rows, total = await fetch(flags, "actors", wanted, sort, _BY_NUMBER, limit)
     if sort is not None:
         rows.sort(key=_key(sort), reverse=sort in _BY_NUMBER)
-    show(rows[:limit], total, "actor", columns(), as_json=as_json)
+    show(rows[:limit], total, "actor", actor_columns(), as_json=as_json)
 
 
 async def fetch(
@@ -95,14 +95,14 @@ async def fetch(
     """Return rows to be sorted by ``sort``; the broker sorts by the keys in ``by_broker``."""
     async with open_broker(flags) as broker:
         if flags.verbose:
-            say_where(broker)
+            log_broker(broker)
         if sort is None:
             return await gather(broker, endpoint, limit, **wanted)
         by = sort if sort in by_broker else None
         return await gather_top(broker, endpoint, by, limit, **wanted)
 
 
-def say_where(broker: LiveBroker) -> None:
+def log_broker(broker: LiveBroker) -> None:
     """Print to stderr which broker is queried."""
     sys.stderr.write(f"foldmq: connected to the broker of node {broker.node} on {broker.where}\n")
 
@@ -179,10 +179,10 @@ def show(
     table.close()
     if table.terminal and len(rows) < total:
         shown = f"{len(rows):,} of " if rows else "none of "
-        sys.stdout.write(f"{shown}{text.counted(total, noun)}\n")
+        sys.stdout.write(f"{shown}{text.count_of(total, noun)}\n")
 
 
-def columns() -> list[Column[Row]]:
+def actor_columns() -> list[Column[Row]]:
     """Return the columns of a list of actors."""
     now_ms = round(time.time() * 1000)
     return [
@@ -191,7 +191,7 @@ def columns() -> list[Column[Row]]:
         Column("MAILBOX", lambda row: f"{row['mailbox']}/{row['high_water']}", right=True),
         Column("HANDLED", lambda row: row["handled"], right=True),
         Column("IDLE", lambda row: idle(row["last_active_ms"], now_ms), right=True),
-        Column("BUSY", lambda row: span(row["busy_us"] / 1000), right=True),
+        Column("BUSY", lambda row: duration_text(row["busy_us"] / 1000), right=True),
         Column("LOAD", lambda row: f"{row['recent_us_per_s'] / 1e4:.1f} %", right=True, wide=True),
         Column("CLIENT", _client, name=True, wide=True),
         Column("NAME", lambda row: row["name"], name=True),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cli.common import text
-from cli.inspection.actor_list import TYPES, say_where
+from cli.inspection.actor_list import TYPES, log_broker
 from cli.inspection.published_messages import add_published
 from cli.inspection.session_page import (
     actor_words,
@@ -32,7 +32,7 @@ _LISTS = {"subscriptions": "filter", "inflight": "pid", "releasing": "pid", "inb
 _COUNTERS = ("messages_in", "messages_out", "bytes_in", "bytes_out")
 
 
-def run(flags: SourceFlags, which: str, *, full: bool, as_json: bool) -> None:
+def run_actor(flags: SourceFlags, which: str, *, full: bool, as_json: bool) -> None:
     """Print an actor, or the session of a client, in full; raises Refused if there is neither."""
     asyncio.run(_ActorPageText(flags, full=full, as_json=as_json).actor(which))
 
@@ -126,7 +126,7 @@ class _ActorPageText:
     async def _open(self) -> Any:
         async with open_broker(self._flags) as broker:
             if self._flags.verbose:
-                say_where(broker)
+                log_broker(broker)
             yield broker
 
     async def _show_actor(self, broker: LiveBroker, before: dict[str, Any]) -> None:

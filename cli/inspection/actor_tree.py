@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cli.common import text
-from cli.inspection.actor_list import Row, gather, id_order, say_where
+from cli.inspection.actor_list import Row, gather, id_order, log_broker
 from cli.live import open_broker
 from cli.logsource import SourceFlags
 
@@ -16,7 +16,7 @@ _DRAWN = ("├─ ", "└─ ", "│  ")
 _PLAIN = ("|- ", "`- ", "|  ")
 
 
-def run(flags: SourceFlags, children: int, *, as_json: bool) -> None:
+def run_actor_tree(flags: SourceFlags, children: int, *, as_json: bool) -> None:
     """Print the tree, with a limited number of children of each actor."""
     rows = asyncio.run(_rows(flags))
     tree = Tree(rows, plain=not _can_draw(sys.stdout.encoding or "ascii"))
@@ -30,7 +30,7 @@ def run(flags: SourceFlags, children: int, *, as_json: bool) -> None:
 async def _rows(flags: SourceFlags) -> list[dict[str, Any]]:
     async with open_broker(flags) as broker:
         if flags.verbose:
-            say_where(broker)
+            log_broker(broker)
         rows, _ = await gather(broker, "actors", None)
         return rows
 
@@ -100,7 +100,7 @@ def _rest(children: list[dict[str, Any]], chosen: list[dict[str, Any]]) -> str:
         return ""
     left = Counter(one["type"] for one in children)
     left.subtract(one["type"] for one in chosen)
-    kinds = ", ".join(text.counted(count, kind) for kind, count in left.items() if count)
+    kinds = ", ".join(text.count_of(count, kind) for kind, count in left.items() if count)
     return f"{hidden:,} more: {kinds}"
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from cli.common import Column, Style, Table, text
-from cli.inspection.actor_list import Row, say_where
+from cli.inspection.actor_list import Row, log_broker
 from cli.inspection.session_page import json_object
 from cli.live import open_broker
 from cli.logsource import SourceFlags, check_topic
@@ -47,7 +47,7 @@ _QUEUES = {
 }
 
 
-def run(flags: SourceFlags, topic: str, qos: int, *, as_json: bool) -> None:
+def run_receivers(flags: SourceFlags, topic: str, qos: int, *, as_json: bool) -> None:
     """Print a line for each matching subscription; raises UsageError for an invalid topic."""
     check_topic(topic)
     asyncio.run(_run(flags, topic, qos, as_json=as_json))
@@ -58,7 +58,7 @@ async def _run(flags: SourceFlags, topic: str, qos: int, *, as_json: bool) -> No
     retained: Row | None = None
     async with open_broker(flags) as broker:
         if flags.verbose:
-            say_where(broker)
+            log_broker(broker)
         async for page in broker.pages("subscriptions", topic=topic, qos=qos):
             rows += page["rows"]
             retained = page["retained"]
@@ -97,7 +97,7 @@ def outcome_text(row: Row) -> str:
     if why == "sent":
         return "sent"
     if why == "shared":
-        return f"sent to one of {text.counted(row['members'], 'member')}"
+        return f"sent to one of {text.count_of(row['members'], 'member')}"
     if why == "denied":
         return "denied: no permission to read it"
     if why == "overlapped":
@@ -135,7 +135,7 @@ def _filled(sentences: dict[str, str], code: str, row: Row) -> str:
 def outcome_lines(topic: str, rows: list[Row], retained: Row | None, qos: int = 1) -> list[str]:
     """Return the outcome of a message on a topic as text."""
     counts = Counter(_GROUPS.get(row["why"], "") for row in rows)
-    sent = text.counted(counts["sent"], "client")
+    sent = text.count_of(counts["sent"], "client")
     parts = [f"sent to {sent}", f"queued for {counts['queued']:,}"]
     if not rows:
         parts = ["sent to no client: no subscription matches"]

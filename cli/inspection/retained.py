@@ -6,8 +6,8 @@ import sys
 import time
 from typing import Any
 
-from cli.common import Column, ago, printable, text
-from cli.inspection.actor_list import Row, gather, say_where, show
+from cli.common import Column, printable, text, time_ago
+from cli.inspection.actor_list import Row, gather, log_broker, show
 from cli.inspection.published_messages import add_setters
 from cli.live import LiveBroker, open_broker
 from cli.logsource import SourceFlags, check_filter, check_topic
@@ -33,7 +33,7 @@ def run_get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) -> 
 async def _list(flags: SourceFlags, topic_filter: str, limit: int | None, *, as_json: bool) -> None:
     async with open_broker(flags) as broker:
         if flags.verbose:
-            say_where(broker)
+            log_broker(broker)
         rows, total = await gather(broker, "retained", None, filter=topic_filter)
         rows.sort(key=lambda row: str(row["topic"]))
         await add_setters(broker, rows[:limit])
@@ -42,7 +42,7 @@ async def _list(flags: SourceFlags, topic_filter: str, limit: int | None, *, as_
         Column("POSITION", lambda row: format_position(row["ref"]), right=True),
         Column("QOS", lambda row: row["qos"], right=True),
         Column("SIZE", lambda row: text.size(row["size"]), right=True),
-        Column("SET", lambda row: ago(row.get("set_ms"), now_ms), right=True),
+        Column("SET", lambda row: time_ago(row.get("set_ms"), now_ms), right=True),
         Column("BY", lambda row: row.get("set_by"), name=True),
         Column("EXPIRES", lambda row: _clock(row["expires_ms"]), wide=True),
         Column("PROPERTIES", lambda row: ", ".join(row["properties"]) or None, wide=True),
@@ -58,7 +58,7 @@ def _clock(time_ms: int | None) -> str | None:
 async def _get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) -> None:
     async with open_broker(flags) as broker:
         if flags.verbose:
-            say_where(broker)
+            log_broker(broker)
         found = await broker.ask("retained.get", topic=topic)
         payload = await _payload(broker, found)
     if as_json:

@@ -4,7 +4,7 @@ import asyncio
 import time
 from typing import Any
 
-from cli.common import Column, ago, seconds, text, whole_span
+from cli.common import Column, seconds, text, time_ago, whole_span
 from cli.inspection.actor_list import Row, check_order, fetch, show
 from cli.logsource import SourceFlags
 from eventstore.errors import UsageError
@@ -14,7 +14,7 @@ _HERE = ("dropped", "connects", "takeovers")
 _ORDERS = [*_BY_BROKER, *_HERE, "offline", "client"]
 
 
-def run(
+def run_sessions(
     flags: SourceFlags,
     match: str | None,
     connected: bool | None,
@@ -28,11 +28,13 @@ def run(
     check_order(sort, _ORDERS)
     if connected and older_than is not None:
         raise UsageError("--connected and --older-than cannot be combined")
-    wanted = selection(match, connected, older_than)
+    wanted = session_selection(match, connected, older_than)
     asyncio.run(_run(flags, wanted, sort, limit, as_json=as_json))
 
 
-def selection(match: str | None, connected: bool | None, older_than: str | None) -> dict[str, Any]:
+def session_selection(
+    match: str | None, connected: bool | None, older_than: str | None
+) -> dict[str, Any]:
     """Return the query parameters for these sessions; raises UsageError."""
     wanted: dict[str, Any] = {}
     if match is not None:
@@ -70,10 +72,10 @@ async def _run(
         rows.sort(key=lambda row: (row["closed_ms"] is None, row["closed_ms"]))
     elif sort is not None:
         rows.sort(key=lambda row: row[sort], reverse=True)
-    show(rows[:limit], total, "session", columns(), as_json=as_json)
+    show(rows[:limit], total, "session", session_columns(), as_json=as_json)
 
 
-def columns() -> list[Column[Row]]:
+def session_columns() -> list[Column[Row]]:
     """Return the columns of a list of sessions."""
     now_ms = round(time.time() * 1000)
     return [
@@ -124,7 +126,7 @@ def session_state(row: Row) -> str:
 
 
 def _offline_for(row: Row, now_ms: int) -> str | None:
-    return None if row.get("members") is not None else ago(row["closed_ms"], now_ms)
+    return None if row.get("members") is not None else time_ago(row["closed_ms"], now_ms)
 
 
 def _left(then_ms: int | None, now_ms: int) -> str | None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from cli.common import idle, span, text
+from cli.common import duration_text, idle, text
 from eventstore.format import format_position
 from projections.replay import options_text
 
@@ -48,7 +48,7 @@ def session_lines(found: Found, rates: Found | None, now_ms: int) -> Iterator[st
         first = ""
         if oldest is not None:
             first = f"; the oldest: {_message(oldest)}{_waits(oldest, now_ms)}"
-        count = text.counted(found["queued"], "message")
+        count = text.count_of(found["queued"], "message")
         yield f"  queue: {count}, {text.size(found['queued_bytes'])}{first}"
     will = found["will"]
     if will is not None:
@@ -68,9 +68,9 @@ def history_lines(found: Found, now_ms: int) -> Iterator[str]:
     """Yield what happened to a client since the broker's start."""
     parts = []
     if found.get("connects", 0) > 1:
-        parts.append(text.counted(found["connects"], "connect"))
+        parts.append(text.count_of(found["connects"], "connect"))
     if found.get("takeovers"):
-        parts.append(text.counted(found["takeovers"], "takeover"))
+        parts.append(text.count_of(found["takeovers"], "takeover"))
     if found.get("last_close"):
         last = text.escaped(found["last_close"])
         parts.append(f"last end {last} {_ago(found['last_close_ms'], now_ms)}")
@@ -79,7 +79,7 @@ def history_lines(found: Found, now_ms: int) -> Iterator[str]:
     if found.get("dropped"):
         reasons = sorted(found["dropped_by"].items(), key=lambda one: -one[1])
         listed = ", ".join(f"{text.escaped(reason)} {count:,}" for reason, count in reasons)
-        count = text.counted(found["dropped"], "message")
+        count = text.count_of(found["dropped"], "message")
         yield f"  dropped: {count} ({listed}), the last {_ago(found['dropped_ms'], now_ms)}"
     if found.get("denied"):
         listed = ", ".join(text.name(what) for what in found.get("denied_what", ()))
@@ -117,7 +117,7 @@ def connection_lines(found: Found, rates: Found | None, now_ms: int) -> Iterator
 
 def _traffic(found: Found, rates: Found | None, way: str) -> str:
     count, size = found[f"messages_{way}"], text.size(found[f"bytes_{way}"])
-    total = f"{text.counted(count, 'message')}, {size} in all"
+    total = f"{text.count_of(count, 'message')}, {size} in all"
     if rates is None:
         return total
     messages, size = rates[f"messages_{way}_per_s"], text.size(round(rates[f"bytes_{way}_per_s"]))
@@ -135,7 +135,7 @@ def subscription_lines(found: Found, _now_ms: int) -> Iterator[str]:
             parts.append(_queued(found))
         yield f"  {', '.join(parts)}"
     yield (
-        f"  {text.counted(found['matched'], 'message')} matched, {found['replayed']:,} retained "
+        f"  {text.count_of(found['matched'], 'message')} matched, {found['replayed']:,} retained "
         "ones sent at the beginning"
     )
 
@@ -148,7 +148,7 @@ def actor_words(row: Found, now_ms: int) -> str:
         f"{text.escaped(row['id'])}  {text.escaped(row['state'])}, {row['handled']:,} handled, "
         f"mailbox {row['mailbox']:,}/{row['high_water']:,}, "
         f"{'never active' if last is None else f'idle {last}'}, "
-        f"busy {span(row['busy_us'] / 1000)}{load}"
+        f"busy {duration_text(row['busy_us'] / 1000)}{load}"
     )
 
 

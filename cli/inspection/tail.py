@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cli.common import text
-from cli.inspection.actor_list import say_where
+from cli.inspection.actor_list import log_broker
 from cli.inspection.actor_page import ACTOR_ID
 from cli.inspection.session_page import json_object
 from cli.live import LiveTrace, NoLiveBroker, Portion, Refused, TraceWords, open_broker, open_trace
@@ -14,7 +14,7 @@ from cli.logsource import SourceFlags, check_filter
 from eventstore.errors import UsageError
 
 
-def target(which: str | None, client: str | None, topic: str | None) -> dict[str, str]:
+def trace_target(which: str | None, client: str | None, topic: str | None) -> dict[str, str]:
     """Return what to trace; raises UsageError unless exactly one valid target is given."""
     given = {"actor": which, "client": client, "topic": topic}
     wanted = {key: value for key, value in given.items() if value is not None}
@@ -27,7 +27,7 @@ def target(which: str | None, client: str | None, topic: str | None) -> dict[str
     return wanted
 
 
-def run(
+def run_tail(
     flags: SourceFlags,
     wanted: Mapping[str, str],
     rate: int | None,
@@ -49,7 +49,7 @@ async def _run(
 ) -> None:
     async with open_broker(flags) as broker:
         if flags.verbose:
-            say_where(broker)
+            log_broker(broker)
         asked: dict[str, Any] = {**wanted}
         if rate is not None:
             asked["rate"] = rate
@@ -105,7 +105,7 @@ class _TracePrinter:
         if portion.skipped:
             self._tell(
                 "skipped",
-                f"skipped {text.counted(portion.skipped, 'line')} above the rate limit",
+                f"skipped {text.count_of(portion.skipped, 'line')} above the rate limit",
                 count=portion.skipped,
             )
         sys.stdout.flush()

@@ -237,16 +237,16 @@ def _batch_words(about: Mapping[str, Any]) -> str:
         return f"{flags}, {_message(messages[0])}"
     topics = dict.fromkeys(text.name(one["topic"], _NAME) for one in messages)
     more = ", ..." if about["count"] > len(messages) else ""
-    return f"{flags}, {text.counted(about['count'], 'message')}: {', '.join(topics)}{more}"
+    return f"{flags}, {text.count_of(about['count'], 'message')}: {', '.join(topics)}{more}"
 
 
 def _retained_words(about: Mapping[str, Any]) -> str:
     topics = (text.name(one["topic"], _NAME) for one in about["messages"])
-    return f"{text.counted(about['count'], 'message')}: {text.several(topics, about['count'])}"
+    return f"{text.count_of(about['count'], 'message')}: {text.several(topics, about['count'])}"
 
 
 def _packets_words(about: Mapping[str, Any]) -> str:
-    counted = text.counted(about["count"], "packet")
+    counted = text.count_of(about["count"], "packet")
     kinds = dict.fromkeys(text.escaped(str(kind)) for kind in about["packets"])
     return f"{counted}: {', '.join(kinds)}"
 

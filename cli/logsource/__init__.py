@@ -9,7 +9,7 @@ if TYPE_CHECKING:
         Store,
         answer_requests,
         check_files,
-        fit,
+        fit_packet_size,
         nats_tls,
         nats_users,
         open_store,
@@ -23,7 +23,9 @@ else:
     __getattr__ = front_door(
         __name__,
         {
-            "log_store": ("Store answer_requests check_files fit nats_tls nats_users open_store"),
+            "log_store": (
+                "Store answer_requests check_files fit_packet_size nats_tls nats_users open_store"
+            ),
             "moments": "cut_off parse_moment point_at start_at",
             "nats_access": "foreign_access",
             "source": "find_location named_stream open_source say",
@@ -41,7 +43,7 @@ __all__ = [
     "check_topic",
     "cut_off",
     "find_location",
-    "fit",
+    "fit_packet_size",
     "foreign_access",
     "named_stream",
     "nats_tls",

@@ -36,11 +36,11 @@ from eventstore.nats import (
     check_access,
     check_jetstream,
     check_server,
-    claim_node,
     connect,
     disconnect,
     ensure_stream,
     in_cluster,
+    lock_node,
     read_info,
     split_urls,
 )
@@ -92,7 +92,7 @@ class Store:
     """Number of users that may connect there; 0: any client may."""
 
 
-def fit(settings: Settings, largest: int, *, lower: bool = False) -> Settings:
+def fit_packet_size(settings: Settings, largest: int, *, lower: bool = False) -> Settings:
     """Return settings whose packets fit into records of ``largest`` bytes.
 
     Lowers the default of max_packet_size if necessary. Raises ConfigError if an explicit value, of
@@ -170,7 +170,7 @@ async def open_store(
     await _when_led(client, lambda: check_jetstream(client, look))
     node = datadir.node()
     if server is None:
-        await claim_node(client, node, access.where)
+        await lock_node(client, node, access.where)
     stream, subject = f"FOLDMQ_LOG_{node}", f"foldmq.log.{node}"
     watermark = Watermark(datadir.path / "log.mark", stream, settings.nats_domain)
     stored = server is not None and stream in server.stored_streams()

@@ -21,7 +21,7 @@ from aiohttp import web
 
 from cli.common import Address, Hosts
 from cli.monitoring.prometheus import CONTENT_TYPE, families, process_families, text
-from cli.settings import ListenError, excuse
+from cli.settings import ListenError, raise_unless_default
 from eventstore.display import escaped
 from protocol.errors import FoldmqError
 
@@ -73,7 +73,7 @@ class HttpMonitor:
         try:
             return await self._listen(stack, settings.metrics)
         except ListenError as error:
-            excuse(settings, "metrics", error)
+            raise_unless_default(settings, "metrics", error)
             return None
 
     async def _listen(self, stack: contextlib.AsyncExitStack, place: Address) -> Address:

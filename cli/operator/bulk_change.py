@@ -135,7 +135,7 @@ def tell(done: Done, verb: str, noun: str, manner: Manner) -> None:
         recorded = ""
         if done.position is not None and done.done:
             recorded = f", recorded at {format_position(done.position)}"
-        sys.stdout.write(f"{verb} {text.counted(len(done.done), noun)}{recorded}\n")
+        sys.stdout.write(f"{verb} {text.count_of(len(done.done), noun)}{recorded}\n")
         sys.stdout.flush()
     for line in done.refused:
         sys.stderr.write(f"foldmq: {line}\n")

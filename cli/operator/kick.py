@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from cli.common import text
-from cli.inspection import ask_session, find_actor, say_where
+from cli.inspection import ask_session, find_actor, log_broker
 from cli.live import LiveBroker, Refused, open_broker
 from cli.logsource import SourceFlags
 from cli.operator.bulk_change import Done, Manner, change, confirmed, tell
@@ -29,7 +29,7 @@ def restart(flags: SourceFlags, which: str, manner: Manner) -> None:
 async def _kick(flags: SourceFlags, clients: Iterable[str], manner: Manner) -> None:
     async with open_broker(flags) as broker:
         if flags.verbose:
-            say_where(broker)
+            log_broker(broker)
         done = Done()
         found: dict[str, str] = {}
         for client in dict.fromkeys(clients):
@@ -38,7 +38,7 @@ async def _kick(flags: SourceFlags, clients: Iterable[str], manner: Manner) -> N
             except Refused as error:
                 done.refused.append(str(error))
         lines = [f"  {text.name(client)}  {about}" for client, about in found.items()]
-        what = f"disconnect {text.counted(len(found), 'client')}"
+        what = f"disconnect {text.count_of(len(found), 'client')}"
         if found and await confirmed(lines, what, manner):
             for client in found:
                 await _try(broker, done, "kick", client=client)
@@ -69,7 +69,7 @@ async def _kick_actor(flags: SourceFlags, which: str, manner: Manner) -> None:
 async def _restart(flags: SourceFlags, which: str, manner: Manner) -> None:
     async with open_broker(flags) as broker:
         if flags.verbose:
-            say_where(broker)
+            log_broker(broker)
         row = await _actor(broker, which)
         lines = [f"  {text.escaped(row['id'])}  {text.name(row['name'])}, {row['state']}"]
         what = f"restart {text.escaped(row['id'])}"

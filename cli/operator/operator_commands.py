@@ -41,7 +41,7 @@ sessions_app = Program(no_args_is_help=True)
 retained_app = Program(no_args_is_help=True)
 
 
-def register(app: Program) -> None:
+def register_operator_commands(app: Program) -> None:
     """Add the commands to the program."""
     app.add_typer(actors_app, name="actors", help="Inspect the actors of a running broker.")
     app.add_typer(sessions_app, name="sessions", help="List, show, disconnect and remove sessions.")
@@ -89,7 +89,7 @@ def _actors_ls(
     from cli.inspection import actor_list
 
     wanted = {"type": kind, "match": match, "state": state, "client": client}
-    actor_list.run(source, wanted, sort, limit, as_json=as_json)
+    actor_list.run_actors(source, wanted, sort, limit, as_json=as_json)
 
 
 @actors_app.command("tree")
@@ -107,7 +107,7 @@ def _actors_tree(
     """Show the supervision tree."""
     from cli.inspection import actor_tree
 
-    actor_tree.run(source, children, as_json=as_json)
+    actor_tree.run_actor_tree(source, children, as_json=as_json)
 
 
 @actors_app.command("show")
@@ -129,7 +129,7 @@ def _actors_show(
     """
     from cli.inspection import actor_page
 
-    actor_page.run(source, which, full=full, as_json=as_json)
+    actor_page.run_actor(source, which, full=full, as_json=as_json)
 
 
 @actors_app.command("tail")
@@ -171,7 +171,7 @@ def _actors_tail(
     """
     from cli.inspection import tail
 
-    tail.run(source, tail.target(which, client, topic), rate, count, as_json=as_json)
+    tail.run_tail(source, tail.trace_target(which, client, topic), rate, count, as_json=as_json)
 
 
 @actors_app.command("kick")
@@ -241,7 +241,7 @@ def _sessions_ls(
     """
     from cli.inspection import session_list
 
-    session_list.run(source, match, connected, older_than, sort, limit, as_json=as_json)
+    session_list.run_sessions(source, match, connected, older_than, sort, limit, as_json=as_json)
 
 
 @sessions_app.command("show")
@@ -380,7 +380,7 @@ def _subscriptions(
     """
     from cli.inspection import receivers
 
-    receivers.run(source, topic, qos, as_json=as_json)
+    receivers.run_receivers(source, topic, qos, as_json=as_json)
 
 
 @with_broker_flags
@@ -412,4 +412,4 @@ def _top(
     """
     from cli.top import top_command
 
-    top_command.run(source, interval, sort, once=once, as_json=as_json)
+    top_command.run_top(source, interval, sort, once=once, as_json=as_json)

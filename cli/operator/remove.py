@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from cli.common import text
-from cli.inspection import gather, say_where, selection
+from cli.inspection import gather, log_broker, session_selection
 from cli.live import LiveBroker, Refused, open_broker
 from cli.logsource import SourceFlags, check_filter
 from cli.operator.bulk_change import Done, Manner, change, confirmed, portions, tell
@@ -22,7 +22,7 @@ def purge(flags: SourceFlags, older_than: str | None, match: str | None, manner:
     """Remove offline sessions; raises UsageError without a selection."""
     if older_than is None and match is None:
         raise UsageError("give --older-than or --match to select sessions")
-    asyncio.run(_purge(flags, selection(match, False, older_than), manner))
+    asyncio.run(_purge(flags, session_selection(match, False, older_than), manner))
 
 
 def clear(flags: SourceFlags, topic_filter: str, manner: Manner) -> None:
@@ -34,7 +34,7 @@ def clear(flags: SourceFlags, topic_filter: str, manner: Manner) -> None:
 async def _remove(flags: SourceFlags, clients: Iterable[str], manner: Manner) -> None:
     async with open_broker(flags) as broker:
         if flags.verbose:
-            say_where(broker)
+            log_broker(broker)
         done = Done()
         found: dict[str, dict[str, Any]] = {}
         for client in dict.fromkeys(clients):
@@ -55,7 +55,7 @@ async def _remove(flags: SourceFlags, clients: Iterable[str], manner: Manner) ->
 async def _purge(flags: SourceFlags, wanted: dict[str, Any], manner: Manner) -> None:
     async with open_broker(flags) as broker:
         if flags.verbose:
-            say_where(broker)
+            log_broker(broker)
         rows, _ = await gather(broker, "sessions", None, **wanted)
         # In this order, the sessions of a portion were seen offline at about the same time.
         rows.sort(key=lambda row: row["closed_ms"])
@@ -80,14 +80,14 @@ async def remove_offline(broker: LiveBroker, rows: list[dict[str, Any]], done: D
 async def _clear(flags: SourceFlags, topic_filter: str, manner: Manner) -> None:
     async with open_broker(flags) as broker:
         if flags.verbose:
-            say_where(broker)
+            log_broker(broker)
         rows, _ = await gather(broker, "retained", None, filter=topic_filter)
         if not rows:
             raise Refused(f"no retained message on {text.name(topic_filter)}")
         rows.sort(key=lambda row: str(row["topic"]))
         done = Done()
         lines = [f"  {text.name(row['topic'])}  {text.size(row['size'])}" for row in rows]
-        what = f"remove {text.counted(len(rows), 'retained message')}"
+        what = f"remove {text.count_of(len(rows), 'retained message')}"
         if await confirmed(lines, what, manner):
             for portion in portions(row["topic"] for row in rows):
                 await change(broker, "clear_retained", done, topics=portion)
@@ -96,7 +96,7 @@ async def _clear(flags: SourceFlags, topic_filter: str, manner: Manner) -> None:
 
 def _removal(count: int) -> str:
     held = "it holds" if count == 1 else "they hold"
-    return f"remove {text.counted(count, 'session')} with all {held}"
+    return f"remove {text.count_of(count, 'session')} with all {held}"
 
 
 def _session_line(row: dict[str, Any]) -> str:
@@ -104,7 +104,7 @@ def _session_line(row: dict[str, Any]) -> str:
     for field, word in (("subscriptions", "subscription"), ("inflight", "message")):
         if row[field]:
             in_flight = " in flight" if field == "inflight" else ""
-            parts.append(text.counted(row[field], word) + in_flight)
+            parts.append(text.count_of(row[field], word) + in_flight)
     if row["queued"]:
         parts.append(f"{row['queued']:,} queued ({text.size(row['queued_bytes'])})")
     return f"  {text.name(row['client'])}  {', '.join(parts)}"

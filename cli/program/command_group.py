@@ -29,7 +29,8 @@ class CommandGroup(PageGroup):
         if cmd_name not in self.commands:
             program = Program()
             program.callback()(_nothing)  # makes a group of a program with one command
-            import_module(entry.module).register(program)
+            found = import_module(entry.module)
+            getattr(found, f"register_{entry.module.rpartition('.')[2]}")(program)
             loaded: Any = typer.main.get_command(program)
             self.commands[cmd_name] = loaded.commands[cmd_name]
         return self.commands[cmd_name]

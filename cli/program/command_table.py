@@ -1,7 +1,7 @@
 """The commands of foldmq in the order of their use, and the module that defines each.
 
-``foldmq --help`` prints this table and loads no module of it. A module has a function ``register``
-that adds its commands to a typer program; only the command that is called is loaded.
+``foldmq --help`` prints this table and loads no module of it. A module M has a function
+``register_M`` that adds its commands to a typer program; only the command that is called is loaded.
 """
 
 from typing import NamedTuple

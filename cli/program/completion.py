@@ -46,7 +46,7 @@ complete --command foldmq --keep-order --arguments '(__foldmq_complete)'
 }
 
 
-def register(app: Program) -> None:
+def register_completion(app: Program) -> None:
     """Add the commands to the program."""
     app.command("completion")(_completion)
     app.command("complete", hidden=True)(_complete)

@@ -5,7 +5,7 @@ import typer
 from cli.program.help_pages import Program
 
 
-def register(app: Program) -> None:
+def register_version_command(app: Program) -> None:
     """Add the command to the program."""
     app.command("version")(show_version)
 

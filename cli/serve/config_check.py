@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 _SECRETS = ("nats_password", "bridge_password")
 
 
-def run(flags: dict[str, object], config: Path | None) -> None:
+def run_config_check(flags: dict[str, object], config: Path | None) -> None:
     """Check the settings and print those that are set; raises the error that ``serve`` would.
 
     Nothing is started, written or listened on.
     """
     settings = load_settings(flags, os.environ, config)
-    check(settings)
+    check_configuration(settings)
     given = list(sources(flags, os.environ, config))
     for line in settings.old_names:
         label = painted("warning:", "yellow", sys.stderr)
@@ -34,12 +34,12 @@ def run(flags: dict[str, object], config: Path | None) -> None:
     for name, value, where in given:
         shown = json.dumps(value, default=str)
         sys.stdout.write(f"{name.ljust(width)}  {text.escaped(shown, 200)}  ({where})\n")
-    count = text.counted(len(given), "setting")
+    count = text.count_of(len(given), "setting")
     said = painted("the configuration is valid", "green", sys.stdout)
     sys.stdout.write(f"{said}: {count} set, all others have their defaults\n")
 
 
-def check(settings: Settings) -> None:
+def check_configuration(settings: Settings) -> None:
     """Read all files that the settings name; raises the error that ``serve`` would."""
     listeners = listener_factory.Listeners(settings)
     try:

@@ -8,7 +8,7 @@ from cli.settings import with_settings_flags
 _app = Program(help="Check the configuration.", no_args_is_help=True)
 
 
-def register(app: Program) -> None:
+def register_config_command(app: Program) -> None:
     """Add the commands to the program."""
     app.add_typer(_app, name="config")
 
@@ -29,4 +29,4 @@ def _check(config: Path | None, flags: dict[str, object]) -> None:
     """
     from cli.serve import config_check
 
-    config_check.run(flags, config)
+    config_check.run_config_check(flags, config)

@@ -14,9 +14,9 @@ _FEW = 8
 """Minimum for the limit on unauthenticated connections."""
 _SETTINGS: Final = {
     "address_faults": "max_faults_per_address",
-    "flapping_window": "flapping_jail",
+    "flapping_window": "flapping_backoff",
     "packet_rate": "min_packet_rate",
-    "publish_patience": "rate_patience",
+    "throttle_timeout": "throttle_timeout",
 }
 """Limits whose settings have different names."""
 _NOT_SET: Final = {"address", "burst", "client", "overload_after", "user"}

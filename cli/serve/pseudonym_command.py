@@ -8,7 +8,7 @@ import typer
 from cli.program import Program
 
 
-def register(app: Program) -> None:
+def register_pseudonym_command(app: Program) -> None:
     """Add the command to the program."""
     app.command("pseudonym")(_pseudonym)
 

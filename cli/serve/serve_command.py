@@ -6,7 +6,7 @@ from cli.program import Program
 from cli.settings import with_settings_flags
 
 
-def register(app: Program) -> None:
+def register_serve_command(app: Program) -> None:
     """Add the command to the program."""
     app.command("serve")(_serve)
 
@@ -23,4 +23,4 @@ def _serve(config: Path | None, flags: dict[str, object]) -> None:
     # The flags alone need no packages of the broker.
     from cli.serve import service
 
-    service.run(flags, config)
+    service.run_service(flags, config)

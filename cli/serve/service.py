@@ -21,7 +21,7 @@ from actors.kernel import SystemClock, set_short_time_slice
 from actors.maintenance import Attestor, subject_of
 from actors.node import watch_loop
 from cli.common import Endpoint, logging_setup, trim
-from cli.logsource import Store, answer_requests, check_files, fit, nats_tls, open_store
+from cli.logsource import Store, answer_requests, check_files, fit_packet_size, nats_tls, open_store
 from cli.monitoring import HttpMonitor, Notifier, serve_inspector
 from cli.serve.auth_factory import (
     Access,
@@ -53,7 +53,7 @@ SPARE_DESCRIPTORS = 64
 # Wake-ups per second below which the broker counts as idle for the garbage collector.
 QUIET_TURNS = 20
 # Connections ended since memory was last returned, and seconds between checks.
-CROWD = 500
+TRIM_AFTER = 500
 TRIM_EVERY = 10
 # Checks after which memory is returned even if connections keep coming and going.
 MOST_PUT_OFF = 30
@@ -74,7 +74,7 @@ class DrainError(FoldmqError):
         )
 
 
-def run(flags: dict[str, object], config: Path | None) -> None:
+def run_service(flags: dict[str, object], config: Path | None) -> None:
     """Serve until SIGTERM or SIGINT; raises the FoldmqError that stops the broker earlier."""
     settings = load_settings(flags, os.environ, config)
     logging_setup.configure(settings.log_level, settings.log_format)
@@ -141,7 +141,7 @@ def make_options(
     """Return the broker's options for a log with records of at most ``largest`` bytes.
 
     ``key`` is the key of pseudonyms, empty without, ``users`` the digest of the files with users.
-    The settings are those returned by :func:`cli.logsource.log_store.fit`.
+    The settings are those returned by :func:`cli.logsource.log_store.fit_packet_size`.
     """
     values: dict[str, Any] = {
         field.name: getattr(settings, field.name)
@@ -254,7 +254,9 @@ class Service:
         store = await open_store(stack, settings, datadir, self._refused)
         self._largest = store.largest
         self._renew_nats_tls = store.renew_nats_tls
-        settings = self._settings = fit(settings, store.largest, lower=self._refused > 0)
+        settings = self._settings = fit_packet_size(
+            settings, store.largest, lower=self._refused > 0
+        )
         self._key = pseudonym_key(settings, datadir)
         self._secret = secret = scram_secret(datadir)  # a reload may name a password file
         users = users_digest(settings, secret)
@@ -373,7 +375,7 @@ class Service:
         merged = self._settings.reloaded(new)
         # The new users with the previous addresses.
         check_settings(merged)
-        merged = fit(merged, self._largest, lower=self._refused > 0)
+        merged = fit_packet_size(merged, self._largest, lower=self._refused > 0)
         users = await asyncio.to_thread(users_digest, merged, self._secret)
         options = make_options(merged, self._node, self._largest, self._key, users)
         largest = largest_packet(self._largest)
@@ -428,9 +430,9 @@ async def _trim_after_crowds(broker: Broker) -> None:
     while True:
         await asyncio.sleep(TRIM_EVERY)
         ended = broker.node.counters.accepted - len(broker.admission.connections)
-        if ended - trimmed >= CROWD:
+        if ended - trimmed >= TRIM_AFTER:
             put_off += 1
-            if ended - before < CROWD // 10 or put_off > MOST_PUT_OFF:
+            if ended - before < TRIM_AFTER // 10 or put_off > MOST_PUT_OFF:
                 trimmed, put_off = ended, 0
                 await asyncio.to_thread(trim)
         before = ended

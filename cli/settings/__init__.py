@@ -6,7 +6,7 @@ from protocol.front_door import front_door
 
 if TYPE_CHECKING:
     from cli.settings import settings
-    from cli.settings.binding import ListenError, bind, excuse, probe
+    from cli.settings.binding import ListenError, bind, probe, raise_unless_default
     from cli.settings.log_settings import LogPlace, LogSettings, load_log_settings
     from cli.settings.setting_flags import with_settings_flags
     from cli.settings.setting_sources import (
@@ -21,7 +21,7 @@ else:
     __getattr__ = front_door(
         __name__,
         {
-            "binding": "ListenError bind excuse probe",
+            "binding": "ListenError bind raise_unless_default probe",
             "log_settings": "LogPlace LogSettings load_log_settings",
             "setting_flags": "with_settings_flags",
             "setting_sources": "CONFIG_VARIABLE ConfigError PREFIX flag_of read_layers",
@@ -40,11 +40,11 @@ __all__ = [
     "Settings",
     "bind",
     "check_settings",
-    "excuse",
     "flag_of",
     "load_log_settings",
     "load_settings",
     "probe",
+    "raise_unless_default",
     "read_layers",
     "settings",
     "with_settings_flags",

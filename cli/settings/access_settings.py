@@ -87,7 +87,7 @@ class AccessFields(BaseModel):
     )
 
     @property
-    def vouched(self) -> bool:
+    def authenticates(self) -> bool:
         """Return whether anything besides certificates authenticates clients."""
         return any((self.password_file, self.jwt_keys, self.auth_subject))
 
@@ -125,7 +125,7 @@ def access_contradictions(settings: "Settings") -> Iterator[str]:
             f"auth_method = {SCRAM_SHA_256} cannot be combined with password_file, whose users "
             "log in by that method: choose another name"
         )
-    if settings.bridge_user_map and not settings.vouched and settings.tls_identity == "none":
+    if settings.bridge_user_map and not settings.authenticates and settings.tls_identity == "none":
         yield (
             "bridge_user_map also needs password_file, jwt_keys or auth_subject: without them a "
             "client can claim to be any user"

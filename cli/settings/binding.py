@@ -48,7 +48,7 @@ def probe(place: Address, name: str = "listen") -> None:
         raise ListenError(place, error, name) from None
 
 
-def excuse(settings: Settings, name: str, error: ListenError) -> None:
+def raise_unless_default(settings: Settings, name: str, error: ListenError) -> None:
     """Log that a default address is taken; raise the error if the operator set the address.
 
     Several brokers on one machine share the default addresses.

@@ -50,7 +50,7 @@ UserRules = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidator(
 HeaderNames = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidator(_header_names)]
 
 # Settings that authenticate MQTT clients.
-_VOUCHING = ("password_file", "jwt_keys", "auth_subject")
+_AUTHENTICATING = ("password_file", "jwt_keys", "auth_subject")
 # Settings of nats_listen only.
 _FOR_CLIENTS = ("nats_users", "nats_tls_cert", "nats_tls_key", "nats_tls_client_ca")
 
@@ -211,7 +211,7 @@ def _open_to_all(settings: Settings) -> Iterator[str]:
     place = settings.nats_listen
     if place is not None and not place.loopback:
         yield f"nats_listen = {place} can be reached from other machines: {remedy}"
-    vouching = _vouching(settings)
+    vouching = _authenticating(settings)
     if vouching is not None:
         yield (
             f"nats_listen = {place} lets any client read and write all topics, although "
@@ -219,9 +219,9 @@ def _open_to_all(settings: Settings) -> Iterator[str]:
         )
 
 
-def _vouching(settings: Settings) -> str | None:
+def _authenticating(settings: Settings) -> str | None:
     """Return the setting that authenticates MQTT clients, or None."""
-    for name in _VOUCHING:
+    for name in _AUTHENTICATING:
         if getattr(settings, name) is not None:
             return name
     for own in settings.listeners():

@@ -87,8 +87,8 @@ class LimitFields(BaseModel):
         ge=0,
         description="Like publish_bytes, for one client. 0: unlimited.",
     )
-    rate_patience: Seconds = Field(
-        default=_DEFAULTS.publish_patience,
+    throttle_timeout: Seconds = Field(
+        default=_DEFAULTS.throttle_timeout,
         ge=0,
         description="Close a client that is slowed down to its own publish rate (..._per_client) "
         "without a break for this long. 0: never.",
@@ -227,23 +227,23 @@ class LimitFields(BaseModel):
     max_faults_per_address: int = Field(
         default=_DEFAULTS.address_faults,
         ge=0,
-        description="Connections from one address within --fault-jail that violate MQTT, fail the "
-        "TLS handshake, send no CONNECT in time or exceed a limit, before the address is "
+        description="Connections from one address within --fault-backoff that violate MQTT, fail "
+        "the TLS handshake, send no CONNECT in time or exceed a limit, before the address is "
         "refused for that time. 0: unlimited.",
     )
-    fault_jail: Seconds = Field(
-        default=_DEFAULTS.fault_jail,
+    fault_backoff: Seconds = Field(
+        default=_DEFAULTS.fault_backoff,
         gt=0,
         description="How long such faults of an address count.",
     )
     flapping_connects: int = Field(
         default=_DEFAULTS.flapping_connects,
         ge=0,
-        description="Connects of one client identifier within --flapping-jail before it is "
+        description="Connects of one client identifier within --flapping-backoff before it is "
         "refused for that time. 0: unlimited.",
     )
-    flapping_jail: Seconds = Field(
-        default=_DEFAULTS.flapping_jail,
+    flapping_backoff: Seconds = Field(
+        default=_DEFAULTS.flapping_backoff,
         gt=0,
         description="How long connects of a client identifier count.",
     )

@@ -219,7 +219,7 @@ def problem(own: "Settings") -> str | None:
             return wrong
         if own.tls_identity != "none":
             return None
-    if own.vouched or own.anonymous:
+    if own.authenticates or own.anonymous:
         return None
     users = "password_file (create one with: foldmq passwd FILE USER)"
     if own.allow_anonymous is False:

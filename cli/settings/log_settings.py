@@ -16,7 +16,7 @@ from cli.settings.setting_sources import (
     ConfigError,
     Layer,
     UnknownSettingError,
-    merged,
+    merge_layers,
     read_layers,
 )
 from cli.settings.setting_topics import SETTING_NAMES
@@ -125,7 +125,7 @@ def load_log_settings(
         from cli.settings.settings import Settings
 
         layers = read_layers(flags, environment, config, Settings.model_fields)
-    values = merged(layers)
+    values = merge_layers(layers)
     given = {name: _value(name, values[name], layers) for name in _NAMES if name in values}
     settings = LogSettings(**given, model_fields_set=frozenset(values))
     for contradiction in log_contradictions(settings):

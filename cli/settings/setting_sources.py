@@ -21,7 +21,13 @@ OTHER_VARIABLES = (CONFIG_VARIABLE, "FOLDMQ_NATS_SERVER", "FOLDMQ_PASSWORD", "FO
 _SERVICE_LINK = re.compile(r"FOLDMQ_(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP).*)?)")
 
 RENAMED: Final[Mapping[str, str]] = MappingProxyType(
-    {"jail_time": "takeover_delay", "login_jail": "login_backoff"}
+    {
+        "fault_jail": "fault_backoff",
+        "flapping_jail": "flapping_backoff",
+        "jail_time": "takeover_delay",
+        "login_jail": "login_backoff",
+        "rate_patience": "throttle_timeout",
+    }
 )
 """Old names of settings, which still work: each with the name to use."""
 
@@ -79,7 +85,7 @@ def read_layers(
     return [_with_new_names(layer) for layer in layers]
 
 
-def merged(layers: Iterable[Layer]) -> dict[str, Any]:
+def merge_layers(layers: Iterable[Layer]) -> dict[str, Any]:
     """Return the settings of all sources."""
     values: dict[str, Any] = {}
     for layer in reversed([*layers]):

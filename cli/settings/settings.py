@@ -37,7 +37,7 @@ from cli.settings.setting_sources import (
     PREFIX,
     ConfigError,
     Layer,
-    merged,
+    merge_layers,
     read_layers,
 )
 from cli.settings.setting_types import HostNames, OptionalAddress, Seconds, Size
@@ -203,7 +203,7 @@ class Settings(
 
     @field_validator("*", mode="before")
     @classmethod
-    def _nothing_odd(cls, value: object, info: ValidationInfo) -> object:
+    def _plain_values(cls, value: object, info: ValidationInfo) -> object:
         return _plain(info.field_name or "", value)
 
     @property
@@ -211,7 +211,7 @@ class Settings(
         """Return whether clients without a user name may connect to all listeners."""
         if self.allow_anonymous is not None:
             return self.allow_anonymous
-        if self.vouched or self.tls_identity != "none":
+        if self.authenticates or self.tls_identity != "none":
             return False
         if self.tls_client_certs == "required":
             return self.certified
@@ -229,11 +229,11 @@ class Settings(
         names = set(RELOADABLE)
         if [one.endpoint for one in new.listen] == [one.endpoint for one in self.listen]:
             names.add("listen")  # with the settings of single listeners
-        merged = self.model_copy(update={name: getattr(new, name) for name in names})
+        merge_layers = self.model_copy(update={name: getattr(new, name) for name in names})
         # A copied setting counts as set only if it was set.
         asked = (self.model_fields_set - names) | (new.model_fields_set & names)
-        merged.model_fields_set.intersection_update(asked)
-        return merged
+        merge_layers.model_fields_set.intersection_update(asked)
+        return merge_layers
 
 
 def _plain(name: str, value: object) -> object:
@@ -313,7 +313,7 @@ def load_settings(
     """
     layers = read_layers(flags, environment, config, Settings.model_fields)
     try:
-        settings = Settings(**merged(layers))
+        settings = Settings(**merge_layers(layers))
     except ValidationError as error:
         raise ConfigError(_sentence(error.errors()[0], layers)) from None
     check_settings(settings)

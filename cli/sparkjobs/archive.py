@@ -9,7 +9,7 @@ from cli.common import text
 from cli.live import LiveBroker, NoAnswer, NoLiveBroker
 from cli.logsource import say
 from cli.operator import by
-from cli.sparkjobs.job_runner import Job, run, write
+from cli.sparkjobs.job_runner import Job, run_job, write_result
 from cli.sparkjobs.log_location import Found, absolute
 from cli.sparkjobs.spark_flags import SparkFlags
 from eventstore.nats import LOG_STREAM_PREFIX, disconnect
@@ -81,7 +81,7 @@ def run_archive(flags: SparkFlags, directory: str, *, as_json: bool) -> None:
         brokers = _brokers(job.found)
         report = Report()
         for one in logs:
-            with job.busy(f"archiving {text.counted(one.records, 'record')}"), _noted(report):
+            with job.busy(f"archiving {text.count_of(one.records, 'record')}"), _noted(report):
                 report.archived.append(archive_one(job.spark, one, brokers.try_to_tell))
         return report
 
@@ -95,13 +95,15 @@ def run_archive(flags: SparkFlags, directory: str, *, as_json: bool) -> None:
                 report.archived.append(archived_extent(one))
         return report
 
-    report = run(flags, None, look, add, nothing)
+    report = run_job(flags, None, look, add, nothing)
     brokers = _brokers(found_at[0])
     for archived in report.archived:
         told = False
         with _noted(report):
             told = _told(brokers, archived)
-        write(text.json_line(_as_object(archived, told=told)) if as_json else _words(archived))
+        write_result(
+            text.json_line(_as_object(archived, told=told)) if as_json else _words(archived)
+        )
     for problem in report.problems[1:]:
         say(str(problem))
     if report.problems:
@@ -142,9 +144,9 @@ def _words(archived: ArchiveExtent) -> str:
     if not archived.records:
         return f"{stream}: nothing new, archived {reach}"
     return (
-        f"{stream}: archived {text.counted(archived.records, 'record')} "
+        f"{stream}: archived {text.count_of(archived.records, 'record')} "
         f"({text.size(archived.size)}, {text.size(archived.file_bytes)} in "
-        f"{text.counted(archived.files, 'file')}), {reach}"
+        f"{text.count_of(archived.files, 'file')}), {reach}"
     )
 
 

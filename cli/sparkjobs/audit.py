@@ -8,8 +8,13 @@ from pathlib import Path
 
 from cli.common import text
 from cli.logsource import parse_moment
-from cli.sparkjobs.claims import Claims, of_brokers, of_nobody, of_projections
-from cli.sparkjobs.job_runner import Job, run, write
+from cli.sparkjobs.claimed_states import (
+    ClaimedStates,
+    claims_of_brokers,
+    claims_of_projections,
+    no_claims,
+)
+from cli.sparkjobs.job_runner import Job, run_job, write_result
 from cli.sparkjobs.spark_flags import SparkFlags
 from eventstore.errors import UsageError
 from spark.audit import audit
@@ -51,18 +56,18 @@ def run_audit(flags: SparkFlags, wanted: Wanted) -> bool:
         _check_file(wanted.html)
     moment = None if wanted.at is None else parse_moment(wanted.at)
     nobody = wanted.alone or moment is not None
-    gather = of_nobody if nobody else of_projections if wanted.stored else of_brokers
+    gather = no_claims if nobody else claims_of_projections if wanted.stored else claims_of_brokers
 
-    def work(job: Job, claims: Claims) -> Outcome:
+    def work(job: Job, claims: ClaimedStates) -> Outcome:
         with job.busy("auditing") as tell:
             found = audit(job.log, claims.rows, cluster=wanted.cluster, progress=tell)
         return dataclasses.replace(found, notes=(*found.notes, *claims.notes))
 
-    outcome = run(flags, moment, gather, work)
+    outcome = run_job(flags, moment, gather, work)
     if wanted.html is not None:
         _save(wanted.html, audit_page(outcome))
     if wanted.as_json:
-        write(text.json_line(audit_json(outcome)))
+        write_result(text.json_line(audit_json(outcome)))
     else:
         sys.stdout.write(audit_text(outcome))
     return outcome.kept

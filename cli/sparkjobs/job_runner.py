@@ -42,7 +42,7 @@ async def nothing(_found: Found) -> None:
     """Collect nothing before the job."""
 
 
-def run(
+def run_job(
     flags: SparkFlags,
     at: Moment | None,
     gather: Callable[[Found], Awaitable[_Gathered]],
@@ -93,7 +93,7 @@ def _session(flags: SparkFlags) -> contextlib.AbstractContextManager[SparkSessio
     )
 
 
-def write(line: str) -> None:
+def write_result(line: str) -> None:
     """Write a line of the result."""
     sys.stdout.write(line + "\n")
 

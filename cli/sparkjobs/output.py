@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 )
 
 from cli.common import Column, Table, text
-from cli.sparkjobs.job_runner import Job, write
+from cli.sparkjobs.job_runner import Job, write_result
 from cli.sparkjobs.log_location import absolute
 from eventstore.errors import UsageError
 from eventstore.format import (
@@ -55,7 +55,7 @@ class OutputTarget:
     limit: int | None = None
 
 
-def target(output: str | None, format_: str | None, limit: int | None) -> OutputTarget:
+def output_target(output: str | None, format_: str | None, limit: int | None) -> OutputTarget:
     """Return the destination; raises UsageError for a contradiction, or NotWritable."""
     chosen = format_ or ("table" if output is None else "parquet")
     if chosen not in get_args(Format):
@@ -107,20 +107,20 @@ def put(
     if to.directory is not None:
         with job.busy("rebuilding and writing"):
             rows = save(found, to)
-        write(f"{text.counted(rows, noun)} {when} in {directory_text(to.directory)}")
+        write_result(f"{text.count_of(rows, noun)} {when} in {directory_text(to.directory)}")
         return
     ordered = found.orderBy(*order)
     if to.format == "json":
         with _made(job, told(ordered)) as made:
             for row in made.toLocalIterator():
-                write(text.json_line(_object(row)))
+                write_result(text.json_line(_object(row)))
         return
     with _made(job, _in_milliseconds(ordered)) as made:
         table = Table(columns)
         for row in made.toLocalIterator():
             table.add(row)
         table.close()
-    write(f"{text.counted(table.rows, noun)} {when}")
+    write_result(f"{text.count_of(table.rows, noun)} {when}")
 
 
 def _in_milliseconds(found: DataFrame) -> DataFrame:

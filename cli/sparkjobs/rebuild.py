@@ -7,8 +7,8 @@ from pyspark.sql import Row
 
 from cli.common import Column, text
 from cli.logsource import parse_moment
-from cli.sparkjobs.job_runner import Job, nothing, run
-from cli.sparkjobs.output import as_of, put, target
+from cli.sparkjobs.job_runner import Job, nothing, run_job
+from cli.sparkjobs.output import as_of, output_target, put
 from cli.sparkjobs.spark_flags import SparkFlags
 from eventstore.format import format_position
 from spark.rebuild import rebuild
@@ -141,7 +141,7 @@ def run_rebuild(
     Raises UsageError for invalid flags, CutOff for a deleted moment.
     """
     view = _VIEWS[what]
-    to = target(output, format_, limit)
+    to = output_target(output, format_, limit)
     moment = None if at is None else parse_moment(at)
 
     def work(job: Job, _nothing: None) -> None:
@@ -150,4 +150,4 @@ def run_rebuild(
             found = rebuild(log, what)
         put(job, found, to, view.order, view.columns, view.noun, as_of(log))
 
-    run(flags, moment, nothing, work)
+    run_job(flags, moment, nothing, work)

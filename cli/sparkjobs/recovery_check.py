@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from cli.common import text
-from cli.sparkjobs.claims import Claims, of_brokers, of_nobody
-from cli.sparkjobs.job_runner import Job, run, write
+from cli.sparkjobs.claimed_states import ClaimedStates, claims_of_brokers, no_claims
+from cli.sparkjobs.job_runner import Job, run_job, write_result
 from cli.sparkjobs.spark_flags import SparkFlags
 from eventstore.format import format_position
 from spark.recovery import BrokerStart, NodeRecovery, RecoveryOutcome, recovery_check
@@ -31,26 +31,26 @@ def run_recovery_check(flags: SparkFlags, *, alone: bool, as_json: bool) -> bool
     Raises NoLiveBroker if the broker is to be compared and does not answer.
     """
 
-    def work(job: Job, claims: Claims) -> RecoveryOutcome:
+    def work(job: Job, claims: ClaimedStates) -> RecoveryOutcome:
         with job.busy("checking the recovery") as tell:
             return recovery_check(job.log, claims.rows, tell=tell)
 
-    outcome = run(flags, None, of_nobody if alone else of_brokers, work)
+    outcome = run_job(flags, None, no_claims if alone else claims_of_brokers, work)
     if as_json:
-        write(text.json_line(as_object(outcome)))
+        write_result(text.json_line(recovery_object(outcome)))
     else:
-        for line in lines(outcome):
-            write(line)
+        for line in recovery_lines(outcome):
+            write_result(line)
     return outcome.kept
 
 
-def lines(outcome: RecoveryOutcome) -> Iterator[str]:
+def recovery_lines(outcome: RecoveryOutcome) -> Iterator[str]:
     """Yield the result as text, the verdict first."""
     wrong = sum(outcome.counts.values())
     if wrong:
         first = outcome.violations[0]
         yield (
-            f"not recovered: {text.counted(wrong, 'violation')}, the first at "
+            f"not recovered: {text.count_of(wrong, 'violation')}, the first at "
             f"{format_position(first.at)} of node {text.name(first.node)}"
         )
     else:
@@ -65,8 +65,8 @@ def lines(outcome: RecoveryOutcome) -> Iterator[str]:
     for compared in outcome.compared:
         yield (
             f"compared with the broker of {text.name(compared.node)}: "
-            f"{text.counted(compared.sessions, 'session')} and "
-            f"{text.counted(compared.retained, 'retained message')}, as of "
+            f"{text.count_of(compared.sessions, 'session')} and "
+            f"{text.count_of(compared.retained, 'retained message')}, as of "
             f"{format_position(compared.as_of)}"
         )
 
@@ -89,7 +89,7 @@ def _start(start: BrokerStart) -> str:
     return f"started at {at} on {text.clock(start.time_ms)} {how}{void}"
 
 
-def as_object(outcome: RecoveryOutcome) -> dict[str, object]:
+def recovery_object(outcome: RecoveryOutcome) -> dict[str, object]:
     """Return the result as a JSON object."""
     return {
         "recovered": outcome.kept,

@@ -40,7 +40,7 @@ spark_app = Program(no_args_is_help=True)
 rebuild_app = Program(no_args_is_help=True)
 
 
-def register(app: Program) -> None:
+def register_spark_commands(app: Program) -> None:
     """Add the commands to the program."""
     app.add_typer(
         spark_app,

@@ -4,9 +4,9 @@ import sys
 
 from cli.common import seconds, text
 from cli.logsource import parse_moment
-from cli.sparkjobs.job_runner import Job, run
+from cli.sparkjobs.job_runner import Job, run_job
 from cli.sparkjobs.log_location import Found, since
-from cli.sparkjobs.output import save, target
+from cli.sparkjobs.output import output_target, save
 from cli.sparkjobs.spark_flags import SparkFlags
 from eventstore.errors import UsageError
 from spark.storage import directory_text
@@ -38,7 +38,7 @@ def run_stats(
             f"cannot group by {unknown[0]!r}: must be some of {','.join(TRAFFIC_KEYS)}"
         )
     span = _window(window)
-    to = target(output, None, None) if output is not None else None
+    to = output_target(output, None, None) if output is not None else None
     begin, end = (None if one is None else parse_moment(one) for one in between)
 
     async def beginning(found: Found) -> dict[str, str]:
@@ -51,7 +51,7 @@ def run_stats(
             try:
                 if to is not None:
                     rows = save(found.windows, to)
-                    said = f"{text.counted(rows, 'row')} in {directory_text(to.directory or '')}\n"
+                    said = f"{text.count_of(rows, 'row')} in {directory_text(to.directory or '')}\n"
                 elif as_json:
                     said = text.json_line(traffic_json(found, top)) + "\n"
                 else:
@@ -60,7 +60,7 @@ def run_stats(
                 found.close()
         sys.stdout.write(said)
 
-    run(flags, end, beginning, work)
+    run_job(flags, end, beginning, work)
 
 
 def _window(given: str) -> int:

@@ -24,7 +24,7 @@ from cli.top.text import (
     header,
     health,
     plain,
-    summary,
+    top_summary,
     topic_rows,
     troubles,
 )
@@ -40,7 +40,9 @@ _NO_CURVES = 80
 """Columns of the figures; the curves to their right do not exist for a single frame."""
 
 
-async def run(link: BrokerLink, interval: float, sort: str, width: int, *, as_json: bool) -> None:
+async def run_once(
+    link: BrokerLink, interval: float, sort: str, width: int, *, as_json: bool
+) -> None:
     """Print a frame that is ``width`` columns wide; raises NoLiveBroker."""
     questions = Questions(link)
     before = await questions.status(topics=True)
@@ -49,13 +51,13 @@ async def run(link: BrokerLink, interval: float, sort: str, width: int, *, as_js
     actors = await questions.actors(sort)
     frame = Frame(after, between(before, after), History())
     if as_json:
-        sys.stdout.write(text.json_line(as_object(frame, actors)) + "\n")
+        sys.stdout.write(text.json_line(snapshot_object(frame, actors)) + "\n")
         return
-    for line in as_text(frame, actors[:_ROWS], sort, link.where, width):
+    for line in snapshot_text(frame, actors[:_ROWS], sort, link.where, width):
         sys.stdout.write(line + "\n")
 
 
-def as_object(frame: Frame, actors: Sequence[Row]) -> dict[str, Any]:
+def snapshot_object(frame: Frame, actors: Sequence[Row]) -> dict[str, Any]:
     """Return a frame as a JSON object: the rates, and the broker's reply.
 
     Percentiles are in seconds; one beyond the histogram is null. ``rates`` are null if the broker
@@ -73,7 +75,7 @@ def as_object(frame: Frame, actors: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def as_text(
+def snapshot_text(
     frame: Frame, actors: Sequence[Row], sort: str, where: str, width: int
 ) -> Iterator[str]:
     """Yield the lines of a frame; the titles mark the sort key."""
@@ -83,7 +85,7 @@ def as_text(
     yield plain(header(frame, where, width, health(status), moment))
     for reason in troubles(status):
         yield f"! {reason}"
-    for line in summary(frame, min(width, _NO_CURVES)):
+    for line in top_summary(frame, min(width, _NO_CURVES)):
         yield plain(line)
     rows = [{**row, "now_ms": status["time_ms"]} for row in actors]
     yield from _table(ACTORS, rows, sort, width)

@@ -9,7 +9,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-from cli.inspection import say_where
+from cli.inspection import log_broker
 from cli.live import BrokerLink, LiveBroker, NoLiveBroker, open_broker, understood
 from cli.settings import load_log_settings
 from cli.top.text import ACTOR_SORTS
@@ -26,7 +26,7 @@ _WIDTH = 100
 """Width of a frame without a terminal."""
 
 
-def run(source: SourceFlags, interval: float, sort: str, *, once: bool, as_json: bool) -> None:
+def run_top(source: SourceFlags, interval: float, sort: str, *, once: bool, as_json: bool) -> None:
     """Monitor a broker on the terminal, or print one frame.
 
     Raises UsageError without a terminal, ConfigError for wrong settings, and NoLiveBroker if no
@@ -50,7 +50,7 @@ async def _run(
     async def find() -> AsyncIterator[LiveBroker]:
         async with open_broker(source) as broker:
             if once and source.verbose:
-                say_where(broker)
+                log_broker(broker)
             yield broker
 
     link = BrokerLink(find, answer_seconds=ANSWER_SECONDS)
@@ -69,7 +69,7 @@ async def _print(link: BrokerLink, interval: float, sort: str, *, as_json: bool)
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
     with understood():
-        await once.run(link, interval, sort, width, as_json=as_json)
+        await once.run_once(link, interval, sort, width, as_json=as_json)
 
 
 async def _watch(link: BrokerLink, interval: float, sort: str) -> None:

@@ -43,7 +43,7 @@ class Question(NamedTuple):
     """Groups of the user besides those in the file, as from a token."""
 
 
-def check(
+def check_permission(
     question: Question, permissions: Path | None, config: Path | None, *, as_json: bool
 ) -> bool:
     """Print whether it is allowed and the rule that decides; return whether it is.

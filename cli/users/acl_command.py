@@ -10,7 +10,7 @@ from cli.program import Program
 _app = Program(no_args_is_help=True)
 
 
-def register(app: Program) -> None:
+def register_acl_command(app: Program) -> None:
     """Add the commands to the program."""
     app.add_typer(_app, name="acl", help="Check the permissions of a client.")
 
@@ -64,5 +64,5 @@ def _check(
 
     who = None if user == acl.NO_USER else user
     question = acl.Question(who, client, action, topic, groups or ())
-    if not acl.check(question, permissions, config, as_json=as_json):
+    if not acl.check_permission(question, permissions, config, as_json=as_json):
         raise typer.Exit(1)

@@ -76,7 +76,7 @@ def lines_of(content: str) -> list[str]:
     return lines if lines[-1] else lines[:-1]
 
 
-def write(path: Path, lines: list[str], *, as_directory: bool = False) -> None:
+def write_lines(path: Path, lines: list[str], *, as_directory: bool = False) -> None:
     """Replace the file atomically: a reader or a crash never sees half of it.
 
     It keeps its owner and mode. A new one has mode 0600, and with ``as_directory`` the owner of its

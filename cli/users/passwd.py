@@ -65,7 +65,7 @@ def set_user(path: Path, user: str, password: bytes, iterations: int = ITERATION
             lines = [line if _names(old, user) else old for old in lines]
         else:
             lines.append(line)
-        line_files.write(path, lines)
+        line_files.write_lines(path, lines)
     return UserSet(not known, without_scram)
 
 
@@ -79,7 +79,7 @@ def delete_user(path: Path, user: str) -> None:
         content = passwords.read(path)
         if user not in passwords.parse_users(path, content):
             raise NotFound(f"{path} has no user {_quoted(user)}")
-        line_files.write(
+        line_files.write_lines(
             path, [line for line in line_files.lines_of(content) if not _names(line, user)]
         )
 
@@ -90,7 +90,7 @@ def list_users(path: Path) -> list[tuple[str, str]]:
     Raises PasswordFileError for a file that cannot be read or has an invalid line.
     """
     users = passwords.parse_users(path, passwords.read(path))
-    return [(user, passwords.kind(stored)) for user, stored in users.items()]
+    return [(user, passwords.hash_kind(stored)) for user, stored in users.items()]
 
 
 def import_users(path: Path, source: Path) -> Imported:
@@ -111,7 +111,7 @@ def import_users(path: Path, source: Path) -> Imported:
                 raise ConfigError(f"{source}: {_quoted(user)} cannot be used: {problem}")
         added = {user: stored for user, stored in theirs.items() if user not in ours}
         if added or not path.exists():
-            line_files.write(
+            line_files.write_lines(
                 path,
                 line_files.lines_of(content)
                 + [f"{user}:{stored}" for user, stored in added.items()],

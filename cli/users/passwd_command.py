@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cli.users.passwd import Imported
 
 
-def register(app: Program) -> None:
+def register_passwd_command(app: Program) -> None:
     """Add the command to the program."""
     app.command("passwd")(_passwd)
 
@@ -93,12 +93,12 @@ def _passwd(
 
 
 def _tell(file: Path, imported: "Imported") -> None:
-    typer.echo(f"{text.counted(len(imported.added), 'user')} added to {file}")
+    typer.echo(f"{text.count_of(len(imported.added), 'user')} added to {file}")
     for user in imported.kept:
         typer.echo(f"user {text.name(user)} already exists, password unchanged")
     if imported.weak:
         typer.echo(
-            f"{text.counted(imported.weak, 'password')} hashed as by Mosquitto, which is faster "
+            f"{text.count_of(imported.weak, 'password')} hashed as by Mosquitto, which is faster "
             f"to guess than argon2; to rehash one: foldmq passwd {file} USER"
         )
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 import structlog
 
 from cli.common import Address
-from cli.settings import PREFIX, ListenError, Settings, bind, excuse
+from cli.settings import PREFIX, ListenError, Settings, bind, raise_unless_default
 from cli.web.auth import TOKEN_FILE, TokenError, find_token
 from eventstore.server import end_process
 
@@ -67,7 +67,7 @@ class WebPage:
         try:
             self._sockets = bind(place, "web")
         except ListenError as error:
-            excuse(self._settings, "web", error)
+            raise_unless_default(self._settings, "web", error)
             return
         self.address = f"http://{Address(place.host, self._sockets[0].getsockname()[1])}/"
 

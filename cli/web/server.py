@@ -17,8 +17,7 @@ from aiohttp import web
 from cli.common import Address, Hosts, address, is_wildcard, logging_setup
 from cli.logsource import SourceFlags
 from cli.settings import bind, load_settings
-from cli.web.auth import TOKEN_FILE, TOKENS_FILE, Token, Tokens, find_token
-from cli.web.tokentrail import RECORDED_FILE
+from cli.web.auth import RECORDED_FILE, TOKEN_FILE, TOKENS_FILE, Token, Tokens, find_token
 from cli.web.web_app import make_app
 from eventstore.errors import UsageError
 
@@ -31,7 +30,7 @@ _NICE = 5
 _PR_SET_PDEATHSIG = 1
 
 
-def run(
+def run_web_server(
     flags: SourceFlags,
     listen: str | None,
     fds: list[int],

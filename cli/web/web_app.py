@@ -9,11 +9,10 @@ from aiohttp import web
 
 from cli.common import Hosts
 from cli.logsource import SourceFlags
-from cli.web.auth import Tokens, Trail
+from cli.web.auth import AuditTrail, TokenAudit, Tokens
 from cli.web.history import Histories
 from cli.web.live import LogLink, Samples
 from cli.web.pages import Guard, Lists, Pages, SessionPages, Site
-from cli.web.tokentrail import TokenTrail
 
 _STATIC = Path(__file__).parent / "static"
 _LARGEST_FORM = 16 * 1024
@@ -31,7 +30,7 @@ def make_app(
     site = Site(link)
     samples = Samples(link)
     histories = Histories(link)
-    trail = Trail(link.ask)
+    trail = AuditTrail(link.ask)
     Guard(site, tokens, trail, hosts, port).install(app)
     Pages(link, site, samples).install(app)
     Lists(link, site).install(app)
@@ -41,7 +40,7 @@ def make_app(
     async def held(_app: web.Application) -> AsyncIterator[None]:
         keeping = None
         if tokens.file is not None and recorded is not None:
-            changed = TokenTrail(tokens.file, recorded, link.ask)
+            changed = TokenAudit(tokens.file, recorded, link.ask)
             keeping = asyncio.create_task(changed.keep(), name="trail of tokens")
         yield
         if keeping is not None:

@@ -9,7 +9,7 @@ from cli.logsource import SourceFlags, with_broker_flags
 from cli.program import Program
 
 
-def register(app: Program) -> None:
+def register_web_command(app: Program) -> None:
     """Add the command to the program."""
     app.command("web")(_web)
 
@@ -53,4 +53,4 @@ def _web(
     # Other commands do not load the packages of the web page.
     from cli.web import server
 
-    server.run(source, listen, fds or [], token_file, tokens)
+    server.run_web_server(source, listen, fds or [], token_file, tokens)

@@ -38,19 +38,19 @@ from eventstore.format.events import (
     Event,
     LogEvent,
     MessagePublished,
-    MessagesCarried,
-    RetainedSnapshot,
     UnreadableEvent,
     entries,
     parse_event,
 )
 from eventstore.format.fast_parse import parse_frequent
+from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
 from eventstore.format.stored_properties import block_bounds, spread_blocks
 from eventstore.format.turn_events import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
     from eventstore.format.stored_properties import WithBlocks
 
 MAGIC = b"FMQ\x01"

@@ -11,12 +11,8 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from eventstore.format.events import (
-    MessagePublished,
-    MessagesCarried,
-    RetainedSnapshot,
-    WillArmed,
-)
+from eventstore.format.events import MessagePublished, WillArmed
+from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
 from eventstore.format.positions import from_runs, to_runs
 from eventstore.format.turn_events import TurnPublished
 

@@ -5,7 +5,7 @@ they do in one turn of the event loop is written as one event for each kind inst
 which session each entry belongs to. The entries stand in the order in which they happened, and
 each has a position of its own as in any event.
 
-Only who writes the log and its live fold know these events. A record that is read back has the
+Only the writer of the log and its live fold know these events. A record that is read back has the
 events of single sessions in their place (:func:`expanded`), entry for entry at the same positions,
 so that folds, audits and tools see one kind of event for one kind of fact.
 """

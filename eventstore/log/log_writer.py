@@ -126,7 +126,7 @@ class LogWriter:
     """Appends records to the stream, in order, whatever happens in between.
 
     ``on_fatal`` is called once when the log can never be written again by this process: another
-    writer was there, the stream lost records, or the connection was closed for good.
+    writer was there, the stream lost records, or the connection was closed permanently.
     """
 
     def __init__(
@@ -327,10 +327,10 @@ class LogWriter:
                     self.recover(f"no answer from JetStream for more than {waited}")
 
     def _why_closed(self) -> EventStoreError:
-        """Return why the connection was closed for good."""
+        """Return why the connection was closed permanently."""
         what = str(self._nc.last_error or "").lower()
         if _OVER_SERVER not in what:
-            return NatsUnavailable("NATS closed the connection for good: see its log")
+            return NatsUnavailable("NATS closed the connection permanently: see its log")
         pending = self._journal.pending if self._journal is not None else []
         # What it was is not said; it was no larger than what NATS took until then.
         size = max((len(one.data) for one in pending), default=0) or self._nc.max_payload
@@ -373,7 +373,7 @@ class LogWriter:
         return f"is gone from stream {self._stream}, which ends before; it had been stored"
 
     def _fail(self, error: EventStoreError) -> None:
-        """Stop for good: nothing more is sent, and so nothing more is acknowledged."""
+        """Stop permanently: nothing more is sent, and so nothing more is acknowledged."""
         if not self._lost:
             self._lost = True
             self._on_fatal(error)

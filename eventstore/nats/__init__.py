@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         ConnectionOptions,
         check_access,
         check_server,
-        check_version,
+        check_server_version,
         connect,
         disconnect,
     )
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         durability_promise,
         ensure_stream,
     )
-    from eventstore.nats.node_claim import claim_node
+    from eventstore.nats.node_lock import lock_node
     from eventstore.nats.replication import DEFAULT_REPLICAS, check_replication, in_cluster
     from eventstore.nats.request_client import RequestClient, UnansweredError
     from eventstore.nats.server_urls import split_urls, url_problem
@@ -73,9 +73,8 @@ __all__ = [
     "check_jetstream",
     "check_replication",
     "check_server",
+    "check_server_version",
     "check_stream",
-    "check_version",
-    "claim_node",
     "connect",
     "direct_get_subject",
     "disconnect",
@@ -86,6 +85,7 @@ __all__ = [
     "get_message",
     "in_cluster",
     "list_logs",
+    "lock_node",
     "publish_expecting",
     "purge",
     "read_bounds",
@@ -107,7 +107,7 @@ _MODULE_OF = {
     "ConnectionOptions": "connection",
     "check_access": "connection",
     "check_server": "connection",
-    "check_version": "connection",
+    "check_server_version": "connection",
     "connect": "connection",
     "disconnect": "connection",
     "DirectClient": "direct_client",
@@ -134,7 +134,7 @@ _MODULE_OF = {
     "check_stream": "log_stream",
     "durability_promise": "log_stream",
     "ensure_stream": "log_stream",
-    "claim_node": "node_claim",
+    "lock_node": "node_lock",
     "DEFAULT_REPLICAS": "replication",
     "check_replication": "replication",
     "in_cluster": "replication",

@@ -23,7 +23,7 @@ from eventstore.display import escaped
 from eventstore.errors import BadNatsOptions, NatsUnavailable
 from eventstore.nats.batch_parser import NatsMessage
 from eventstore.nats.batch_transport import BatchConnection, BatchTransport
-from eventstore.nats.connection import check_version, dial, disconnect
+from eventstore.nats.connection import check_server_version, dial, disconnect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -301,7 +301,7 @@ class BatchClient:
 
     def _given_up(self) -> None:
         if self._open:
-            self._on_error(f"NATS at {self._where}: the connection was closed for good")
+            self._on_error(f"NATS at {self._where}: the connection was closed permanently")
 
 
 def _refused(text: str) -> str | None:
@@ -330,7 +330,7 @@ class _Client(Client):
 
     def check(self, where: str) -> None:
         """Raise NatsUnavailable if the connected server is too old, or takes no headers."""
-        check_version(str(self.connected_server_version), where=f"NATS at {where}")
+        check_server_version(str(self.connected_server_version), where=f"NATS at {where}")
         if not self._server_info.get("headers"):
             raise NatsUnavailable(
                 f"NATS at {where} takes no headers: set no_header_support = false there"

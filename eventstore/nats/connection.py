@@ -265,11 +265,11 @@ def check_server(client: Client) -> int:
 
     Raises NatsTooOld when the server's version is known to lose data.
     """
-    check_version(str(client.connected_server_version), where="the NATS server")
+    check_server_version(str(client.connected_server_version), where="the NATS server")
     return client.max_payload
 
 
-def check_version(version: str, *, where: str) -> None:
+def check_server_version(version: str, *, where: str) -> None:
     """Raise NatsTooOld unless the version (``2.15.1``, ``v2.12.0-rc.1``) is recent enough."""
     found = re.search(r"(\d+)\.(\d+)\.(\d+)", version)
     if found is None or tuple(map(int, found.groups())) < MINIMUM_VERSION:

@@ -60,7 +60,7 @@ class RequestClient:
                 client = await self._ready()
                 return (await client.request(self.subject, request, timeout=seconds)).data
         except nats.errors.NoRespondersError:
-            raise UnansweredError(f"nobody answers on {self.subject}") from None
+            raise UnansweredError(f"no answer on {self.subject}") from None
         except TimeoutError:
             what = "no answer in time" if self._connected.is_set() else "no connection to NATS"
             raise UnansweredError(what) from None

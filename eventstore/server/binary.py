@@ -49,7 +49,7 @@ def _binary_candidates() -> Iterator[Path]:
         yield Path(on_path).absolute()
 
 
-async def check_version(binary: Path) -> str:
+async def check_binary(binary: Path) -> str:
     """Return the version of a nats-server program.
 
     Raises NatsTooOld below 2.15, NatsUnavailable when it cannot be run.

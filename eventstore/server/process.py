@@ -33,7 +33,7 @@ from eventstore.errors import (
     EventStoreError,
     NatsUnavailable,
 )
-from eventstore.server.binary import check_version, find_binary
+from eventstore.server.binary import check_binary, find_binary
 from eventstore.server.orphans import end_orphan, processes_with
 from eventstore.server.ports import configured_port, free_port, is_listening
 
@@ -113,7 +113,7 @@ class NatsProcess(abc.ABC):
         """
         self._stopping.clear()
         self._binary = find_binary()
-        await check_version(self._binary)
+        await check_binary(self._binary)
         await self._take_store()
         try:
             credentials = self._datadir.credentials()
@@ -146,7 +146,7 @@ class NatsProcess(abc.ABC):
                 process.send_signal(signal.SIGHUP)
 
     async def restart(self) -> None:
-        """End the server and return when it runs again, or is stopped for good.
+        """End the server and return when it runs again, or is not to run again.
 
         JetStream freezes a stream after a failed write (disk full) until the server is restarted,
         also when there is room again: it then answers no publish at all.

@@ -66,7 +66,7 @@ def read_users(path: Path) -> tuple[NatsUser, ...]:
             raise NatsUsersError(f"{path}:{line}: user {escaped(user.identity)} appears twice")
         users[user.identity] = user
     if not users:
-        raise NatsUsersError(f"{path}: names no user of NATS: nobody could connect")
+        raise NatsUsersError(f"{path}: names no user of NATS: no client could connect")
     return tuple(users.values())
 
 

@@ -1,4 +1,8 @@
-"""Whether a log keeps what MQTT and foldmq promise, session by session; stories of messages."""
+"""Whether a log keeps what MQTT and foldmq promise, session by session; stories of messages.
+
+``rules`` has the table of all rules, ``checks`` those that judge an event by the state of its
+session.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -243,9 +243,9 @@ class StoryBuilder:
             if self._node.partial:
                 self._snapshot(event, at, ms)
         else:
-            self._follow_level5(event, at, ms)
+            self._follow_v5(event, at, ms)
 
-    def _follow_level5(self, event: Event, at: Position, ms: int) -> None:
+    def _follow_v5(self, event: Event, at: Position, ms: int) -> None:
         if isinstance(event, Expired):
             self._left_queue(event, event.filter, at, ms, "expired")
         elif isinstance(event, Assigned):

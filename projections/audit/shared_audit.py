@@ -59,7 +59,7 @@ class _Turn:
         self.topics: dict[str, dict[str, Position]] = {}
         """Topic -> members that got its messages, and where."""
         self.changed = False
-        """Who is a member, or connected, changed."""
+        """The members, or which of them are connected, changed."""
 
 
 class SharedAudit:
@@ -101,7 +101,7 @@ class SharedAudit:
             self._end_turn()
             self._turn = _Turn(step.turn)
             self._turn.came.update(self._online)
-        self._TAKERS[step.what](self, step)
+        self._HANDLERS[step.what](self, step)
 
     def finish(self) -> None:
         """Check what is left at the end of the log."""
@@ -271,7 +271,7 @@ class SharedAudit:
         if len(self._kept) > _STREAMS:
             self._kept.clear()
 
-    _TAKERS: ClassVar[dict[str, Callable[[SharedAudit, SharedStep], None]]] = {
+    _HANDLERS: ClassVar[dict[str, Callable[[SharedAudit, SharedStep], None]]] = {
         step_kinds.BEGUN: _begun,
         step_kinds.ENDED: _ended,
         step_kinds.ASSIGNED: _assigned,

@@ -107,7 +107,7 @@ class SharedSteps:
 
     def take(self, event: Event, at: Position, turn: Position) -> None:
         """Take the session's next event."""
-        taker = self._TAKERS.get(type(event))
+        taker = self._HANDLERS.get(type(event))
         if taker is not None:
             taker(self, event, at, turn)
 
@@ -227,7 +227,7 @@ class SharedSteps:
             self._sent.pop(pid, None)
         self._step(event.filter, at, turn, RETURNED, from_runs(event.refs))
 
-    _TAKERS: ClassVar[dict[type, Callable[[SharedSteps, Any, Position, Position], None]]] = {
+    _HANDLERS: ClassVar[dict[type, Callable[[SharedSteps, Any, Position, Position], None]]] = {
         SessionOpened: _opened,
         SessionClosed: _closed,
         SessionExpired: _expired,

@@ -22,7 +22,7 @@ from projections.comparison.comparison import (
 from projections.comparison.divergence import (
     Divergence,
     FieldDifference,
-    Trail,
+    FirstDifference,
     describe_message,
     find_divergences,
 )
@@ -60,6 +60,7 @@ __all__ = [
     "Difference",
     "Divergence",
     "FieldDifference",
+    "FirstDifference",
     "Granted",
     "LivePage",
     "LiveSession",
@@ -72,7 +73,6 @@ __all__ = [
     "StateVerification",
     "StoredItem",
     "StoredProjections",
-    "Trail",
     "Unsettled",
     "VerificationOutcome",
     "WillFacts",

@@ -258,7 +258,7 @@ class ProjectionCheck:
     open: dict[tuple[str, str], Difference] = field(default_factory=dict)
 
     def look(self, node: NodeState) -> Iterator[Difference]:
-        """Yield what differs for good."""
+        """Yield what differs permanently."""
         for name in self.sessions:
             ours, theirs = _digest(node, name, pending=False), self.found.sessions[name].digest
             if ours != theirs:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from projections.state import InFlight, SessionState
 
-_CROWD = 50_000
+_FREEZE_ABOVE = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def _show_queue(one: tuple[str, int, list[Any]]) -> str:
     expiry = queue.expiry()
     until = f", the first expires {display.clock(expiry * 1000)}" if expiry else ""
     return (
-        f"{display.name(topic_filter)}: {display.counted(len(queue), 'message')}, "
+        f"{display.name(topic_filter)}: {display.count_of(len(queue), 'message')}, "
         f"{display.size(size)} ({run_text.positions_text(list(queue.ref_runs()))}){until}"
     )
 
@@ -158,7 +158,7 @@ _FIELDS = (
 )
 
 
-class Trail:
+class FirstDifference:
     """Where something was last equal on both sides, while the log is folded."""
 
     __slots__ = ("equal", "equal_at", "parts_at")
@@ -188,7 +188,7 @@ class FieldDifference:
     log: list[str]
     other: list[str]
     """What only one side has, as text; both empty: another order."""
-    trail: Trail
+    trail: FirstDifference
 
 
 @dataclass(slots=True)
@@ -203,25 +203,25 @@ class Divergence:
     pending: list[Any] | None = None
     message: str | None = None
     """The retained message as the other side has it, as text."""
-    whole: Trail = field(default_factory=lambda: Trail(equal=False))
+    whole: FirstDifference = field(default_factory=lambda: FirstDifference(equal=False))
     """Of the whole, by its digest, up to the difference."""
     fields: list[FieldDifference] = field(default_factory=list)
     settled: bool = False
     """Both sides are equal but for how they are encoded: there is no difference."""
-    _trails: dict[str, Trail] = field(default_factory=dict)
+    _trails: dict[str, FirstDifference] = field(default_factory=dict)
     _wanted: dict[str, list[Any]] = field(default_factory=dict)
     _closed: bool = False
     _last: Position = 0
 
     def prepare(self) -> None:
         """Start before the first event."""
-        self.whole = Trail(equal=self.difference.other is None)
+        self.whole = FirstDifference(equal=self.difference.other is None)
         if self.state is not None:
             for one in _FIELDS:
-                self._trails[one.name] = Trail(equal=False)
+                self._trails[one.name] = FirstDifference(equal=False)
                 self._wanted[one.name] = one.items(self.state)
         if self.pending is not None:
-            self._trails[_PENDING] = Trail(equal=False)
+            self._trails[_PENDING] = FirstDifference(equal=False)
 
     @property
     def limit(self) -> Position:
@@ -229,7 +229,7 @@ class Divergence:
         return max(self.bound, self.difference.bound)
 
     @property
-    def trail(self) -> Trail:
+    def trail(self) -> FirstDifference:
         """The trail of the field that diverges first."""
         trails = [one.trail for one in self.fields]
         known = [one for one in trails if one.parts_at is not None]
@@ -326,7 +326,7 @@ async def find_divergences(
     node = NodeState(source.begin)
     touched: dict[str, Position] = {}
     node.retained.dirty = touched
-    crowd = _CROWD
+    crowd = _FREEZE_ABOVE
     async for turn in read_turns(source, last, "looking where it diverges", progress):
         for record in turn:
             base = position(record.sequence, 0)
@@ -346,6 +346,6 @@ async def find_divergences(
                 touched.clear()
         if len(node.sessions.live) > crowd:
             freeze_offline(node, position(turn[-1].sequence + 1, 0))
-            crowd = max(_CROWD, 2 * len(node.sessions.live))
+            crowd = max(_FREEZE_ABOVE, 2 * len(node.sessions.live))
     for one in everything:
         one.close(node)

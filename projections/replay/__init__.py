@@ -1,7 +1,7 @@
 """What a log says: its state as of a point, its events as text, the topics of its messages.
 
 These read a log through ``eventstore.reading.LogSource`` and never write. They know no clock; a
-``progress`` that is given is told how far they are.
+``progress`` that is given shows how far they are.
 """
 
 from typing import TYPE_CHECKING

@@ -173,7 +173,7 @@ def _queued(event: Queued, topics: Topics) -> str:
 
 
 def _dropped(event: MessageDropped, topics: Topics) -> str:
-    what = _messages(event.refs, topics) or display.counted(event.count, "message")
+    what = _messages(event.refs, topics) or display.count_of(event.count, "message")
     where = " from the queue" if event.queued >= 0 else ""
     by = f", for {display.name(event.filter)}" if event.filter else ""
     if event.topics:
@@ -256,7 +256,7 @@ def _snapshot(event: SessionSnapshot, _topics: Topics) -> str:
     held = state.get("subscriptions")
     count = len(held) if isinstance(held, list) else 0
     whole = "" if event.part == 0 and event.last else f", part {event.part + 1} of its state"
-    return f"repeated: session {away}, {display.counted(count, 'subscription')}{whole}"
+    return f"repeated: session {away}, {display.count_of(count, 'subscription')}{whole}"
 
 
 def _retained(event: RetainedSnapshot, _topics: Topics) -> str:
@@ -279,8 +279,8 @@ def _repeated(topics: Sequence[str], event: RetainedSnapshot | MessagesCarried) 
 
 
 def _completed(event: CheckpointCompleted, _topics: Topics) -> str:
-    sessions = display.counted(event.sessions, "session")
-    retained = display.counted(event.retained, "retained message")
+    sessions = display.count_of(event.sessions, "session")
+    retained = display.count_of(event.retained, "retained message")
     begun = format_position(event.begun)
     return f"checkpoint {event.checkpoint} (from {begun}) complete: {sessions}, {retained}"
 
@@ -312,7 +312,7 @@ def _web_accessed(event: WebAccessed, _topics: Topics) -> str:
             f"expires {end if end == 'never' else f'at {end}'}"
         )
     noun = "change" if event.outcome == "denied" else "login"
-    what = noun if event.count == 1 else display.counted(event.count, noun)
+    what = noun if event.count == 1 else display.count_of(event.count, noun)
     if event.outcome != "login":
         what += f" {display.escaped(event.outcome)}"
     reason = f" ({display.escaped(event.reason.replace('_', ' '))})" if event.reason else ""

@@ -1,7 +1,7 @@
 """The sessions of a node: those that something happens to as objects, the others frozen.
 
 A frozen session is its snapshot in bytes, some tens of bytes more than its names take. Access
-by name thaws it for good; ``peek`` and iteration leave it frozen.
+by name thaws it; ``peek`` and iteration leave it frozen.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class SessionTable:
         yield from self._frozen
 
     def __getitem__(self, name: str) -> SessionState:
-        """Return a session's state, thawed for good."""
+        """Return a session's state, thawed from now on."""
         state = self.live.get(name)
         if state is None:
             state = thaw(name, self._frozen.of(name)[name])
@@ -144,7 +144,7 @@ class SessionTable:
         self._forget_frozen(name)
 
     def get(self, name: str) -> SessionState | None:
-        """Return a session's state, thawed for good; None when there is none."""
+        """Return a session's state, thawed from now on; None when there is none."""
         if name in self.live or name in self._frozen:
             return self[name]
         return None

@@ -165,7 +165,7 @@ class CheckpointCheck:
 
     def _check_waiting(self, at: Position) -> None:
         if self._waiting:
-            count = display.counted(len(self._waiting), "message")
+            count = display.count_of(len(self._waiting), "message")
             self._report_at(at, f"before it {count} that wait for a PUBREL were not repeated")
             self._waiting = set()
 

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
         PINGRESP,
         SUBSCRIBE_FAILURE,
         PublishEncoder,
-        acks,
-        connack,
+        encode_acks,
+        encode_connack,
+        encode_suback,
+        encode_unsuback,
         packet_heads,
         publish_head,
-        suback,
-        unsuback,
     )
     from protocol.mqtt.packets import (
         Acks,
@@ -98,7 +98,7 @@ else:
             "decoder": "Decoder MAX_CONNECT_SIZE",
             "encoder": (
                 "DISCONNECT PID_BYTES PINGREQ PINGRESP PublishEncoder SUBSCRIBE_FAILURE "
-                "acks connack packet_heads publish_head suback unsuback"
+                "encode_acks encode_connack packet_heads publish_head encode_suback encode_unsuback"
             ),
             "packets": (
                 "Acks Auth Connect ConnectCode ConnectProperties Disconnect Packet "
@@ -174,17 +174,19 @@ __all__ = [
     "Unsubscribe",
     "UserProperties",
     "Will",
-    "acks",
     "certificate_topic",
     "closing_string",
     "code_string",
-    "connack",
     "connect_code",
     "count_alike",
     "count_server_packets",
     "cut_columns",
     "cut_payloads",
+    "encode_acks",
+    "encode_connack",
     "encode_length",
+    "encode_suback",
+    "encode_unsuback",
     "filters_overlap",
     "filters_string",
     "is_death",
@@ -198,8 +200,6 @@ __all__ = [
     "read_server_packets",
     "remember_topic",
     "split_levels",
-    "suback",
-    "unsuback",
     "validate_topic_filter",
     "validate_topic_name",
     "with_timestamp",

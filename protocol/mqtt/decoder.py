@@ -88,7 +88,7 @@ class FiltersInParts(Protocol):
         """Return the packet, once all of its filters were read."""
 
 
-class Level5(Protocol):
+class DecoderV5(Protocol):
     """Reads what a client at level 5 sends; see ``protocol.mqtt5``."""
 
     legal: frozenset[int]
@@ -122,7 +122,7 @@ class Decoder:
 
     ``max_packet_size`` is the largest whole packet accepted, in bytes; ``at_once``, which may
     be changed, is how many packets one call decodes, about: one of QoS 1 or 2 counts as eight.
-    ``level5`` makes the reader for a client at level 5; without it, that level is refused.
+    ``v5`` makes the reader for a client at level 5; without it, that level is refused.
 
     ``feed`` never raises for what a client sent. After each call look at ``error``: once it is
     set, the packets returned by that call are still to be obeyed, then ``error.connack`` is to be
@@ -131,16 +131,16 @@ class Decoder:
     """
 
     __slots__ = (
+        "_decoder_v5",
         "_ended",
         "_legal",
-        "_level5",
         "_limit",
         "_max_packet_size",
         "_needed",
         "_partial",
         "_reader",
-        "_reader5",
         "_unread",
+        "_v5",
         "at_once",
         "error",
         "level",
@@ -150,15 +150,15 @@ class Decoder:
         self,
         max_packet_size: int,
         at_once: int = sys.maxsize,
-        level5: Callable[[], Level5] | None = None,
+        v5: Callable[[], DecoderV5] | None = None,
     ) -> None:
         self.error: ProtocolError | None = None
         self.at_once = at_once
         self.level = 0
         """The protocol level, 3, 4 or 5, as soon as it is known; also of a CONNECT refused for
         something else. 5 for all above."""
-        self._level5 = level5
-        self._reader5: Level5 | None = None
+        self._v5 = v5
+        self._decoder_v5: DecoderV5 | None = None
         """Reads the packets of a client at level 5."""
         self._reader: FiltersInParts | None = None
         """A SUBSCRIBE or UNSUBSCRIBE of which topic filters are left to be read."""
@@ -224,10 +224,10 @@ class Decoder:
             if self._reader is not None and not self._read_filters(self._reader, packets):
                 self._unread = data, at
                 return packets
-            if self._reader5 is None:
+            if self._decoder_v5 is None:
                 at = self._read(data, at, packets)
             else:
-                at = self._read_level5(self._reader5, data, at, packets)
+                at = self._read_v5(self._decoder_v5, data, at, packets)
         except ProtocolError as error:
             # Without what it was raised from: the frames would keep the bytes that were read.
             error.__context__ = None
@@ -294,11 +294,11 @@ class Decoder:
                 packets.append(self._parse(PacketType(first >> 4), data[body:stop]))
                 at = stop
                 room -= 1
-                if self._reader5 is not None:
-                    return self._read_level5(self._reader5, data, at, packets)
+                if self._decoder_v5 is not None:
+                    return self._read_v5(self._decoder_v5, data, at, packets)
         return at
 
-    def _read_level5(self, level: Level5, data: bytes, at: int, packets: list[Packet]) -> int:
+    def _read_v5(self, level: DecoderV5, data: bytes, at: int, packets: list[Packet]) -> int:
         """Read whole packets of a client at level 5, as ``_read`` does."""
         end, room = len(data), self.at_once - len(packets)
         while at < end and not self._ended:
@@ -357,11 +357,11 @@ class Decoder:
         return Disconnect()
 
     def _parse_connect(self, body: bytes) -> Connect:
-        if self._level5 is not None and _names_level5(body):
+        if self._v5 is not None and _names_v5(body):
             self.level = MQTT_5
-            reader = self._level5()
+            reader = self._v5()
             connect = reader.connect(body)
-            self._reader5 = reader
+            self._decoder_v5 = reader
         else:
             connect = parse_connect(body)
             self.level = connect.version
@@ -375,10 +375,10 @@ class Decoder:
         A CONNECT may name level 5, where its refusal has a reason: if that part of it has not come
         yet, the bytes needed for it are returned.
         """
-        if self._legal is _FIRST and self._level5 is not None:
+        if self._legal is _FIRST and self._v5 is not None:
             if len(data) - body <= _LEVEL_AT:
                 return body - at + _LEVEL_AT + 1
-            self.level = MQTT_5 * _names_level5(data[body : body + _LEVEL_AT + 1])
+            self.level = MQTT_5 * _names_v5(data[body : body + _LEVEL_AT + 1])
         raise ProtocolError(
             f"packet of {stop - at} bytes, at most {self._limit} are accepted",
             "MQTT-3.2.2-15" if self.level == MQTT_5 else "MQTT-4.8.0-1",
@@ -386,7 +386,7 @@ class Decoder:
         )
 
 
-def _names_level5(body: bytes) -> bool:
+def _names_v5(body: bytes) -> bool:
     """Say whether a CONNECT is of level 5 or above."""
     return body[:_LEVEL_AT] == b"\0\4MQTT" and body[_LEVEL_AT : _LEVEL_AT + 1] >= b"\5"
 

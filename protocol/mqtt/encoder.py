@@ -31,7 +31,7 @@ _ACK_HEADS = {
 }
 
 
-def connack(code: ConnectCode, *, session_present: bool = False, version: int = 4) -> bytes:
+def encode_connack(code: ConnectCode, *, session_present: bool = False, version: int = 4) -> bytes:
     """Encode a CONNACK (section 3.2).
 
     Session present is only said along with code 0 [MQTT-3.2.2-4], and not at all to clients that
@@ -41,7 +41,7 @@ def connack(code: ConnectCode, *, session_present: bool = False, version: int = 
     return bytes((0x20, 2, present, code))
 
 
-def acks(kind: PacketType, packet_ids: Sequence[int]) -> bytes:
+def encode_acks(kind: PacketType, packet_ids: Sequence[int]) -> bytes:
     """Encode one PUBACK, PUBREC, PUBREL or PUBCOMP per packet identifier, in order.
 
     Raises ``KeyError`` for another ``kind``, ``OverflowError`` or ``IndexError`` for a number
@@ -61,12 +61,12 @@ def acks(kind: PacketType, packet_ids: Sequence[int]) -> bytes:
     return bytes(encoded)
 
 
-def suback(packet_id: int, codes: Sequence[int]) -> bytes:
+def encode_suback(packet_id: int, codes: Sequence[int]) -> bytes:
     """Encode a SUBACK (section 3.9): one granted QoS or ``SUBSCRIBE_FAILURE`` per filter."""
     return b"\x90" + encode_length(2 + len(codes)) + PID_BYTES[packet_id] + bytes(codes)
 
 
-def unsuback(packet_id: int) -> bytes:
+def encode_unsuback(packet_id: int) -> bytes:
     """Encode an UNSUBACK (section 3.11)."""
     return b"\xb0\x02" + PID_BYTES[packet_id]
 

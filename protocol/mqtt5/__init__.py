@@ -1,9 +1,9 @@
 """MQTT 5 without I/O: what level 5 has that MQTT 3.1 and 3.1.1 have not.
 
 ``protocol.mqtt`` has the values, the rules for topics, and the ``Decoder``, which reads the packets
-of a client at level 5 with a ``LevelReader`` from here::
+of a client at level 5 with a ``PacketDecoderV5`` from here::
 
-    decoder = Decoder(max_packet_size, level5=partial(LevelReader, max_topic_aliases))
+    decoder = Decoder(max_packet_size, v5=partial(PacketDecoderV5, max_topic_aliases))
 
 Properties
 ==========
@@ -12,21 +12,25 @@ A message's properties travel as the bytes they came in. They are checked once, 
 (``property_block``), and what the connection itself must obey is read from them: the topic alias,
 which stands for a topic here and goes nowhere else, and the expiry, which is put first. What
 remains is the *block*: no part of the broker opens it on the way. What changes on the way out is
-written beside it (``publish_writer``): the seconds that are left over its first bytes, subscription
-identifiers and topic aliases behind it.
+written beside it (``publish_encoder_v5``): the seconds that are left over its first bytes,
+subscription identifiers and topic aliases behind it.
 
 Properties that the broker obeys, of all other packets, are read into fields.
 
 Where things are
 ================
 
-- ``property_table``: each property, what it is and where it may stand; ``property_block``: blocks.
-- ``level_reader``: all that a client sends; ``connect_packet``, ``publish_columns``,
-  ``subscription_packets``, ``ack_packets``: packet by packet; ``packet_fields``: by field.
-- ``answers``: what a server sends but messages; ``publish_writer``: messages, once for each *wire*,
-  the way in which receivers differ.
-- ``client_writer``: what clients send, for tools and tests; ``answer_reader``: what a server sends,
-  read back, for traces.
+What has a counterpart for MQTT 3.1.1 in ``protocol.mqtt`` has the same name with ``_v5``.
+
+- ``property_table``: each property, what it is and where it may stand; a new one is one entry.
+  ``property_block``: blocks.
+- ``decoder_v5``: all that a client sends; ``connect_decoder_v5``, ``publish_decoder_v5``,
+  ``subscribe_decoder_v5``, ``ack_decoder_v5``: packet by packet; ``field_reader``: by field. The
+  options of a subscription are in ``subscribe_decoder_v5``.
+- ``server_packet_encoder_v5``: what a server sends but messages; ``publish_encoder_v5``: messages,
+  once for each *wire*, the way in which receivers differ.
+- ``client_packet_encoder_v5``: what clients send, for tools and tests;
+  ``server_packet_decoder_v5``: what a server sends, read back, for traces.
 
 An error has the reason code that the standard names, and the statement of MQTT 5.0 that was broken.
 Where a sentence of the standard has no number, MQTT-4.13.1-1 stands for it: a packet that is
@@ -38,11 +42,16 @@ from typing import TYPE_CHECKING
 from protocol.front_door import front_door
 
 if TYPE_CHECKING:
-    from protocol.mqtt5 import answers, client_writer
-    from protocol.mqtt5.answer_reader import Answer, SentMessage, read_answers
-    from protocol.mqtt5.answers import NO_EXPLANATION, ConnackProperties, Explanation
-    from protocol.mqtt5.level_reader import LevelReader
-    from protocol.mqtt5.packet_fields import SHARE, check_topic_filter, split_share
+    from protocol.mqtt5.client_packet_encoder_v5 import (
+        encode_auth,
+        encode_connect,
+        encode_disconnect,
+        encode_publish,
+        encode_subscribe,
+        encode_unsubscribe,
+    )
+    from protocol.mqtt5.decoder_v5 import PacketDecoderV5
+    from protocol.mqtt5.field_reader import SHARE, check_topic_filter, split_share
     from protocol.mqtt5.property_block import (
         MAX_BLOCK,
         MessageBlock,
@@ -58,31 +67,54 @@ if TYPE_CHECKING:
         read_message_block,
         with_length,
     )
-    from protocol.mqtt5.publish_writer import (
+    from protocol.mqtt5.publish_encoder_v5 import (
         AliasNumbers,
         AliasUse,
-        PublishEncoder5,
+        PublishEncoderV5,
         SentAliases,
         Wire,
-        prepare,
+        prepare_publishes,
     )
-    from protocol.mqtt5.subscription_packets import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
+    from protocol.mqtt5.server_packet_decoder_v5 import Answer, SentMessage, read_server_packets_v5
+    from protocol.mqtt5.server_packet_encoder_v5 import (
+        NO_EXPLANATION,
+        ConnackProperties,
+        Explanation,
+        encode_acks_v5,
+        encode_connack_v5,
+        encode_explained_ack,
+        encode_explained_acks,
+        encode_server_auth,
+        encode_server_disconnect,
+        encode_suback_v5,
+        encode_unsuback_v5,
+    )
+    from protocol.mqtt5.subscribe_decoder_v5 import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
 else:
     __getattr__ = front_door(
         __name__,
         {
-            "client_writer": "client_writer",
-            "answer_reader": "Answer SentMessage read_answers",
-            "answers": "answers ConnackProperties Explanation NO_EXPLANATION",
-            "level_reader": "LevelReader",
-            "packet_fields": "SHARE check_topic_filter split_share",
+            "client_packet_encoder_v5": (
+                "encode_auth encode_connect encode_disconnect encode_publish encode_subscribe "
+                "encode_unsubscribe"
+            ),
+            "decoder_v5": "PacketDecoderV5",
+            "field_reader": "SHARE check_topic_filter split_share",
             "property_block": (
                 "MAX_BLOCK MessageBlock MessageProperties count_down encode_block "
                 "expiry_of is_payload_format_broken known_blocks message_block "
                 "message_properties properties_object read_message_block with_length"
             ),
-            "publish_writer": "AliasNumbers AliasUse PublishEncoder5 SentAliases Wire prepare",
-            "subscription_packets": "NO_LOCAL RETAIN_AS_PUBLISHED RETAIN_HANDLING",
+            "publish_encoder_v5": (
+                "AliasNumbers AliasUse PublishEncoderV5 SentAliases Wire prepare_publishes"
+            ),
+            "server_packet_decoder_v5": "Answer SentMessage read_server_packets_v5",
+            "server_packet_encoder_v5": (
+                "ConnackProperties Explanation NO_EXPLANATION encode_acks_v5 encode_connack_v5 "
+                "encode_explained_ack encode_explained_acks encode_server_auth "
+                "encode_server_disconnect encode_suback_v5 encode_unsuback_v5"
+            ),
+            "subscribe_decoder_v5": "NO_LOCAL RETAIN_AS_PUBLISHED RETAIN_HANDLING",
         },
     )
 
@@ -98,27 +130,39 @@ __all__ = [
     "Answer",
     "ConnackProperties",
     "Explanation",
-    "LevelReader",
     "MessageBlock",
     "MessageProperties",
-    "PublishEncoder5",
+    "PacketDecoderV5",
+    "PublishEncoderV5",
     "SentAliases",
     "SentMessage",
     "Wire",
-    "answers",
     "check_topic_filter",
-    "client_writer",
     "count_down",
+    "encode_acks_v5",
+    "encode_auth",
     "encode_block",
+    "encode_connack_v5",
+    "encode_connect",
+    "encode_disconnect",
+    "encode_explained_ack",
+    "encode_explained_acks",
+    "encode_publish",
+    "encode_server_auth",
+    "encode_server_disconnect",
+    "encode_suback_v5",
+    "encode_subscribe",
+    "encode_unsuback_v5",
+    "encode_unsubscribe",
     "expiry_of",
     "is_payload_format_broken",
     "known_blocks",
     "message_block",
     "message_properties",
-    "prepare",
+    "prepare_publishes",
     "properties_object",
-    "read_answers",
     "read_message_block",
+    "read_server_packets_v5",
     "split_share",
     "with_length",
 ]

@@ -85,7 +85,7 @@ def archive(
 ) -> list[ArchiveExtent]:
     """Add the new records of one or several logs to an archive; return its extent.
 
-    ``committed`` is told whenever more is in the archive, which survives whatever happens then. A
+    ``committed`` is called whenever more is in the archive, which survives whatever happens then. A
     log that cannot be archived does not keep the others from it: the first error is raised in the
     end.
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from eventstore.display import name as shown
 from projections.audit import RULES, UNEXPECTED, Violation
 from projections.audit.rules import UNKNOWN_LIMITS
-from spark.audit import claim_table, retained_rules, statistics
+from spark.audit import retained_rules, state_claims, statistics
 from spark.audit.checkpoint_rules import carried_otherwise, not_carried
 from spark.audit.duplicate_rule import classify_unexpected
 from spark.audit.expected_deliveries import (
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
     from eventstore.format import Position
     from spark.audit.expected_deliveries import PublishedMessages
-    from spark.audit.facts import Claim, ClaimsCompared, LogSummary
+    from spark.audit.facts import ClaimsCompared, LogSummary, StateClaim
     from spark.datasource import Log
 
 _ENTRIES_PER_TASK: Final = 1_000_000
@@ -79,7 +79,7 @@ _ROW: Final = {
 
 def audit(
     log: Log,
-    claims: Iterable[Claim] | DataFrame | None = None,
+    claims: Iterable[StateClaim] | DataFrame | None = None,
     *,
     cluster: bool = True,
     progress: Callable[[str], object] | None = None,
@@ -131,7 +131,7 @@ class _Audit:
     def __init__(
         self,
         log: Log,
-        claims: Iterable[Claim] | DataFrame | None,
+        claims: Iterable[StateClaim] | DataFrame | None,
         kept: ExitStack,
         progress: Callable[[str], object],
         *,
@@ -143,7 +143,7 @@ class _Audit:
         self._keeping = kept
         self._tell = progress
         self._cluster = cluster
-        self._claims = claim_table.claim_table_of(self._spark, claims)
+        self._claims = state_claims.claim_table_of(self._spark, claims)
         self._compared: tuple[ClaimsCompared, ...] = ()
         self._complete: dict[str, list[tuple[Position, str]]] = {}
         self._wrong = _Violations()
@@ -155,7 +155,7 @@ class _Audit:
         """Do it."""
         if self._claims is not None:
             self._tell("looking at what is claimed")
-            self._compared = claim_table.claims_compared(self._claims)
+            self._compared = state_claims.claims_compared(self._claims)
             check_claimed_nodes({one.node for one in self._compared}, self._log.bounds())
         self._tell("reading the log")
         facts = self._keep(facts_of(self._log))
@@ -186,7 +186,7 @@ class _Audit:
     def _audit(self, facts: FactTables, found: LogSummaries) -> None:
         logs = found.logs
         if self._claims is not None:
-            self._complete = claim_table.complete_claims(self._claims)
+            self._complete = state_claims.complete_claims(self._claims)
         messages = published_messages(facts)
         held = None
         if facts.has(RETAINED) or messages.released is not None or self._claims is not None:
@@ -215,7 +215,7 @@ class _Audit:
             _row(expected_deliveries_of(messages.effects, subscribed), EXPECTED),
         ]
         if held is not None and facts.has(GRANT):
-            rows.append(_row(retained_rules.owed_to_filters(facts, held, logs), OWED))
+            rows.append(_row(retained_rules.expected_retained(facts, held, logs), OWED))
         if self._claims is not None:
             rows.append(_row(self._claims_of_sessions(self._claims, logs), CLAIMED))
         connections = self._cluster and len(logs) > 1
@@ -326,7 +326,7 @@ class _Audit:
             one = Violation(row["rule"], row["at"], what, session=row["session"], node=row["node"])
             self._wrong.add(one, row["count"] if row["number"] == 1 else 0)
 
-    # What is told.
+    # What is reported.
 
     def _told(
         self, notes: list[LogNote], found: LogSummaries, counts: Mapping[int, int]

@@ -151,7 +151,7 @@ def expired_early(held: DataFrame, logs: Mapping[str, LogSummary]) -> DataFrame:
 def not_repeated(held: DataFrame, logs: Mapping[str, LogSummary]) -> DataFrame | None:
     """Return retained messages that a checkpoint left out; None without checkpoints.
 
-    Each is told of once: at the first one that does not repeat it.
+    Each is reported once: at the first one that does not repeat it.
     """
     rows = [
         (node, one.begun, one.completed)
@@ -226,7 +226,7 @@ def _unlike(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield batch.filter(pa.array(unlike, pa.bool_()))
 
 
-def owed_to_filters(
+def expected_retained(
     facts: FactTables, held: DataFrame, logs: Mapping[str, LogSummary]
 ) -> DataFrame:
     """Return (node, session, at, ref, topic): messages of QoS 1 and 2 to be sent for a filter.

@@ -44,13 +44,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.until.given or options.start.given:
             raise BadOption("a stream has no until and no from: it begins at startingOffset")
         self._options = options
-        self._standing = PollingConnection(options)
+        self._connection = PollingConnection(options)
         self._target: dict[str, int] | None = None
 
     def initialOffset(self) -> dict[str, int]:
         """Return where the stream begins."""
         with mark_errors():
-            found = self._standing.find()
+            found = self._connection.find()
             named = self._options.starting.keys() - {"*"}
             check_named("startingOffset", named, [stored.stream for stored in found])
             return {stored.stream: self._begin(stored) for stored in found}
@@ -67,7 +67,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember where the logs end now: the query reads up to there."""
         with mark_errors():
-            logs = self._standing.find()
+            logs = self._connection.find()
             self._target = {one.stream: whole_end(one, 0, one.last) for one in logs}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
@@ -77,7 +77,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         its beginning: ``startingOffset`` is about what there was when the stream began.
         """
         with mark_errors():
-            found = self._standing.find()
+            found = self._connection.find()
             logs = _logs(found, start)
             end = dict(start)
             ends = {name: self._end(stored, start[name]) for name, stored in logs.items()}
@@ -94,12 +94,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, int]:
         """Return where the logs end, for the progress of the query."""
         with mark_errors():
-            return {stored.stream: stored.last for stored in self._standing.find()}
+            return {stored.stream: stored.last for stored in self._connection.find()}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """Return the ranges between two offsets."""
         with mark_errors():
-            logs = _logs(self._standing.find(), start)
+            logs = _logs(self._connection.find(), start)
             ranges = [
                 RecordRange(logs[name], start[name] + 1, last, last)
                 for name, last in end.items()
@@ -116,7 +116,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Disconnect."""
-        self._standing.close()
+        self._connection.close()
 
     def _begin(self, stored: StoredLog) -> int:
         """Return the last sequence of a log that is not read; raises BadOption or CutOff."""

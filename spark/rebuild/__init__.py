@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from spark.rebuild.armed_wills import wills
     from spark.rebuild.arrow_batches import arrow_batches_of, ddl
     from spark.rebuild.beginning import Beginnings, beginnings
-    from spark.rebuild.claim_comparison import SessionClaims, retained_otherwise
     from spark.rebuild.folding import parse_event_json, report_misfits, session_events
     from spark.rebuild.jobs import JOBS, rebuild
     from spark.rebuild.packet_ids import pending
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from spark.rebuild.session_groups import SessionGroup, group_by_session, sorted_by_session
     from spark.rebuild.session_queues import queues
     from spark.rebuild.session_states import sessions
+    from spark.rebuild.state_claim_comparison import SessionClaims, retained_otherwise
 else:
     __getattr__ = front_door(
         __name__,
@@ -28,7 +28,7 @@ else:
             "armed_wills": "wills",
             "arrow_batches": "arrow_batches_of ddl",
             "beginning": "Beginnings beginnings",
-            "claim_comparison": "SessionClaims retained_otherwise",
+            "state_claim_comparison": "SessionClaims retained_otherwise",
             "folding": "parse_event_json report_misfits session_events",
             "jobs": "JOBS rebuild",
             "packet_ids": "pending",

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from eventstore.format import Position
-    from spark.audit.facts import Claim
+    from spark.audit.facts import StateClaim
     from spark.datasource import Log, LogBounds
     from spark.rebuild import Beginnings, SessionGroup
 
@@ -64,7 +64,7 @@ RULES: Final[Mapping[str, str]] = {
     RECOVERY: "connections end, their wills are published once, sessions go on where they were",
     Rule.STATE: Rule.STATE.promise,
 }
-"""Rule -> what it promises, in the order in which they are told."""
+"""Rule -> what it promises, in the order in which they are reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class RecoveryOutcome:
 
 def recovery_check(
     log: Log,
-    claims: Sequence[Claim] = (),
+    claims: Sequence[StateClaim] = (),
     *,
     tell: Callable[[str], object] = lambda _doing: None,
 ) -> RecoveryOutcome:
@@ -259,7 +259,7 @@ def _sessions(
     bounds: Mapping[str, LogBounds],
     begin: Beginnings,
     starts: Mapping[str, BrokerStart],
-    claims: Sequence[Claim],
+    claims: Sequence[StateClaim],
 ) -> tuple[list[NodeRecovery], list[Violation], Counter[str]]:
     complete = defaultdict(list)
     for claim in claims:
@@ -347,13 +347,13 @@ def _checked(plan: _Plan, group: SessionGroup) -> dict[str, Any]:
 # ------------------------------------------------------------------------------- claims
 
 
-def _claimed(log: Log, claims: Sequence[Claim], kind: str) -> DataFrame:
+def _claimed(log: Log, claims: Sequence[StateClaim], kind: str) -> DataFrame:
     """Return the claims of a kind as a table."""
     rows = [(one.node, one.name, one.bound, one.digest) for one in claims if one.kind == kind]
     return log.spark.createDataFrame(rows, "node string, name string, bound bigint, said string")
 
 
-def _retained(log: Log, claims: Sequence[Claim]) -> list[Violation]:
+def _retained(log: Log, claims: Sequence[StateClaim]) -> list[Violation]:
     claimed = _claimed(log, claims, RETAINED_CLAIM).withColumnRenamed("name", "topic")
     complete = _claimed(log, claims, ALL_CLAIM).select("node", "bound")
     return [_otherwise(row) for row in retained_otherwise(log, claimed, complete).collect()]
@@ -371,7 +371,7 @@ def _otherwise(row: Any) -> Violation:
     return Violation(Rule.STATE, bound, what, node=row["node"])
 
 
-def _compared(claims: Sequence[Claim]) -> Iterator[ClaimsCompared]:
+def _compared(claims: Sequence[StateClaim]) -> Iterator[ClaimsCompared]:
     """Yield how much each broker claimed."""
     for node in sorted({claim.node for claim in claims}):
         own = [claim for claim in claims if claim.node == node]

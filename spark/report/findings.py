@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from eventstore.display import counted, escaped, name
+from eventstore.display import count_of, escaped, name
 from eventstore.format import format_position
 from projections.audit import Rule
 
@@ -54,11 +54,11 @@ def verdict(outcome: Outcome) -> str:
     if not outcome.kept:
         broken = [rule for rule in outcome.rules if rule.violations]
         total = sum(rule.violations for rule in broken)
-        found = f"{len(broken)} of {counted(rules, 'promise')}, {counted(total, 'violation')}"
+        found = f"{len(broken)} of {count_of(rules, 'promise')}, {count_of(total, 'violation')}"
         return f"BROKEN: {found}, in {where}"
     if not entry_count(outcome):
         return "nothing to audit: the log is empty"
-    return f"kept: {counted(rules, 'promise')}, in {where}"
+    return f"kept: {count_of(rules, 'promise')}, in {where}"
 
 
 def extent(outcome: Outcome) -> str:

@@ -66,7 +66,7 @@ def _environment() -> Environment:
         "name": _name,
         "number": lambda value: f"{value:,}",
         "size": display.size,
-        "counted": display.counted,
+        "counted": display.count_of,
         "escaped": lambda text: display.escaped(text, 500),
         "position": format_position,
         "span": findings.milliseconds,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from eventstore.display import counted, escaped, name, size
+from eventstore.display import count_of, escaped, name, size
 from eventstore.format import format_position
 from spark.report import findings
 from spark.report.text_table import table_lines
@@ -47,7 +47,7 @@ def _violations(outcome: Outcome) -> Iterator[str]:
     several = len(outcome.nodes) > 1
     for broken in findings.broken_rules(outcome, VIOLATIONS):
         yield ""
-        yield f"{broken.result.rule}: {counted(broken.result.violations, 'violation')}"
+        yield f"{broken.result.rule}: {count_of(broken.result.violations, 'violation')}"
         yield f"  the promise: {broken.promise}"
         for one in broken.shown:
             where = [name(one.node, _NAME)] if several else []
@@ -108,7 +108,7 @@ def _compared(outcome: Outcome) -> Iterator[str]:
     for one in outcome.compared:
         yield (
             f"compared with {escaped(one.where)} of {name(one.node, _NAME)}: "
-            f"{counted(one.sessions, 'session')}, {counted(one.retained, 'retained message')}, "
+            f"{count_of(one.sessions, 'session')}, {count_of(one.retained, 'retained message')}, "
             f"as of {format_position(one.as_of)}"
         )
 

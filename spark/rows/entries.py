@@ -25,7 +25,7 @@ from spark.columnar import (
     join_arrays,
     of_numbers,
 )
-from spark.rows.entry_columns import MAKERS, EntryCells
+from spark.rows.entry_columns import MAKERS, EntryColumn
 from spark.rows.property_columns import (
     PROPERTIES,
     EntryProperties,
@@ -75,10 +75,10 @@ class _Table:
         self.records = records
         self.layout = layout
         self.areas = PayloadAreas(records)
-        self._cells: dict[str, list[tuple[PlacedEvents, EntryCells]]] = {}
+        self._cells: dict[str, list[tuple[PlacedEvents, EntryColumn]]] = {}
         self._found: dict[int, EntryProperties] = {}
 
-    def cells(self, column: str) -> list[tuple[PlacedEvents, EntryCells]]:
+    def cells(self, column: str) -> list[tuple[PlacedEvents, EntryColumn]]:
         """Return the cells of a column, of each type that has it."""
         found = self._cells.get(column)
         if found is None:
@@ -156,7 +156,7 @@ class _EntryPiece:
             found = self._nulls[kind] = pa.nulls(self._length, kind)
         return found
 
-    def _gather(self, name: str, cells: list[tuple[PlacedEvents, EntryCells]]) -> pa.Array:
+    def _gather(self, name: str, cells: list[tuple[PlacedEvents, EntryColumn]]) -> pa.Array:
         if not cells:
             return self._nothing(name)
         key = tuple(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from spark.columnar import Flags
 
 
-class EntryCells(NamedTuple):
+class EntryColumn(NamedTuple):
     """The cells of one type of event in one column."""
 
     values: pa.Array
@@ -41,7 +41,7 @@ class EntryCells(NamedTuple):
     """For each entry, which of the values it has (-1: null); None: one each, in order."""
 
 
-Maker: TypeAlias = "Callable[[EventGroup], EntryCells]"
+Maker: TypeAlias = "Callable[[EventGroup], EntryColumn]"
 
 
 def _integers(values: Integers, column: str, valid: Flags | None = None) -> pa.Array:
@@ -53,9 +53,9 @@ def _integers(values: Integers, column: str, valid: Flags | None = None) -> pa.A
     return of_numbers(narrow, ENTRIES[column], valid)
 
 
-def of_events(group: EventGroup, values: pa.Array) -> EntryCells:
+def of_events(group: EventGroup, values: pa.Array) -> EntryColumn:
     """Return cells of which each event has one for all of its entries."""
-    return EntryCells(values, None if group.single else group.event_of)
+    return EntryColumn(values, None if group.single else group.event_of)
 
 
 def _of_text(name: str) -> Maker:
@@ -63,7 +63,7 @@ def _of_text(name: str) -> Maker:
 
 
 def _of_integers(name: str) -> Maker:
-    def make(group: EventGroup) -> EntryCells:
+    def make(group: EventGroup) -> EntryColumn:
         values, valid = group.known_integers(name)
         return of_events(group, _integers(values, name, valid))
 
@@ -81,55 +81,55 @@ def _of_json(name: str) -> Maker:
 def _total(field: str, column: str) -> Maker:
     """Make cells of a sum over an event: at its first entry, 0 at the others."""
 
-    def make(group: EventGroup) -> EntryCells:
+    def make(group: EventGroup) -> EntryColumn:
         totals = group.integers(field)
         each = totals[group.event_of]
         each[(group.entry > 0) & (each > 0)] = 0
-        return EntryCells(_integers(each, column), None)
+        return EntryColumn(_integers(each, column), None)
 
     return make
 
 
-def _packet_ids(group: EventGroup) -> EntryCells:
+def _packet_ids(group: EventGroup) -> EntryColumn:
     values, pick = group.pids()
-    return EntryCells(_integers(values, "packet_id"), pick)
+    return EntryColumn(_integers(values, "packet_id"), pick)
 
 
-def _refs(group: EventGroup) -> EntryCells:
-    return EntryCells(_integers(group.refs(), "ref"), None)
+def _refs(group: EventGroup) -> EntryColumn:
+    return EntryColumn(_integers(group.refs(), "ref"), None)
 
 
-def _sizes(group: EventGroup) -> EntryCells:
-    return EntryCells(_integers(group.sizes, "size"), None)
+def _sizes(group: EventGroup) -> EntryColumn:
+    return EntryColumn(_integers(group.sizes, "size"), None)
 
 
-def _topics(group: EventGroup) -> EntryCells:
-    return EntryCells(*group.topics())
+def _topics(group: EventGroup) -> EntryColumn:
+    return EntryColumn(*group.topics())
 
 
-def _each_qos(group: EventGroup) -> EntryCells:
-    return EntryCells(_integers(group.for_each("qos"), "qos"), None)
+def _each_qos(group: EventGroup) -> EntryColumn:
+    return EntryColumn(_integers(group.for_each("qos"), "qos"), None)
 
 
-def _waiting(group: EventGroup) -> EntryCells:
-    return EntryCells(of_flags(group.waits()), None)
+def _waiting(group: EventGroup) -> EntryColumn:
+    return EntryColumn(of_flags(group.waits()), None)
 
 
-def _each_properties(group: EventGroup) -> EntryCells:
+def _each_properties(group: EventGroup) -> EntryColumn:
     found = group.properties()
     if found is None:
-        return EntryCells(pa.nulls(1, pa.string()), np.zeros(group.total, np.int64))
+        return EntryColumn(pa.nulls(1, pa.string()), np.zeros(group.total, np.int64))
     valid = np.array([one is not None for one in found], np.bool_)
-    return EntryCells(of_texts([b"" if one is None else one for one in found], valid), None)
+    return EntryColumn(of_texts([b"" if one is None else one for one in found], valid), None)
 
 
-def _dropped_refs(group: EventGroup) -> EntryCells:
+def _dropped_refs(group: EventGroup) -> EntryColumn:
     counts, values = group.runs("refs")
     kind = ENTRIES["refs"]
     return of_events(group, of_lists(counts, of_numbers(values, pa.int64()), kind))
 
 
-def _granted(group: EventGroup) -> EntryCells:
+def _granted(group: EventGroup) -> EntryColumn:
     lists = group.granted()
     names = of_texts(name.encode() for pairs in lists for name, _ in pairs)
     granted = integers([qos for pairs in lists for _, qos in pairs])
@@ -137,18 +137,18 @@ def _granted(group: EventGroup) -> EntryCells:
     return _filters(group, lengths, names, _integers(granted, "qos"))
 
 
-def _taken(group: EventGroup) -> EntryCells:
+def _taken(group: EventGroup) -> EntryColumn:
     lengths, names = group.string_lists("filters")
     return _filters(group, lengths, names, pa.nulls(len(names), ENTRIES["qos"]))
 
 
-def _filters(group: EventGroup, lengths: Integers, names: pa.Array, qos: pa.Array) -> EntryCells:
+def _filters(group: EventGroup, lengths: Integers, names: pa.Array, qos: pa.Array) -> EntryColumn:
     kind = ENTRIES["filters"]
     pairs = pa.Array.from_buffers(kind.value_type, len(names), [None], children=[names, qos])
     return of_events(group, of_lists(lengths, pairs, kind))
 
 
-def _changed_expiry(group: EventGroup) -> EntryCells:
+def _changed_expiry(group: EventGroup) -> EntryColumn:
     """Return what SessionClosed says of the expiry of its session, where it says anything."""
     values, valid = np.zeros(len(group), np.int64), np.zeros(len(group), np.bool_)
     for place, raw in group.added():
@@ -157,7 +157,7 @@ def _changed_expiry(group: EventGroup) -> EntryCells:
     return of_events(group, _integers(values, "expiry", valid))
 
 
-def _cleared(group: EventGroup) -> EntryCells:
+def _cleared(group: EventGroup) -> EntryColumn:
     return of_events(group, of_lists(*group.string_lists("topics"), ENTRIES["topics"]))
 
 

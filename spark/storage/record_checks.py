@@ -30,7 +30,7 @@ class CheckedRecord:
     """It is part of a turn that never finished.
 
     One behind which a record is damaged or missing did finish: that was its last part. If it was
-    not, at least the damage is told right behind.
+    not, at least the damage is reported right behind it.
     """
 
 

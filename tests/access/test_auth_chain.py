@@ -38,7 +38,7 @@ class Source:
     def __init__(self, name: str, *users: str, at_once: bool = False) -> None:
         self.name = name
         self.users = users
-        self.claims: dict[bytes, str] = {}
+        self.handles: dict[bytes, str] = {}
         self.at_once = at_once
         self.asked: list[str | None] = []
         self.remembered: set[tuple[str | None, bytes | None]] = set()
@@ -76,7 +76,7 @@ class Source:
         return WRONG
 
     def claimed_user(self, token: bytes) -> str:
-        return self.claims.get(token, "")
+        return self.handles.get(token, "")
 
     def close(self) -> None:
         self.closed = True
@@ -227,7 +227,7 @@ async def test_bad_tokens_without_a_user_name_are_held_against_the_user_they_cla
     tokens, guard = Source("token", ""), backoff()
     chain = made(tokens=tokens, backoff=guard)
     forged, nameless = TOKEN + b"forged", TOKEN + b"nameless"
-    tokens.claims = {forged: "eve", TOKEN: "ann"}
+    tokens.handles = {forged: "eve", TOKEN: "ann"}
     for _ in range(3):
         assert await decided(chain, login("", forged)) == WRONG
     assert await decided(chain, login("", forged)) == LOCKED_OUT

@@ -284,7 +284,7 @@ async def test_denied_by_an_external_method_counts_as_a_wrong_password() -> None
 @pytest.mark.parametrize(
     "reply",
     [
-        UnansweredError("nobody answers on foldmq.auth"),
+        UnansweredError("no answer on foldmq.auth"),
         b"",
         b"[]",
         b"x" * (MAX_REPLY + 1),

@@ -148,7 +148,7 @@ async def test_an_unknown_user_costs_a_verification_too(
     (decoy,) = verified
     # The same parameters as the users' hashes, hence the same time.
     assert decoy.rsplit("$", 2)[0] == kind.rsplit("$", 2)[0]
-    assert passwords.is_hash(decoy)
+    assert passwords.is_password_hash(decoy)
     assert len(decoy) == len(kind)
     users.close()
 

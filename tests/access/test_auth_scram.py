@@ -18,7 +18,7 @@ from actors.authn.stored.scram import (
     ScramExchange,
     ScramKeys,
     derive_keys,
-    parse_keys,
+    parse_scram_keys,
     read_client_first,
     render_keys,
     saslprep,
@@ -129,7 +129,7 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 def test_keys_as_text() -> None:
     text = render_keys(KEYS)
     assert text.startswith("SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$")
-    assert parse_keys(text) == KEYS
+    assert parse_scram_keys(text) == KEYS
     for wrong in (
         "",
         text[:-1],
@@ -139,7 +139,7 @@ def test_keys_as_text() -> None:
         text.replace("SHA-256", "SHA-1"),
         text.replace("W22ZaJ0SNY7soEsUEjb6gQ==", "W22Z"),
     ):
-        assert parse_keys(wrong) is None
+        assert parse_scram_keys(wrong) is None
 
 
 def test_passwords_are_prepared() -> None:

@@ -40,14 +40,14 @@ def public_pem(key: Any) -> bytes:
     return pem
 
 
-def claims(**more: Any) -> dict[str, Any]:
+def handles(**more: Any) -> dict[str, Any]:
     chosen = {"sub": "ann", "exp": NOW + 60, **more}
     return {name: value for name, value in chosen.items() if value is not None}
 
 
 def token(key: Any = EC_KEY, algorithm: str = "ES256", **more: Any) -> bytes:
     header = more.pop("header", None)
-    return jwt.encode(claims(**more), key, algorithm, header).encode()
+    return jwt.encode(handles(**more), key, algorithm, header).encode()
 
 
 def handmade(header: object, payload: object, signature: bytes = b"x") -> bytes:
@@ -200,17 +200,17 @@ def test_a_secret() -> None:
 
 
 def test_the_algorithm_follows_the_key() -> None:
-    none = handmade({"alg": "none"}, claims(), b"")
+    none = handmade({"alg": "none"}, handles(), b"")
     assert looks_like_token(none)
     assert "no key fits" in why(none)
     # The public key, which everybody has, as the secret of HMAC.
     for known in (public_pem(EC_KEY), public_pem(EC_KEY).rstrip()):
-        part = b".".join(handmade({"alg": "HS256"}, claims()).split(b".")[:2])
+        part = b".".join(handmade({"alg": "HS256"}, handles()).split(b".")[:2])
         signature = HMACAlgorithm(HMACAlgorithm.SHA256).sign(part, known)
         forged = part + b"." + base64.urlsafe_b64encode(signature).rstrip(b"=")
         assert "no key fits" in why(forged)
     assert "no key fits" in why(token(RSA_KEY, "RS256"))
-    assert "no key fits" in why(handmade({"alg": "es256"}, claims()))
+    assert "no key fits" in why(handmade({"alg": "es256"}, handles()))
 
 
 def test_keys_with_names() -> None:
@@ -244,7 +244,7 @@ def test_keys_with_names() -> None:
     ],
 )
 def test_headers_that_are_refused(header: Any) -> None:
-    assert why(handmade(header, claims()))
+    assert why(handmade(header, handles()))
 
 
 @pytest.mark.parametrize(

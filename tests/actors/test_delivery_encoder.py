@@ -12,7 +12,7 @@ from eventstore.format import Subscribed, Unsubscribed
 from eventstore.log import Message
 from projections.state import SessionState, evolve
 from protocol.mqtt import ConnectProperties
-from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, AliasNumbers, Wire, prepare
+from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, AliasNumbers, Wire, prepare_publishes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,7 +94,9 @@ def test_the_size_of_a_packet_is_compared_exactly(
     found = encoder_of(state, 1)
     complete(found)
     wire = Wire(1, identifiers=found.identifiers(b"t"))
-    size = len(prepare([b"t"], [message.payload], [block] if block else (), wire).render([1]))
+    size = len(
+        prepare_publishes([b"t"], [message.payload], [block] if block else (), wire).render([1])
+    )
     for limit in range(size - 5, size + 40):
         encoder = DeliveryEncoder(
             state, ConnectProperties(maximum_packet_size=limit), AliasNumbers(0)

@@ -13,8 +13,8 @@ from actors.configuration.broker_options import BrokerOptions
 from actors.kernel import Kernel, LoopActor
 from actors.routing import router as router_module
 from actors.routing.router import Router, Subscriber
-from actors.session.actor_messages import Batch, Outgoing, Withheld
 from actors.session.publisher import Publisher
+from actors.session.session_messages import Batch, Outgoing, Withheld
 from eventstore.format import (
     Event,
     MessageDropped,

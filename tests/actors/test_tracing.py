@@ -14,8 +14,8 @@ from simulation.world import SimClient, World, simulate
 from actors.connection.connection import Connection
 from actors.inspection.requests import Refused
 from actors.kernel import Kernel, LoopActor
-from actors.session.actor_messages import Publication
 from actors.session.packet_handler import PacketHandler
+from actors.session.session_messages import Publication
 from actors.tracing import trace_lines as tracelines
 from actors.tracing.tracer import MOST_TRACES, Tracer
 from eventstore.format import RetainedExpired, position

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cli.diagnosis import advise, advise_on_broker, merged
+from cli.diagnosis import advise, advise_on_broker, merge_advice
 from cli.diagnosis.advice import _KINDS
 from cli.diagnosis.broker_advice import time_left
 
@@ -64,14 +64,14 @@ def test_every_problem_that_the_broker_finds_has_sentences() -> None:
 def test_drops_are_told_once() -> None:
     full = {"client": "a", **PROBLEMS[0]}
     drops = {"client": "a", "code": "drops", "count": 5, "by": {"queue_messages": 5}, "age_ms": 1}
-    (one,) = merged([full, drops])
+    (one,) = merge_advice([full, drops])
     assert one["lost"] == 5
     assert "5 messages were dropped" in advise(one).evidence
     other = {"client": "b", **drops, "by": {"queue_messages": 4, "slow_reader": 1}}
-    assert [one["client"] for one in merged([{**other, "client": "b"}, full])] == ["a", "b"]
+    assert [one["client"] for one in merge_advice([{**other, "client": "b"}, full])] == ["a", "b"]
     denied = {"client": "c", **PROBLEMS[5]}
     lost = {"client": "c", "code": "drops", "count": 2, "by": {"not_permitted": 2}, "age_ms": 1}
-    assert merged([lost, denied]) == [denied]
+    assert merge_advice([lost, denied]) == [denied]
 
 
 @pytest.mark.parametrize(

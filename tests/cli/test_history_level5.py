@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cli.history import session_lines
-from cli.history.diff import as_object
+from cli.history import session_diff
+from cli.history.diff import diff_object
 from eventstore.format import Event, SessionOpened, Subscribed, WillArmed, position
 from projections.comparison import session_facts, state_facts
 from projections.replay import Origins
@@ -39,7 +39,7 @@ def test_a_difference_names_options_identifier_expiry_and_will() -> None:
     will = WillArmed(session="c", topic="w", qos=1, retain=True, size=3, at=0, delay=5)
     after = folded(opened(120), subscribed(identifier=9), will)
     old, new = (session_facts(node.sessions.live["c"]) for node in (before, after))
-    assert list(session_lines(old, new)) == [
+    assert list(session_diff(old, new)) == [
         "~ subscription x/# QoS 1 retain as published, identifier 7 -> QoS 1, identifier 9",
         "will w QoS 1 retained, 5 s after the connection ends",
         "session expiry 60 s -> 120 s",
@@ -50,13 +50,13 @@ def test_a_difference_in_the_qos_alone_is_told_shortly() -> None:
     before = folded(opened(60), subscribed(identifier=7))
     after = folded(opened(60), Subscribed(session="c", filters=(("x/#", 2),), identifier=7))
     old, new = (session_facts(node.sessions.live["c"]) for node in (before, after))
-    assert list(session_lines(old, new)) == ["~ subscription x/# QoS 1 -> 2"]
+    assert list(session_diff(old, new)) == ["~ subscription x/# QoS 1 -> 2"]
 
 
 def test_json_has_the_options_beside_the_qos() -> None:
     before = facts(folded(opened(60), subscribed(options=(8,), identifier=7)))
     after = facts(folded(opened(60), subscribed()))
-    changed: Any = as_object(before, after)["sessions_changed"]
+    changed: Any = diff_object(before, after)["sessions_changed"]
     assert changed["c"]["from"]["subscriptions"] == {"x/#": 1}
     assert changed["c"]["from"]["subscription_options"] == {"x/#": {"options": 8, "identifier": 7}}
     assert changed["c"]["to"]["subscription_options"] == {}

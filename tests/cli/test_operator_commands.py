@@ -28,7 +28,7 @@ from cli.inspection.actor_list import STATES, TYPES, check_order, gather_top, id
 from cli.inspection.actor_page import ask_session, connection_rates, read_session
 from cli.inspection.actor_tree import Tree
 from cli.inspection.receivers import outcome_lines
-from cli.inspection.session_list import selection
+from cli.inspection.session_list import session_selection
 from cli.inspection.session_page import json_object, session_lines, subscription_lines
 from cli.live import broker_client
 from cli.live.broker_client import LiveBroker, NoLiveBroker, Refused, TooLarge, open_broker
@@ -137,12 +137,12 @@ def test_a_name_that_takes_no_room_is_cut_as_well() -> None:
     ],
 )
 def test_spans_are_short(milliseconds: float, shown: str) -> None:
-    assert tables.span(milliseconds) == shown
+    assert tables.duration_text(milliseconds) == shown
 
 
 def test_moments_are_told_by_their_age() -> None:
-    assert tables.ago(None, NOW) is tables.idle(None, NOW) is None
-    assert tables.ago(NOW - 61_000, NOW) == "1 min ago"
+    assert tables.time_ago(None, NOW) is tables.idle(None, NOW) is None
+    assert tables.time_ago(NOW - 61_000, NOW) == "1 min ago"
     assert tables.idle(NOW + 5000, NOW) == "0 s"  # the broker's clock may be ahead
 
 
@@ -405,14 +405,14 @@ async def test_the_highest_are_asked_for_one_by_one_if_they_do_not_fit() -> None
 
 
 def test_ages_are_read() -> None:
-    assert selection("a*", False, "30d") == {
+    assert session_selection("a*", False, "30d") == {
         "match": "a*",
         "connected": False,
         "offline_s": 30 * 86_400.0,
     }
-    assert selection(None, None, None) == {}
+    assert session_selection(None, None, None) == {}
     with pytest.raises(UsageError, match='--older-than "soon\\\\u001b" must be a time'):
-        selection(None, None, "soon\x1b")
+        session_selection(None, None, "soon\x1b")
 
 
 def test_orders_are_checked() -> None:
@@ -445,13 +445,13 @@ def test_the_words_for_actors_are_those_of_the_broker() -> None:
 )
 def test_words_are_checked_before_anything_is_asked(wanted: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        actor_list.run(SourceFlags(), wanted, None, None, as_json=False)
+        actor_list.run_actors(SourceFlags(), wanted, None, None, as_json=False)
 
 
 @pytest.mark.parametrize("topic", ["a/+", "#", ""])
 def test_topics_are_checked(topic: str) -> None:
     with pytest.raises(UsageError, match="topic name"):
-        receivers.run(SourceFlags(), topic, 1, as_json=False)
+        receivers.run_receivers(SourceFlags(), topic, 1, as_json=False)
     with pytest.raises(UsageError, match="topic name"):
         retained.run_get(SourceFlags(), topic, newline=True, as_json=False)
 
@@ -463,7 +463,7 @@ def test_filters_are_checked(topic_filter: str) -> None:
     with pytest.raises(UsageError, match="filter"):
         remove.clear(SourceFlags(), topic_filter, ASK)
     with pytest.raises(UsageError, match="filter"):
-        tail.target(None, None, topic_filter)
+        tail.trace_target(None, None, topic_filter)
 
 
 @pytest.mark.parametrize(

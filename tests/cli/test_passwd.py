@@ -193,7 +193,7 @@ def test_who_may_not_give_a_file_away_changes_it_all_the_same(
 
 
 def test_two_at_once_lose_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = line_files.write
+    write = line_files.write_lines
     others: list[threading.Thread] = []
 
     def slowly(file: Path, lines: list[str]) -> None:
@@ -205,7 +205,7 @@ def test_two_at_once_lose_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -
         write(file, lines)
 
     path.write_text("# users\n")
-    monkeypatch.setattr(line_files, "write", slowly)
+    monkeypatch.setattr(line_files, "write_lines", slowly)
     passwd.set_user(path, "ann", b"a")
     others[0].join(30)
     assert [line.split(":")[0] for line in path.read_text().splitlines()] == [

@@ -387,7 +387,7 @@ def test_a_jvm_that_does_not_start(said: str, says: str) -> None:
 
 
 def test_what_a_broker_says_becomes_claims() -> None:
-    from cli.sparkjobs.claims import _told
+    from cli.sparkjobs.claimed_states import _told
 
     said = LiveState(
         "n", position(5, 0), [LivePage(position(6, 2), {"a": 255, "b": None}, {"t": 1})]
@@ -402,7 +402,7 @@ def test_what_a_broker_says_becomes_claims() -> None:
 
 
 def test_what_is_stored_becomes_claims_as_of_its_mark_or_later() -> None:
-    from cli.sparkjobs.claims import _stored
+    from cli.sparkjobs.claimed_states import _stored
 
     old, new = StoredItem(position(3, 0), 1), StoredItem(position(9, 1), 2)
     stored = StoredProjections(

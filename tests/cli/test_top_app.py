@@ -600,7 +600,7 @@ async def test_less_is_asked_for_when_an_answer_does_not_fit(
 
 async def test_one_frame_as_text(broker: Inspected, capsys: pytest.CaptureFixture[str]) -> None:
     broker.actors = [actor(1, name=HOSTILE)]
-    await once.run(BrokerLink(broker.find), 0.01, "recent", 80, as_json=False)
+    await once.run_once(BrokerLink(broker.find), 0.01, "recent", 80, as_json=False)
     said = capsys.readouterr().out
     assert said.replace("\n", "").isprintable()
     assert all(len(one) <= 80 for one in said.splitlines())
@@ -611,7 +611,7 @@ async def test_one_frame_as_text(broker: Inspected, capsys: pytest.CaptureFixtur
 async def test_one_frame_as_json(broker: Inspected, capsys: pytest.CaptureFixture[str]) -> None:
     import json
 
-    await once.run(BrokerLink(broker.find), 0.01, "mailbox", 80, as_json=True)
+    await once.run_once(BrokerLink(broker.find), 0.01, "mailbox", 80, as_json=True)
     said = capsys.readouterr().out
     assert said.isascii()
     found = json.loads(said)
@@ -631,4 +631,4 @@ async def test_a_strange_answer_is_named() -> None:
     from cli.live.broker_link import understood
 
     with pytest.raises(NotUnderstood, match="the same version"), understood():
-        await once.run(BrokerLink(broker.find), 0.01, "recent", 80, as_json=False)
+        await once.run_once(BrokerLink(broker.find), 0.01, "recent", 80, as_json=False)

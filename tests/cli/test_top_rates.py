@@ -25,8 +25,8 @@ from cli.top.text.columns import (
 )
 from cli.top.text.rate_history import History, area, spark
 from cli.top.text.rates import between, difference, percentile
-from cli.top.text.styled_text import cells, fit, plain, width_of, wrapped
-from cli.top.text.summary_text import WIDE, Frame, summary
+from cli.top.text.styled_text import cells, fit_text, plain, width_of, wrapped
+from cli.top.text.summary_text import WIDE, Frame, top_summary
 
 BOUNDS = (0.001, 0.002, 0.004, 0.008, 0.5)
 SHARES = (0.0, 0.01, 0.5, 0.9, 0.99, 1.0)
@@ -169,7 +169,7 @@ def test_a_broker_that_recovers_has_no_log_yet() -> None:
     found = between(recovering, status(seconds=2, records=10))
     assert found is not None
     assert found.commit is None
-    lines = summary(Frame(recovering, None, History()), 80)
+    lines = top_summary(Frame(recovering, None, History()), 80)
     assert "is being read" in plain(lines[-1])
 
 
@@ -248,7 +248,7 @@ def test_counts(value: float | None, shown: str) -> None:
     ],
 )
 def test_spans(value: float | None, shown: str) -> None:
-    assert figures.span(value) == shown
+    assert figures.figure_duration(value) == shown
 
 
 @pytest.mark.parametrize(
@@ -256,15 +256,15 @@ def test_spans(value: float | None, shown: str) -> None:
     [(None, "-"), (0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (1023 * 1024, "1.00 MiB")],
 )
 def test_sizes(value: float | None, shown: str) -> None:
-    assert figures.size(value) == shown
+    assert figures.figure_size(value) == shown
 
 
 @given(st.floats(0, 1e13))
 def test_figures_are_short(value: float) -> None:
     assert len(figures.count(value)) <= 6
-    assert len(figures.size(value)) <= 8
+    assert len(figures.figure_size(value)) <= 8
     assert len(figures.percent(min(value, 100))) <= 6
-    assert len(figures.span(min(value, 9999))) <= 7
+    assert len(figures.figure_duration(min(value, 9999))) <= 7
 
 
 # ------------------------------------------------------------------- lines and columns
@@ -273,7 +273,7 @@ def test_figures_are_short(value: float) -> None:
 @given(st.text(), st.integers(1, 40), st.booleans())
 def test_what_is_fitted_has_its_width(text: str, width: int, right: bool) -> None:
     shown = "".join(letter for letter in text if letter.isprintable())
-    assert cell_len(fit(shown, width, right=right)) == width
+    assert cell_len(fit_text(shown, width, right=right)) == width
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=300), st.integers(1, 60))
@@ -340,7 +340,7 @@ def test_figures_fit_the_width(width: int) -> None:
     after = status(received=[10**6, 10**7, 5], commit=[0, 5, 5, 5, 5, 1], seconds=2)
     history = History()
     history.add(after, between(before, after))
-    lines = summary(Frame(after, between(before, after), history), width)
+    lines = top_summary(Frame(after, between(before, after), history), width)
     assert len(lines) == (5 if width >= WIDE else 9)
     assert all(width_of(line) <= width for line in lines)
     shown = "\n".join(plain(line) for line in lines)

@@ -40,7 +40,7 @@ def grant(name: str, secret: str, role: Role = Role.VIEW, expires: int | None = 
 
 
 def put(file: Path, *grants: Grant) -> None:
-    line_files.write(file, ["# tokens", "", *(one.line for one in grants)])
+    line_files.write_lines(file, ["# tokens", "", *(one.line for one in grants)])
 
 
 # ------------------------------------------------------------------------------- who gets in
@@ -233,7 +233,7 @@ def test_a_new_file_belongs_to_whom_its_directory_does(
     """Root makes a token for a broker that runs as another user."""
     given: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "fchown", lambda handle, user, group: given.append((user, group)))
-    line_files.write(file, [], as_directory=True)
+    line_files.write_lines(file, [], as_directory=True)
     owner = file.parent.stat()
     assert given == [(owner.st_uid, owner.st_gid)]
 

@@ -20,15 +20,15 @@ from protocol.mqtt import (  # noqa: E402
     Packet,
     Publishes,
 )
-from protocol.mqtt5.answer_reader import SentMessage, read_answers  # noqa: E402
-from protocol.mqtt5.client_writer import encode_publish  # noqa: E402
-from protocol.mqtt5.level_reader import LevelReader  # noqa: E402
+from protocol.mqtt5.client_packet_encoder_v5 import encode_publish  # noqa: E402
+from protocol.mqtt5.decoder_v5 import PacketDecoderV5  # noqa: E402
 from protocol.mqtt5.property_block import (  # noqa: E402
     expiry_of,
     message_properties,
     read_message_block,
 )
-from protocol.mqtt5.publish_writer import AliasUse, Wire, prepare  # noqa: E402
+from protocol.mqtt5.publish_encoder_v5 import AliasUse, Wire, prepare_publishes  # noqa: E402
+from protocol.mqtt5.server_packet_decoder_v5 import SentMessage, read_server_packets_v5  # noqa: E402
 
 CONNECT = b"\x10\x0e\0\4MQTT\5\2\0\x3c\0\0\1c"
 SEEDS = [
@@ -65,7 +65,7 @@ LIMIT = 100_000
 
 def decoder() -> Decoder:
     """Make a decoder for clients of all levels."""
-    return Decoder(LIMIT, level5=partial(LevelReader, 5))
+    return Decoder(LIMIT, level5=partial(PacketDecoderV5, 5))
 
 
 def flat(packets: list[Packet]) -> list[object]:
@@ -129,8 +129,8 @@ def check_messages(batch: Publishes) -> None:
         raise AssertionError("what is written is not what was read")
     numbers = {topic: index + 1 for index, topic in enumerate(dict.fromkeys(batch.topics))}
     wire = Wire(batch.qos, 5, batch.retain, (1, 300), 0, AliasUse.SET)
-    outgoing = prepare(batch.topics, batch.payloads, batch.blocks or (), wire, numbers)
-    sent = [packet for packet, _ in read_answers(outgoing.render(batch.packet_ids))]
+    outgoing = prepare_publishes(batch.topics, batch.payloads, batch.blocks or (), wire, numbers)
+    sent = [packet for packet, _ in read_server_packets_v5(outgoing.render(batch.packet_ids))]
     for one, message in zip(sent, batch, strict=True):
         if not isinstance(one, SentMessage) or one.identifiers != (1, 300):
             raise AssertionError("a message lost its identifiers")

@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT))
 import argon2  # noqa: E402 (the target is loaded from anywhere)
 
 from actors.authn import passwords  # noqa: E402
-from actors.authn.stored import mosquitto_hashes, parse_keys  # noqa: E402
+from actors.authn.stored import mosquitto_hashes, parse_scram_keys  # noqa: E402
 from cli.users import line_files, passwd  # noqa: E402
 
 FILE = Path("users")
@@ -34,7 +34,7 @@ def one(data: bytes) -> None:
     lines = line_files.lines_of(text)
     for user, stored in users.items():
         assert user
-        assert passwords.kind(stored).isprintable()
+        assert passwords.hash_kind(stored).isprintable()
         named = [line for line in lines if passwd._names(line, user)]
         assert len(named) == 1, "a user is changed or deleted by one line"
         assert named[0].rstrip("\r") == f"{user}:{stored}"
@@ -43,9 +43,9 @@ def one(data: bytes) -> None:
 
 def _verify(stored: str) -> None:
     keys = passwords.scram_part(stored)
-    assert not keys or parse_keys(keys) is not None, "keys that were read can be used"
+    assert not keys or parse_scram_keys(keys) is not None, "keys that were read can be used"
     stored = passwords.hash_part(stored)
-    if mosquitto_hashes.is_hash(stored):
+    if mosquitto_hashes.is_mosquitto_hash(stored):
         assert not passwords.is_argon2(stored)
         parts = stored.split("$")
         if parts[1] == "6" or int(parts[2]) <= CHEAP:

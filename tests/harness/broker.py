@@ -27,7 +27,7 @@ SHUTDOWN = 20.0
 
 
 _PORTS = range(12_000, 32_000)
-"""Below those that the system gives to outgoing connections: nobody has one by chance."""
+"""Below those that the system gives to outgoing connections: no program has one by chance."""
 _next_port = itertools.count(os.getpid() * 7919)
 
 

@@ -360,7 +360,7 @@ class Drill:
         return arrived, len(lost)
 
     def abandon(self) -> None:
-        """Ends the load and all who receive it, whatever they wait for."""
+        """Ends the load and all receivers, whatever they wait for."""
         for client in [*self.publishers, *self.mortals, *self.subscribers]:
             client.done = True
             client.finishing.set()

@@ -199,7 +199,7 @@ def _attend(channel: socket.socket) -> None:
     channel.sendall(pid.to_bytes(_NUMBER, "big", signed=True))
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
-    # Who asked may have ended meanwhile.
+    # The caller may have ended meanwhile.
     with contextlib.suppress(OSError):
         channel.sendall(code.to_bytes(_NUMBER, "big", signed=True))
     os._exit(0)

@@ -69,7 +69,7 @@ class Member:
             "cluster": {
                 "name": "drill",
                 "listen": f"127.0.0.1:{self.route}",
-                # Nobody is there: routes lead through the proxies only.
+                # Nothing listens there: routes lead through the proxies only.
                 "advertise": f"127.0.0.1:{free_port()}",
                 "routes": [f"nats-route://127.0.0.1:{port}" for port in routes],
             },
@@ -179,7 +179,7 @@ class NatsCluster:
             proxy.close()
 
     def cut_off(self, victim: Member) -> None:
-        """Lets nothing through between a server and the others; nobody is told."""
+        """Lets nothing through between a server and the others; no connection is closed."""
         for pair, proxy in self._proxies.items():
             if victim.name in pair:
                 proxy.silence()
@@ -242,7 +242,7 @@ class NatsCluster:
     def check_replicas(self, stream: str) -> int:
         """Reads each replica whole and compares them; returns how many messages each has.
 
-        The servers end: each store is read by a server of its own, that asks nobody else.
+        The servers end: each store is read by a server of its own, that asks no other.
         """
         self.wait_until_healthy()
         until(lambda: self.in_step(stream), f"equal replicas of {stream}")

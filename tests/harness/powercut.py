@@ -85,11 +85,11 @@ class Volume:
             os.close(place)
 
     def unmount(self) -> None:
-        """Unmounts, as soon as nobody uses it any more, and gives the device free."""
+        """Unmounts as soon as no process uses it, and releases the device."""
         if self._mounted:
             try:
                 _run("umount", str(self.place))
-            except UnusableError:  # somebody is still there: it goes when they do
+            except UnusableError:  # still in use: it goes when its users end
                 _run("umount", "-l", str(self.place))
             self._mounted = False
         if self._device:
@@ -126,7 +126,7 @@ class Disk:
         self._volumes[0].shut_down()
 
     def power_on(self) -> None:
-        """Mounts what the disk held when the power was cut; nobody may use it meanwhile."""
+        """Mounts what the disk held when the power was cut; nothing may use it meanwhile."""
         for volume in reversed(self._volumes):
             volume.unmount()
         for volume in self._volumes:

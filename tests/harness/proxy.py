@@ -28,7 +28,7 @@ class Proxy:
     def cut(self, direction: int, size: int, timeout: float) -> bool:
         """Resets all connections after `size` more bytes, to the target (0) or from it (1).
 
-        Nobody is let through from then on, until `restore`. Returns whether that many bytes
+        No connection is let through from then on, until `restore`. Returns whether that many bytes
         came within `timeout` seconds; otherwise the connections are reset all the same.
         """
         self._blown.clear()
@@ -104,7 +104,7 @@ class Proxy:
 
 
 def _reset(end: socket.socket) -> None:
-    """Closes with a TCP reset, and wakes whoever waits in it."""
+    """Closes with a TCP reset, and wakes what waits in it."""
     with contextlib.suppress(OSError):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         end.shutdown(socket.SHUT_RD)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cli.logsource.source import find_location
 from cli.logsource.source_flags import SourceFlags
 from cli.settings.setting_sources import load_settings
-from cli.sparkjobs.claims import of_brokers
+from cli.sparkjobs.claimed_states import claims_of_brokers
 from cli.sparkjobs.log_location import Found, _access
 from eventstore.format import BrokerStarted
 from eventstore.reading import LogPoint
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from harness.broker import Broker
     from harness.staterows import Row
     from projections.state import NodeState
-    from spark.audit.facts.outcome import Claim
+    from spark.audit.facts.outcome import StateClaim
     from spark.recovery.recovery_job import RecoveryOutcome
 
 
 class _Gathered(NamedTuple):
     options: Mapping[str, str]
     """For the source of Spark."""
-    claims: list[Claim]
+    claims: list[StateClaim]
     last: int
     """The last record."""
     crash: int
@@ -83,7 +83,7 @@ async def _gathered(broker: Broker) -> _Gathered:
         [stream] = await place.streams(client)
         source = await place.open(client, stream)
         found = Found({**_access(place.access), "stream": stream}, [source])
-        claims = (await of_brokers(found)).rows
+        claims = (await claims_of_brokers(found)).rows
         last = (await source.bounds())[1]
         crash = await _last_start(source, last) - 1
         replay = Replay(source, last)

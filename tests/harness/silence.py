@@ -1,4 +1,4 @@
-"""A TCP proxy that can fall silent: nothing passes, and neither end is told."""
+"""A TCP proxy that can fall silent: nothing passes, and neither end notices."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class SilentProxy:
 
 
 def _end(end: socket.socket) -> None:
-    """Closes, and wakes whoever waits in it."""
+    """Closes, and wakes what waits in it."""
     with contextlib.suppress(OSError):
         end.shutdown(socket.SHUT_RDWR)
     end.close()

@@ -35,12 +35,12 @@ def _field(body: bytes, at: int) -> int:
     return at + 2 + int.from_bytes(body[at : at + 2], "big")
 
 
-def to_level5(data: bytes) -> bytes:
+def to_v5(data: bytes) -> bytes:
     """Return what a client at level 5 sends in place of some whole packets of MQTT 3.1.1."""
-    return b"".join(_packet(first, _to_level5(first, body)) for first, body in packets_of(data))
+    return b"".join(_packet(first, _to_v5(first, body)) for first, body in packets_of(data))
 
 
-def _to_level5(first: int, body: bytes) -> bytes:
+def _to_v5(first: int, body: bytes) -> bytes:
     kind = first >> 4
     if kind == 1:
         name_end = _field(body, 0)
@@ -66,15 +66,15 @@ def _to_level5(first: int, body: bytes) -> bytes:
     return body
 
 
-def from_level5(data: bytes) -> bytes:
+def from_v5(data: bytes) -> bytes:
     """Return what a broker sends at MQTT 3.1.1 in place of some whole packets of level 5.
 
     A DISCONNECT has nothing in its place.
     """
-    return b"".join(_from_level5(first, body) for first, body in packets_of(data))
+    return b"".join(_from_v5(first, body) for first, body in packets_of(data))
 
 
-def _from_level5(first: int, body: bytes) -> bytes:
+def _from_v5(first: int, body: bytes) -> bytes:
     kind = first >> 4
     if kind == 2:
         return _packet(first, bytes((body[0], connect_code(body[1]))))

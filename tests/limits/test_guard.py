@@ -98,7 +98,9 @@ def test_those_without_connect_are_bounded_by_what_was_changed() -> None:
 
 
 def test_an_address_of_many_faults_is_turned_away_for_a_while() -> None:
-    door: ClientLimits[Client] = ClientLimits(LimitOptions(address_faults=3, fault_jail=60.0), {})
+    door: ClientLimits[Client] = ClientLimits(
+        LimitOptions(address_faults=3, fault_backoff=60.0), {}
+    )
     for second in range(3):
         door.count_fault("192.0.2.1", float(second))
         assert not door.refuses("l", "192.0.2.1", float(second))

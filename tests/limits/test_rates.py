@@ -143,15 +143,15 @@ def test_a_shared_bound_tries_nobodys_patience() -> None:
     now = 0.0
     while now < 100.0:
         now += min(one.took(20, 9, now), two.took(20, 9, now))
-        assert not one.exceeds_patience(now)
-        assert not two.exceeds_patience(now)
+        assert not one.is_throttled_too_long(now)
+        assert not two.is_throttled_too_long(now)
 
 
 def test_its_own_bound_tries_the_patience_beside_a_shared_one() -> None:
     limits = rates(listener=Quota(publish_rate=1000), client=Quota(publish_rate=10), patience=10.0)
     client = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     flood(client, 0.0, 12.0)
-    assert client.exceeds_patience(12.0)
+    assert client.is_throttled_too_long(12.0)
 
 
 def test_nothing_is_held_back_for_a_moment_only() -> None:
@@ -171,9 +171,9 @@ def test_who_never_slows_down_tries_the_patience() -> None:
     limits = rates(client=Quota(publish_rate=10), patience=10.0)
     client = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     now = flood(client, 0.0, 9.0)
-    assert not client.exceeds_patience(9.0)
+    assert not client.is_throttled_too_long(9.0)
     flood(client, now, 12.0)
-    assert client.exceeds_patience(12.0)
+    assert client.is_throttled_too_long(12.0)
 
 
 def test_a_read_that_fits_is_a_break() -> None:
@@ -181,9 +181,9 @@ def test_a_read_that_fits_is_a_break() -> None:
     client = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     now = flood(client, 0.0, 9.0)
     assert client.took(1, 100, now + 0.5) == 0
-    assert not client.exceeds_patience(now + 9.0)
+    assert not client.is_throttled_too_long(now + 9.0)
     flood(client, now + 0.5, 15.0)
-    assert not client.exceeds_patience(15.0)
+    assert not client.is_throttled_too_long(15.0)
 
 
 def test_silence_is_a_break() -> None:
@@ -191,14 +191,14 @@ def test_silence_is_a_break() -> None:
     client = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     now = flood(client, 0.0, 9.0)
     assert client.took(1000, 100, now + 50.0) > 0
-    assert not client.exceeds_patience(now + 51.0)
+    assert not client.is_throttled_too_long(now + 51.0)
 
 
 def test_without_patience_nobody_is_disconnected() -> None:
     limits = rates(client=Quota(publish_rate=10), patience=0.0)
     client = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     flood(client, 0.0, 1000.0)
-    assert not client.exceeds_patience(1000.0)
+    assert not client.is_throttled_too_long(1000.0)
 
 
 def test_nobody_is_held_back_for_longer_than_the_patience_lasts() -> None:
@@ -206,6 +206,6 @@ def test_nobody_is_held_back_for_longer_than_the_patience_lasts() -> None:
     limits = rates(client=Quota(publish_rate=10), patience=10.0)
     client = rate_limiter(limits.rate_limiter("plain", "192.0.2.1", None, 0.0))
     assert client.took(1010, 100, 0.0) == 10.0
-    assert not client.exceeds_patience(0.0)
+    assert not client.is_throttled_too_long(0.0)
     assert client.took(1, 100, 10.0) > 0
-    assert client.exceeds_patience(10.0)
+    assert client.is_throttled_too_long(10.0)

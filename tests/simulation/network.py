@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
 from harness import packets as p
-from harness.transcode import from_level5, packets_of, to_level5
+from harness.transcode import from_v5, packets_of, to_v5
 
 from actors.connection.listener import Listener, ListenerOptions
 from actors.transports.stage import Stage
@@ -211,7 +211,7 @@ class SimClient:
         if not self.open:
             return
         if self.level5:
-            data = to_level5(data)
+            data = to_v5(data)
             cuts = tuple(cut for cut in cuts if cut < len(data))
         waited = bool(self._unsent)
         bounds = [0, *sorted(cuts), len(data)]
@@ -248,7 +248,7 @@ class SimClient:
             raw = bytes(self._partial[:size])
             del self._partial[:size]
             if self.level5:
-                raw = from_level5(raw)
+                raw = from_v5(raw)
                 if not raw:
                     continue
                 ((first, body),) = packets_of(raw)

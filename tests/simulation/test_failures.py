@@ -14,9 +14,9 @@ from harness.packets import Puback, Publish, Suback
 from actors import broker as broker_module
 from actors.broker import Broker
 from actors.connection.connection import Connection
-from actors.session.actor_messages import ChangeQos, Outgoing, Packets
 from actors.session.delivery import Delivery
 from actors.session.session import Session
+from actors.session.session_messages import ChangeQos, Outgoing, Packets
 from actors.session.subscription import Subscription
 from actors.session.subscription_handler import SubscriptionHandler
 from eventstore.format import SessionClosed

@@ -67,7 +67,10 @@ def test_who_leaves_in_good_order_has_said_so_although_it_was_not_read_yet() -> 
 def test_who_is_closed_for_a_flood_is_not_heard_any_more() -> None:
     async def scenario() -> None:
         bounds = LimitOptions(
-            client=Quota(publish_rate=10), publish_patience=2.0, address_faults=1, fault_jail=60.0
+            client=Quota(publish_rate=10),
+            throttle_timeout=2.0,
+            address_faults=1,
+            fault_backoff=60.0,
         )
         async with World(bounds=bounds).running() as world:
             reader = await world.connect("reader", filters=[("t", 0)])

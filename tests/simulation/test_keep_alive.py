@@ -302,7 +302,7 @@ def test_a_client_is_not_blamed_for_its_publish_rate(
 
     async def scenario() -> None:
         slow = Quota(publish_bytes=LEAST / 4)
-        async with world_of(client=slow, publish_patience=0).running() as world:
+        async with world_of(client=slow, throttle_timeout=0).running() as world:
             caller = call("tcp", world)
             await caller.connect()
             caller.client.send_cut(large(5_000), *range(500, 5_000, 500))

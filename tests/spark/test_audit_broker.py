@@ -13,7 +13,7 @@ from harness.fixtures import make_broker
 from cli.logsource.source import find_location
 from cli.logsource.source_flags import SourceFlags
 from cli.settings.setting_sources import load_settings
-from cli.sparkjobs.claims import of_brokers, of_projections
+from cli.sparkjobs.claimed_states import claims_of_brokers, claims_of_projections
 from cli.sparkjobs.log_location import Found, _access
 from projections.audit import Rule
 from spark.audit.facts.outcome import BROKER, PROJECTIONS
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from harness.broker import Broker
     from pyspark.sql import SparkSession
 
-    from spark.audit.facts.outcome import Claim
+    from spark.audit.facts.outcome import StateClaim
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
 __all__ = ["make_broker"]
 
 
-async def gathered(broker: Broker) -> tuple[dict[str, str], list[Claim]]:
+async def gathered(broker: Broker) -> tuple[dict[str, str], list[StateClaim]]:
     """How the log is read, and what the broker and its projections say of the state."""
     given = {"data_dir": broker.data_dir}
     async with contextlib.AsyncExitStack() as stack:
@@ -42,7 +42,7 @@ async def gathered(broker: Broker) -> tuple[dict[str, str], list[Claim]]:
         found = Found(
             {**_access(place.access), "stream": stream}, [await place.open(client, stream)]
         )
-        told = (await of_brokers(found)).rows + (await of_projections(found)).rows
+        told = (await claims_of_brokers(found)).rows + (await claims_of_projections(found)).rows
         return dict(found.options), told
 
 

@@ -25,7 +25,7 @@ from spark.audit.facts.outcome import (
     PROJECTIONS,
     RETAINED_CLAIM,
     SESSION_CLAIM,
-    Claim,
+    StateClaim,
 )
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log
@@ -62,36 +62,36 @@ def fold(log: LogBuilder, bound: Position) -> NodeState:
     return state
 
 
-def claims(log: LogBuilder, bound: Position, where: str = BROKER) -> list[Claim]:
+def claims(log: LogBuilder, bound: Position, where: str = BROKER) -> list[StateClaim]:
     """Everything that is so at a position, as it is claimed by who is right."""
     state = fold(log, bound)
-    told = [Claim(where, log.node, ALL_CLAIM, "", bound, None)]
+    told = [StateClaim(where, log.node, ALL_CLAIM, "", bound, None)]
     for name in state.sessions.names():
         digest = session_digest(state, name, pending=where == BROKER)
-        told.append(Claim(where, log.node, SESSION_CLAIM, name, bound, digest))
+        told.append(StateClaim(where, log.node, SESSION_CLAIM, name, bound, digest))
     for message in state.retained.all():
         digest = retained_digest(message)
-        told.append(Claim(where, log.node, RETAINED_CLAIM, message.topic, bound, digest))
+        told.append(StateClaim(where, log.node, RETAINED_CLAIM, message.topic, bound, digest))
     return told
 
 
-def without(told: list[Claim], name: str) -> list[Claim]:
+def without(told: list[StateClaim], name: str) -> list[StateClaim]:
     return [one for one in told if one.name != name]
 
 
-def changed(told: list[Claim], name: str, digest: str | None) -> list[Claim]:
+def changed(told: list[StateClaim], name: str, digest: str | None) -> list[StateClaim]:
     return [replace(one, digest=digest) if one.name == name else one for one in told]
 
 
-Made = tuple["LogBuilder", list[Claim], Wrong]
+Made = tuple["LogBuilder", list[StateClaim], Wrong]
 
 
 def right(name: str) -> Made:
     """At the end, at every record, and of what is not there."""
     log = story(name).log
     told = [one for sequence in range(2, 8) for one in claims(log, at(sequence))]
-    nobody = [Claim(BROKER, name, SESSION_CLAIM, "nobody", at(7), None)]
-    nothing = [Claim(BROKER, name, RETAINED_CLAIM, "nothing", at(7), None)]
+    nobody = [StateClaim(BROKER, name, SESSION_CLAIM, "nobody", at(7), None)]
+    nothing = [StateClaim(BROKER, name, RETAINED_CLAIM, "nothing", at(7), None)]
     return log, [*told, *nobody, *nothing], []
 
 
@@ -129,7 +129,7 @@ def session_denied(name: str) -> Made:
 
 def session_invented(name: str) -> Made:
     log = story(name).log
-    strange = Claim(BROKER, name, SESSION_CLAIM, "x", at(7), NO_DIGEST)
+    strange = StateClaim(BROKER, name, SESSION_CLAIM, "x", at(7), NO_DIGEST)
     return log, [*claims(log, at(7)), strange], [(at(7), "x", "does not tell of")]
 
 
@@ -147,7 +147,7 @@ def retained_missing(name: str) -> Made:
 
 def retained_invented(name: str) -> Made:
     log = story(name).log
-    strange = Claim(BROKER, name, RETAINED_CLAIM, "x\n\x1b[2J", at(7), NO_DIGEST)
+    strange = StateClaim(BROKER, name, RETAINED_CLAIM, "x\n\x1b[2J", at(7), NO_DIGEST)
     return log, [*claims(log, at(7)), strange], [(at(7), None, "topic x\\n\\u001b[2J")]
 
 
@@ -219,7 +219,7 @@ def made() -> dict[str, Made]:
 
 @pytest.fixture(scope="module")
 def outcome(spark: SparkSession, nats: Nats, made: dict[str, Made]) -> Outcome:
-    told: list[Claim] = []
+    told: list[StateClaim] = []
     for log, said, _ in made.values():
         log.store(nats)
         told += said

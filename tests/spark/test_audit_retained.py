@@ -12,7 +12,7 @@ from spark.audit.facts.fact_tables import FactTables
 from spark.audit.facts.log_summary import BEYOND_ALL, LogSummary
 from spark.audit.facts.outcome import MOST_VIOLATIONS
 from spark.audit.pipeline import _told_of
-from spark.audit.retained_rules import _asked, _periods, owed_to_filters, retained_intervals
+from spark.audit.retained_rules import _asked, _periods, expected_retained, retained_intervals
 from spark.audit.session_results import DDL as OF_RESULTS
 from spark.audit.session_results import NEEDED, TOTALS, VIOLATION
 
@@ -75,7 +75,7 @@ def test_what_is_owed_is_what_was_retained_at_the_grant(spark: SparkSession) -> 
     facts = facts_of(rows, spark)
     logs = {node: LogSummary(node, 0, 600, 0, 100, BEYOND_ALL, BEYOND_ALL) for node in NODES}
     held = retained_intervals(facts, None).persist()
-    found = sorted(map(tuple, owed_to_filters(facts, held, logs).collect()))
+    found = sorted(map(tuple, expected_retained(facts, held, logs).collect()))
     assert found == known(rows, 100)
     assert len(found) > 100
     # Grants are not compared with what was not there then: not one row more is made of them.

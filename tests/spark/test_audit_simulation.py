@@ -10,7 +10,7 @@ from foldedlogs import simulated, simulated_shares
 from harness.nats import access
 
 from projections.state import retained_digest, session_digest
-from spark.audit.facts.outcome import ALL_CLAIM, BROKER, RETAINED_CLAIM, SESSION_CLAIM, Claim
+from spark.audit.facts.outcome import ALL_CLAIM, BROKER, RETAINED_CLAIM, SESSION_CLAIM, StateClaim
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log
 
@@ -46,16 +46,16 @@ def outcome(spark: SparkSession, nats: Nats, logs: list[FoldedLog]) -> Outcome:
     return audit(log, chain.from_iterable(map(claims, logs)), cluster=False)
 
 
-def claims(one: FoldedLog) -> Iterator[Claim]:
+def claims(one: FoldedLog) -> Iterator[StateClaim]:
     """Everything that there is in the end."""
     state, end = one.fold(), one.log.at(one.log.last + 1)
-    yield Claim(BROKER, one.node, ALL_CLAIM, "", end, None)
+    yield StateClaim(BROKER, one.node, ALL_CLAIM, "", end, None)
     for name in state.sessions.names():
         digest = session_digest(state, name)
-        yield Claim(BROKER, one.node, SESSION_CLAIM, name, end, digest)
+        yield StateClaim(BROKER, one.node, SESSION_CLAIM, name, end, digest)
     for message in state.retained.all():
         digest = retained_digest(message)
-        yield Claim(BROKER, one.node, RETAINED_CLAIM, message.topic, end, digest)
+        yield StateClaim(BROKER, one.node, RETAINED_CLAIM, message.topic, end, digest)
 
 
 def test_no_promise_was_broken(outcome: Outcome, logs: list[FoldedLog]) -> None:

@@ -24,7 +24,7 @@ from eventstore.format import (
 )
 from projections.audit import Rule
 from projections.state import retained_digest, session_digest
-from spark.audit.facts.outcome import BROKER, PROJECTIONS, Claim
+from spark.audit.facts.outcome import BROKER, PROJECTIONS, StateClaim
 from spark.datasource.log import Log
 from spark.recovery.recovery_job import RECOVERY, BrokerStart, NodeRecovery, recovery_check
 from spark.runtime.marked_errors import BadOption
@@ -60,14 +60,14 @@ def starts(log: FoldedLog) -> list[Position]:
     return found
 
 
-def claims_of(log: FoldedLog) -> list[Claim]:
+def claims_of(log: FoldedLog) -> list[StateClaim]:
     """What a broker with the right state says behind the last record."""
     state, bound = log.fold(), position(sequence_of(log.end) + 1, 0)
     told = [("all", "", None)]
     told += [("session", name, session_digest(state, name)) for name in state.sessions.names()]
     told += [("retained", one.topic, retained_digest(one)) for one in state.retained.all()]
     told.append(("session", "never there", None))
-    return [Claim(BROKER, log.node, kind, name, bound, said) for kind, name, said in told]
+    return [StateClaim(BROKER, log.node, kind, name, bound, said) for kind, name, said in told]
 
 
 def ended_in_order(log: FoldedLog) -> bool:
@@ -240,7 +240,7 @@ def test_projections_are_no_witness_of_a_recovery(
 ) -> None:
     log = crashed(new_log())
     with pytest.raises(BadOption, match="not with projections"):
-        recovery_check(opened(log), [Claim(PROJECTIONS, log.node, "all", "", 1, None)])
+        recovery_check(opened(log), [StateClaim(PROJECTIONS, log.node, "all", "", 1, None)])
 
 
 def test_claims_about_a_node_that_is_not_read_are_refused(
@@ -248,4 +248,4 @@ def test_claims_about_a_node_that_is_not_read_are_refused(
 ) -> None:
     log = crashed(new_log())
     with pytest.raises(BadOption, match=f"claimed of node other, .* there is {log.node}"):
-        recovery_check(opened(log), [Claim(BROKER, "other", "all", "", 1, None)])
+        recovery_check(opened(log), [StateClaim(BROKER, "other", "all", "", 1, None)])

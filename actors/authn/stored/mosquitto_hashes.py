@@ -31,12 +31,12 @@ class _Hash(NamedTuple):
     digest: bytes
 
 
-def is_hash(text: str) -> bool:
+def is_mosquitto_hash(text: str) -> bool:
     """Return whether ``text`` is a hash in Mosquitto's own format (not argon2)."""
     return _parsed(text) is not None
 
 
-def kind(text: str) -> str:
+def mosquitto_hash_kind(text: str) -> str:
     """Return the algorithm of a hash; empty if it is not in Mosquitto's format."""
     found = _parsed(text)
     if found is None:

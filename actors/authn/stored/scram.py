@@ -116,7 +116,7 @@ def render_keys(keys: ScramKeys) -> str:
     return f"{SCRAM_SHA_256}${keys.iterations}:{salt}${stored}:{server}"
 
 
-def parse_keys(text: str) -> ScramKeys | None:
+def parse_scram_keys(text: str) -> ScramKeys | None:
     """Return the keys in a text that :func:`render_keys` made; None if they are invalid."""
     match = _KEYS.fullmatch(text)
     if match is None:

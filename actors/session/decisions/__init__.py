@@ -1,6 +1,6 @@
 """What a session decides: pure functions from its state and a request to events.
 
-Nothing here changes a state or knows the time; who calls appends the events and applies them.
+Nothing here changes a state or knows the time; the caller appends the events and applies them.
 """
 
 from actors.session.decisions.acknowledgements import (

@@ -145,7 +145,7 @@ def goes_behind(state: SessionState, topic_filter: str) -> str | None:
     if last == topic_filter:
         return last
     if topic_filter not in state.subscriptions:
-        # Unsubscribed, and nobody knows with what it was linked. A queue of its own is the last.
+        # Unsubscribed: with what it was linked is not known. A queue of its own is the last.
         return topic_filter
     among = linked(state, topic_filter)
     return next((other for other in reversed(state.waiting) if other in among), None)

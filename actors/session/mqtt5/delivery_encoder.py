@@ -15,7 +15,7 @@ from protocol.mqtt5 import (
     SentAliases,
     Wire,
     count_down,
-    prepare,
+    prepare_publishes,
 )
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from eventstore.log import Message
     from projections.state import RetainedMessage, SessionState, SubscriptionState
     from protocol.mqtt import ConnectProperties, PublishEncoder
-    from protocol.mqtt5 import AliasNumbers, PublishEncoder5
+    from protocol.mqtt5 import AliasNumbers, PublishEncoderV5
 
-WIRES5: Final = tuple(Wire(qos) for qos in range(3))
+WIRES_V5: Final = tuple(Wire(qos) for qos in range(3))
 """What most receivers at level 5 have in common, by QoS."""
 
 _CACHED_TOPICS = 1024
@@ -44,7 +44,7 @@ _ALIAS: Final = 5
 
 
 class PreparedMessages(Protocol):
-    """Messages on their way to many receivers: ``actors.session.actor_messages.Batch``."""
+    """Messages on their way to many receivers: ``actors.session.session_messages.Batch``."""
 
     retain: bool
     """Sent because of a new subscription, not of a publication [MQTT-3.3.1-8]."""
@@ -62,10 +62,10 @@ class PreparedMessages(Protocol):
     def __len__(self) -> int:
         """Return the number of messages."""
 
-    def prepared5(self, wire: Wire, numbers: Mapping[bytes, int] | None = None) -> PublishEncoder5:
+    def prepared5(self, wire: Wire, numbers: Mapping[bytes, int] | None = None) -> PublishEncoderV5:
         """Return what renders the messages for receivers that have a wire in common."""
 
-    def at_qos0_level5(self, wire: Wire) -> bytes:
+    def at_qos0_v5(self, wire: Wire) -> bytes:
         """Return the messages as QoS 0 packets."""
 
 
@@ -221,7 +221,7 @@ class DeliveryEncoder:
                 prepared = batch.prepared5(aliased, self._numbers.numbers)
                 parts.append(prepared.render(packet_ids[begin:end], begin, end))
             elif not qos and not begin and end == len(batch):
-                parts.append(batch.at_qos0_level5(wire))
+                parts.append(batch.at_qos0_v5(wire))
             else:
                 prepared = batch.prepared5(wire)
                 parts.append(prepared.render(packet_ids[begin:end], begin, end))
@@ -262,16 +262,16 @@ class DeliveryEncoder:
         retain = batch.retain or published
         if batch.retain or subscriber.filter.startswith(SHARE):
             own = self._own(self._state.subscriptions.get(subscriber.filter))
-            wire = Wire(qos, retain=retain, identifiers=own) if retain or own else WIRES5[qos]
+            wire = Wire(qos, retain=retain, identifiers=own) if retain or own else WIRES_V5[qos]
             return [(wire, 0, end)]
         if not self._identified:
-            return [(Wire(qos, retain=True) if retain else WIRES5[qos], 0, end)]
+            return [(Wire(qos, retain=True) if retain else WIRES_V5[qos], 0, end)]
         is_own = batch.publisher is self._connection
         columns = [self.identifiers(topic, own=is_own) for topic in batch.topics[:end]]
         wires, begin = [], 0
         for identifiers, some in groupby(columns):
             count = len([*some])
-            wire = WIRES5[qos]
+            wire = WIRES_V5[qos]
             if identifiers or retain:
                 wire = Wire(qos, retain=retain, identifiers=identifiers)
             wires.append((wire, begin, begin + count))
@@ -333,12 +333,12 @@ def _asks(held: SubscriptionState) -> bool:
 
 def _prepared(
     messages: Sequence[Message], wire: Wire, now_ms: int
-) -> PublishEncoder | PublishEncoder5:
+) -> PublishEncoder | PublishEncoderV5:
     """Prepare messages with what is left of their expiry."""
     blocks = [left_of(message, now_ms) for message in messages]
     topics = [message.topic for message in messages]
     payloads = [message.payload for message in messages]
-    return prepare(topics, payloads, blocks if any(blocks) else (), wire)
+    return prepare_publishes(topics, payloads, blocks if any(blocks) else (), wire)
 
 
 def left_of(message: Message | RetainedMessage, now_ms: int) -> bytes:

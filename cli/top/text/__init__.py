@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cli.top.text.rate_history import History, waiting
     from cli.top.text.rates import Rates, between
     from cli.top.text.styled_text import Line, Role, cells, plain, wrapped
-    from cli.top.text.summary_text import Frame, header, health, summary, troubles
+    from cli.top.text.summary_text import Frame, header, health, top_summary, troubles
 else:
     __getattr__ = front_door(
         __name__,
@@ -39,7 +39,7 @@ else:
             "rate_history": "History waiting",
             "rates": "Rates between",
             "styled_text": "Line Role cells plain wrapped",
-            "summary_text": "Frame header health summary troubles",
+            "summary_text": "Frame header health top_summary troubles",
         },
     )
 
@@ -68,7 +68,7 @@ __all__ = [
     "holding",
     "plain",
     "sorted_topics",
-    "summary",
+    "top_summary",
     "topic_rows",
     "troubles",
     "waiting",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.common import text
 from cli.top.text import figures
-from cli.top.text.styled_text import Line, Role, fit
+from cli.top.text.styled_text import Line, Role, fit_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,7 +64,9 @@ def head(sized: Sequence[tuple[TopColumn, int]], sort: str | None, part: str = "
         title = f"{column.title}▼" if here else column.title
         if part and column.wide:
             title, part = f"{title} /{text.escaped(part)}", ""
-        line += _padded(fit(title, width, right=column.right), "title" if here else "head", line)
+        line += _padded(
+            fit_text(title, width, right=column.right), "title" if here else "head", line
+        )
     return line
 
 
@@ -72,7 +74,7 @@ def cells_of(row: Row, sized: Sequence[tuple[TopColumn, int]]) -> Line:
     """Return a row."""
     line: Line = []
     for column, width in sized:
-        line += _padded(fit(column.show(row), width, right=column.right), column.role, line)
+        line += _padded(fit_text(column.show(row), width, right=column.right), column.role, line)
     return line
 
 
@@ -87,11 +89,11 @@ def _name(row: Row, key: str) -> str:
 
 def _last_active(row: Row) -> str:
     at, now = row.get("last_active_ms"), row.get("now_ms")
-    return figures.NOTHING if at is None or now is None else figures.ago(now - at)
+    return figures.NOTHING if at is None or now is None else figures.age_text(now - at)
 
 
 def _busy(row: Row) -> str:
-    return figures.span(row["busy_us"] / 1e6)
+    return figures.figure_duration(row["busy_us"] / 1e6)
 
 
 ACTORS = (

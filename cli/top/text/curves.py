@@ -25,7 +25,7 @@ class _CurveText(NamedTuple):
 _CURVES = (
     _CurveText("in", "messages in/s", figures.count),
     _CurveText("out", "messages out/s", figures.count),
-    _CurveText("gate", "gate p99", figures.span),
+    _CurveText("gate", "gate p99", figures.figure_duration),
     _CurveText("waiting", "messages queued", figures.count),
 )
 

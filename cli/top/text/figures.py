@@ -24,7 +24,7 @@ def count(value: float | None) -> str:
     return f"{value:.1f}" if value >= 0.05 else "<0.1"
 
 
-def span(seconds: float | None) -> str:
+def figure_duration(seconds: float | None) -> str:
     """Return a duration: ``0.42 ms``, ``12.0 ms``, ``1.50 s``.
 
     ``inf`` is longer than was measured.
@@ -38,7 +38,7 @@ def span(seconds: float | None) -> str:
     return f"{_three_digits(seconds * 1000)} ms"
 
 
-def size(value: float | None) -> str:
+def figure_size(value: float | None) -> str:
     """Return a number of bytes: ``512 B``, ``12.1 KiB``, ``1.50 GiB``."""
     if value is None:
         return NOTHING
@@ -61,7 +61,7 @@ def percent(share: float | None) -> str:
     return f"{value:.1f}%" if value >= 0.05 else "<0.1%"
 
 
-def ago(milliseconds: int) -> str:
+def age_text(milliseconds: int) -> str:
     """Return an age in its largest unit: ``5s``, ``3min``, ``2h``."""
     seconds = max(0, milliseconds) // 1000
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):

@@ -32,7 +32,7 @@ def width_of(line: Line) -> int:
     return sum(cell_len(text) for text, _ in line)
 
 
-def fit(text: str, width: int, *, right: bool = False) -> str:
+def fit_text(text: str, width: int, *, right: bool = False) -> str:
     """Pad or cut a text to ``width`` cells; a cut is marked."""
     # A name may have 64 KiB: measure only the part that can be shown.
     text = text[: 2 * width + 2]
@@ -80,7 +80,7 @@ def _fitted(part: Line, width: int) -> Line:
     for text, role in part:
         size = cell_len(text)
         if size > left:
-            fitted.append((fit(text, left), role))
+            fitted.append((fit_text(text, left), role))
             left = 0
             break
         fitted.append((text, role))

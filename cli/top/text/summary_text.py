@@ -73,7 +73,7 @@ def troubles(status: dict[str, Any]) -> list[str]:
     return found
 
 
-def summary(frame: Frame, width: int) -> list[Line]:
+def top_summary(frame: Frame, width: int) -> list[Line]:
     """Return the figures as lines of ``width`` columns: nine, or five if wide enough."""
     if width < WIDE:
         return [*_curves(frame, width), *_states(frame, width)]
@@ -112,7 +112,7 @@ def _curves(frame: Frame, width: int) -> list[Line]:
             "broker",
             [
                 [("cpu ", "label"), (figures.percent(rates and rates.cpu), "strong")],
-                _pair("", figures.size(status["process"]["rss"])),
+                _pair("", figures.figure_size(status["process"]["rss"])),
                 _pair("actors", figures.count(status["actors"]["total"])),
                 _pair("msg/s", figures.count(rates and rates.handled)),
                 _pair("high", figures.count(status["kernel"]["mailbox_high_water"])),
@@ -128,7 +128,7 @@ def _traffic(by_qos: tuple[float, ...] | None, size: float | None) -> list[Line]
     return [
         [(f"{figures.count(total)}/s", "strong")],
         *(_pair(f"q{qos}", figures.count(value)) for qos, value in enumerate(split)),
-        [(f"{figures.size(size)}/s", "plain")],
+        [(f"{figures.figure_size(size)}/s", "plain")],
     ]
 
 
@@ -137,9 +137,12 @@ def _percentiles(found: Percentiles | None, slow: tuple[float, float]) -> list[L
         return [_pair(name, figures.NOTHING) for name in ("p99", "p90", "p50")]
     role = _role(found.p99, *slow)
     return [
-        [("p99 ", "label"), (figures.span(found.p99), "strong" if role == "plain" else role)],
-        _pair("p90", figures.span(found.p90)),
-        _pair("p50", figures.span(found.p50)),
+        [
+            ("p99 ", "label"),
+            (figures.figure_duration(found.p99), "strong" if role == "plain" else role),
+        ],
+        _pair("p90", figures.figure_duration(found.p90)),
+        _pair("p50", figures.figure_duration(found.p50)),
     ]
 
 
@@ -170,7 +173,7 @@ def _states(frame: Frame, width: int) -> list[Line]:
             width,
             _pair("in flight", figures.count(census.get("inflight"))),
             _pair("queued", figures.count(census.get("queued"))),
-            _pair("size", figures.size(census.get("queued_bytes"))),
+            _pair("size", figures.figure_size(census.get("queued_bytes"))),
             _marked("dropped", dropped, "bad", "/s"),
         ),
         _log(status, width),
@@ -186,10 +189,10 @@ def _log(status: dict[str, Any], width: int) -> Line:
     return _grid(
         "log",
         width,
-        [("pending ", "label"), (figures.size(pending), _role(pending, *_MUCH_PENDING))],
-        _pair("held", figures.size(log["gated_bytes"])),
-        _pair("stream", figures.size(log.get("stream_bytes"))),
-        [("free ", "label"), (figures.size(free), disk)],
+        [("pending ", "label"), (figures.figure_size(pending), _role(pending, *_MUCH_PENDING))],
+        _pair("held", figures.figure_size(log["gated_bytes"])),
+        _pair("stream", figures.figure_size(log.get("stream_bytes"))),
+        [("free ", "label"), (figures.figure_size(free), disk)],
     )
 
 

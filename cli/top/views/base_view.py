@@ -117,7 +117,7 @@ def _header(monitor: WatchedBroker, width: int) -> Line:
 def _banner(monitor: WatchedBroker, width: int) -> list[Line]:
     if monitor.away_since is not None:
         since = text.clock(round(monitor.away_since * 1000))[11:19]
-        passed = figures.ago(round((time.time() - monitor.away_since) * 1000))
+        passed = figures.age_text(round((time.time() - monitor.away_since) * 1000))
         return _alarm(
             f" no answer since {since} ({passed}): ", text.escaped(monitor.why, _SENTENCE), width
         )

@@ -18,7 +18,7 @@ from cli.top.text import (
     charts,
     holding,
     sorted_topics,
-    summary,
+    top_summary,
     topic_rows,
 )
 from cli.top.views.base_view import View
@@ -117,7 +117,7 @@ class Overview(View):
             return
         width, height = self.size
         self.set_class(width >= _BESIDE, "beside")
-        self._summary.lines = summary(frame, width)
+        self._summary.lines = top_summary(frame, width)
         self._charts.lines = (
             charts(frame.history, width, height // 5, self.monitor.interval)
             if height >= _TALL

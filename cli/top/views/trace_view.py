@@ -131,7 +131,7 @@ class TracePage(Page):
         if self._skipped:
             self._got.pop()
         total = self._skipped + count
-        shown = text.counted(total, "line")
+        shown = text.count_of(total, "line")
         self._tell(f"... skipped {shown} above the rate limit", "warn")
         self._skipped = total
 

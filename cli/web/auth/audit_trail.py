@@ -35,7 +35,7 @@ MOST_SERIES: Final = 100
 """Maximum number of series with an address, for logins and for refusals."""
 MOST_WAITING: Final = 1_000
 """Maximum number of buffered events; the oldest are dropped."""
-LOGIN_PATIENCE: Final = 2.0
+LOGIN_TIMEOUT: Final = 2.0
 """Seconds that a login waits to be recorded."""
 _AGAIN: Final = (1.0, 30.0)
 _LONGEST_ADDRESS: Final = 100
@@ -125,7 +125,7 @@ class Gathering:
         return max(0.0, min(ends) - self._clock()) if ends else None
 
 
-class Trail:
+class AuditTrail:
     """Records accesses; ``record`` sends them to the broker."""
 
     def __init__(
@@ -146,7 +146,7 @@ class Trail:
         entry = self._note("login", address, grant, "")
         if entry is not None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(entry.recorded.wait(), LOGIN_PATIENCE)
+                await asyncio.wait_for(entry.recorded.wait(), LOGIN_TIMEOUT)
 
     def refused(self, address: str, grant: Grant | None, reason: str) -> None:
         """Record a refused login."""

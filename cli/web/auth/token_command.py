@@ -53,7 +53,7 @@ Config = Annotated[
 ]
 
 
-def register(app: Program) -> None:
+def register_token_command(app: Program) -> None:
     """Add the commands to the program."""
     app.add_typer(_app, name="web-token")
 
@@ -95,7 +95,7 @@ def _add(
             raise UsageError(f"{path} already has a token {name}: remove it first")
         if len(known) >= MOST_TOKENS:
             raise UsageError(f"{path} has {MOST_TOKENS} tokens, which is the maximum")
-        line_files.write(path, [*line_files.lines_of(content), grant.line], as_directory=True)
+        line_files.write_lines(path, [*line_files.lines_of(content), grant.line], as_directory=True)
     typer.echo(secret)
     until = "does not expire" if end is None else f"expires at {ends(end)}"
     sys.stderr.write(
@@ -138,7 +138,7 @@ def _rm(name: Name, tokens: File = None, data_dir: DataDir = None, config: Confi
             raise NotFound(f"{path} has no token {text.name(name)}")
         lines = line_files.lines_of(content)
         kept = [line for line in lines if line.startswith("#") or line.split()[:1] != [name]]
-        line_files.write(path, kept, as_directory=True)
+        line_files.write_lines(path, kept, as_directory=True)
     typer.echo(f"token {name} removed from {path}")
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
 
     from cli.common import Hosts
-    from cli.web.auth import Grant, Tokens, Trail
+    from cli.web.auth import AuditTrail, Grant, Tokens
     from cli.web.pages.site import Site
 
 log = structlog.get_logger("foldmq")
@@ -49,7 +49,9 @@ _HEADERS = {
 class Guard:
     """Admits requests with a valid token, and renders errors as pages."""
 
-    def __init__(self, site: Site, tokens: Tokens, trail: Trail, hosts: Hosts, port: int) -> None:
+    def __init__(
+        self, site: Site, tokens: Tokens, trail: AuditTrail, hosts: Hosts, port: int
+    ) -> None:
         self._site = site
         self._tokens = tokens
         self._trail = trail

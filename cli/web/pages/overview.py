@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from cli.diagnosis import Advice, advise, advise_on_broker, lagging_replicas, merged
-from cli.history import selection
+from cli.diagnosis import Advice, advise, advise_on_broker, lagging_replicas, merge_advice
+from cli.history import event_selection
 from cli.live import Refused
 from cli.logsource import parse_moment
 from cli.web.live import EVERY
@@ -97,7 +97,7 @@ class Pages:
                 behind = await lagging_replicas(source.client, self._link.node)
             advice = [
                 *advise_on_broker(status, found, behind),
-                *map(advise, merged(found["problems"])),
+                *map(advise, merge_advice(found["problems"])),
             ]
             now = time.monotonic()
             self._problems = now + max(EVERY / 2, _SHARE * (now - begun)), advice
@@ -150,7 +150,9 @@ class Pages:
         found = problem = None
         try:
             bounds = (query["from"], query["to"])
-            wanted = selection(query["session"], query["topic"], kinds, bounds, None, follow=False)
+            wanted = event_selection(
+                query["session"], query["topic"], kinds, bounds, None, follow=False
+            )
             async with self._link.log() as source:
                 found = await find_page(
                     source,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from cli.common import counted
-from cli.history import session_lines
+from cli.common import count_of
+from cli.history import session_diff
 from cli.inspection import history_lines
 from cli.live import Refused
 from cli.logsource import parse_moment, point_at
@@ -222,9 +222,9 @@ def _changes(before: SessionState | None, after: SessionState | None) -> list[st
         lines.append("+ session")
     elif before is not None and after is None:
         lines.append("- session")
-    lines += session_lines(_facts(before), _facts(after))
+    lines += session_diff(_facts(before), _facts(after))
     if len(lines) > _LINES:
-        lines[_LINES:] = [f"and {counted(len(lines) - _LINES, 'more difference')}"]
+        lines[_LINES:] = [f"and {count_of(len(lines) - _LINES, 'more difference')}"]
     return lines
 
 

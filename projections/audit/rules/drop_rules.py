@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from eventstore.display import escaped
-from eventstore.format import DROP_REASONS, format_position
+from eventstore.format import format_position
+from eventstore.reasons import DROP_REASONS
 from projections.audit.rules.rule_table import Rule, Violation
 from protocol.mqtt5 import SHARE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from eventstore.display import escaped
-from eventstore.format import CLOSE_REASONS, EXPIRY_REASONS
+from eventstore.reasons import CLOSE_REASONS, EXPIRY_REASONS
 from projections.audit.rules.rule_table import Rule, Violation
 from protocol.mqtt5 import SHARE
 

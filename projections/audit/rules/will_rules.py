@@ -114,7 +114,7 @@ class WillAudit:
         if turn != self._turn:
             self.end_turn()
             self._turn, self._opened = turn, False
-        taker = self._TAKERS.get(type(event))
+        taker = self._HANDLERS.get(type(event))
         if taker is not None:
             taker(self, event, state, at, ms)
 
@@ -278,7 +278,7 @@ class WillAudit:
         if self._publication is not None and event.reason in _WITHHELD and not event.refs:
             self._publication = None
 
-    _TAKERS: ClassVar[dict[type, Callable[[WillAudit, Any, Any, Position, int], None]]] = {
+    _HANDLERS: ClassVar[dict[type, Callable[[WillAudit, Any, Any, Position, int], None]]] = {
         SessionOpened: _on_opened,
         SessionClosed: _on_closed,
         SessionExpired: _on_expired,

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         PROJECTIONS,
         RETAINED_CLAIM,
         SESSION_CLAIM,
-        Claim,
         ClaimsCompared,
         DropCount,
         LatencyHistogram,
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
         RatePoint,
         RuleResult,
         SlowSession,
+        StateClaim,
     )
 else:
     __getattr__ = front_door(
@@ -65,7 +65,7 @@ else:
             "log_summary": "BEYOND_ALL LogSummaries LogSummary summarize_logs",
             "marks": "cuts_behind cuts_within next_checkpoint with_marks",
             "outcome": (
-                "ALL_CLAIM BROKER Claim ClaimsCompared DropCount LatencyHistogram "
+                "ALL_CLAIM BROKER StateClaim ClaimsCompared DropCount LatencyHistogram "
                 "MOST_VIOLATIONS NodeSummary Outcome PROJECTIONS RETAINED_CLAIM "
                 "RatePoint RuleResult SESSION_CLAIM SlowSession"
             ),
@@ -99,7 +99,6 @@ __all__ = [
     "SET",
     "SPANS",
     "WILL",
-    "Claim",
     "ClaimsCompared",
     "DropCount",
     "FactTables",
@@ -113,6 +112,7 @@ __all__ = [
     "RatePoint",
     "RuleResult",
     "SlowSession",
+    "StateClaim",
     "collect_seldom",
     "cuts_behind",
     "cuts_within",

@@ -24,7 +24,7 @@ LEAST_MS: Final = 1000
 _MOST: Final = 512
 """Intervals that one reader keeps apart."""
 _SHOWN: Final = 240
-"""Intervals that are told of in the end, for all of the time."""
+"""Intervals that are reported in the end, for all of the time."""
 
 
 def interval_ms(begins_ms: int, ends_ms: int) -> int:

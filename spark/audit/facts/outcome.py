@@ -22,7 +22,7 @@ SESSION_CLAIM, RETAINED_CLAIM, ALL_CLAIM = "session", "retained", "all"
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class StateClaim:
     """A statement about a session or a retained message, to be compared with the log.
 
     A claim of the kind ``all`` says that every session and every topic that there was at its bound

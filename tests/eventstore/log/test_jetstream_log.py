@@ -39,10 +39,10 @@ from eventstore.log import (
     record_reader,
 )
 from eventstore.nats import (
-    claim_node,
     ensure_stream,
     jetstream,
-    node_claim,
+    lock_node,
+    node_lock,
 )
 from eventstore.server import EmbeddedServer
 
@@ -261,7 +261,7 @@ async def test_connection_closed_for_good(own: Writing) -> None:
     await own.settled()
     await own.nc.close()
     error = await given_up(own)
-    assert "closed the connection for good" in str(error)
+    assert "closed the connection permanently" in str(error)
 
 
 # ------------------------------------------------------------------ reading
@@ -422,21 +422,21 @@ async def test_no_event_is_larger_than_the_server_takes(datadir: DataDir) -> Non
 async def test_a_node_is_claimed_once(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_claim, "_ANSWER_SECONDS", 20)
+    monkeypatch.setattr(node_lock, "_ANSWER_SECONDS", 20)
     async with client_of(server) as second:
         async with client_of(server) as first:
-            await claim_node(first, "n1", "here")
-            await claim_node(first, "n2", "here")
+            await lock_node(first, "n1", "here")
+            await lock_node(first, "n2", "here")
             with pytest.raises(NodeBusy, match=rf"node n1 runs already .*process {os.getpid()}"):
-                await claim_node(second, "n1", "here")
-            monkeypatch.setattr(node_claim, "_ANSWER_SECONDS", 2)
-        await claim_node(second, "n1", "here")
+                await lock_node(second, "n1", "here")
+            monkeypatch.setattr(node_lock, "_ANSWER_SECONDS", 2)
+        await lock_node(second, "n1", "here")
 
 
 async def test_an_answer_of_somebody_else_counts_as_well(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_claim, "_ANSWER_SECONDS", 20)
+    monkeypatch.setattr(node_lock, "_ANSWER_SECONDS", 20)
     async with client_of(server) as first, client_of(server) as second:
 
         async def answer(message: Any) -> None:
@@ -444,8 +444,8 @@ async def test_an_answer_of_somebody_else_counts_as_well(
 
         await first.subscribe("foldmq.node.n1", cb=answer)
         await first.flush()
-        with pytest.raises(NodeBusy, match="a broker that does not tell its process"):
-            await claim_node(second, "n1", "here")
+        with pytest.raises(NodeBusy, match="a broker that does not name its process"):
+            await lock_node(second, "n1", "here")
 
 
 async def test_a_broker_that_does_not_answer_is_not_waited_for(server: EmbeddedServer) -> None:
@@ -456,4 +456,4 @@ async def test_a_broker_that_does_not_answer_is_not_waited_for(server: EmbeddedS
 
         await first.subscribe("foldmq.node.n1", cb=ignore)
         await first.flush()
-        await claim_node(second, "n1", "here")
+        await lock_node(second, "n1", "here")

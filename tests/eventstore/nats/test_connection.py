@@ -27,7 +27,7 @@ from eventstore.nats import (
     ConnectionOptions,
     check_jetstream,
     check_server,
-    check_version,
+    check_server_version,
     connect,
     durability_promise,
     ensure_stream,
@@ -196,13 +196,13 @@ def test_what_the_client_library_logs_becomes_one_line(caplog: pytest.LogCapture
 
 @pytest.mark.parametrize("version", ["2.10.23", "v2.12.1", "2.15.1", "3.0.0", "2.15.0-dev"])
 def test_recent_versions(version: str) -> None:
-    check_version(version, where="the NATS server")
+    check_server_version(version, where="the NATS server")
 
 
 @pytest.mark.parametrize("version", ["2.10.22", "2.9.25", "1.4.1", "", "unknown"])
 def test_old_versions(version: str) -> None:
     with pytest.raises(NatsTooOld, match=r"at least 2\.10\.23 is needed"):
-        check_version(version, where="the NATS server")
+        check_server_version(version, where="the NATS server")
 
 
 async def test_old_server_is_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ async def test_an_answer_also_after_the_server_was_away(server: Nats) -> None:
 async def test_nobody_answers_and_nobody_in_time(server: Nats) -> None:
     await server.start()
     asked = questions(server)
-    with pytest.raises(UnansweredError, match=f"nobody answers on {SUBJECT}"):
+    with pytest.raises(UnansweredError, match=f"no answer on {SUBJECT}"):
         await asked.ask(b"one", PATIENCE)
     silent = await nats.connect(server.url)
     await silent.subscribe(SUBJECT)

@@ -26,7 +26,7 @@ from eventstore.errors import (
 )
 from eventstore.nats import ConnectionOptions, connect, ensure_stream
 from eventstore.server import EmbeddedServer, find_binary
-from eventstore.server.binary import check_version
+from eventstore.server.binary import check_binary
 from eventstore.server.orphans import listed_processes_with, processes_with
 
 pytestmark = pytest.mark.system
@@ -366,11 +366,11 @@ async def test_old_program_is_refused(tmp_path: Path, said: str) -> None:
     program.write_text(f"#!/bin/sh\necho '{said}'\n")
     program.chmod(0o700)
     with pytest.raises(NatsTooOld, match=r"at least 2\.15 is needed"):
-        await check_version(program)
+        await check_binary(program)
 
 
 async def test_installed_program_is_recent_enough() -> None:
-    assert (await check_version(find_binary())).startswith("2.")
+    assert (await check_binary(find_binary())).startswith("2.")
 
 
 async def test_processes_are_found_by_exact_arguments(server: EmbeddedServer) -> None:

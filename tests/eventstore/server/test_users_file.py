@@ -87,7 +87,7 @@ def test_nobody_appears_twice(file: Path, line: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "# nobody\n\n"])
 def test_a_file_without_users_lets_nobody_in(file: Path, text: str) -> None:
-    assert refusal(file, text) == " names no user of NATS: nobody could connect"
+    assert refusal(file, text) == " names no user of NATS: no client could connect"
 
 
 def test_what_is_no_text_is_told_with_its_line(file: Path) -> None:

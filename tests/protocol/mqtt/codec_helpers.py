@@ -24,7 +24,7 @@ from protocol.mqtt import (
     Publishes,
     Subscribe,
     Unsubscribe,
-    acks,
+    encode_acks,
 )
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def encode(packet: Packet | Publish) -> bytes:
         case Publishes():
             return b"".join(map(encode, packet))
         case Acks(kind, packet_ids):
-            return acks(kind, packet_ids)
+            return encode_acks(kind, packet_ids)
         case Subscribe():
             return encode_subscribe(packet)
         case Unsubscribe():

@@ -27,7 +27,7 @@ from protocol.mqtt import (
     Subscribe,
     Unsubscribe,
     Will,
-    acks,
+    encode_acks,
     publish_decoder,
 )
 from protocol.mqtt.remaining_length import read_length
@@ -235,13 +235,13 @@ def test_runs_of_packets_of_one_size_that_differ_in_the_topic(
 def test_acknowledgements_are_one_batch(kind: PacketType) -> None:
     ids = list(range(1, 65536))
     decoder = Decoder(LIMIT)
-    packets = decoder.feed(CONNECT + acks(kind, ids))
+    packets = decoder.feed(CONNECT + encode_acks(kind, ids))
     assert packets[1:] == [Acks(kind, ids)]
 
 
 @pytest.mark.mqtt("MQTT-2.3.1-1")
 def test_packet_identifier_0_in_a_run_of_acknowledgements() -> None:
-    found, error = decode([CONNECT + acks(PacketType.PUBACK, [3, 2, 1, 0, 1])], LIMIT)
+    found, error = decode([CONNECT + encode_acks(PacketType.PUBACK, [3, 2, 1, 0, 1])], LIMIT)
     assert found[1:] == [Acks(PacketType.PUBACK, [number]) for number in (3, 2, 1)]
     assert error is not None
 

@@ -14,23 +14,25 @@ from protocol.mqtt import (
     ProtocolError,
     PublishEncoder,
     Publishes,
-    acks,
-    connack,
+    encode_acks,
+    encode_connack,
+    encode_suback,
+    encode_unsuback,
     encoder,
     publish_head,
-    suback,
-    unsuback,
 )
 from protocol.mqtt.remaining_length import MAX_REMAINING_LENGTH, encode_length, read_length
 
 
 @pytest.mark.mqtt("MQTT-3.2.2-4")
 def test_connack() -> None:
-    assert connack(ConnectCode.ACCEPTED) == b"\x20\x02\x00\x00"
-    assert connack(ConnectCode.ACCEPTED, session_present=True) == b"\x20\x02\x01\x00"
-    assert connack(ConnectCode.ACCEPTED, session_present=True, version=3) == b"\x20\x02\x00\x00"
+    assert encode_connack(ConnectCode.ACCEPTED) == b"\x20\x02\x00\x00"
+    assert encode_connack(ConnectCode.ACCEPTED, session_present=True) == b"\x20\x02\x01\x00"
+    assert (
+        encode_connack(ConnectCode.ACCEPTED, session_present=True, version=3) == b"\x20\x02\x00\x00"
+    )
     for code in list(ConnectCode)[1:]:
-        assert connack(code, session_present=True) == bytes((0x20, 2, 0, code))
+        assert encode_connack(code, session_present=True) == bytes((0x20, 2, 0, code))
 
 
 @pytest.mark.parametrize(
@@ -45,21 +47,24 @@ def test_connack() -> None:
 @pytest.mark.parametrize("ids", [[], [1], [65535], [1, 258], range(1, 1000)])
 @pytest.mark.mqtt("MQTT-3.6.1-1")
 def test_acks(kind: PacketType, first: int, ids: list[int]) -> None:
-    assert acks(kind, ids) == b"".join(bytes((first, 2, n >> 8, n & 255)) for n in ids)
+    assert encode_acks(kind, ids) == b"".join(bytes((first, 2, n >> 8, n & 255)) for n in ids)
 
 
 def test_acks_of_another_type_or_number() -> None:
     with pytest.raises(KeyError):
-        acks(PacketType.CONNACK, [1])
+        encode_acks(PacketType.CONNACK, [1])
     for wrong in ([65536], [1, 65536]):
         with pytest.raises((OverflowError, IndexError)):
-            acks(PacketType.PUBACK, wrong)
+            encode_acks(PacketType.PUBACK, wrong)
 
 
 def test_suback_and_unsuback() -> None:
-    assert suback(258, [0, 1, 2, encoder.SUBSCRIBE_FAILURE]) == b"\x90\x06\x01\x02\x00\x01\x02\x80"
-    assert suback(1, [1] * 126) == b"\x90\x80\x01\x00\x01" + b"\x01" * 126
-    assert unsuback(258) == b"\xb0\x02\x01\x02"
+    assert (
+        encode_suback(258, [0, 1, 2, encoder.SUBSCRIBE_FAILURE])
+        == b"\x90\x06\x01\x02\x00\x01\x02\x80"
+    )
+    assert encode_suback(1, [1] * 126) == b"\x90\x80\x01\x00\x01" + b"\x01" * 126
+    assert encode_unsuback(258) == b"\xb0\x02\x01\x02"
     assert encoder.PINGRESP == b"\xd0\x00"
 
 

@@ -18,12 +18,12 @@ from protocol.mqtt import (
     ServerPacket,
     Suback,
     Unsuback,
-    acks,
-    connack,
     count_server_packets,
+    encode_acks,
+    encode_connack,
+    encode_suback,
+    encode_unsuback,
     read_server_packets,
-    suback,
-    unsuback,
 )
 
 PIDS = st.integers(1, 65_535)
@@ -46,7 +46,7 @@ def publishes(draw: st.DrawFn) -> tuple[bytes, ServerPacket]:
 @st.composite
 def acknowledgements(draw: st.DrawFn) -> tuple[bytes, ServerPacket]:
     kind, pids = draw(ACK_KINDS), draw(st.lists(PIDS, min_size=1, max_size=40))
-    return acks(kind, pids), Acks(kind, pids)
+    return encode_acks(kind, pids), Acks(kind, pids)
 
 
 @st.composite
@@ -57,11 +57,11 @@ def answers(draw: st.DrawFn) -> tuple[bytes, ServerPacket]:
         st.sampled_from(
             [
                 (
-                    connack(code, session_present=present),
+                    encode_connack(code, session_present=present),
                     Connack(code, session_present=present and not code),
                 ),
-                (suback(pid, codes), Suback(pid, bytes(codes))),
-                (unsuback(pid), Unsuback(pid)),
+                (encode_suback(pid, codes), Suback(pid, bytes(codes))),
+                (encode_unsuback(pid), Unsuback(pid)),
                 (PINGRESP, Pingresp()),
             ]
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from protocol.mqtt import FROM_CLIENTS, STATEMENTS, Acks, Auth, Disconnect, PacketType, count_alike
 from protocol.mqtt5 import property_table as table
-from protocol.mqtt5.packet_fields import FieldReader
+from protocol.mqtt5.field_reader import FieldReader
 from protocol.mqtt5.property_block import malformed, violation
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _LONGEST_RUN_SIZE = 6
 """Bytes of the longest acknowledgement without properties: with a reason code and a 0."""
 
 
-def read_acks(data: bytes, at: int, body: int, stop: int, batch: Acks, most: int) -> int:
+def read_acks_v5(data: bytes, at: int, body: int, stop: int, batch: Acks, most: int) -> int:
     """Read the acknowledgement at ``data[at:stop]``, and those alike that follow, into ``batch``.
 
     At most ``most``. Returns the offset of the first byte not read. Raises ``ProtocolError``.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from eventstore.format import Position
-    from spark.audit.facts import Claim
+    from spark.audit.facts import StateClaim
 
 COLUMNS: Final = ("where", "node", "kind", "name", "bound", "digest")
 _DDL: Final = "where string, node string, kind string, name string, bound bigint, digest string"
@@ -24,7 +24,7 @@ _AT_ONCE: Final = 10_000
 
 
 def claim_table_of(
-    spark: SparkSession, claims: Iterable[Claim] | DataFrame | None
+    spark: SparkSession, claims: Iterable[StateClaim] | DataFrame | None
 ) -> DataFrame | None:
     """Return claims as a table, None when there are none."""
     if claims is None or isinstance(claims, DataFrame):

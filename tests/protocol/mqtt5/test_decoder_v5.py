@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from catalogue5 import ALIASES, BAD5, CONNECT5, GOOD5, LIMIT
+from catalogue_v5 import ALIASES, BAD5, CONNECT5, GOOD5, LIMIT
+from codec_helpers_v5 import decode_v5, decoder_v5, encode_v5, flat_v5
 from hypothesis import given
 from hypothesis import strategies as st
-from level5_helpers import decode5, decoder5, encode5, flat5
 
 from protocol.mqtt import (
     FROM_CLIENTS,
@@ -29,9 +29,9 @@ from protocol.mqtt import (
     Unsubscribe,
     Will,
 )
-from protocol.mqtt5.client_writer import encode_publish
+from protocol.mqtt5.client_packet_encoder_v5 import encode_publish
 from protocol.mqtt5.property_block import encode_block, encode_property, read_message_block
-from protocol.mqtt5.publish_columns import TopicAliases
+from protocol.mqtt5.publish_decoder_v5 import TopicAliases
 
 ACKS = [PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP]
 
@@ -159,14 +159,14 @@ CONNECT_M = b"\x10\x12\0\4MQTT\5\2\0\x3c\4\x15\0\1m\0\1c"
 
 @given(connects())
 def test_a_connect_is_read_as_it_was_written(connect: Connect) -> None:
-    assert decode5([encode5(connect)], LIMIT) == ([connect], None)
+    assert decode_v5([encode_v5(connect)], LIMIT) == ([connect], None)
 
 
 @given(streams, ends)
 @pytest.mark.slow
 def test_what_is_written_is_read(stream: list[Packet | Publish], end: Disconnect | None) -> None:
     expected = [*stream, *([end] if end else [])]
-    found, error = decode5([CONNECT_M + b"".join(map(encode5, expected))], LIMIT)
+    found, error = decode_v5([CONNECT_M + b"".join(map(encode_v5, expected))], LIMIT)
     assert error is None
     assert found[1:] == expected
 
@@ -177,17 +177,17 @@ def test_it_does_not_matter_how_the_network_cuts(
     stream: list[Packet | Publish], cuts: list[int], last: object
 ) -> None:
     end = b"" if isinstance(last, bytes) else getattr(last, "raw", b"")
-    data = CONNECT_M + b"".join(map(encode5, stream)) + end
+    data = CONNECT_M + b"".join(map(encode_v5, stream)) + end
     places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-    whole, bad = decode5([data], LIMIT)
-    split, also_bad = decode5([data[start:stop] for start, stop in pairwise(places)], LIMIT)
+    whole, bad = decode_v5([data], LIMIT)
+    split, also_bad = decode_v5([data[start:stop] for start, stop in pairwise(places)], LIMIT)
     assert split == whole
     assert str(also_bad) == str(bad)
 
 
 @given(st.lists(st.binary(max_size=200), max_size=10))
 def test_arbitrary_bytes_raise_nothing(pieces: list[bytes]) -> None:
-    decode5([CONNECT5, *pieces], 1000)
+    decode_v5([CONNECT5, *pieces], 1000)
 
 
 @given(streams, st.integers(1, 200))
@@ -195,13 +195,13 @@ def test_arbitrary_bytes_raise_nothing(pieces: list[bytes]) -> None:
 def test_a_bound_on_the_work_of_a_call_changes_nothing(
     stream: list[Packet | Publish], at_once: int
 ) -> None:
-    data = CONNECT_M + b"".join(map(encode5, stream))
-    decoder = decoder5(LIMIT, at_once=at_once)
+    data = CONNECT_M + b"".join(map(encode_v5, stream))
+    decoder = decoder_v5(LIMIT, at_once=at_once)
     found = decoder.feed(data)
     while decoder.more:
         found += decoder.feed(b"")
     assert decoder.error is None
-    assert flat5(found)[1:] == stream
+    assert flat_v5(found)[1:] == stream
 
 
 # --- runs ------------------------------------------------------------------------------------
@@ -225,8 +225,8 @@ def test_a_run_is_one_batch(count: int, level: int, retain: bool, size: int) -> 
         count = 21
     block = b"" if not size else b"\1\1" if size == 2 else encode_property(9, bytes(size - 3))
     messages = _run(count, level, block, retain=retain)
-    raw = [encode5(message) for message in messages]
-    decoder = decoder5(1 << 20)
+    raw = [encode_v5(message) for message in messages]
+    decoder = decoder_v5(1 << 20)
     _, batch = decoder.feed(CONNECT5 + b"".join(raw) + raw[0][:-1])
     assert decoder.error is None
     assert decoder.buffered == len(raw[0]) - 1
@@ -241,7 +241,7 @@ def test_blocks_that_differ_in_a_run() -> None:
     messages = [
         one._replace(block=encode_property(2, index % 7)) for index, one in enumerate(_run(300, 1))
     ]
-    _, batch = decoder5(LIMIT).feed(CONNECT5 + b"".join(map(encode5, messages)))
+    _, batch = decoder_v5(LIMIT).feed(CONNECT5 + b"".join(map(encode_v5, messages)))
     assert isinstance(batch, Publishes)
     assert list(batch) == messages
 
@@ -254,7 +254,7 @@ def test_messages_with_and_without_properties_are_one_batch(level: int, every: i
         for index, one in enumerate(_run(200, level))
     ]
     for stream in (messages, messages[1:]):
-        _, batch = decoder5(LIMIT).feed(CONNECT5 + b"".join(map(encode5, stream)))
+        _, batch = decoder_v5(LIMIT).feed(CONNECT5 + b"".join(map(encode_v5, stream)))
         assert isinstance(batch, Publishes)
         assert list(batch) == stream
 
@@ -275,9 +275,9 @@ def test_what_is_illegal_inside_a_run_is_found(
     at: int, level: int, topic: bytes, block: bytes, statement: str
 ) -> None:
     messages = _run(100, level, b"\1\1")
-    raw = [encode5(message) for message in messages]
+    raw = [encode_v5(message) for message in messages]
     raw[at] = encode_publish(topic, b"0" * 9, level, at + 1, block=block)
-    found, error = decode5([CONNECT5 + b"".join(raw)], LIMIT)
+    found, error = decode_v5([CONNECT5 + b"".join(raw)], LIMIT)
     assert found[1:] == messages[:at]
     assert error is not None
     assert error.statement == statement
@@ -294,16 +294,16 @@ def test_what_is_illegal_inside_a_run_is_found(
     ids=["publish", "publish-QoS-1", "subscribe", "auth"],
 )
 def test_large_blocks_count_for_the_work_they_are(packet: Packet | Publish) -> None:
-    decoder = decoder5(1 << 20, at_once=4096)
+    decoder = decoder_v5(1 << 20, at_once=4096)
     decoder.feed(CONNECT_M)
-    found = decoder.feed(encode5(packet) * 20)
+    found = decoder.feed(encode_v5(packet) * 20)
     calls = 1
     while decoder.more:
         calls += 1
         found += decoder.feed(b"")
     assert decoder.error is None
     assert calls >= 10
-    assert flat5(found) == [packet] * 20
+    assert flat_v5(found) == [packet] * 20
 
 
 # --- topic aliases ---------------------------------------------------------------------------
@@ -325,7 +325,7 @@ def test_an_alias_stands_for_its_topic(qos: int, count: int, more: bytes) -> Non
     raw += b"".join(
         _aliased(b"", number % ALIASES + 1, number, qos, more) for number in range(count)
     )
-    _, batch = decoder5(LIMIT).feed(CONNECT5 + raw)
+    _, batch = decoder_v5(LIMIT).feed(CONNECT5 + raw)
     assert isinstance(batch, Publishes)
     assert batch.packets == []
     assert batch.topics == [
@@ -343,22 +343,22 @@ def test_an_alias_is_set_anew_inside_a_run() -> None:
         _aliased(b"x%d" % number, 1, number, 0) + _aliased(b"", 1, number, 0) * 30
         for number in range(5)
     )
-    _, *batches = decoder5(LIMIT).feed(CONNECT5 + raw)
-    topics = [one.topic for one in flat5(batches) if isinstance(one, Publish)]
+    _, *batches = decoder_v5(LIMIT).feed(CONNECT5 + raw)
+    topics = [one.topic for one in flat_v5(batches) if isinstance(one, Publish)]
     assert topics == [b"x%d" % number for number in range(5) for _ in range(31)]
 
 
 def test_an_unknown_alias_inside_a_run_is_found() -> None:
     good = _aliased(b"x", 1, 0, 1) + _aliased(b"", 1, 1, 1) * 50
-    found, error = decode5([CONNECT5 + good + _aliased(b"", 2, 2, 1) + good], LIMIT)
+    found, error = decode_v5([CONNECT5 + good + _aliased(b"", 2, 2, 1) + good], LIMIT)
     assert len(found) == 52
     assert error is not None
     assert error.reason is ReasonCode.PROTOCOL_ERROR
 
 
 def test_aliases_end_with_their_connection() -> None:
-    decoder5(LIMIT).feed(CONNECT5 + _aliased(b"x", 1, 0, 0))
-    assert decode5([CONNECT5 + _aliased(b"", 1, 0, 0)], LIMIT)[1] is not None
+    decoder_v5(LIMIT).feed(CONNECT5 + _aliased(b"x", 1, 0, 0))
+    assert decode_v5([CONNECT5 + _aliased(b"", 1, 0, 0)], LIMIT)[1] is not None
 
 
 def test_the_table_of_aliases_knows_its_size() -> None:
@@ -381,7 +381,7 @@ def test_acknowledgements_are_one_batch(kind: PacketType, tail: bytes) -> None:
     first = bytes((kind << 4 | (2 if kind is PacketType.PUBREL else 0), 2 + len(tail)))
     ids = list(range(1, 65_536, 7))
     raw = b"".join(first + number.to_bytes(2, "big") + tail for number in ids)
-    assert decoder5(LIMIT).feed(CONNECT5 + raw)[1:] == [Acks(kind, ids)]
+    assert decoder_v5(LIMIT).feed(CONNECT5 + raw)[1:] == [Acks(kind, ids)]
 
 
 @pytest.mark.parametrize("tail", [b"", b"\0"])
@@ -389,11 +389,11 @@ def test_reasons_in_a_run_of_acknowledgements(tail: bytes) -> None:
     reasons = [0, 0x97, 0, 0x10] * 20
     first = bytes((0x40, 3 + len(tail)))
     raw = b"".join(first + bytes((0, index + 1, why)) + tail for index, why in enumerate(reasons))
-    assert decoder5(LIMIT).feed(CONNECT5 + raw)[1:] == [
+    assert decoder_v5(LIMIT).feed(CONNECT5 + raw)[1:] == [
         Acks(PacketType.PUBACK, list(range(1, 81)), reasons)
     ]
     for bad, statement in ((b"\0\5\x92", "MQTT-3.4.2-1"), (b"\0\0\0", "MQTT-2.2.1-5")):
-        found, error = decode5([CONNECT5 + raw + first + bad + tail + raw], LIMIT)
+        found, error = decode_v5([CONNECT5 + raw + first + bad + tail + raw], LIMIT)
         assert len(found) == 81
         assert error is not None
         assert error.statement == statement
@@ -401,7 +401,7 @@ def test_reasons_in_a_run_of_acknowledgements(tail: bytes) -> None:
 
 def test_an_acknowledgement_with_properties_ends_a_run() -> None:
     short, long = b"\x40\4\0\1\0\0", b"\x40\x0b\0\2\x10\7\x26\0\1k\0\1v"
-    found, error = decode5([CONNECT5 + short * 30 + long + short * 30], LIMIT)
+    found, error = decode_v5([CONNECT5 + short * 30 + long + short * 30], LIMIT)
     assert error is None
     assert [one.packet_ids for one in found[1:] if isinstance(one, Acks)] == (
         [[1]] * 30 + [[2]] + [[1]] * 30
@@ -415,15 +415,15 @@ def test_the_limit_counts_the_whole_packet() -> None:
     fits = encode_publish(b"t", b"x" * 394)
     assert len(fits) == 401
     for raw in (fits, fits[:3]):
-        assert decode5([CONNECT5, raw], 401)[1] is None
-        error = decode5([CONNECT5, raw], 400)[1]
+        assert decode_v5([CONNECT5, raw], 401)[1] is None
+        error = decode_v5([CONNECT5, raw], 400)[1]
         assert error is not None
         assert error.reason is ReasonCode.PACKET_TOO_LARGE
 
 
 def test_the_limit_holds_inside_a_batch() -> None:
     small = encode_publish(b"t", b"x")
-    found, error = decode5([CONNECT5 + small * 3 + encode_publish(b"t", b"x" * 400)], 400)
+    found, error = decode_v5([CONNECT5 + small * 3 + encode_publish(b"t", b"x" * 400)], 400)
     assert len(found) == 4
     assert error is not None
     assert error.reason is ReasonCode.PACKET_TOO_LARGE
@@ -435,9 +435,9 @@ def test_the_filters_of_a_large_packet_are_read_in_parts(kind: str) -> None:
     packet: Subscribe | Unsubscribe = Unsubscribe(7, names)
     if kind == "subscribe":
         packet = Subscribe(7, [(name, 1) for name in names], [0x10] * 1000, 9)
-    decoder = decoder5(LIMIT * 100, at_once=64)
+    decoder = decoder_v5(LIMIT * 100, at_once=64)
     decoder.feed(CONNECT5)
-    got, calls = decoder.feed(encode5(packet)), 1
+    got, calls = decoder.feed(encode_v5(packet)), 1
     while not got:
         assert decoder.more
         got = decoder.feed(PINGREQ if calls == 1 else b"")
@@ -448,7 +448,7 @@ def test_the_filters_of_a_large_packet_are_read_in_parts(kind: str) -> None:
 
 
 def test_what_follows_a_disconnect_is_ignored() -> None:
-    decoder = decoder5(LIMIT)
+    decoder = decoder_v5(LIMIT)
     assert decoder.feed(CONNECT5 + b"\xe0\1\4" + b"\0\0\x30")[1:] == [Disconnect(4)]
     assert decoder.feed(PINGREQ) == []
     assert decoder.error is None
@@ -474,13 +474,13 @@ def test_any_sequence_of_the_catalogue_stops_at_the_first_violation(
         if isinstance(packet, Disconnect):
             break
     raw = b"".join(getattr(entry, "raw", b"") for entry in chosen)
-    found, error = decode5([CONNECT5 + raw], LIMIT)
+    found, error = decode_v5([CONNECT5 + raw], LIMIT)
     assert found[1:] == expected
     assert (error is not None) == failed
 
 
 def test_an_error_keeps_nothing_of_what_was_read() -> None:
-    decoder = decoder5(LIMIT)
+    decoder = decoder_v5(LIMIT)
     decoder.feed(CONNECT5 + b"\x30\x0b\0\1t\7\x26\0\1\xff\0\1v" + bytes(1000))
     assert decoder.error is not None
     assert decoder.error.__traceback__ is None

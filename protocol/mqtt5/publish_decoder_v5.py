@@ -23,7 +23,7 @@ from protocol.mqtt import (
     known_topics,
     remember_topic,
 )
-from protocol.mqtt5.packet_fields import read_frame
+from protocol.mqtt5.field_reader import read_frame
 from protocol.mqtt5.property_block import (
     LARGE_BLOCK,
     MessageBlock,
@@ -69,7 +69,7 @@ class TopicAliases:
             )
         if topic:
             if topic not in known_topics:
-                check_topic(topic)
+                check_topic_v5(topic)
             self.topics[alias] = topic
             return topic
         found = self.topics.get(alias)
@@ -78,7 +78,7 @@ class TopicAliases:
         return found
 
 
-def read_publishes(
+def read_publishes_v5(
     data: bytes,
     at: int,
     body: int,
@@ -119,7 +119,7 @@ def read_publishes(
         else:
             topic = data[name:name_end]
             if topic not in known:
-                check_topic(topic)
+                check_topic_v5(topic)
             if verbatim:
                 packets.append(data[at:stop])
             else:
@@ -152,7 +152,7 @@ def read_publishes(
             return at, most - len(topics)
 
 
-def check_topic(topic: bytes) -> None:
+def check_topic_v5(topic: bytes) -> None:
     """Raise ``ProtocolError`` unless ``topic`` is a legal topic name; remember it if it is."""
     if not topic:
         raise violation("PUBLISH: empty topic name and no topic alias", "MQTT-4.7.3-1")
@@ -190,7 +190,7 @@ class _Columns:
             if self.verbatim:
                 self._end_verbatim()
         elif topic not in known_topics:
-            check_topic(topic)
+            check_topic_v5(topic)
         if self.with_blocks:
             self.blocks.append(found.block)
         elif found.block:
@@ -327,4 +327,4 @@ def _check_topics(topics: list[bytes], found: dict[bytes, MessageBlock]) -> None
     if any(one.alias for one in found.values()):
         raise KeyError
     for topic in set(topics).difference(known_topics):
-        check_topic(topic)
+        check_topic_v5(topic)

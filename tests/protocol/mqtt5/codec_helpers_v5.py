@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from catalogue5 import ALIASES
+from catalogue_v5 import ALIASES
 
 from protocol.mqtt import (
     PINGREQ,
@@ -21,9 +21,16 @@ from protocol.mqtt import (
     Subscribe,
     Unsubscribe,
 )
-from protocol.mqtt5 import client_writer as writer
-from protocol.mqtt5.answers import acks
-from protocol.mqtt5.level_reader import LevelReader
+from protocol.mqtt5 import (
+    encode_auth,
+    encode_connect,
+    encode_disconnect,
+    encode_publish,
+    encode_subscribe,
+    encode_unsubscribe,
+)
+from protocol.mqtt5.decoder_v5 import PacketDecoderV5
+from protocol.mqtt5.server_packet_encoder_v5 import encode_acks_v5
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,11 +40,11 @@ if TYPE_CHECKING:
     Item = Packet | Publish
 
 
-def decoder5(limit: int, **more: int) -> Decoder:
-    return Decoder(limit, level5=partial(LevelReader, ALIASES), **more)
+def decoder_v5(limit: int, **more: int) -> Decoder:
+    return Decoder(limit, level5=partial(PacketDecoderV5, ALIASES), **more)
 
 
-def flat5(packets: Iterable[Packet]) -> list[Packet | Publish]:
+def flat_v5(packets: Iterable[Packet]) -> list[Packet | Publish]:
     """One item per packet, however the packets were put into batches."""
     items: list[Packet | Publish] = []
     for packet in packets:
@@ -57,38 +64,38 @@ def flat5(packets: Iterable[Packet]) -> list[Packet | Publish]:
     return items
 
 
-def decode5(pieces: Iterable[bytes], limit: int) -> tuple[list[Item], ProtocolError | None]:
-    decoder = decoder5(limit)
+def decode_v5(pieces: Iterable[bytes], limit: int) -> tuple[list[Item], ProtocolError | None]:
+    decoder = decoder_v5(limit)
     items: list[Packet | Publish] = []
     for piece in pieces:
         failed = decoder.error is not None
         packets = decoder.feed(piece)
         assert not (failed and packets)
         assert all(len(packet) for packet in packets if isinstance(packet, Publishes | Acks))
-        items += flat5(packets)
+        items += flat_v5(packets)
     return items, decoder.error
 
 
-def encode5(packet: Packet | Publish) -> bytes:
+def encode_v5(packet: Packet | Publish) -> bytes:
     """What a client sends for this packet."""
     match packet:
         case Connect():
-            return writer.encode_connect(packet)
+            return encode_connect(packet)
         case Publish(topic, payload, qos, retain, dup, packet_id, block):
-            return writer.encode_publish(
+            return encode_publish(
                 topic, payload, qos, packet_id, retain=retain, dup=dup, block=block
             )
         case Publishes():
-            return b"".join(map(encode5, packet))
+            return b"".join(map(encode_v5, packet))
         case Acks():
-            return acks(packet.kind, packet.packet_ids, packet.reasons)
+            return encode_acks_v5(packet.kind, packet.packet_ids, packet.reasons)
         case Subscribe():
-            return writer.encode_subscribe(packet)
+            return encode_subscribe(packet)
         case Unsubscribe():
-            return writer.encode_unsubscribe(packet)
+            return encode_unsubscribe(packet)
         case Pingreq():
             return PINGREQ
         case Disconnect():
-            return writer.encode_disconnect(packet)
+            return encode_disconnect(packet)
         case Auth():
-            return writer.encode_auth(packet)
+            return encode_auth(packet)

@@ -43,10 +43,10 @@ class SentMessage(NamedTuple):
     """0: none."""
 
 
-SentToLevel5: TypeAlias = Answer | SentMessage
+ServerPacketV5: TypeAlias = Answer | SentMessage
 
 
-def read_answers(data: bytes) -> Iterator[tuple[SentToLevel5, int]]:
+def read_server_packets_v5(data: bytes) -> Iterator[tuple[ServerPacketV5, int]]:
     """Yield the packets of a write, and with each the offset at which the next one begins.
 
     Raises ``ValueError`` at bytes that are no whole packet of a server, ``ProtocolError`` at

@@ -15,7 +15,7 @@ from protocol.mqtt import (
     Will,
 )
 from protocol.mqtt5 import property_table as table
-from protocol.mqtt5.packet_fields import FieldReader, check_topic_name
+from protocol.mqtt5.field_reader import FieldReader, check_topic_name
 from protocol.mqtt5.property_block import malformed, split_message_block, violation
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _USER_NAME, _PASSWORD, _WILL_RETAIN, _WILL, _CLEAN_START = 0x80, 0x40, 0x20, 0x04, 0x02
 
 
-def parse_connect(body: bytes) -> Connect:
+def parse_connect_v5(body: bytes) -> Connect:
     """Parse variable header and payload of a CONNECT of level 5 or above.
 
     Raises ``ProtocolError``; of a level above 5 nothing but the level is read.

@@ -17,11 +17,11 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def queued(lanes: FairQueue, order: list[str], *names: str) -> list[asyncio.Task[None]]:
+async def queued(queues: FairQueue, order: list[str], *names: str) -> list[asyncio.Task[None]]:
     """Begin to wait for turns, in lanes named by the first letter."""
 
     async def wait(name: str) -> None:
-        await lanes.enter(name[0])
+        await queues.enter(name[0])
         order.append(name)
 
     tasks = [asyncio.create_task(wait(name)) for name in names]
@@ -30,22 +30,22 @@ async def queued(lanes: FairQueue, order: list[str], *names: str) -> list[asynci
 
 
 async def test_lanes_are_served_in_rotation() -> None:
-    lanes, order = FairQueue(1), list[str]()
-    await queued(lanes, order, "a1", "a2", "a3", "a4", "b1", "c1", "c2")
+    queues, order = FairQueue(1), list[str]()
+    await queued(queues, order, "a1", "a2", "a3", "a4", "b1", "c1", "c2")
     assert order == ["a1"]
-    assert lanes.waiting == 6
+    assert queues.waiting == 6
     for _ in range(6):
-        lanes.leave()
+        queues.leave()
         await settle()
     assert order == ["a1", "a2", "b1", "c1", "a3", "c2", "a4"]
-    assert lanes.waiting == 0
+    assert queues.waiting == 0
 
 
 async def test_one_network_with_many_addresses_is_served_like_one_address() -> None:
-    lanes, order = FairQueue(1), list[str]()
+    queues, order = FairQueue(1), list[str]()
 
     async def wait(address: str) -> None:
-        await lanes.enter(address)
+        await queues.enter(address)
         order.append(address)
 
     many = [f"192.0.2.{number}" for number in range(1, 5)]
@@ -58,9 +58,9 @@ async def test_one_network_with_many_addresses_is_served_like_one_address() -> N
     tasks[2].cancel()  # 192.0.2.3
     tasks[5].cancel()  # 2001:db8:7:2::1
     await settle()
-    assert lanes.waiting == 8
+    assert queues.waiting == 8
     for _ in range(8):
-        lanes.leave()
+        queues.leave()
         await settle()
     assert order == [
         "192.0.2.1",  # nobody waited
@@ -73,34 +73,34 @@ async def test_one_network_with_many_addresses_is_served_like_one_address() -> N
         "2001:db8:7:3::1",
         "198.51.100.8",
     ]
-    assert not lanes.waiting
+    assert not queues.waiting
 
 
 async def test_so_many_have_a_turn_at_once() -> None:
-    lanes, order = FairQueue(3), list[str]()
-    await queued(lanes, order, "a1", "a2", "b1", "b2")
+    queues, order = FairQueue(3), list[str]()
+    await queued(queues, order, "a1", "a2", "b1", "b2")
     assert order == ["a1", "a2", "b1"]
     for _ in range(4):
-        lanes.leave()
+        queues.leave()
     await settle()
-    more = await queued(lanes, order, "a5", "a6", "a7", "a8")
+    more = await queued(queues, order, "a5", "a6", "a7", "a8")
     assert order[3:] == ["b2", "a5", "a6", "a7"]
     assert not more[3].done()
 
 
 async def test_one_that_leaves_the_line_loses_no_turn() -> None:
-    lanes, order = FairQueue(1), list[str]()
-    tasks = await queued(lanes, order, "a1", "a2", "a3", "b1")
+    queues, order = FairQueue(1), list[str]()
+    tasks = await queued(queues, order, "a1", "a2", "a3", "b1")
     tasks[1].cancel()
     await settle()
-    assert lanes.waiting == 2
-    lanes.leave()
+    assert queues.waiting == 2
+    queues.leave()
     # Its turn has come, and in the same moment it wants it no more.
     tasks[3].cancel()
     tasks[2].cancel()
     await settle()
-    assert lanes.waiting == 0
-    await queued(lanes, order, "c1")
+    assert queues.waiting == 0
+    await queued(queues, order, "c1")
     assert order == ["a1", "c1"]
 
 
@@ -229,10 +229,10 @@ async def test_work_that_fails_in_its_thread() -> None:
 
 
 async def test_what_comes_last_waits_until_nothing_else_does() -> None:
-    lanes, order = FairQueue(1), list[str]()
+    queues, order = FairQueue(1), list[str]()
 
     async def wait(name: str, *, last: bool) -> None:
-        await lanes.enter(name[0], last=lambda: last)
+        await queues.enter(name[0], last=lambda: last)
         order.append(name)
 
     names = ("a1", False), ("x1", True), ("x2", True), ("y1", True), ("b1", False), ("b2", False)
@@ -240,26 +240,26 @@ async def test_what_comes_last_waits_until_nothing_else_does() -> None:
     await settle()
     tasks[3].cancel()
     await settle()
-    assert lanes.waiting == 4
+    assert queues.waiting == 4
     for _ in range(4):
-        lanes.leave()
+        queues.leave()
         await settle()
     assert order == ["a1", "b1", "b2", "x1", "x2"]
-    assert lanes.waiting == 0
+    assert queues.waiting == 0
 
 
 async def test_one_that_turns_out_to_be_last_meanwhile_waits_for_others() -> None:
-    lanes, order, suspects = FairQueue(1), list[str](), set[str]()
+    queues, order, suspects = FairQueue(1), list[str](), set[str]()
 
     async def wait(name: str) -> None:
-        await lanes.enter(name, last=lambda: name in suspects)
+        await queues.enter(name, last=lambda: name in suspects)
         order.append(name)
 
     tasks = [asyncio.create_task(wait(name)) for name in "abcd"]
     await settle()
     suspects.add("b")
     for _ in range(3):
-        lanes.leave()
+        queues.leave()
         await settle()
     assert order == ["a", "c", "d", "b"]
     assert all(task.done() for task in tasks)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cli.live.broker_client import NoLiveBroker
-from cli.web import tokentrail
-from cli.web.tokentrail import TokenTrail
+from cli.web.auth import token_audit
+from cli.web.auth.token_audit import TokenAudit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,10 +42,10 @@ def log() -> Log:
     return Log()
 
 
-def look(directory: Path, log: Log, *lines: str) -> TokenTrail:
+def look(directory: Path, log: Log, *lines: str) -> TokenAudit:
     """Let a page that has just started look at a file with some lines."""
     (directory / "web.tokens").write_text("".join(line + "\n" for line in lines))
-    trail = TokenTrail(directory / "web.tokens", directory / "web.tokens.recorded", log.record)
+    trail = TokenAudit(directory / "web.tokens", directory / "web.tokens.recorded", log.record)
     asyncio.run(trail._look())
     return trail
 
@@ -62,7 +62,7 @@ def test_what_was_changed_while_no_page_ran_is_recorded_once(tmp_path: Path, log
     look(tmp_path, log, "# nobody but bob", BOB)
     assert log.take() == [("token_removed", *ADDED_ANN[1:])]
     (tmp_path / "web.tokens").unlink()
-    trail = TokenTrail(tmp_path / "web.tokens", tmp_path / "web.tokens.recorded", log.record)
+    trail = TokenAudit(tmp_path / "web.tokens", tmp_path / "web.tokens.recorded", log.record)
     asyncio.run(trail._look())
     assert log.take() == [("token_removed", *ADDED_BOB[1:])]
 
@@ -95,12 +95,12 @@ def test_a_bad_line_removes_nothing(tmp_path: Path, log: Log) -> None:
 def test_what_a_broker_cannot_record_now_is_recorded_later(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokentrail, "LOOK", 0.0)
+    monkeypatch.setattr(token_audit, "LOOK", 0.0)
     log.away = True
 
     async def scenario() -> None:
         (tmp_path / "web.tokens").write_text(ANN + "\n")
-        trail = TokenTrail(tmp_path / "web.tokens", tmp_path / "web.tokens.recorded", log.record)
+        trail = TokenAudit(tmp_path / "web.tokens", tmp_path / "web.tokens.recorded", log.record)
         keeping = asyncio.create_task(trail.keep())
         for _ in range(3):
             await asyncio.sleep(0)
@@ -117,7 +117,7 @@ def test_what_a_broker_cannot_record_now_is_recorded_later(
 
 def test_a_directory_that_cannot_be_written_repeats_nothing(tmp_path: Path, log: Log) -> None:
     (tmp_path / "web.tokens").write_text(ANN + "\n")
-    trail = TokenTrail(tmp_path / "web.tokens", tmp_path / "none" / "recorded", log.record)
+    trail = TokenAudit(tmp_path / "web.tokens", tmp_path / "none" / "recorded", log.record)
     asyncio.run(trail._look())
     asyncio.run(trail._look())
     assert log.take() == [ADDED_ANN]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from protocol.mqtt import Acks, Connect, Packet, PacketType, Pingreq, Publishes, ReasonCode
-from protocol.mqtt5.ack_packets import parse_auth, parse_disconnect, read_acks
-from protocol.mqtt5.connect_packet import parse_connect
-from protocol.mqtt5.packet_fields import read_frame
+from protocol.mqtt5.ack_decoder_v5 import parse_auth, parse_disconnect, read_acks_v5
+from protocol.mqtt5.connect_decoder_v5 import parse_connect_v5
+from protocol.mqtt5.field_reader import read_frame
 from protocol.mqtt5.property_block import malformed, violation, work_of
-from protocol.mqtt5.publish_columns import TopicAliases, read_publishes
-from protocol.mqtt5.subscription_packets import SubscriptionReader
+from protocol.mqtt5.publish_decoder_v5 import TopicAliases, read_publishes_v5
+from protocol.mqtt5.subscribe_decoder_v5 import SubscriptionReader
 
 if TYPE_CHECKING:
     from protocol.mqtt import ProtocolError
@@ -35,7 +35,7 @@ _FLAG_STATEMENTS = {
 }
 
 
-class LevelReader:
+class PacketDecoderV5:
     """Reads the packets of one client at level 5, and has the state that takes: topic aliases.
 
     ``max_topic_aliases`` is the Topic Alias Maximum that the CONNACK is to say.
@@ -54,7 +54,7 @@ class LevelReader:
 
     def connect(self, body: bytes) -> Connect:
         """Parse a CONNECT; raises ``ProtocolError``."""
-        connect = parse_connect(body)
+        connect = parse_connect_v5(body)
         if connect.properties is not None:
             self._method = connect.properties.authentication_method
         return connect
@@ -74,13 +74,13 @@ class LevelReader:
             to.append(batch)
             weight = 8 if batch.qos else 1
             most = (room + weight - 1) // weight
-            end, left = read_publishes(data, at, body, stop, limit, batch, most, self.aliases)
+            end, left = read_publishes_v5(data, at, body, stop, limit, batch, most, self.aliases)
             batch.size = end - at
             return end, (most - left) * weight
         if first in _ACKS:
             acks = Acks(_ACKS[first])
             to.append(acks)
-            end = read_acks(data, at, body, stop, acks, room)
+            end = read_acks_v5(data, at, body, stop, acks, room)
             return end, len(acks) + work_of(stop - at)
         to.append(self._parse(PacketType(first >> 4), data[body:stop]))
         return stop, 1 + work_of(stop - at)

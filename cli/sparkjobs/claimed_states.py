@@ -12,32 +12,32 @@ from projections.comparison import LiveState, ProjectionReader, StoredItem, Stor
 from spark.audit.facts import ALL_CLAIM as ALL
 from spark.audit.facts import RETAINED_CLAIM as RETAINED
 from spark.audit.facts import SESSION_CLAIM as SESSION
-from spark.audit.facts import Claim
+from spark.audit.facts import StateClaim
 
 BROKER, PROJECTIONS = "broker", "projections"
 _DIGITS = 16
 
 
 @dataclass(slots=True)
-class Claims:
+class ClaimedStates:
     """The claimed states."""
 
-    rows: list[Claim] = field(default_factory=list)
+    rows: list[StateClaim] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Parts that cannot be compared, as text."""
 
 
-async def of_nobody(_found: Found) -> Claims:
+async def no_claims(_found: Found) -> ClaimedStates:
     """Return no claims."""
-    return Claims()
+    return ClaimedStates()
 
 
-async def of_brokers(found: Found) -> Claims:
+async def claims_of_brokers(found: Found) -> ClaimedStates:
     """Return the state of the brokers of all logs once the logs contain it.
 
     Raises NoLiveBroker, or Unanswered.
     """
-    claims = Claims()
+    claims = ClaimedStates()
     for log in found.logs:
         node = await log.node()
         if not log.live:
@@ -46,9 +46,9 @@ async def of_brokers(found: Found) -> Claims:
     return claims
 
 
-async def of_projections(found: Found) -> Claims:
+async def claims_of_projections(found: Found) -> ClaimedStates:
     """Return the stored projections of all logs; raises Unsettled, or LogUnavailable."""
-    claims = Claims()
+    claims = ClaimedStates()
     for log in found.logs:
         node = await log.node()
         stored = await ProjectionReader(log, node, progress).all()
@@ -58,7 +58,7 @@ async def of_projections(found: Found) -> Claims:
     return claims
 
 
-async def _of_broker(log: LogSource, node: str) -> list[Claim]:
+async def _of_broker(log: LogSource, node: str) -> list[StateClaim]:
     broker = StateClient(log, node)
     try:
         said = await broker.all()
@@ -75,25 +75,27 @@ def _nobody(node: str, why: str) -> NoLiveBroker:
     )
 
 
-def _told(node: str, said: LiveState) -> Iterator[Claim]:
-    yield Claim(BROKER, node, ALL, "", said.begun, None)
+def _told(node: str, said: LiveState) -> Iterator[StateClaim]:
+    yield StateClaim(BROKER, node, ALL, "", said.begun, None)
     for page in said.pages:
         for kind, some in ((SESSION, page.sessions), (RETAINED, page.retained)):
             for name, digest in some.items():
-                yield Claim(BROKER, node, kind, name, page.bound, _hex(digest))
+                yield StateClaim(BROKER, node, kind, name, page.bound, _hex(digest))
 
 
-def _stored(node: str, stored: StoredProjections, end: Position) -> Iterator[Claim]:
+def _stored(node: str, stored: StoredProjections, end: Position) -> Iterator[StateClaim]:
     """Yield stored entries as of their mark, newer ones as of their own version."""
     mark = position(stored.mark.sequence + 1, 0) if stored.mark is not None else 0
     if mark and not stored.torn and not stored.damaged:
-        yield Claim(PROJECTIONS, node, ALL, "", min(mark, end), None)
+        yield StateClaim(PROJECTIONS, node, ALL, "", min(mark, end), None)
     for name, held in stored.sessions.items():
-        yield Claim(PROJECTIONS, node, SESSION, name, _bound(mark, held, end), _hex(held.digest))
+        yield StateClaim(
+            PROJECTIONS, node, SESSION, name, _bound(mark, held, end), _hex(held.digest)
+        )
     for name, held in stored.retained.items():
         # The position of publication, not of the effect.
         bound = min(mark or held.version + 1, end)
-        yield Claim(PROJECTIONS, node, RETAINED, name, bound, _hex(held.digest))
+        yield StateClaim(PROJECTIONS, node, RETAINED, name, bound, _hex(held.digest))
 
 
 def _bound(mark: Position, held: StoredItem, end: Position) -> Position:
@@ -108,7 +110,7 @@ def _unusable(node: str, stored: StoredProjections) -> Iterator[str]:
         some = text.several(map(str, stored.damaged), len(stored.damaged))
         yield f"{of}: messages {some} cannot be read"
     if stored.torn:
-        yield f"{of}: {text.counted(len(stored.torn), 'session')} stored in part"
+        yield f"{of}: {text.count_of(len(stored.torn), 'session')} stored in part"
 
 
 def _hex(digest: int | None) -> str | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from catalogue5 import BAD5, CONNECT5, GOOD5, LIMIT, Bad5, Good5
+from catalogue_v5 import BAD5, CONNECT5, GOOD5, LIMIT, Bad5, Good5
 from client_captures import CAPTURES
+from codec_helpers_v5 import decode_v5, decoder_v5, encode_v5
 from harness.client_packets import bytewise
-from level5_helpers import decode5, decoder5, encode5
 
 from protocol.mqtt import (
     Acks,
@@ -21,7 +21,7 @@ from protocol.mqtt import (
     ReasonCode,
     Subscribe,
 )
-from protocol.mqtt5.connect_packet import parse_connect
+from protocol.mqtt5.connect_decoder_v5 import parse_connect_v5
 from protocol.mqtt5.property_block import message_properties
 
 AFTER_CONNECT = [
@@ -34,7 +34,7 @@ def named(entry: Good5 | Bad5) -> str:
 
 
 def _before(entry: Good5 | Bad5) -> list[Connect]:
-    return [parse_connect(entry.after[2:])] if entry.after else []
+    return [parse_connect_v5(entry.after[2:])] if entry.after else []
 
 
 def _cuts(raw: bytes) -> list[list[bytes]]:
@@ -49,18 +49,18 @@ def test_the_names_are_distinct() -> None:
 @pytest.mark.parametrize("entry", GOOD5, ids=named)
 def test_good(entry: Good5) -> None:
     for pieces in _cuts(entry.raw):
-        assert decode5([entry.after, *pieces], LIMIT) == ([*_before(entry), entry.packet], None)
+        assert decode_v5([entry.after, *pieces], LIMIT) == ([*_before(entry), entry.packet], None)
 
 
 @pytest.mark.parametrize("entry", [one for one in GOOD5 if one.same], ids=named)
 def test_good_is_what_the_writer_makes(entry: Good5) -> None:
-    assert encode5(entry.packet) == entry.raw
+    assert encode_v5(entry.packet) == entry.raw
 
 
 @pytest.mark.parametrize("first", AFTER_CONNECT, ids=named)
 def test_good_two_at_once(first: Good5) -> None:
     for second in AFTER_CONNECT:
-        found, error = decode5([CONNECT5 + first.raw + second.raw], LIMIT)
+        found, error = decode_v5([CONNECT5 + first.raw + second.raw], LIMIT)
         assert error is None
         assert found[1:] == [first.packet, second.packet]
 
@@ -68,7 +68,7 @@ def test_good_two_at_once(first: Good5) -> None:
 @pytest.mark.parametrize("entry", BAD5, ids=named)
 def test_bad(entry: Bad5) -> None:
     for pieces in _cuts(entry.raw):
-        found, error = decode5([entry.after, *pieces, b"\xc0\0", CONNECT5], LIMIT)
+        found, error = decode_v5([entry.after, *pieces, b"\xc0\0", CONNECT5], LIMIT)
         assert found == _before(entry)
         assert error is not None
         assert (error.reason, error.statement) == (entry.reason, entry.statement)
@@ -84,8 +84,8 @@ def test_bad_loses_nothing_before_it(entry: Bad5) -> None:
         Acks(PacketType.PUBACK, [5]),
         Acks(PacketType.PUBACK, [5], [0x97]),
     ]
-    raw = b"".join(map(encode5, before))
-    found, error = decode5([CONNECT5 + raw + entry.raw], LIMIT)
+    raw = b"".join(map(encode_v5, before))
+    found, error = decode_v5([CONNECT5 + raw + entry.raw], LIMIT)
     assert found == [*_before(entry), *before]
     assert error is not None
     assert (error.reason, error.statement) == (entry.reason, entry.statement)
@@ -93,7 +93,7 @@ def test_bad_loses_nothing_before_it(entry: Bad5) -> None:
 
 @pytest.mark.parametrize("entry", BAD5, ids=named)
 def test_the_level_is_known_when_the_error_is(entry: Bad5) -> None:
-    decoder = decoder5(LIMIT)
+    decoder = decoder_v5(LIMIT)
     decoder.feed(entry.after + entry.raw)
     assert decoder.error is not None
     assert decoder.level == 5
@@ -108,7 +108,7 @@ def test_the_level_is_known_when_the_error_is(entry: Bad5) -> None:
     ],
 )
 def test_levels_side_by_side(raw: bytes, level: int) -> None:
-    decoder = decoder5(LIMIT)
+    decoder = decoder_v5(LIMIT)
     assert decoder.level == 0
     (connect,) = decoder.feed(raw)
     assert isinstance(connect, Connect)
@@ -123,7 +123,7 @@ def test_levels_side_by_side(raw: bytes, level: int) -> None:
 
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
 def test_lower_levels_are_refused_in_the_old_way(level: int) -> None:
-    decoder = decoder5(LIMIT)
+    decoder = decoder_v5(LIMIT)
     assert decoder.feed(b"\x10\x0a\0\4MQTT" + bytes((level,)) + b"\xff\xff\xff") == []
     assert decoder.level == 0
     assert decoder.error is not None
@@ -132,7 +132,7 @@ def test_lower_levels_are_refused_in_the_old_way(level: int) -> None:
 
 @pytest.mark.parametrize("level", [6, 0x84, 255])
 def test_of_a_level_above_5_nothing_but_the_level_is_read(level: int) -> None:
-    decoder = decoder5(LIMIT)
+    decoder = decoder_v5(LIMIT)
     assert decoder.feed(b"\x10\x0a\0\4MQTT" + bytes((level,)) + b"\xff\xff\xff") == []
     assert decoder.level == 5
     assert decoder.error is not None
@@ -152,17 +152,17 @@ def test_without_a_reader_level_5_is_refused() -> None:
 @pytest.mark.parametrize("client", CAPTURES)
 def test_what_real_clients_send_is_read(client: str) -> None:
     raw = bytes.fromhex(CAPTURES[client])
-    whole, error = decode5([raw], LIMIT)
+    whole, error = decode_v5([raw], LIMIT)
     assert error is None
     assert isinstance(whole[0], Connect)
     assert isinstance(whole[-1], Disconnect)
-    assert decode5(bytewise(raw), LIMIT) == (whole, None)
-    again, error = decode5([b"".join(map(encode5, whole))], LIMIT)
+    assert decode_v5(bytewise(raw), LIMIT) == (whole, None)
+    again, error = decode_v5([b"".join(map(encode_v5, whole))], LIMIT)
     assert (again, error) == (whole, None)
 
 
 def _of(client: str, kind: type) -> list[Packet | Publish]:
-    found, _ = decode5([bytes.fromhex(CAPTURES[client])], LIMIT)
+    found, _ = decode_v5([bytes.fromhex(CAPTURES[client])], LIMIT)
     return [one for one in found if isinstance(one, kind)]
 
 

@@ -49,13 +49,13 @@ class Wire(NamedTuple):
     aliases: AliasUse = AliasUse.NONE
 
 
-def prepare(
+def prepare_publishes(
     topics: Sequence[bytes],
     payloads: Sequence[bytes],
     blocks: Sequence[bytes],
     wire: Wire,
     numbers: Mapping[bytes, int] | None = None,
-) -> PublishEncoder | PublishEncoder5:
+) -> PublishEncoder | PublishEncoderV5:
     """Prepare messages for a wire.
 
     ``blocks`` has one property block a message, or is empty if none has properties. ``numbers`` has
@@ -64,10 +64,10 @@ def prepare(
     """
     if wire.version < MQTT_5:
         return PublishEncoder(topics, payloads, wire.qos, retain=wire.retain)
-    return PublishEncoder5(topics, payloads, blocks, wire, numbers or {})
+    return PublishEncoderV5(topics, payloads, blocks, wire, numbers or {})
 
 
-class PublishEncoder5:
+class PublishEncoderV5:
     """Messages prepared to be sent to any number of receivers of one wire at level 5.
 
     It is used as ``protocol.mqtt.encoder.Outgoing`` is.

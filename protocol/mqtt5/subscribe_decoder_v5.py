@@ -1,4 +1,4 @@
-"""SUBSCRIBE (section 3.8) and UNSUBSCRIBE (3.10) at level 5."""
+"""SUBSCRIBE (section 3.8) with the subscription options, and UNSUBSCRIBE (3.10), in MQTT 5."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from typing import cast
 
 from protocol.mqtt import PacketType, Subscribe, TopicError, Unsubscribe, validate_topic_filter
-from protocol.mqtt5.packet_fields import SHARE, FieldReader
+from protocol.mqtt5.field_reader import SHARE, FieldReader
 from protocol.mqtt5.property_block import malformed, violation
 from protocol.mqtt5.property_table import SUBSCRIPTION_IDENTIFIER
 

@@ -1,4 +1,4 @@
-"""The claim to a node id: a running broker answers for it on NATS.
+"""The lock of a node id: a running broker answers for it on NATS.
 
 Two brokers with one node id on one server would fence each other in turn. The expected sequence
 of each append keeps the log right whatever happens; this keeps the second one from starting.
@@ -23,7 +23,7 @@ _ANSWER_SECONDS = 2.0
 """A broker that does not answer in that time has gone, or will be fenced."""
 
 
-async def claim_node(client: Client, node: str, where: str) -> None:
+async def lock_node(client: Client, node: str, where: str) -> None:
     """Answer for a node until the client is closed; raise NodeBusy if a broker does already."""
     subject = f"foldmq.node.{node}"
     try:
@@ -46,4 +46,4 @@ def _described(answer: bytes) -> str:
         told = orjson.loads(answer)
         return f"process {told['pid']} on {told['host']}"
     except (ValueError, KeyError, TypeError):
-        return "a broker that does not tell its process"
+        return "a broker that does not name its process"

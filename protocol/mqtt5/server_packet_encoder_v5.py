@@ -91,7 +91,7 @@ class ConnackProperties:
         }
 
 
-def connack(
+def encode_connack_v5(
     reason: int,
     *,
     session_present: bool = False,
@@ -105,13 +105,15 @@ def connack(
     return _packet(b"\x20", bytes((present, reason)), values, about, limit)
 
 
-def acks(kind: PacketType, packet_ids: Sequence[int], reasons: Sequence[int] = ()) -> bytes:
+def encode_acks_v5(
+    kind: PacketType, packet_ids: Sequence[int], reasons: Sequence[int] = ()
+) -> bytes:
     """Encode one PUBACK, PUBREC, PUBREL or PUBCOMP per packet identifier, in order.
 
     ``reasons`` is empty if all are 0. They are of four bytes, or five where the reason is not 0.
     """
     if not any(reasons):
-        return encoder.acks(kind, packet_ids)
+        return encoder.encode_acks(kind, packet_ids)
     first = _FIRST[kind]
     numbers = encoder.PID_BYTES
     return b"".join(
@@ -122,7 +124,7 @@ def acks(kind: PacketType, packet_ids: Sequence[int], reasons: Sequence[int] = (
     )
 
 
-def explained_ack(
+def encode_explained_ack(
     kind: PacketType,
     packet_id: int,
     reason: int,
@@ -135,11 +137,13 @@ def explained_ack(
     head = encoder.PID_BYTES[packet_id] + bytes((reason,))
     told = about if explain else NO_EXPLANATION
     if told.reason_string is None and not told.user:
-        return acks(kind, [packet_id], [reason])
-    return _packet(_FIRST[kind], head, {}, told, limit) or acks(kind, [packet_id], [reason])
+        return encode_acks_v5(kind, [packet_id], [reason])
+    return _packet(_FIRST[kind], head, {}, told, limit) or encode_acks_v5(
+        kind, [packet_id], [reason]
+    )
 
 
-def explained_acks(
+def encode_explained_acks(
     kind: PacketType,
     packet_ids: Sequence[int],
     reasons: Sequence[int],
@@ -147,17 +151,17 @@ def explained_acks(
     limit: int = 0,
     explain: bool = True,
 ) -> bytes:
-    """Encode acknowledgements as :func:`acks` does; those of errors say why."""
+    """Encode acknowledgements as :func:`encode_acks_v5` does; those of errors say why."""
     texts = {code: code_string(code) for code in set(reasons)} if explain else {}
     if not any(texts.values()):
-        return acks(kind, packet_ids, reasons)
+        return encode_acks_v5(kind, packet_ids, reasons)
     return b"".join(
-        explained_ack(kind, packet_id, reason, Explanation(texts[reason]), limit=limit)
+        encode_explained_ack(kind, packet_id, reason, Explanation(texts[reason]), limit=limit)
         for packet_id, reason in zip(packet_ids, reasons, strict=True)
     )
 
 
-def suback(
+def encode_suback_v5(
     packet_id: int,
     codes: Sequence[int],
     about: Explanation = NO_EXPLANATION,
@@ -169,7 +173,7 @@ def suback(
     return _with_codes(b"\x90", packet_id, codes, about if explain else NO_EXPLANATION, limit)
 
 
-def unsuback(
+def encode_unsuback_v5(
     packet_id: int,
     codes: Sequence[int],
     about: Explanation = NO_EXPLANATION,
@@ -181,7 +185,7 @@ def unsuback(
     return _with_codes(b"\xb0", packet_id, codes, about if explain else NO_EXPLANATION, limit)
 
 
-def disconnect(
+def encode_server_disconnect(
     reason: int,
     about: Explanation = NO_EXPLANATION,
     *,
@@ -196,7 +200,7 @@ def disconnect(
     return _packet(b"\xe0", bytes((reason,)), values, about, limit)
 
 
-def auth(
+def encode_server_auth(
     reason: int,
     method: str,
     data: bytes | None = None,

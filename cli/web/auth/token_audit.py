@@ -16,7 +16,7 @@ import structlog
 from cli.operator import by
 from cli.settings import ConfigError
 from cli.users import line_files
-from cli.web.auth import BadTokens, Grant, ends, read
+from cli.web.auth.tokens import BadTokens, Grant, ends, read
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def changes(before: dict[str, Grant], now: dict[str, Grant]) -> list[tuple[str, 
     return removed + [(ADDED, one) for name, one in now.items() if before.get(name) != one]
 
 
-class TokenTrail:
+class TokenAudit:
     """Records changes of the token file; ``record`` sends them to the broker."""
 
     def __init__(
@@ -121,6 +121,6 @@ class TokenTrail:
     def _write_recorded(self) -> None:
         lines = [one.line for one in self._known.values()]
         try:
-            line_files.write(self._recorded, lines, as_directory=True)
+            line_files.write_lines(self._recorded, lines, as_directory=True)
         except ConfigError as error:
             log.warning("web tokens: some may be recorded twice", reason=str(error))

@@ -1,13 +1,17 @@
-"""Messages between actors. MQTT messages travel in batches."""
+"""What connections, sessions and subscriptions tell each other. MQTT messages travel in batches.
+
+The properties of a message (MQTT 5) are the ``blocks`` of a batch: bytes that only
+``protocol.mqtt5`` reads.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from actors.session.mqtt5 import WIRES5
+from actors.session.mqtt5 import WIRES_V5
 from protocol.mqtt import MQTT_5, PublishEncoder, cut_payloads
-from protocol.mqtt5 import prepare
+from protocol.mqtt5 import prepare_publishes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
     from eventstore.format import Position
     from eventstore.log import Message
     from protocol.mqtt import Connect, Packet
-    from protocol.mqtt5 import PublishEncoder5, Wire
+    from protocol.mqtt5 import PublishEncoderV5, Wire
 
 NEXT_TURN: Final = object()
 """Yielded by longer work: the next part is a turn of its own, others come in between. A number
@@ -99,7 +103,7 @@ class Batch:
         self.gated = gated
         """It is not sent before the log has it on disk, not even at QoS 0: a will, which would be
         published again after a crash."""
-        self._prepared: dict[Wire | int, PublishEncoder | PublishEncoder5 | bytes] = {}
+        self._prepared: dict[Wire | int, PublishEncoder | PublishEncoderV5 | bytes] = {}
 
     def __len__(self) -> int:
         """Return the number of messages."""
@@ -110,7 +114,7 @@ class Batch:
         return f"Batch({len(self)} messages, QoS {self.qos})"
 
     def by_publisher(self) -> Iterable[tuple[ClientConnection, int]]:
-        """Return who published how many of the messages."""
+        """Return how many of the messages each session published."""
         if self._publishers:
             return Counter(self._publishers).items()
         return ((self.publisher, len(self)),) if self.publisher is not None else ()
@@ -139,14 +143,14 @@ class Batch:
             self._prepared[qos] = found
         return found  # type: ignore[return-value]  # bytes stand under 0 only
 
-    def prepared5(self, wire: Wire, numbers: Mapping[bytes, int] | None = None) -> PublishEncoder5:
+    def prepared5(self, wire: Wire, numbers: Mapping[bytes, int] | None = None) -> PublishEncoderV5:
         """Return what renders the messages for receivers at level 5 that have a wire in common.
 
         ``numbers`` are the topic aliases of this node, for a wire that uses them.
         """
         found = self._prepared.get(wire)
         if found is None:
-            found = self._prepared[wire] = prepare(
+            found = self._prepared[wire] = prepare_publishes(
                 self.topics, self.payloads, self.blocks or (), wire, numbers
             )
         return found  # type: ignore[return-value]  # wires stand for these
@@ -162,9 +166,9 @@ class Batch:
             self._prepared[0] = found
         return found  # type: ignore[return-value]  # bytes stand under 0
 
-    def at_qos0_level5(self, wire: Wire) -> bytes:
+    def at_qos0_v5(self, wire: Wire) -> bytes:
         """Return the messages as QoS 0 packets of level 5."""
-        if self.packets and self.blocks is not None and wire is WIRES5[0]:
+        if self.packets and self.blocks is not None and wire is WIRES_V5[0]:
             found = self._prepared.get(MQTT_5)
             if found is None:
                 found = self._prepared[MQTT_5] = b"".join(self.packets)

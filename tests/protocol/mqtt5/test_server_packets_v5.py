@@ -24,27 +24,35 @@ from protocol.mqtt import (
     ReasonCode,
     connect_code,
 )
-from protocol.mqtt5 import answers
-from protocol.mqtt5.answer_reader import Answer, SentMessage, read_answers
-from protocol.mqtt5.answers import ConnackProperties, Explanation
-from protocol.mqtt5.client_writer import encode_publish
+from protocol.mqtt5 import (
+    encode_acks_v5,
+    encode_connack_v5,
+    encode_explained_ack,
+    encode_server_auth,
+    encode_server_disconnect,
+    encode_suback_v5,
+    encode_unsuback_v5,
+)
+from protocol.mqtt5.client_packet_encoder_v5 import encode_publish
 from protocol.mqtt5.property_block import Value, encode_block, encode_property, expiry_of
 from protocol.mqtt5.property_table import FROM_SERVERS as PROPERTIES_OF_SERVERS
-from protocol.mqtt5.publish_writer import (
+from protocol.mqtt5.publish_encoder_v5 import (
     AliasNumbers,
     AliasUse,
-    PublishEncoder5,
+    PublishEncoderV5,
     SentAliases,
     Wire,
-    prepare,
+    prepare_publishes,
 )
+from protocol.mqtt5.server_packet_decoder_v5 import Answer, SentMessage, read_server_packets_v5
+from protocol.mqtt5.server_packet_encoder_v5 import ConnackProperties, Explanation
 
 WHY = Explanation("full", (("k", "v"),))
 STRING, USER = b"\x1f\0\4full", b"\x26\0\1k\0\1v"
 
 
 def read_one(raw: bytes) -> Answer:
-    ((packet, stop),) = read_answers(raw)
+    ((packet, stop),) = read_server_packets_v5(raw)
     assert stop == len(raw)
     assert isinstance(packet, Answer)
     return packet
@@ -56,19 +64,19 @@ def read_one(raw: bytes) -> Answer:
 @pytest.mark.parametrize(
     ("raw", "expected"),
     [
-        (answers.connack(0), b"\x20\3\0\0\0"),
-        (answers.connack(0, session_present=True), b"\x20\3\1\0\0"),
-        (answers.connack(0x87, session_present=True), b"\x20\3\0\x87\0"),
-        (answers.connack(0x97, about=WHY), b"\x20\x11\0\x97\x0e" + STRING + USER),
-        (answers.acks(PacketType.PUBACK, [1, 258]), b"\x40\2\0\1\x40\2\1\2"),
-        (answers.acks(PacketType.PUBREC, [1, 2], [0, 0]), b"\x50\2\0\1\x50\2\0\2"),
-        (answers.acks(PacketType.PUBREC, [1, 2], [0, 0x97]), b"\x50\2\0\1\x50\3\0\2\x97"),
-        (answers.acks(PacketType.PUBREL, [1], [0x92]), b"\x62\3\0\1\x92"),
-        (answers.suback(1, [0, 1, 2, 0x87]), b"\x90\7\0\1\0\0\1\2\x87"),
-        (answers.unsuback(258, [0, 0x11]), b"\xb0\5\1\2\0\0\x11"),
-        (answers.disconnect(0x8E), b"\xe0\1\x8e"),
-        (answers.disconnect(0x9C, server_reference="a"), b"\xe0\6\x9c\4\x1c\0\1a"),
-        (answers.auth(0x18, "m", b"\1"), b"\xf0\x0a\x18\x08\x15\0\1m\x16\0\1\1"),
+        (encode_connack_v5(0), b"\x20\3\0\0\0"),
+        (encode_connack_v5(0, session_present=True), b"\x20\3\1\0\0"),
+        (encode_connack_v5(0x87, session_present=True), b"\x20\3\0\x87\0"),
+        (encode_connack_v5(0x97, about=WHY), b"\x20\x11\0\x97\x0e" + STRING + USER),
+        (encode_acks_v5(PacketType.PUBACK, [1, 258]), b"\x40\2\0\1\x40\2\1\2"),
+        (encode_acks_v5(PacketType.PUBREC, [1, 2], [0, 0]), b"\x50\2\0\1\x50\2\0\2"),
+        (encode_acks_v5(PacketType.PUBREC, [1, 2], [0, 0x97]), b"\x50\2\0\1\x50\3\0\2\x97"),
+        (encode_acks_v5(PacketType.PUBREL, [1], [0x92]), b"\x62\3\0\1\x92"),
+        (encode_suback_v5(1, [0, 1, 2, 0x87]), b"\x90\7\0\1\0\0\1\2\x87"),
+        (encode_unsuback_v5(258, [0, 0x11]), b"\xb0\5\1\2\0\0\x11"),
+        (encode_server_disconnect(0x8E), b"\xe0\1\x8e"),
+        (encode_server_disconnect(0x9C, server_reference="a"), b"\xe0\6\x9c\4\x1c\0\1a"),
+        (encode_server_auth(0x18, "m", b"\1"), b"\xf0\x0a\x18\x08\x15\0\1m\x16\0\1\1"),
     ],
 )
 def test_bytes(raw: bytes, expected: bytes) -> None:
@@ -76,7 +84,7 @@ def test_bytes(raw: bytes, expected: bytes) -> None:
 
 
 def test_a_connack_says_what_differs_from_what_is_assumed() -> None:
-    assert answers.connack(0, properties=ConnackProperties()) == b"\x20\3\0\0\0"
+    assert encode_connack_v5(0, properties=ConnackProperties()) == b"\x20\3\0\0\0"
     full = ConnackProperties(
         session_expiry=0,
         receive_maximum=10,
@@ -94,7 +102,7 @@ def test_a_connack_says_what_differs_from_what_is_assumed() -> None:
         authentication_method="m",
         authentication_data=b"\0",
     )
-    read = read_one(answers.connack(0, session_present=True, properties=full, about=WHY))
+    read = read_one(encode_connack_v5(0, session_present=True, properties=full, about=WHY))
     assert read.session_present
     assert read.properties == {
         0x11: 0, 0x21: 10, 0x24: 1, 0x25: 0, 0x27: 1000, 0x12: "id", 0x22: 5, 0x28: 0, 0x29: 0,
@@ -108,13 +116,13 @@ def test_a_connack_says_what_differs_from_what_is_assumed() -> None:
 # --- Maximum Packet Size ---------------------------------------------------------------------
 
 MAKERS = {
-    "CONNACK": lambda **more: answers.connack(0x97, about=WHY, **more),
-    "PUBACK": lambda **more: answers.explained_ack(PacketType.PUBACK, 1, 0x97, WHY, **more),
-    "PUBREC": lambda **more: answers.explained_ack(PacketType.PUBREC, 1, 0x97, WHY, **more),
-    "SUBACK": lambda **more: answers.suback(1, [0x97], WHY, **more),
-    "UNSUBACK": lambda **more: answers.unsuback(1, [0x87], WHY, **more),
-    "DISCONNECT": lambda **more: answers.disconnect(0x97, WHY, **more),
-    "AUTH": lambda **more: answers.auth(0x18, "m", None, WHY, **more),
+    "CONNACK": lambda **more: encode_connack_v5(0x97, about=WHY, **more),
+    "PUBACK": lambda **more: encode_explained_ack(PacketType.PUBACK, 1, 0x97, WHY, **more),
+    "PUBREC": lambda **more: encode_explained_ack(PacketType.PUBREC, 1, 0x97, WHY, **more),
+    "SUBACK": lambda **more: encode_suback_v5(1, [0x97], WHY, **more),
+    "UNSUBACK": lambda **more: encode_unsuback_v5(1, [0x87], WHY, **more),
+    "DISCONNECT": lambda **more: encode_server_disconnect(0x97, WHY, **more),
+    "AUTH": lambda **more: encode_server_auth(0x18, "m", None, WHY, **more),
 }
 
 
@@ -144,10 +152,10 @@ def test_a_client_that_wants_no_explanation_gets_none(name: str) -> None:
 
 def test_an_answer_that_cannot_be_made_small_enough_is_empty() -> None:
     properties = ConnackProperties(assigned_client_identifier="x" * 100)
-    assert answers.connack(0, properties=properties, limit=50) == b""
-    assert answers.suback(1, [0] * 100, limit=50) == b""
-    assert answers.disconnect(0x8E, limit=2) == b""
-    assert answers.disconnect(0x8E, limit=3) == b"\xe0\1\x8e"
+    assert encode_connack_v5(0, properties=properties, limit=50) == b""
+    assert encode_suback_v5(1, [0] * 100, limit=50) == b""
+    assert encode_server_disconnect(0x8E, limit=2) == b""
+    assert encode_server_disconnect(0x8E, limit=3) == b"\xe0\1\x8e"
 
 
 # --- reason codes ----------------------------------------------------------------------------
@@ -248,25 +256,25 @@ def test_messages_are_sent_as_the_wire_wants_them(
         batch = [(*one[:3], b"") for one in batch]
     dup = again and wire.qos > 0
     sent = [_expected(one, wire, dup=dup) for one in batch]
-    outgoing = prepare(
+    outgoing = prepare_publishes(
         [one[0] for one in batch],
         [one[1] for one in batch],
         [one[3] for one in batch] if with_blocks else (),
         wire,
         NUMBERS,
     )
-    assert isinstance(outgoing, PublishEncoder5)
+    assert isinstance(outgoing, PublishEncoderV5)
     assert len(outgoing) == len(batch)
     pids = [one[2] for one in batch]
     for first, last in ((0, None), (0, None), (start, stop), (start, None)):
         raw = outgoing.render(pids[first:last], first, last, dup=dup)
-        read = [packet for packet, _ in read_answers(raw)]
+        read = [packet for packet, _ in read_server_packets_v5(raw)]
         assert read == [
             SentMessage(publish, wire.identifiers, alias) for publish, alias in sent[first:last]
         ]
     read_sizes = []
     at = 0
-    for _, end in read_answers(outgoing.render(pids)):
+    for _, end in read_server_packets_v5(outgoing.render(pids)):
         read_sizes.append(end - at)
         at = end
     assert outgoing.sizes == read_sizes
@@ -277,24 +285,24 @@ def test_messages_are_sent_as_the_wire_wants_them(
 
 
 def test_a_plain_wire_is_what_the_client_would_send() -> None:
-    outgoing = prepare([b"t"], [b"m"], (), Wire(1))
+    outgoing = prepare_publishes([b"t"], [b"m"], (), Wire(1))
     assert outgoing.render([7]) == encode_publish(b"t", b"m", 1, 7)
-    assert prepare([b"t"], [b"m"], (), Wire(0)).render() == b"\x30\5\0\1t\0m"
+    assert prepare_publishes([b"t"], [b"m"], (), Wire(0)).render() == b"\x30\5\0\1t\0m"
 
 
 @pytest.mark.parametrize(("version", "qos"), list(product([3, 4], [0, 1, 2])))
 def test_before_level_5_nothing_but_topic_and_payload_is_sent(version: int, qos: int) -> None:
     wire = Wire(qos, version, False, (1,), 3, AliasUse.NUMBERS)
-    outgoing = prepare([b"t"], [b"m"], [b"\2\0\0\0\x09"], wire, {b"t": 1})
+    outgoing = prepare_publishes([b"t"], [b"m"], [b"\2\0\0\0\x09"], wire, {b"t": 1})
     assert isinstance(outgoing, PublishEncoder)
     assert outgoing.render([1]) == PublishEncoder([b"t"], [b"m"], qos).render([1])
 
 
 def test_outgoing_that_does_not_fit_together() -> None:
     with pytest.raises(ValueError, match="payloads"):
-        prepare([b"a", b"b"], [b""], (), Wire(0))
+        prepare_publishes([b"a", b"b"], [b""], (), Wire(0))
     with pytest.raises(ValueError, match="2 packet identifiers for 1 messages"):
-        prepare([b"a"], [b""], (), Wire(1)).render([1, 2])
+        prepare_publishes([b"a"], [b""], (), Wire(1)).render([1, 2])
 
 
 def test_numbers_for_topics_are_given_out_once() -> None:
@@ -321,12 +329,12 @@ def test_a_connection_is_told_an_alias_before_it_is_used() -> None:
 )
 def test_what_no_server_sends_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"whole|server|valid"):
-        list(read_answers(data))
+        list(read_server_packets_v5(data))
 
 
 def test_pings_and_several_packets_are_read_back() -> None:
-    raw = b"\xd0\0" + answers.disconnect(0) + answers.suback(1, [0])
-    assert [packet for packet, _ in read_answers(raw)] == [
+    raw = b"\xd0\0" + encode_server_disconnect(0) + encode_suback_v5(1, [0])
+    assert [packet for packet, _ in read_server_packets_v5(raw)] == [
         Answer(PacketType.PINGRESP),
         Answer(PacketType.DISCONNECT),
         Answer(PacketType.SUBACK, packet_id=1, codes=b"\0"),

@@ -10,7 +10,7 @@ from harness.handclock import HandClock
 
 from cli.live.broker_client import NoLiveBroker
 from cli.web.auth import audit_trail as module
-from cli.web.auth.audit_trail import MOST_SERIES, WINDOW, Entry, Gathering, Trail
+from cli.web.auth.audit_trail import MOST_SERIES, WINDOW, AuditTrail, Entry, Gathering
 from cli.web.auth.tokens import Grant, Role
 
 ANN = Grant("ann", Role.VIEW, "0" * 64)
@@ -112,7 +112,7 @@ async def until_found(log: Log, count: int) -> None:
 
 async def test_a_login_is_on_record_when_it_lets_in() -> None:
     log = Log()
-    trail = Trail(log, now_ms=lambda: 7)
+    trail = AuditTrail(log, now_ms=lambda: 7)
     await trail.login("127.0.0.1", ANN)
     assert log.found == [
         {
@@ -130,7 +130,7 @@ async def test_a_login_is_on_record_when_it_lets_in() -> None:
 
 async def test_what_is_refused_is_recorded_and_gathered() -> None:
     log = Log()
-    trail = Trail(log)
+    trail = AuditTrail(log)
     for _ in range(5):
         trail.refused("192.0.2.1", None, "wrong_token")
     trail.refused("192.0.2.1", ANN, "expired")
@@ -151,7 +151,7 @@ async def test_what_was_gathered_is_recorded_when_its_time_is_over(
 ) -> None:
     monkeypatch.setattr(module, "WINDOW", 0.05)
     log = Log()
-    trail = Trail(log)
+    trail = AuditTrail(log)
     for _ in range(3):
         trail.refused("192.0.2.1", None, "wrong_token")
     await until_found(log, 2)
@@ -162,11 +162,11 @@ async def test_what_was_gathered_is_recorded_when_its_time_is_over(
 async def test_a_broker_that_is_away_locks_nobody_out_and_records_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "LOGIN_PATIENCE", 0.01)
+    monkeypatch.setattr(module, "LOGIN_TIMEOUT", 0.01)
     monkeypatch.setattr(module, "_AGAIN", (0.01, 0.02))
     log = Log()
     log.away = True
-    trail = Trail(log)
+    trail = AuditTrail(log)
     await trail.login("127.0.0.1", ANN)
     await trail.login("127.0.0.1", BOB)
     await log.asked.wait()
@@ -183,7 +183,7 @@ async def test_what_waits_for_the_broker_is_bounded(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "_END_SECONDS", 0.01)
     log = Log()
     log.away = True
-    trail = Trail(log)
+    trail = AuditTrail(log)
     for number in range(50):
         trail.refused(f"192.0.2.{number}", None, "wrong_token")
     await log.asked.wait()

@@ -35,7 +35,8 @@ CLOSE_REASONS: Final[Mapping[str, str]] = {
     "login_revoked": "the user was removed from the password file, or the password changed",
     "reauthentication_failed": "the client failed to authenticate again (AUTH, MQTT 5)",
     "receive_maximum": "the client had more messages unacknowledged than `receive_maximum` allows",
-    "publish_rate": "the client was paused at its publish rate for `rate_patience` without a break",
+    "publish_rate": "the client was paused at its publish rate for `throttle_timeout` without a "
+    "break",
     "slow_reader": "the client read none of its pending output for `slow_reader_time`",
     "unread_bytes": "slow clients had too much unread output in total (`max_unread_bytes`)",
     "kicked": "an operator disconnected the client",

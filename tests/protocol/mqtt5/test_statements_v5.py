@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from catalogue5 import BAD5
+from catalogue_v5 import BAD5
 
 from protocol.mqtt import STATEMENTS
 from protocol.mqtt5.property_table import PROPERTIES
