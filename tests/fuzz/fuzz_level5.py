@@ -65,7 +65,7 @@ LIMIT = 100_000
 
 def decoder() -> Decoder:
     """Make a decoder for clients of all levels."""
-    return Decoder(LIMIT, level5=partial(PacketDecoderV5, 5))
+    return Decoder(LIMIT, v5=partial(PacketDecoderV5, 5))
 
 
 def flat(packets: list[Packet]) -> list[object]:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def decoder_v5(limit: int, **more: int) -> Decoder:
-    return Decoder(limit, level5=partial(PacketDecoderV5, ALIASES), **more)
+    return Decoder(limit, v5=partial(PacketDecoderV5, ALIASES), **more)
 
 
 def flat_v5(packets: Iterable[Packet]) -> list[Packet | Publish]:
