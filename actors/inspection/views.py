@@ -114,6 +114,18 @@ def actor_row(actor: LoopActor, node: NodeContext) -> dict[str, Any]:
         "busy_us": round(actor.busy * 1e6),
         "recent_us_per_s": round(busy * 1e6 / span, 1),
         "recent_per_s": round(handled / span, 1),
+        **(_history_of(actor.name, node) if isinstance(actor, Session) else {}),
+    }
+
+
+def _history_of(client: str, node: NodeContext) -> dict[str, Any]:
+    """Return in short what happened to a client since the broker's start."""
+    history = node.clients.find(client)
+    return {
+        "dropped": history.dropped.total() if history.dropped is not None else 0,
+        "connects": history.connects,
+        "takeovers": history.takeovers,
+        "last_close": history.last_close or None,
     }
 
 

@@ -93,6 +93,7 @@ def completions(command: Any, context: Any, words: Sequence[str]) -> Iterator[Co
     """
     *before, last = words
     waiting: Any = None
+    given = 0
     for word in before:
         if waiting is not None:
             waiting = None
@@ -103,6 +104,8 @@ def completions(command: Any, context: Any, words: Sequence[str]) -> Iterator[Co
             if found is None:
                 return
             command = found
+        else:
+            given += 1
     if waiting is not None:
         yield from (Completion(one, "") for one in _choices(waiting) if one.startswith(last))
     elif last.startswith("-"):
@@ -112,8 +115,8 @@ def completions(command: Any, context: Any, words: Sequence[str]) -> Iterator[Co
             if name.startswith(last):
                 yield Completion(name, _short_help(command, context, name))
     else:
-        arguments = (one for one in command.params if one.param_type_name == "argument")
-        for argument in arguments:
+        arguments = [one for one in command.params if one.param_type_name == "argument"]
+        for argument in arguments[given : given + 1]:
             yield from (Completion(one, "") for one in _choices(argument) if one.startswith(last))
 
 
@@ -152,4 +155,11 @@ def _first_sentence(text: str | None) -> str:
 
 
 def _choices(parameter: Any) -> list[str]:
-    return [str(one) for one in getattr(parameter.type, "choices", ())]
+    """Return the values that a parameter may have, if they are few."""
+    kind = getattr(parameter, "type_descriptor", None) or parameter.type
+    choices = getattr(kind, "choices", None)
+    if choices:
+        return [str(one) for one in choices]
+    # Settings name theirs in place of the value; words in capitals stand for others.
+    named = (parameter.metavar or "").split("|")
+    return [one for one in named if one and not one.isupper()] if len(named) > 1 else []

@@ -418,6 +418,8 @@ def event_object(
     if isinstance(event, (MessagesCarried, RetainedSnapshot)):
         found["messages"] = _repeated_objects(event, at, area)
         return found
+    if isinstance(event, MessageDropped) and event.topics:
+        found["topics"] = event.topics
     if isinstance(event, CheckpointCompleted):
         found["begun"] = format_position(event.begun)
     elif isinstance(event, LogCut):

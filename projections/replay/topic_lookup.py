@@ -152,7 +152,8 @@ class TopicBook:
         for sequence in gone:
             carriers = self._carriers.get(sequence, ()) if self._carriers else ()
             wanted.update(at for at in carriers if at >= first)
-        missing = sorted(wanted - self._records.keys())
+        # One by one: the difference with the keys would walk everything that is held.
+        missing = sorted(sequence for sequence in wanted if sequence not in self._records)
         for start in range(0, len(missing), _LOAD):
             for record in await self._source.some(missing[start : start + _LOAD]):
                 self.note(position(record.sequence, 0), record.events(), record.time_ms)

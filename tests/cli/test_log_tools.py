@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -582,3 +583,30 @@ def test_sums_of_sessions_that_are_frozen() -> None:
     assert any(
         line.split()[:2] == ["c", "offline"] for line in top_summary(state, AsOf(LogPoint(2), 1))
     )
+
+
+class _NeverWalked(OrderedDict[int, Any]):
+    """What a book holds, of which each load may look up what it wants and no more."""
+
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("a load walks everything that is held")
+
+    def keys(self) -> Any:
+        return iter(self)
+
+
+async def test_a_load_costs_what_it_loads_and_not_what_is_held() -> None:
+    """``log --topic`` loads topics for each event: it was quadratic in the records of the log."""
+    asked: list[list[int]] = []
+
+    class Source:
+        first = 1
+
+        async def some(self, sequences: list[int]) -> list[Any]:
+            asked.append(list(sequences))
+            return []
+
+    book = TopicBook(Source())  # type: ignore[arg-type] # only what is asked of it
+    book._records = _NeverWalked({number: [] for number in range(1, 1000)})
+    await book.load([position(number, 0) for number in (5, 1001, 999, 1002)])
+    assert asked == [[1001, 1002]]

@@ -306,8 +306,8 @@ def test_who_gets_a_topic_is_told(page: Page) -> None:
     assert page.get("/subscriptions", topic="hall/#").status == 400
     rows = page.good("/subscriptions", topic="hall/door").columns(0, 1, 2, 3, 4)
     assert sorted(rows) == [
-        ("away", "hall/#", "1", "offline", "waits for it: it is offline"),
-        ("screen", "hall/+", "2", "connected", "is sent to it"),
+        ("away", "hall/#", "1", "offline", "queued: offline"),
+        ("screen", "hall/+", "2", "connected", "sent"),
     ]
 
 
@@ -620,3 +620,8 @@ def test_a_long_list_has_pages(make_broker: Callable[..., Broker]) -> None:
     assert sorted(pattern) == [(one,) for one in names[::100]]
     assert page.good("/sessions", state="offline").columns(0) == []
     clients.close()
+
+
+def test_problems_are_shown(page: Page) -> None:
+    """The overview has them only if there are some; their page says if there are none."""
+    assert "What foldmq doctor finds now" in page.good("/problems").shown

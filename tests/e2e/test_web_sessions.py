@@ -77,7 +77,7 @@ def test_sessions_stand_in_an_order(make_broker: Callable[..., Broker]) -> None:
     page = served(broker)
     (head,) = re.findall(r"<thead>(.*?)</thead>", page.good("/sessions").text, re.DOTALL)
     assert re.search(r'aria-sort="ascending"><a [^>]*>Client &uarr;', head)
-    rows = page.good("/sessions").columns(0, 1, 2, 7)
+    rows = page.good("/sessions").columns(0, 1, 2, 12)
     assert [row[:2] for row in rows] == [
         ("alpha", "offline"),
         ("bravo", "connected"),

@@ -96,6 +96,11 @@ def _busy(row: Row) -> str:
     return figures.figure_duration(row["busy_us"] / 1e6)
 
 
+def _reconnects(row: Row) -> str:
+    connects = row.get("connects")
+    return figures.count(None if connects is None else max(0, connects - 1))
+
+
 ACTORS = (
     TopColumn("ACTOR", 18, lambda row: text.escaped(str(row["id"])), right=False, role="strong"),
     TopColumn("NAME", 14, lambda row: _name(row, "name"), right=False, wide=True),
@@ -106,8 +111,12 @@ ACTORS = (
     TopColumn("BOX", 6, lambda row: figures.count(row["mailbox"]), 1, sort="mailbox"),
     TopColumn("HIGH", 6, lambda row: figures.count(row["high_water"]), 2, sort="high_water"),
     TopColumn("HANDLED", 8, lambda row: figures.count(row["handled"]), 4, sort="handled"),
-    TopColumn("WORKED", 8, _busy, 6, sort="busy"),
-    TopColumn("LAST", 5, _last_active, 5, sort="last_active"),
+    TopColumn("WORKED", 8, _busy, 9, sort="busy"),
+    TopColumn("LAST", 5, _last_active, 8, sort="last_active"),
+    TopColumn("DROPS", 6, lambda row: figures.count(row.get("dropped")), 3),
+    TopColumn("RECONN", 6, _reconnects, 5),
+    TopColumn("TAKEOV", 6, lambda row: figures.count(row.get("takeovers")), 6),
+    TopColumn("LAST END", 12, lambda row: _name(row, "last_close"), 7, right=False),
 )
 """Columns of a row of ``actors``; ``now_ms`` in it is the time of the reply."""
 

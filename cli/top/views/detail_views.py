@@ -143,8 +143,8 @@ class SessionPage(TextPage):
 
 
 RECEIVERS = (
-    TopColumn("CLIENT", 16, lambda row: _short(row["client"]), right=False, wide=True),
-    TopColumn("FILTER", 16, lambda row: _short(row["filter"]), right=False, wide=True),
+    TopColumn("CLIENT", 22, lambda row: _short(row["client"]), right=False, wide=True),
+    TopColumn("FILTER", 10, lambda row: _short(row["filter"]), right=False, wide=True),
     TopColumn("QOS", 3, lambda row: str(row["qos"])),
     TopColumn("OUTCOME", 16, outcome_text, right=False, wide=True),
 )
