@@ -181,11 +181,11 @@ def test_every_reason_that_is_described_is_given_somewhere() -> None:
     tool = _tool("events_table")
     sources = (ROOT / "actors").rglob("*.py")
     source = "".join(path.read_text("utf-8") for path in sources)
-    described = [*tool.DROPPED, *tool.CLOSED]
+    described = [*tool.DROP_REASONS, *tool.CLOSE_REASONS]
     assert [reason for reason in described if f'"{reason}"' not in source] == []
     given = set(re.findall(r'MessageDropped\(\s*[\w.]+,\s*"(\w+)"', source))
     assert given
-    assert given <= set(tool.DROPPED)
+    assert given <= set(tool.DROP_REASONS)
 
 
 def test_every_setting_is_described() -> None:

@@ -265,7 +265,7 @@ def _denial(code: int) -> str:
     return _DENIALS.get(code) or reason_text(code)
 
 
-_DENIALS = {
+_DENIALS: dict[int, str] = {
     ReasonCode.NOT_AUTHORIZED: "the permissions do not let it subscribe to that (permissions)",
     ReasonCode.QUOTA_EXCEEDED: "it has as many as it may (max_subscriptions, max_wildcards, "
     "max_wildcard_patterns, max_shared_members)",
