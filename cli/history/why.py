@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from cli.common import progress, text
 from cli.logsource import SourceFlags, check_filter, open_source, parse_moment, point_at
@@ -265,7 +265,7 @@ def _denial(code: int) -> str:
     return _DENIALS.get(code) or reason_text(code)
 
 
-_DENIALS: Mapping[int, str] = {
+_DENIALS: dict[int, str] = {
     ReasonCode.NOT_AUTHORIZED: "the permissions do not let it subscribe to that (permissions)",
     ReasonCode.QUOTA_EXCEEDED: "it has as many as it may (max_subscriptions, max_wildcards, "
     "max_wildcard_patterns, max_shared_members)",

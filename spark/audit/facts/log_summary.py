@@ -207,8 +207,8 @@ def _without_limits(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
 
 def _not_acted(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
     """Return where retained messages were removed otherwise than an operator asked."""
-    acted: dict[Any, list[LogNote]] = defaultdict(list)
-    cleared: dict[Any, list[LogNote]] = defaultdict(list)
+    acted: dict[int, list[LogNote]] = defaultdict(list)
+    cleared: dict[int, list[LogNote]] = defaultdict(list)
     for what, found in ((ACTED, acted), (CLEARED_BY, cleared)):
         for note in notes[what]:
             found[note.values["turn"]].append(note)
