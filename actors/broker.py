@@ -24,6 +24,7 @@ from actors.maintenance import (
     Expiries,
     Projector,
     Retention,
+    adopt,
     applied_limits,
     recover,
     software,
@@ -70,9 +71,11 @@ if TYPE_CHECKING:
     from actors.configuration import BridgeOptions, BrokerOptions
     from actors.connection import ListenerOptions
     from actors.kernel import Clock
+    from actors.maintenance import ReadState
     from actors.session import ClientConnection
     from eventstore.format import Record
     from projections.state import SessionState
+    from projections.storage import ProjectionMark
 
 _log = structlog.get_logger("foldmq")
 
@@ -150,7 +153,15 @@ class Broker(LoopActor):
         Raises CorruptLog when a record is damaged or missing, LogUnavailable when JetStream
         does not answer.
         """
-        mark = await recover(self.node, self.projector, self._reset, progress)
+        await self._begin(await recover(self.node, self.projector, self._reset, progress))
+
+    async def adopt(self, found: ReadState, since_ms: int) -> None:
+        """Go on with the state of a follower; ``since_ms`` is the time of the last record."""
+        await adopt(self.node, self.projector, found, since_ms)
+        await self._begin(None)
+
+    async def _begin(self, mark: ProjectionMark | None) -> None:
+        """Serve from the state; ``mark`` is that of the projections that were used for it."""
         SharedSubscriptions(self.node).begin()
         self.node.recovered = True
         self.kernel.turn_ended = self._end_turn
@@ -342,8 +353,8 @@ class Broker(LoopActor):
         self.node.router.passivate(state.session, [held.filter for held in state.active()])
         self.watch_expiry(state)
 
-    def _reset(self) -> None:
-        """Begin with an empty state."""
+    def _reset(self) -> NodeState:
+        """Begin with an empty state, and return it."""
         node = self.node
         node.state = NodeState()
         if self.bridge is not None:
@@ -351,6 +362,7 @@ class Broker(LoopActor):
         node.router = Router(self.session, self.bridge, node.clock.stopwatch)
         node.router.too_deep = node.permissions.too_deep
         node.router.on_gone = self._sweep_later
+        return node.state
 
     def watch_expiry(self, state: SessionState) -> None:
         """Check an offline session when it may have expired, or its will is due."""
@@ -408,7 +420,7 @@ class Broker(LoopActor):
         connection, connect = request
         if connection.ended:
             return
-        if self._given_up or self.node.draining:
+        if self._given_up or self.node.draining or self.node.unsure:
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "unavailable")
             return
         if not connect.client_id:

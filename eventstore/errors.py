@@ -232,6 +232,19 @@ class NodeBusy(EventStoreError):
         self.node = node
 
 
+class ClusterBusy(EventStoreError):
+    """The log of that name is not that of this cluster."""
+
+    exit_code = 75
+
+    def __init__(self, cluster: str, where: str, what: str) -> None:
+        super().__init__(
+            f"cluster {cluster} on {where} is not this one: {what}; choose another name for this "
+            "cluster, or give the node that cluster's key (cluster_key_file)"
+        )
+        self.cluster = cluster
+
+
 class Fenced(EventStoreError):
     """Another broker writes to this broker's log: this one must stop at once."""
 

@@ -1,4 +1,4 @@
-"""Imports point one way: cli -> actors, spark -> projections -> eventstore -> protocol.
+"""Imports point one way: cli -> cluster -> actors, spark -> projections -> eventstore -> protocol.
 
 What is pure stays pure: ``protocol`` is sans-IO, ``projections`` know neither clock nor network.
 Packages are small, the names of modules, classes and public functions are unique within their
@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-ORDER = ["protocol", "eventstore", "projections", "spark", "actors", "cli"]
+ORDER = ["protocol", "eventstore", "projections", "spark", "actors", "cluster", "cli"]
 
 NETWORK = {"asyncio", "nats", "selectors", "socket", "ssl", "uvloop"}
 CLOCK_AND_CHANCE = {"datetime", "random", "secrets", "time", "uuid"}
@@ -30,6 +30,7 @@ FORBIDDEN = {
     "eventstore": {"pykka", "paho", "pyspark", "typer"},
     "spark": {"pykka", "paho", "structlog", "typer"},
     "actors": {"nats", "paho", "pyspark", "spark", "typer"},
+    "cluster": {"nats", "paho", "pyspark", "spark", "typer"},
     "cli": {"pykka"},
 }
 SPARK = {"py4j", "pyarrow", "pyspark", "spark"}

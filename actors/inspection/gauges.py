@@ -187,6 +187,19 @@ _VALUES = (
         lambda sources: not sources.node.not_ready_reasons(),
         read=float,
     ),
+    _value("foldmq_cluster_leader", "1 if this node leads its cluster.", "cluster.leader", None),
+    _value(
+        "foldmq_cluster_epoch",
+        "How often a node of the cluster became the leader, as this node knows.",
+        "cluster.epoch",
+        None,
+    ),
+    _value(
+        "foldmq_cluster_behind_records",
+        "Records of the leader that this node has not folded yet.",
+        "cluster.behind",
+        None,
+    ),
     _value(
         "foldmq_connections",
         "Open connections.",

@@ -320,6 +320,7 @@ class Projector:
             if node_state.archived is None
             else (node_state.archived.at, node_state.archived.said),
             node_state.bridged,
+            node_state.epoch,
         )
         # The mark names checkpoints, cuts and repetitions that may be newer than the record.
         await self._until_whole(self._node.journal.next_position)

@@ -283,7 +283,7 @@ class Retention:
             while journal.last_closed is None:  # noqa: ASYNC110 - a turn goes on: rare
                 await asyncio.sleep(_POLL)
             number = node_state.checkpoint + 1
-            begun = self._node.emit(CheckpointBegun(number))
+            begun = self._node.emit(CheckpointBegun(number, epoch=node_state.epoch))
             self._node.emit(applied_limits(self._node.options, self._node.permissions.permissions))
             if node_state.bridged is not None:
                 self._node.emit(Bridged(node_state.bridged))

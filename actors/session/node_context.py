@@ -88,6 +88,7 @@ class NodeContext:
         "system_topics",
         "tasks",
         "timers",
+        "unsure",
         "writer",
     )
 
@@ -142,6 +143,8 @@ class NodeContext:
         """Sessions whose state is not in the fold at present: they failed."""
         self.recovered = False
         """The state is that of the log."""
+        self.unsure = ""
+        """Why no clients are accepted although the broker leads a cluster; empty: they are."""
         self.draining = False
         """The broker ends."""
         self.failed: asyncio.Future[FoldmqError] = self._loop.create_future()
@@ -229,6 +232,8 @@ class NodeContext:
         found = ["stopping"] if self.draining else []
         if self.writer.outage is not None:
             found.append(f"the log cannot be written: {self.writer.outage}")
+        if self.unsure:
+            found.append(self.unsure)
         return found
 
     def expires_in(self, state: SessionState) -> float:

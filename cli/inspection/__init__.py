@@ -9,6 +9,7 @@ if TYPE_CHECKING:
         actor_list,
         actor_page,
         actor_tree,
+        node_list,
         receivers,
         retained,
         session_list,
@@ -34,6 +35,7 @@ else:
                 "actor_lines actor_page ask_session connection_of connection_rates find_actor"
             ),
             "actor_tree": "actor_tree",
+            "node_list": "node_list",
             "receivers": "outcome_lines outcome_text receivers",
             "retained": "retained",
             "session_list": "session_selection session_list",
@@ -54,6 +56,7 @@ __all__ = [
     "gather",
     "history_lines",
     "log_broker",
+    "node_list",
     "outcome_lines",
     "outcome_text",
     "receivers",

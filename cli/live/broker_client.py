@@ -248,6 +248,7 @@ async def _on_foreign(
     where = f"NATS at {access.where}"
     client = await _connect(stack, access)
     datadir = DataDir(settings.data_dir)
+    node = node or settings.cluster
     if node is None and "data_dir" in settings.model_fields_set:
         node = datadir.node() if (datadir.path / "node").is_file() else None
     if node is None:

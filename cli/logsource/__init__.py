@@ -9,6 +9,7 @@ if TYPE_CHECKING:
         Store,
         answer_requests,
         check_files,
+        cluster_key,
         fit_packet_size,
         nats_tls,
         nats_users,
@@ -24,7 +25,8 @@ else:
         __name__,
         {
             "log_store": (
-                "Store answer_requests check_files fit_packet_size nats_tls nats_users open_store"
+                "Store answer_requests check_files cluster_key fit_packet_size nats_tls nats_users "
+                "open_store"
             ),
             "moments": "cut_off parse_moment point_at start_at",
             "nats_access": "foreign_access",
@@ -41,6 +43,7 @@ __all__ = [
     "check_files",
     "check_filter",
     "check_topic",
+    "cluster_key",
     "cut_off",
     "find_location",
     "fit_packet_size",

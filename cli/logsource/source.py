@@ -51,6 +51,8 @@ async def find_location(
             stack, settings.data_dir, stream, note=say, server_log=server_log
         )
     access = foreign_access(settings)
+    if stream is None and settings.cluster is not None:
+        stream = LOG_STREAM_PREFIX + settings.cluster
     if stream is None and "data_dir" in settings.model_fields_set:
         stream = stream_of(settings.data_dir)
     return LogLocation(access, f"NATS at {access.where}", live=True, named=stream)

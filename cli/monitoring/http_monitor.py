@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 from aiohttp import web
@@ -51,6 +51,16 @@ _quiet = logging.getLogger("foldmq.http")
 _quiet.setLevel(logging.CRITICAL + 1)
 
 
+class ClusterNode(Protocol):
+    """A node of a cluster."""
+
+    def waiting(self) -> str:
+        """Return why it serves no clients; empty if it leads."""
+
+    def metrics(self) -> dict[str, Any]:
+        """Return what the metrics say of the cluster."""
+
+
 class HttpMonitor:
     """The HTTP server; the service tells it when the broker exists and when it listens."""
 
@@ -59,6 +69,8 @@ class HttpMonitor:
         self.inspection: BrokerInspection | None = None
         self.listening = False
         """Whether clients can connect."""
+        self.member: ClusterNode | None = None
+        """The node in its cluster; None: there is no cluster."""
         self._hosts = Hosts([])
         self._refusal_told = -_REFUSAL_EVERY
 
@@ -106,7 +118,8 @@ class HttpMonitor:
     def trouble(self) -> list[str]:
         """Return why the broker is not ready; empty if it is ready."""
         if self.inspection is None:
-            return ["starting"]
+            waiting = self.member.waiting() if self.member is not None else ""
+            return [waiting or "starting"]
         return self.inspection.node.not_ready_reasons() or (
             [] if self.listening else ["not listening yet"]
         )
@@ -173,15 +186,16 @@ class HttpMonitor:
         """Return the broker's status, with the contents of sessions if available."""
         inspection = self.inspection
         ready = not self.trouble()
+        cluster = self.member.metrics() if self.member is not None else None
         if inspection is None:
-            return {"ready": ready}
+            return {"ready": ready, "cluster": cluster}
         try:
             asking = inspection.inspector.ask_for("status")
             found = await asyncio.wait_for(asking, _PATIENCE)
         except (FoldmqError, TimeoutError) as error:
             _log.warning("metrics are incomplete", reason=str(error) or "no reply in time")
             found = inspection.status()
-        return {**found, "ready": ready}
+        return {**found, "ready": ready, "cluster": cluster}
 
 
 class _Refusal(asyncio.Protocol):

@@ -1,4 +1,4 @@
-"""The commands for a running broker: actors, sessions, retained, subscriptions, top."""
+"""The commands for a running broker: nodes, actors, sessions, retained, subscriptions, top."""
 
 from typing import Annotated
 
@@ -46,11 +46,26 @@ def register_operator_commands(app: Program) -> None:
     app.add_typer(actors_app, name="actors", help="Inspect the actors of a running broker.")
     app.add_typer(sessions_app, name="sessions", help="List, show, disconnect and remove sessions.")
     app.add_typer(retained_app, name="retained", help="List, print and remove retained messages.")
+    app.command("nodes")(_nodes)
     app.command("subscriptions")(_subscriptions)
     app.command("top")(_top)
 
 
 # Other commands do not load the packages that query the broker.
+
+
+@with_broker_flags
+def _nodes(
+    source: SourceFlags,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="NAME", help="Name of the cluster.")
+    ] = None,
+    as_json: _JsonLines = False,
+) -> None:
+    """List the nodes of a cluster: which one leads, and how far the others are."""
+    from cli.inspection import node_list
+
+    node_list.run(source, cluster, as_json=as_json)
 
 
 @actors_app.command("ls")

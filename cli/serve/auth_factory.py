@@ -25,6 +25,7 @@ from actors.authn import (
 from actors.authz import Permissions, rules_file
 from actors.connection import KEY_SIZE, pseudonym
 from actors.kernel import SystemClock
+from cli.logsource import cluster_key
 from cli.settings import ConfigError
 from eventstore.datadir import DataDir
 from eventstore.nats import PRIVATE_PREFIX, RequestClient
@@ -161,7 +162,14 @@ def users_digest(settings: Settings, secret: bytes) -> str:
 
 
 def pseudonym_key(settings: Settings, datadir: DataDir) -> bytes:
-    """Return the key of pseudonyms, created at the first call; empty without pseudonyms."""
+    """Return the key of pseudonyms, created at the first call; empty without pseudonyms.
+
+    All nodes of a cluster have the same one, made of the cluster's key.
+    """
+    if settings.pseudonyms and settings.cluster is not None:
+        return hmac.new(cluster_key(settings), b"foldmq pseudonyms", hashlib.sha256).digest()[
+            :KEY_SIZE
+        ]
     return datadir.secret(PSEUDONYM_KEY, KEY_SIZE) if settings.pseudonyms else b""
 
 

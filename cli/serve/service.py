@@ -11,14 +11,14 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
 from actors.broker import Broker
 from actors.configuration import BridgeOptions, BrokerOptions
 from actors.kernel import SystemClock, set_short_time_slice
-from actors.maintenance import Attestor, subject_of
+from actors.maintenance import Attestor, LeadingBroker, subject_of
 from actors.node import watch_loop
 from cli.common import Endpoint, logging_setup, trim
 from cli.logsource import Store, answer_requests, check_files, fit_packet_size, nats_tls, open_store
@@ -31,12 +31,14 @@ from cli.serve.auth_factory import (
     users_digest,
 )
 from cli.serve.banner import Facts, Progress, announce
+from cli.serve.cluster_member import ClusterMember, SteppedDown
 from cli.serve.limits_factory import limit_options
 from cli.serve.listener_factory import Listeners
 from cli.settings import RELOADABLE, ConfigError, Settings, check_settings, load_settings
 from cli.web import WebPage
+from cluster import FellBehind, Leadership, Replaced
 from eventstore.datadir import DataDir
-from eventstore.errors import RecordTooLarge
+from eventstore.errors import Fenced, RecordTooLarge
 from eventstore.format import LEAST_RECORD, largest_packet
 from protocol.errors import FoldmqError
 from protocol.nats import Mapping, allowed_names, parse_users
@@ -75,7 +77,11 @@ class DrainError(FoldmqError):
 
 
 def run_service(flags: dict[str, object], config: Path | None) -> None:
-    """Serve until SIGTERM or SIGINT; raises the FoldmqError that stops the broker earlier."""
+    """Serve until SIGTERM or SIGINT; raises the FoldmqError that stops the broker earlier.
+
+    The process starts again when the log refused a record as too large, with its size known, and
+    when it no longer leads its cluster.
+    """
     settings = load_settings(flags, os.environ, config)
     logging_setup.configure(settings.log_level, settings.log_format)
     _warn_of_old_names(settings)
@@ -85,17 +91,23 @@ def run_service(flags: dict[str, object], config: Path | None) -> None:
         _warn_of_old_names(found)
         return found
 
+    environment = dict(os.environ)
     set_short_time_slice()  # before the NATS server is started
     with asyncio.Runner(loop_factory=loop_factory(settings.event_loop)) as runner:
         try:
             runner.run(Service(settings, reread, _refused_before()).run())
-        except RecordTooLarge as error:
-            if error.size <= LEAST_RECORD:
+        except RecordTooLarge as refused:
+            if refused.size <= LEAST_RECORD:
                 raise
-            refused = error
+            reason, what = str(refused), "restarting from the log: clients are disconnected"
+            environment[_REFUSED_VARIABLE] = str(refused.size)
+        except SteppedDown as replaced:
+            reason, what = str(replaced), "restarting to follow the log: clients are disconnected"
         else:
             return
-    _start_again(refused)
+    log.error(what, reason=reason)
+    # As after a kill. Nothing unwritten was acknowledged.
+    os.execve(sys.executable, sys.orig_argv, environment)  # noqa: S606 - this very program
 
 
 def _warn_of_old_names(settings: Settings) -> None:
@@ -106,17 +118,6 @@ def _warn_of_old_names(settings: Settings) -> None:
 def _refused_before() -> int:
     """Return the size of the refused record that caused a restart of this process, or 0."""
     return int(os.environ.pop(_REFUSED_VARIABLE, "0"))
-
-
-def _start_again(refused: RecordTooLarge) -> NoReturn:
-    """Restart the process, as after a kill, with the known maximum size of a record.
-
-    Nothing unwritten was acknowledged. The publisher of the message that was too large is refused
-    when it sends it again.
-    """
-    log.error("restarting from the log: clients are disconnected", reason=str(refused))
-    os.environ[_REFUSED_VARIABLE] = str(refused.size)
-    os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this very program
 
 
 def loop_factory(choice: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -200,6 +201,7 @@ class Service:
         self._listeners: Listeners
         self._access: Access
         self._authenticator: AuthenticatorChain
+        self._member: ClusterMember | None = None
         self._node = ""
         self._largest = 0
         self._key = self._secret = b""
@@ -213,7 +215,7 @@ class Service:
         loop.add_signal_handler(signal.SIGHUP, self._hangup.set)
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._notifier.telling())
-            broker = await self._unless_stopped(self._start(stack))
+            broker = await self._unless_stopped(self._led(self._start(stack)))
             if broker is None:
                 log.info("stopped while starting")
                 self._notifier.stopping("stopped while starting")
@@ -226,7 +228,7 @@ class Service:
                 watch_loop(broker.node.counters, broker.admission.sample)
             )
             try:
-                await self._until_stopped(broker)
+                await self._led(self._until_stopped(broker))
             finally:
                 reloading.cancel()
                 collecting.cancel()
@@ -236,12 +238,21 @@ class Service:
             await self._drain(broker)
         log.info("stopped")
 
+    async def _led(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result; raises SteppedDown if another node of the cluster leads."""
+        try:
+            return await work
+        except (Fenced, FellBehind, Replaced) as error:
+            if self._member is None:
+                raise
+            raise SteppedDown(str(error)) from None
+
     async def _start(self, stack: contextlib.AsyncExitStack) -> Broker:
         settings = self._settings
         self._listeners = Listeners(settings)
         stack.callback(self._listeners.close)
         self._listeners.probe(settings)
-        permissions = make_permissions(settings)
+        make_permissions(settings)
         self._metrics = await self._monitor.serve(stack, settings)
         await stack.enter_async_context(self._web)
         # Report invalid files before anything is started.
@@ -250,14 +261,17 @@ class Service:
         datadir = stack.enter_context(DataDir(settings.data_dir))
         for line in datadir.narrowed:
             log.warning(line)
-        self._node = datadir.node()
         store = await open_store(stack, settings, datadir, self._refused)
+        self._node = store.name
         self._largest = store.largest
         self._renew_nats_tls = store.renew_nats_tls
         settings = self._settings = fit_packet_size(
             settings, store.largest, lower=self._refused > 0
         )
         self._key = pseudonym_key(settings, datadir)
+        leadership = await self._lead(stack, store, datadir)
+        settings = self._settings
+        permissions = make_permissions(settings)
         self._secret = secret = scram_secret(datadir)  # a reload may name a password file
         users = users_digest(settings, secret)
         options = make_options(settings, self._node, self._largest, self._key, users)
@@ -267,7 +281,10 @@ class Service:
         bridge = make_bridge(settings, 4 * options.max_outbound_bytes) if store.bridge else None
         broker = Broker(options, store.log, self._authenticator, SystemClock(), bridge, permissions)
         self._monitor.inspection = broker.inspection
-        await _recover(broker, self._notifier)
+        await _recover(broker, self._notifier, leadership)
+        if self._member is not None and leadership is not None:
+            led = LeadingBroker(broker.node, broker.admission.connections)
+            await self._member.begin(stack, led, leadership.epoch)
         await answer_requests(store.client, subject_of(self._node), Attestor(broker.node).answer)
         if settings.nats_url is None:
             broker.inspection.storage.free_bytes = datadir.free_bytes
@@ -277,9 +294,44 @@ class Service:
             await broker.bridge.start(store.bridge)
         listening = self._listen(broker)
         self._monitor.listening = True
+        if self._member is not None:
+            self._member.serves_at([str(place) for place in listening])
         await self._web.start(datadir)
         self._announce(listening, datadir, store)
         return broker
+
+    async def _lead(
+        self, stack: contextlib.AsyncExitStack, store: Store, datadir: DataDir
+    ) -> Leadership | None:
+        """Return when this node leads its cluster; None without one."""
+        cluster = self._settings.cluster
+        if cluster is None:
+            return None
+        member = ClusterMember(self._settings, store, cluster, datadir.node(), SystemClock())
+        self._member = self._monitor.member = member
+        log.info("node of a cluster", cluster=cluster, node=datadir.node(), nats=store.where)
+        progress = Progress(tell=self._notifier.starting)
+        following = asyncio.create_task(self._reload_while_following())
+        try:
+            self._notifier.ready(member.waiting)
+            return await member.lead(stack, progress, tune_collector)
+        finally:
+            progress.close()
+            following.cancel()
+
+    async def _reload_while_following(self) -> None:
+        """Read the settings again on SIGHUP; they are used when this node leads."""
+        while True:
+            await self._hangup.wait()
+            self._hangup.clear()
+            try:
+                merged = self._settings.reloaded(await asyncio.to_thread(self._reread))
+                check_settings(merged)
+                self._settings = fit_packet_size(merged, self._largest, lower=self._refused > 0)
+            except (FoldmqError, OSError, ValueError) as error:
+                log.error(_NOT_RELOADED, reason=str(error))  # noqa: TRY400 -- its sentence says it all
+            else:
+                log.info("settings reloaded")
 
     def _listen(self, broker: Broker) -> list[Endpoint]:
         """Accept clients at all listeners; return their addresses. Raises ListenError."""
@@ -438,8 +490,15 @@ async def _trim_after_crowds(broker: Broker) -> None:
         before = ended
 
 
-async def _recover(broker: Broker, notifier: Notifier) -> None:
+async def _recover(broker: Broker, notifier: Notifier, leadership: Leadership | None) -> None:
     begun = time.monotonic()
+    if leadership is not None:
+        await broker.adopt(leadership.found, leadership.since_ms)
+        if broker.node.failed.done():  # another node took over meanwhile
+            raise broker.node.failed.result()
+        gc.freeze()
+        log.info("log taken over", seconds=round(time.monotonic() - begun, 3))
+        return
     progress = Progress(tell=notifier.starting)
     try:
         await broker.recover(progress)

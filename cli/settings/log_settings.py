@@ -34,6 +34,7 @@ _PATHS: Final = (
     "nats_key",
 )
 _DOMAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_CLUSTER = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
 class LogPlace(Protocol):
@@ -84,6 +85,10 @@ class LogPlace(Protocol):
         """The JetStream domain of the log."""
 
     @property
+    def cluster(self) -> str | None:
+        """The cluster whose log it is."""
+
+    @property
     def bridge_url(self) -> str | None:
         """The NATS server of the bridge, which has the same certificates."""
 
@@ -107,6 +112,7 @@ class LogSettings:
     nats_cert: Path | None = None
     nats_key: Path | None = None
     nats_domain: str | None = None
+    cluster: str | None = None
     bridge_url: str | None = None
     model_fields_set: frozenset[str] = frozenset()
 
@@ -173,6 +179,13 @@ def log_contradictions(settings: LogPlace) -> Iterator[str]:
                 f"nats_domain = {escaped(domain)}: must be a name of letters, digits, - and _, at "
                 "most 64 characters"
             )
+    if settings.cluster is not None and not _CLUSTER.fullmatch(settings.cluster):
+        yield (
+            f"cluster = {escaped(settings.cluster)}: must be a name of letters, digits, - and _, "
+            "at most 32 characters"
+        )
+    if settings.cluster is not None and settings.nats_url is None:
+        yield "cluster also needs nats_url: the nodes share a log on a NATS server"
     yield from _needs(settings, "nats_key", "nats_cert")
     yield from _needs(settings, "nats_cert", "nats_key")
     if settings.nats_password is not None and settings.nats_password_file is not None:

@@ -19,7 +19,8 @@ _TOPICS: Final = {
     "Log and retention": ("data_dir sync keep keep_bytes keep_until_archived commit_timeout"),
     "Log on an external NATS server": (
         "nats_url nats_user nats_password nats_password_file nats_creds nats_nkey nats_ca "
-        "nats_cert nats_key nats_domain nats_replicas"
+        "nats_cert nats_key nats_domain nats_replicas cluster "
+        "cluster_key_file"
     ),
     "Sessions and delivery": (
         "session_expiry ack_wait max_ack_pending max_queued_messages max_queued_bytes "

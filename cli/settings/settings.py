@@ -41,7 +41,12 @@ from cli.settings.setting_sources import (
     read_layers,
 )
 from cli.settings.setting_types import HostNames, OptionalAddress, Seconds, Size
-from cli.settings.storage_settings import StorageFields, storage_contradictions
+from cli.settings.storage_settings import (
+    ClusterFields,
+    StorageFields,
+    cluster_contradictions,
+    storage_contradictions,
+)
 
 # Settings whose values no message shows.
 _SECRETS = ("nats_password", "bridge_password")
@@ -52,7 +57,13 @@ _OPTIONS = BrokerOptions(node="")
 
 
 class Settings(
-    BridgeFields, StorageFields, LimitFields, AccessFields, ListenerFields, BaseSettings
+    BridgeFields,
+    StorageFields,
+    ClusterFields,
+    LimitFields,
+    AccessFields,
+    ListenerFields,
+    BaseSettings,
 ):
     """All settings of ``foldmq serve``. Sizes are in bytes and times in seconds.
 
@@ -391,6 +402,8 @@ def check_settings(settings: Settings) -> None:
     for contradictions in (
         log_contradictions,
         storage_contradictions,
+        storage_contradictions,
+        cluster_contradictions,
         access_contradictions,
         bridge_contradictions,
     ):

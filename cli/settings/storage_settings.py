@@ -1,4 +1,4 @@
-"""The settings of where the log is stored, and their contradictions."""
+"""The settings of where the log is stored and which nodes share it, and their contradictions."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,3 +78,28 @@ def storage_contradictions(settings: "Settings") -> Iterator[str]:
             "sync is for the embedded NATS server: set sync_interval in the "
             "configuration of the server at nats_url"
         )
+
+
+class ClusterFields(BaseModel):
+    """Settings of a cluster."""
+
+    cluster: str | None = Field(
+        default=None,
+        description="Name of the cluster that this node belongs to. Its nodes share one log at "
+        "--nats-url: one of them leads and serves clients, the others follow it and take over. "
+        "Default: no cluster.",
+    )
+    cluster_key_file: ExpandedPath | None = Field(
+        default=None,
+        description="File whose first line is the key of the cluster, at least 16 characters. "
+        "Nodes with another key are refused.",
+    )
+
+
+def cluster_contradictions(settings: "Settings") -> Iterator[str]:
+    """Yield one message for each contradiction among these settings, with the remedy."""
+    if settings.cluster is None:
+        if settings.cluster_key_file is not None:
+            yield "cluster_key_file also needs cluster"
+    elif settings.pseudonyms and settings.cluster_key_file is None:
+        yield "pseudonyms in a cluster also needs cluster_key_file: all nodes need the same key"

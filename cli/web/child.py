@@ -42,6 +42,7 @@ _FOR_NATS = (
     "nats_cert",
     "nats_key",
     "nats_domain",
+    "cluster",
 )
 
 

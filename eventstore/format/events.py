@@ -33,6 +33,7 @@ from eventstore.format.node_events import (
     BrokerStopped,
     CheckpointBegun,
     CheckpointCompleted,
+    LeaderProved,
     LimitsApplied,
     LogArchived,
     LogCut,
@@ -463,6 +464,7 @@ Event: TypeAlias = (
     | Bridged
     | BrokerStarted
     | BrokerStopped
+    | LeaderProved
     | CheckpointBegun
     | CheckpointCompleted
     | LimitsApplied

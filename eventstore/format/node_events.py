@@ -17,6 +17,12 @@ class BrokerStarted:
     """Version of foldmq that writes from here on."""
     e: Literal["BrokerStarted"] = "BrokerStarted"
     v: Literal[1] = 1
+    epoch: int = 0
+    """How often a node of the cluster became the leader, this time included; 0 = no cluster."""
+    leader: str = ""
+    """The node of the cluster that leads from here on."""
+    cause: str = ""
+    """Why another leader was needed: first, stopped, dead or silent."""
     crashed: bool = False
     """The run before did not end as asked: the broker or its machine crashed, or was killed."""
 
@@ -51,6 +57,16 @@ class BrokerStopped:
 
 
 @dataclass(slots=True)
+class LeaderProved:
+    """A leader of a cluster that heard of no other node wrote this to learn that it still leads."""
+
+    epoch: int
+    """That of the leader's BrokerStarted."""
+    e: Literal["LeaderProved"] = "LeaderProved"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
 class CheckpointBegun:
     """From here to its CheckpointCompleted the whole state is repeated: a log can begin here."""
 
@@ -58,6 +74,8 @@ class CheckpointBegun:
     """Number of the checkpoint, from 1."""
     e: Literal["CheckpointBegun"] = "CheckpointBegun"
     v: Literal[1] = 1
+    epoch: int = 0
+    """That of the leader; 0 = no cluster."""
 
 
 @dataclass(slots=True)

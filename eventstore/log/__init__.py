@@ -45,10 +45,12 @@ if TYPE_CHECKING:
         read_stored,
         read_tail,
     )
+    from eventstore.log.single_append import Appended, append_behind
     from eventstore.log.watermark import Watermark
 
 __all__ = [
     "ENTRY_BYTES",
+    "Appended",
     "Clock",
     "EventLog",
     "GatedOutput",
@@ -70,6 +72,7 @@ __all__ = [
     "StoreRecovery",
     "StoredMessages",
     "Watermark",
+    "append_behind",
     "check_beginning",
     "check_first",
     "find_cut",
@@ -114,6 +117,8 @@ _MODULE_OF = {
     "StoredMessages": "message_store",
     "messages_of": "message_store",
     "properties_of": "message_store",
+    "Appended": "single_append",
+    "append_behind": "single_append",
     "Watermark": "watermark",
 }
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from eventstore.errors import CorruptLog, EventStoreError, LogUnavailable, LostLog
 from eventstore.log.log_writer import VERDICT_EVERY, VERDICTS, LogWriter
 from eventstore.log.record_reader import LogTail, read_records, read_some, read_tail
+from eventstore.log.single_append import Appended, append_behind
 from eventstore.nats import purge, read_bounds, read_info
 
 if TYPE_CHECKING:
@@ -92,10 +93,11 @@ class EventLog:
 
     async def _checked_tail(self, looks: int, seconds: float | None) -> LogTail:
         """Return where the log ends, if one of so many looks finds it undamaged."""
+        noted = self.watermark.read() if self.watermark is not None else None
         try:
             tail = await read_tail(self._nc, self._stream, self._subject, seconds)
-            if self.watermark is not None:
-                self.watermark.check_end(tail.sequence)
+            if self.watermark is not None and noted is not None:
+                self.watermark.check_end(tail.sequence, noted)
         except (CorruptLog, LostLog):
             if looks == 1:
                 raise
@@ -116,6 +118,11 @@ class EventLog:
             self._writer.first = max(self._writer.first, first)
         await purge(self._nc, self._stream, first)
         self.first = max(self.first, first)
+
+    async def append_behind(self, tail: LogTail, data: bytes) -> Appended:
+        """Append one record behind the one with which the log ends, without a writer."""
+        linked = self._replicas > 1
+        return await append_behind(self._nc, self._stream, self._subject, tail, data, linked=linked)
 
     def read(self, first: int, last: int) -> AsyncIterator[Record]:
         """Yield the records between two stream sequences (both included), in order."""

@@ -150,7 +150,8 @@ class Journal:
     record in bytes, ``max_inflight`` the records on their way. A record of less than
     ``parallel_from`` bytes waits until the one before it is on disk: what comes until then goes
     with it, which costs a sync less. ``max_pending`` bounds the bytes that may wait for the disk
-    before :attr:`congested` asks for less input.
+    before :attr:`congested` asks for less input. No record gets a time before ``since_ms``: another
+    node, with a clock of its own, may have written the last one.
     """
 
     def __init__(
@@ -165,6 +166,7 @@ class Journal:
         max_inflight: int = 2,
         parallel_from: int = 16 * 1024,
         max_pending: int = 32 * 1024 * 1024,
+        since_ms: int = 0,
     ) -> None:
         self.node = node
         self.max_record = max_record
@@ -190,6 +192,7 @@ class Journal:
         self._max_inflight = max_inflight
         self._parallel_from = parallel_from
         self._max_pending = max_pending
+        self._since_ms = since_ms
         self._link = link
         self._durable = sequence
         self.durable_link = link
@@ -368,7 +371,7 @@ class Journal:
         return need + sum(len(orjson.dumps(text)) for text in texts) <= self.max_event
 
     def _begin_record(self) -> None:
-        self.time_ms = self._clock.time_ms()
+        self.time_ms = max(self._clock.time_ms(), self._since_ms)
         self._begun = self._clock.monotonic()
 
     def _stale(self) -> bool:

@@ -77,9 +77,21 @@ class Watermark:
             return
         self._written = sequence
 
-    def check_end(self, last: int) -> None:
-        """Raise CorruptLog when the log ends before a record that was stored."""
-        noted = self.read()
+    def note(self, sequence: int, link: bytes) -> None:
+        """Note a record that another node says is on disk, unless a later one is noted."""
+        if not self._written:
+            noted = self.read()
+            self._written = noted[0] if noted is not None else 0
+        if sequence > self._written:
+            self.write(sequence, link)
+
+    def check_end(self, last: int, noted: tuple[int, bytes] | None = None) -> None:
+        """Raise CorruptLog when the log ends before a record that was stored.
+
+        ``noted`` is what was read before the log was asked where it ends, if records may be noted
+        meanwhile.
+        """
+        noted = noted or self.read()
         if noted is not None and noted[0] > last:
             raise CorruptLog(
                 last + 1, f"is missing: the log had reached record {noted[0]} and ends before it"

@@ -45,6 +45,14 @@ class DirectClient(Client):
         self._listeners[subscription._id] = callback  # noqa: SLF001 - _process_msg is told it
         await self.flush()
 
+    async def flush(self, timeout: int = 10) -> None:  # noqa: ASYNC109 - as in nats-py
+        """Wait until the server has taken what was sent so far.
+
+        nats-py's own PING may overtake what its task has not sent yet.
+        """
+        await self._flush_pending(force_flush=True)
+        await super().flush(timeout)
+
     def send_now(
         self, subject: str, payload: bytes, *, reply: str, headers: Mapping[str, str]
     ) -> bool:

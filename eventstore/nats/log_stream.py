@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from eventstore.errors import (
+    EventStoreError,
     LostLog,
     NatsTooOld,
     TooManyReplicas,
@@ -39,8 +40,16 @@ _log = structlog.get_logger("foldmq.nats")
 LOG_FORMAT: Final = 1
 """The version of the log's layout, kept in the stream's metadata."""
 FORMAT_KEY: Final = "foldmq.log"
+IDENTITY_KEY: Final = "foldmq.cluster"
+"""What tells the log's cluster from others of its name; there is none for the log of one node."""
 _NEW_SECONDS: Final = 5.0
 """How long the replicas of a new stream are waited for; one server of three may be away."""
+
+
+class ForeignLog(EventStoreError):  # noqa: N818 - as in eventstore.errors
+    """The stream holds a log of another kind, or of another cluster."""
+
+    exit_code = 75
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,7 @@ async def ensure_stream(
     sync: str | float | None = None,
     must_exist: bool = False,
     seconds: float | None = None,
+    identity: str | None = None,
 ) -> StreamState:
     """Return the state of the log's stream, made if it is missing.
 
@@ -77,21 +87,23 @@ async def ensure_stream(
     ``sync`` is the embedded server's setting, None when a foreign one does not tell it.
     ``must_exist`` says that a log was there before: a missing stream is then damage. (Without
     it, NATS fills the stream that is made with what it finds of the old one: a way to repair.)
-    ``seconds`` is how long an existing stream may take to answer (None: 10).
+    ``seconds`` is how long an existing stream may take to answer (None: 10). ``identity`` is what
+    tells the log's cluster from others of its name; None: the log is that of a single node.
 
-    Raises WeakDurability with the setting that promises less, UnknownLogFormat for a log of a
-    later foldmq, LostLog when a log that must exist is gone, TooManyReplicas or NatsTooOld when
-    the servers cannot keep the replicas, LogUnavailable while JetStream has no leader,
-    NatsUnavailable or DiskFull when the stream cannot be made.
+    Raises ForeignLog when the log has another identity, WeakDurability with the setting that
+    promises less, UnknownLogFormat for a log of a later foldmq, LostLog when a log that must exist
+    is gone, TooManyReplicas or NatsTooOld when the servers cannot keep the replicas, LogUnavailable
+    while JetStream has no leader, NatsUnavailable or DiskFull when the stream cannot be made.
     """
     reply = await require(client, f"STREAM.INFO.{name}", accept=(NO_STREAM,), seconds=seconds)
     created = "error" in reply
     if created:
         if must_exist:
             raise LostLog(name)
-        reply = await _create(client, _stream_config(name, subjects), replicas)
+        reply = await _create(client, _stream_config(name, subjects, identity), replicas)
     config = reply["config"]
     check_stream(config, subjects=subjects)
+    _check_identity(config, identity)
     have = config.get("num_replicas") or 1
     if replicas is not None and have < replicas:
         await check_all_servers(client, replicas)
@@ -214,7 +226,19 @@ def _shown(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _stream_config(name: str, subjects: Sequence[str]) -> dict[str, object]:
+def _check_identity(config: Mapping[str, Any], identity: str | None) -> None:
+    found = (config.get("metadata") or {}).get(IDENTITY_KEY)
+    if found == identity:
+        return
+    if found is None:
+        raise ForeignLog("its log is that of a single node")
+    raise ForeignLog("its key is another one" if identity else "its log is that of a cluster")
+
+
+def _stream_config(name: str, subjects: Sequence[str], identity: str | None) -> dict[str, object]:
+    metadata = {FORMAT_KEY: str(LOG_FORMAT)}
+    if identity is not None:
+        metadata[IDENTITY_KEY] = identity
     return {
         "name": name,
         "description": "foldmq's event log: written by one broker, never trimmed by NATS",
@@ -234,5 +258,5 @@ def _stream_config(name: str, subjects: Sequence[str]) -> dict[str, object]:
         "deny_purge": False,
         # appends are made unique by the expected sequence; the least that the server accepts
         "duplicate_window": 100_000_000,
-        "metadata": {FORMAT_KEY: str(LOG_FORMAT)},
+        "metadata": metadata,
     }

@@ -17,6 +17,7 @@ from eventstore.format import (
     Delivered,
     Event,
     Expired,
+    LeaderProved,
     LimitsApplied,
     LogArchived,
     LogCut,
@@ -323,13 +324,20 @@ def _web_accessed(event: WebAccessed, _topics: Topics) -> str:
     return f"web page: {what}{reason} from {origin}{token}{role}{since}"
 
 
+def _started(event: BrokerStarted, _topics: Topics) -> str:
+    crash = " after a crash" if event.crashed else ""
+    what = f"broker started{crash}, foldmq {display.escaped(event.software)}"
+    if not event.epoch:
+        return what
+    cause = f" ({display.escaped(event.cause)})" if event.cause else ""
+    return f"{what}: node {display.name(event.leader)} leads, epoch {event.epoch}{cause}"
+
+
 _WORDS: dict[type, Callable[[Any, Topics], str]] = {
-    BrokerStarted: lambda event, _: (
-        f"broker started{' after a crash' if event.crashed else ''}, "
-        f"foldmq {display.escaped(event.software)}"
-    ),
+    BrokerStarted: _started,
     LimitsApplied: _limits,
     BrokerStopped: lambda _event, _: "broker stopped",
+    LeaderProved: lambda event, _: f"the leader of epoch {event.epoch} proved that it leads",
     SessionOpened: _opened,
     SessionTakenOver: lambda event, _: f"taken over: connection {event.generation} is closed",
     SessionClosed: _closed,

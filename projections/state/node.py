@@ -15,6 +15,7 @@ from eventstore.format import (
     BrokerStopped,
     CheckpointBegun,
     CheckpointCompleted,
+    LeaderProved,
     LimitsApplied,
     LogArchived,
     LogCut,
@@ -91,6 +92,8 @@ class NodeState:
         "cuts",
         "dirty",
         "entries",
+        "epoch",
+        "leader",
         "partial",
         "retained",
         "sessions",
@@ -116,6 +119,10 @@ class NodeState:
         """Up to where an archive has the log, according to the log."""
         self.bridged: Position | None = None
         """Up to where NATS has what was published; None: nothing was ever bridged."""
+        self.epoch = 0
+        """How often a node of the cluster became the leader; 0: there is no cluster."""
+        self.leader = ""
+        """The node of the cluster that became the leader last; empty when that was cut off."""
         self.carried: dict[int, list[int]] = {}
         """Records that were cut off -> the records that repeat what is needed of them."""
         self.dirty: dict[str, Position] | None = None
@@ -242,9 +249,11 @@ class NodeState:
         cut: LogCut | None,
         archived: tuple[Position, LogArchived] | None,
         bridged: Position | None,
+        epoch: int = 0,
     ) -> None:
         """Take what the projections' mark says of the log: see ``storage.format.Mark``."""
         self.bridged = bridged
+        self.epoch = epoch
         self.checkpoints = [Checkpoint(*one) for one in checkpoints]
         if self.checkpoints:
             self.checkpoint = self.checkpoints[-1].number
@@ -258,10 +267,14 @@ class NodeState:
 
     # Events of the node, not of a session.
 
+    def _started(self, event: BrokerStarted, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
+        self.epoch, self.leader = event.epoch, event.leader
+
     def _checkpoint_begun(
         self, event: CheckpointBegun, at: Position, time_ms: int, _: Sequence[bytes]
     ) -> None:
         self.checkpoint = event.checkpoint
+        self.epoch = max(self.epoch, event.epoch)
         self._begun = Checkpoint(event.checkpoint, at, time_ms)
 
     def _checkpoint_completed(
@@ -345,11 +358,12 @@ class NodeState:
         dict[type, Callable[[NodeState, Any, Position, int, Sequence[bytes]], None]]
     ] = {
         Bridged: _bridged,
-        BrokerStarted: _nothing,
+        BrokerStarted: _started,
         BrokerStopped: _nothing,
         CheckpointBegun: _checkpoint_begun,
         CheckpointCompleted: _checkpoint_completed,
         LimitsApplied: _nothing,
+        LeaderProved: _nothing,
         LogArchived: _archived,
         LogCut: _cut,
         MessagesCarried: _carried,

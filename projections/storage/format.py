@@ -27,7 +27,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from base64 import urlsafe_b64encode
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -150,10 +150,15 @@ class ProjectionMark:
     """What was last said of an archive, and where."""
     bridged: Position | None = None
     """Up to where NATS has what was published."""
+    epoch: int = 0
+    """That of the last leader; 0: no cluster."""
 
     def body(self) -> bytes:
-        """Return the body of the mark's entry."""
-        return orjson.dumps(self)
+        """Return the body of the mark's entry; earlier versions know no epoch."""
+        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        if not self.epoch:
+            del found["epoch"]
+        return orjson.dumps(found)
 
 
 def mark_of(entry: StoredEntry) -> ProjectionMark:

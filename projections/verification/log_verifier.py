@@ -18,6 +18,7 @@ from eventstore.format import (
 from eventstore.log import LostBeginning, RecordedCut, check_beginning, check_first, find_cut
 from eventstore.reading import Progress, check_noted, few_collections, silent
 from projections.verification.checkpoint_check import CheckpointCheck
+from projections.verification.epoch_check import EpochCheck
 from projections.verification.event_checks import event_problem
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class LogVerifier:
         self._chain: ChainChecker | None = ChainChecker() if begin == 1 else None
         self._next = begin
         self._checkpoints = CheckpointCheck(report, begin)
+        self._epochs = EpochCheck(report, begin)
         self._check_beginning(begin, cut)
         self._node: str | None = None
         self._parts = 0
@@ -119,6 +121,7 @@ class LogVerifier:
         self._parts = 0
         self._unknown_from = 0
         self._checkpoints.lose_track(sequence)
+        self._epochs.lose_track()
 
     def _check_beginning(self, begin: int, cut: RecordedCut | None) -> None:
         self._cut = cut
@@ -176,7 +179,9 @@ class LogVerifier:
         if problem:
             self._unknown_from = 0
             self._checkpoints.lose_track(record.sequence)
+            self._epochs.lose_track()
         else:
+            self._epochs.take(record, events)
             self._checkpoints.take(record, events)
             if self._unknown_from and not self._checkpoints.partial:
                 self._unknown_from = 0

@@ -24,7 +24,7 @@ from simulation.world import World, simulate
 
 from actors.inspection import METRICS
 from cli.common.units import seconds
-from cli.settings.setting_sources import load_settings
+from cli.settings.settings import load_settings
 from eventstore.errors import CorruptLog
 from protocol.errors import FoldmqError
 

@@ -12,7 +12,7 @@ import structlog
 
 from cli.common import interpreter
 from cli.serve.banner import Facts, announce
-from cli.settings.setting_sources import load_settings
+from cli.settings.settings import load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 

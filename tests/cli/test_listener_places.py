@@ -11,8 +11,7 @@ from structlog.testing import capture_logs
 
 from cli.serve.listener_factory import Listeners
 from cli.settings.binding import ListenError
-from cli.settings.setting_sources import load_settings
-from cli.settings.settings import Settings
+from cli.settings.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

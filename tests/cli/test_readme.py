@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from harness.broker import environment, free_port
 
-from cli.settings.setting_sources import load_settings
+from cli.settings.settings import load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text("utf-8")

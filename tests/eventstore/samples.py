@@ -13,6 +13,7 @@ from eventstore.format import (
     Delivered,
     Event,
     Expired,
+    LeaderProved,
     LimitsApplied,
     LogArchived,
     LogCut,
@@ -55,7 +56,7 @@ WILL = b"gone"
 def every_event() -> list[Event]:
     """One event of every type at least; the payloads are ALL_PAYLOADS."""
     before = sum(map(len, PAYLOADS)) + len(WILL)
-    return [*first_events(), *level5_events(before), *limit_events()]
+    return [*first_events(), *level5_events(before), *limit_events(), *cluster_events()]
 
 
 def limit_events() -> list[Event]:
@@ -194,6 +195,15 @@ def level5_events(before: int = 0) -> list[Event]:
         ),
         RetainedSnapshot(["a/b"], [1], [first], 8, 38 + before, 1, blocks=[2], expires=expires),
         SessionClosed("five", "disconnect", 1, code=0x04, expiry=60),
+    ]
+
+
+def cluster_events() -> list[Event]:
+    """What clusters added: a new event, and events with the fields that were added."""
+    return [
+        BrokerStarted("0.2.0", epoch=3, leader="n1", cause="silent"),
+        LeaderProved(3),
+        CheckpointBegun(4, epoch=3),
     ]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cli.logsource.source import find_location
 from cli.logsource.source_flags import SourceFlags
-from cli.settings.setting_sources import load_settings
+from cli.settings.settings import load_settings
 from cli.sparkjobs.claimed_states import claims_of_brokers
 from cli.sparkjobs.log_location import Found, _access
 from eventstore.format import BrokerStarted

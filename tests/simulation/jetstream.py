@@ -197,8 +197,15 @@ class SimServer:
 
     # Requests.
 
-    def ask(self, subject: str, body: bytes) -> SimMsg:
-        """Answer a request of JetStream's API."""
+    def ask(
+        self, subject: str, body: bytes, client: SimNats, headers: dict[str, str] | None
+    ) -> SimMsg:
+        """Answer a request of JetStream's API, or an append that is one."""
+        if self._stream_of(subject) is not None:
+            self.on_step("before an append")
+            answer = self._store(client, Sent(subject, body, "", headers or {}))
+            self.on_step("stored, not acknowledged")
+            return answer
         *api, name = subject.split(".")
         stream = next((one for one in self.streams if one.name == name), None)
         if stream is None:
@@ -286,9 +293,14 @@ class SimNats:
 
     max_payload = 64 * 1024 * 1024
 
-    def __init__(self, server: SimServer, on_disconnect: Callable[[], None]) -> None:
-        server.clients += 1
-        self.number = server.clients
+    def __init__(
+        self, server: SimServer, on_disconnect: Callable[[], None], *, reads: bool = False
+    ) -> None:
+        """``reads``: nothing is appended before :meth:`write_from_now_on`."""
+        self.number = 0
+        if not reads:
+            server.clients += 1
+            self.number = server.clients
         self._server = server
         self._on_disconnect = on_disconnect
         self._name = f"_INBOX.{self.number}"
@@ -308,6 +320,11 @@ class SimNats:
         self.is_closed = False
         self.dead = False
         """The process is no more."""
+
+    def write_from_now_on(self) -> None:
+        """Let appends of this connection count, and those of older ones no longer."""
+        self._server.clients += 1
+        self.number = self._server.clients
 
     # As in nats-py.
 
@@ -352,6 +369,7 @@ class SimNats:
         subject: str,
         payload: bytes = b"",
         timeout: float = 0.5,  # noqa: ASYNC109 - as in nats-py
+        headers: dict[str, str] | None = None,
     ) -> SimMsg:
         faults = self._server.faults
         fate = faults.ask()
@@ -364,7 +382,7 @@ class SimNats:
         lost = lost or epoch != self._epoch
         if lost:
             raise nats.errors.TimeoutError
-        answer = self._server.ask(subject, payload)
+        answer = self._server.ask(subject, payload, self, headers)
         if fate is Ask.REFUSED:
             answer = SimMsg("", headers={"Status": "503"})
             if ".DIRECT." not in subject:

@@ -17,6 +17,8 @@ import pytest
 from simulation.attackers import ATTACKERS
 from simulation.chaos import run
 from simulation.faults import Append, Ask
+from simulation.following import StandbyWorld
+from simulation.nodes import NodesWorld
 
 SEEDS = int(os.environ.get("FOLDMQ_SEEDS", "100"))
 AT_EVERY_SAVE = 4
@@ -24,6 +26,7 @@ AT_EVERY_SAVE = 4
 _RUN = Path(__file__).parent / "run.py"
 
 _seen: Counter[str] = Counter()
+_seen_of_nodes: Counter[str] = Counter()
 
 
 @pytest.mark.parametrize(
@@ -35,6 +38,38 @@ _seen: Counter[str] = Counter()
 )
 def test_a_random_run_keeps_every_promise(seed: int) -> None:
     _seen.update(run(seed).counts)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(seed, marks=[pytest.mark.slow] if seed >= AT_EVERY_SAVE else [])
+        for seed in range(max(AT_EVERY_SAVE, SEEDS // 4))
+    ],
+)
+def test_a_random_run_with_a_standby_keeps_every_promise(seed: int) -> None:
+    run(seed, StandbyWorld)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(seed, marks=[pytest.mark.slow] if seed >= AT_EVERY_SAVE else [])
+        for seed in range(max(AT_EVERY_SAVE, SEEDS // 4))
+    ],
+)
+def test_a_random_run_with_three_nodes_keeps_every_promise(seed: int) -> None:
+    """They are killed and cut off; another one takes over while the old one still believes."""
+    _seen_of_nodes.update(run(seed, NodesWorld).counts)
+
+
+@pytest.mark.slow
+def test_everything_happened_to_a_leader() -> None:
+    seen = _seen_of_nodes
+    if SEEDS < 100 or not seen:
+        seen = sum((run(seed, NodesWorld).counts for seed in range(15)), Counter())
+    wanted = ("crash", "leader cut off", "replaced while it served", "Fenced", "Replaced")
+    assert not [what for what in wanted if not seen[what]]
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -78,10 +78,17 @@ class SimWatermark(Watermark):
 class SimLog(EventLog):
     """The real EventLog over a simulated connection, for one life of a broker."""
 
+    connection = SimNats
+
     def __init__(
-        self, server: SimServer, watermark: Watermark, projections: MemoryKeyedStore
+        self,
+        server: SimServer,
+        watermark: Watermark,
+        projections: MemoryKeyedStore,
+        *,
+        reads: bool = False,
     ) -> None:
-        self.nats = SimNats(server, self.connection_lost)
+        self.nats = self.connection(server, self.connection_lost, reads=reads)
         self._server = server
         super().__init__(
             cast("Any", self.nats),
@@ -179,6 +186,10 @@ class World:
     async def start(self) -> None:
         """Start a broker on what the disk holds."""
         self.log = self.open_log()
+        await self.begin(lambda broker: broker.recover(lambda _done, _total: None))
+
+    async def begin(self, how: Callable[[Broker], Awaitable[None]]) -> None:
+        """Begin with a broker on the log, as it says how."""
         self.broker = Broker(
             self.options, self.log, Anonymous(), SimClock(), self.bridge, self.permissions
         )
@@ -186,7 +197,7 @@ class World:
             self.broker.kernel.turn_slice = 0.0
             self.broker.node.router.routes.matched_at_once = 1
         self._corpses.append(self.broker)
-        await self.broker.recover(lambda _done, _total: None)
+        await how(self.broker)
         if self.cutting:
             self.broker.node.journal.released_at_once = 1
             self._tell_of_cuts(self.broker)
@@ -259,7 +270,7 @@ class World:
         """End what the dead would still do."""
         for broker in self._corpses:
             broker.node.timers._heap.clear()
-            for task in _tasks_of(broker):
+            for task in tasks_of(broker):
                 task.cancel()
 
     async def restart(self, keep: int = 0) -> None:
@@ -311,7 +322,7 @@ class World:
         return client
 
 
-def _tasks_of(broker: Broker) -> list[asyncio.Task[None]]:
+def tasks_of(broker: Broker) -> list[asyncio.Task[None]]:
     found = [*broker.node.tasks, *broker._background]
     writer = getattr(broker, "writer", None)
     if writer is not None:

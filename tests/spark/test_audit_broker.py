@@ -12,7 +12,7 @@ from harness.fixtures import make_broker
 
 from cli.logsource.source import find_location
 from cli.logsource.source_flags import SourceFlags
-from cli.settings.setting_sources import load_settings
+from cli.settings.settings import load_settings
 from cli.sparkjobs.claimed_states import claims_of_brokers, claims_of_projections
 from cli.sparkjobs.log_location import Found, _access
 from projections.audit import Rule

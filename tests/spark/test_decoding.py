@@ -137,6 +137,7 @@ def test_every_field_of_every_event_has_a_column() -> None:
         "refs",  # ref
         "sizes",  # size
         "which",  # topic
+        "epoch",  # json
         "reasons",  # json
     }
     for kind in get_args(Event):

@@ -3,8 +3,8 @@
 Run once for each version of the record format or of an event, under a new name; what is there is
 never written again:  python tests/eventstore/golden/make.py v2
 With ``turn`` behind the name: the events that several sessions share, which are read as events of
-single ones. With ``level5``: what MQTT 5 added to both. With ``limits``:
-limits, and subscriptions that were denied.
+single ones. With ``level5``: what MQTT 5 added to both. With ``limits``: limits, and subscriptions
+that were denied. With ``cluster``: what clusters added.
 """
 
 import sys
@@ -21,6 +21,7 @@ from samples import (  # noqa: E402 - found by the line above
     PAYLOADS,
     TURN_PAYLOADS,
     WILL,
+    cluster_events,
     first_events,
     level5_events,
     level5_turn_events,
@@ -56,6 +57,8 @@ def main(name: str, what: str = "") -> None:
         ]
     if what == "limits":
         turns = [(limit_events(), [], 0, True)]
+    elif what == "cluster":
+        turns = [(cluster_events(), [], 0, True)]
     link = GENESIS
     log, expected = bytearray(), []
     for sequence, (some, payloads, part, last) in enumerate(turns, 1):

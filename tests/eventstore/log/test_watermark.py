@@ -100,3 +100,22 @@ def test_a_log_is_in_one_domain(file: Path) -> None:
     assert Watermark(file, "L", "hub").read() == (42, LINK)
     with pytest.raises(BadNatsOptions, match=r"nats_domain is none, but .* is in domain hub: set"):
         Watermark(file, "L").check_domain()
+
+
+def test_a_record_that_another_node_reported_is_noted(file: Path) -> None:
+    Watermark(file, "L").write(41, LINK)
+    mark = Watermark(file, "L")
+    mark.note(40, bytes(32))
+    assert mark.read() == (41, LINK)
+    mark.note(43, bytes(32))
+    assert mark.read() == (43, bytes(32))
+    with pytest.raises(CorruptLog, match="the log had reached record 43"):
+        mark.check_end(42)
+
+
+def test_what_is_noted_while_the_log_is_asked_is_not_missed(file: Path) -> None:
+    mark = Watermark(file, "L")
+    mark.write(41, LINK)
+    before = mark.read()
+    mark.note(42, LINK)
+    mark.check_end(41, before)

@@ -25,6 +25,7 @@ from eventstore.errors import (
 )
 from eventstore.nats import (
     ConnectionOptions,
+    ForeignLog,
     check_jetstream,
     check_server,
     check_server_version,
@@ -357,3 +358,19 @@ async def test_account_without_jetstream(client: Client, monkeypatch: pytest.Mon
     monkeypatch.setattr(client, "request", elsewhere)
     with pytest.raises(NatsUnavailable, match="no JetStream: start it with --jetstream"):
         await check_jetstream(client)
+
+
+async def test_a_log_of_another_cluster_is_refused(server: EmbeddedServer) -> None:
+    client = await connect(options_for(server))
+    await ensure_stream(client, "FOLDMQ_LOG_c1", ["foldmq.log.c1"], identity="ab")
+    await ensure_stream(client, "FOLDMQ_LOG_c1", ["foldmq.log.c1"], identity="ab")
+    for identity, said in (
+        ("cd", "its key is another one"),
+        (None, "its log is that of a cluster"),
+    ):
+        with pytest.raises(ForeignLog, match=said):
+            await ensure_stream(client, "FOLDMQ_LOG_c1", ["foldmq.log.c1"], identity=identity)
+    await ensure_stream(client, "FOLDMQ_LOG_n1", ["foldmq.log.n1"])
+    with pytest.raises(ForeignLog, match="that of a single node"):
+        await ensure_stream(client, "FOLDMQ_LOG_n1", ["foldmq.log.n1"], identity="ab")
+    await client.close()

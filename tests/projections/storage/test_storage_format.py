@@ -96,6 +96,14 @@ def test_a_mark_of_before_there_were_archives_is_read() -> None:
     assert mark_of(StoredEntry(MARK, "", 0, 0, orjson.dumps(raw))) == mark
 
 
+def test_a_mark_has_an_epoch_in_a_cluster_alone() -> None:
+    """Earlier versions read no mark with an epoch."""
+    alone = ProjectionMark(6, "ab" * 32, 3, 1)
+    assert "epoch" not in orjson.loads(alone.body())
+    led = ProjectionMark(6, "ab" * 32, 3, 1, epoch=4)
+    assert mark_of(StoredEntry(MARK, "", 0, 0, led.body())) == led
+
+
 def test_what_the_snapshot_holds_is_not_applied_again() -> None:
     node, _ = load(stored())
     again = SessionOpened("ann", resumed=False, clean=True, level=3, generation=9)

@@ -1,0 +1,295 @@
+"""The state of a node, read from its projections and its log.
+
+The projections are read first, if they are intact; then the log is folded from their mark on.
+Without them it is folded from its beginning: its first record, or the checkpoint before which it
+was cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from eventstore.errors import CorruptLog, LogUnavailable
+from eventstore.format import (
+    INDEX_BITS,
+    ChainChecker,
+    MessagePublished,
+    MessagesCarried,
+    from_runs,
+    position,
+    upcast,
+)
+from eventstore.log import LostBeginning, messages_of
+from projections.state import NodeState, RetainedMessage
+from projections.storage import BadProjection, ProjectionLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from eventstore.format import Position, Record
+    from eventstore.log import EventLog, LogTail
+    from projections.state import SessionState
+    from projections.storage import LoadedProjections
+
+_log = structlog.get_logger("foldmq")
+
+_BREATHE_EVERY = 64
+"""Records folded between two returns to the event loop."""
+_FREEZE_FROM = 50_000
+"""Number of sessions in memory from which offline ones are frozen while the log is folded."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadState:
+    """The state of a node as of the end of its log."""
+
+    state: NodeState
+    tail: LogTail
+    loaded: LoadedProjections | None
+    """The projections, if they were used: the log up to their mark was not read."""
+
+
+class StateReader:
+    """Reads the state of a log; :meth:`take` folds what is appended later.
+
+    ``on_frozen`` is called with each frozen session of the projections, ``on_loaded`` with the
+    projections, after the state has them and before the log is folded.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        on_frozen: Callable[[SessionState], None],
+        on_loaded: Callable[[LoadedProjections], None],
+    ) -> None:
+        self._log = log
+        self._on_frozen = on_frozen
+        self._on_loaded = on_loaded
+        self._state: NodeState
+        self._before: Position | None = None
+        """Messages from before it may be unknown, because projections were loaded."""
+
+    async def read(
+        self,
+        state: NodeState,
+        reset: Callable[[], NodeState],
+        progress: Callable[[int, int], None],
+    ) -> ReadState:
+        """Return the state; ``progress(done, total)`` counts the records that are folded.
+
+        ``state`` is empty; ``reset`` returns another one if projections turn out to be bad.
+
+        Raises CorruptLog when a record is damaged or missing, LogUnavailable when JetStream does
+        not answer.
+        """
+        tail = await self._log.tail()
+        loaded: LoadedProjections | None = None
+        self._state = state
+        try:
+            loaded = await self._load(tail)
+            await self._fold(tail, loaded, progress)
+        except BadProjection as error:
+            _log.warning("the log is folded from its beginning", reason=str(error))
+            loaded = None
+            self._state = reset()
+            await self._fold(tail, None, progress)
+        self._state.finish_loading()
+        self._check_begin(tail)
+        self._state.begin = self._log.first
+        return ReadState(self._state, tail, loaded)
+
+    async def _load(self, tail: LogTail) -> LoadedProjections | None:
+        """Read the projections into the state; None if there are none.
+
+        Raises BadProjection if they are not usable.
+        """
+        log = self._log
+        inbound: dict[str, list[Position]] = {}
+
+        def found(state: SessionState, *, frozen: bool) -> None:
+            if frozen:
+                self._on_frozen(state)
+            if state.inbound:
+                inbound[state.session] = list(state.inbound.values())
+
+        loader = ProjectionLoader(self._state, found, position(tail.sequence + 1, 0))
+        count = 0
+        try:
+            async for data in log.projections.read():
+                loader.take(data)
+                count += 1
+                if count % 1024 == 0:
+                    await asyncio.sleep(0)
+            if not count:
+                return None
+            loaded = loader.finish(await log.projections.last())
+        except LogUnavailable as error:
+            # If the log does not answer either, reading it reports that.
+            raise BadProjection(f"the projections cannot be read: {error}") from None
+        await self._check_mark(loaded)
+        self._state.begin = log.first
+        await self._fill_carried(loaded)
+        await self._recall(inbound)
+        self._on_loaded(loaded)
+        return loaded
+
+    async def _check_mark(self, loaded: LoadedProjections) -> None:
+        """Raise BadProjection unless the log continues at the projections' mark."""
+        log, mark = self._log, loaded.mark
+        if mark.sequence < log.first:
+            if mark.sequence == log.first - 1 and mark.cut and mark.cut.link == mark.link:
+                return
+            raise BadProjection("the projections end before the log begins")
+        try:
+            records = await log.read_some([mark.sequence])
+        except CorruptLog:
+            records = []
+        if not any(
+            one.sequence == mark.sequence and one.link.hex() == mark.link for one in records
+        ):
+            raise BadProjection("the projections are those of another log")
+
+    async def _fill_carried(self, loaded: LoadedProjections) -> None:
+        """Read from records which messages they repeat, and where the log was cut."""
+        node_state, mark = self._state, loaded.mark
+        node_state.take_marks(mark.checkpoints, mark.cut, mark.archived, mark.bridged, mark.epoch)
+        carriers = [sequence for sequence in mark.carriers if sequence >= self._log.first]
+        for start in range(0, len(carriers), _BREATHE_EVERY):
+            for record in await self._read(carriers[start : start + _BREATHE_EVERY]):
+                for index, event in record.events():
+                    if isinstance(event, MessagesCarried):
+                        node_state.apply(event, position(record.sequence, index), record.time_ms)
+
+    async def _recall(self, wanted: dict[str, list[Position]]) -> None:
+        """Find retained messages that sessions sent at QoS 2 and did not release.
+
+        The projections hold their identifiers; the messages are in the log.
+        """
+        if not wanted:
+            return
+        node_state = self._state
+        sequences = {
+            at
+            for refs in wanted.values()
+            for ref in refs
+            for at in node_state.carriers_of(ref >> INDEX_BITS)
+        }
+        found: dict[Position, RetainedMessage] = {}
+        for record in await self._read(sequences):
+            found.update(_retained_at_qos2(record))
+        for session, refs in wanted.items():
+            messages = [found[ref] for ref in refs if ref in found]
+            if messages:
+                node_state.retained.recall(session, messages)
+
+    async def _read(self, sequences: Iterable[int]) -> list[Record]:
+        """Return records that the projections refer to; raise BadProjection if one is missing.
+
+        Projections that lost their end may refer to records deleted since.
+        """
+        try:
+            return await self._log.read_some(sequences)
+        except CorruptLog as error:
+            raise BadProjection(
+                f"what the projections refer to is not there: {error.what}"
+            ) from None
+
+    async def _fold(
+        self,
+        tail: LogTail,
+        loaded: LoadedProjections | None,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        """Fold the records that the projections do not reflect."""
+        log, node_state = self._log, self._state
+        noted = log.watermark.read() if log.watermark is not None else None
+        last = tail.sequence
+        first = log.first
+        checker = ChainChecker() if first == 1 else None
+        if loaded is not None:
+            first = loaded.mark.sequence + 1
+            checker = ChainChecker(loaded.mark.sequence, bytes.fromhex(loaded.mark.link))
+            self._before = position(first, 0)
+        else:
+            node_state.starts_at(first)
+            self._before = None
+        if last and first <= last:
+            async for record in log.read(first, last):
+                if checker is None:
+                    checker = ChainChecker(first - 1, record.previous)
+                checker.check(record)
+                if noted is not None and noted[0] == record.sequence and noted[1] != record.link:
+                    raise CorruptLog(record.sequence, "is not the one that was acknowledged")
+                await self.take(record)
+                if record.sequence % _BREATHE_EVERY == 0:
+                    if loaded is None:
+                        self.freeze_offline()
+                    progress(record.sequence - first + 1, last - first + 1)
+                    await asyncio.sleep(0)
+            if checker is None or checker.sequence != last:
+                raise CorruptLog(first if checker is None else checker.sequence + 1, "is missing")
+        node_state.applied = last
+        progress(1, 1)
+
+    async def take(self, record: Record) -> None:
+        """Fold the next record."""
+        if self._before is not None:
+            await self._recall(_unknown_releases(self._state, record, self._before))
+        self._state.apply_record(record)
+
+    def freeze_offline(self) -> None:
+        """Freeze the sessions without a connection if there are many sessions in memory."""
+        table = self._state.sessions
+        if len(table.live) > _FREEZE_FROM:
+            bound = position(self._state.applied + 1, 0)
+            for name in [name for name, state in table.live.items() if not state.connected]:
+                table.freeze(name, bound)
+
+    def _check_begin(self, tail: LogTail) -> None:
+        """Raise CorruptLog unless the log begins where it was cut, with a whole checkpoint."""
+        log, node_state = self._log, self._state
+        if log.first == 1 or not tail.sequence:
+            return
+        if not any(cut.first >= log.first for cut in node_state.cuts):
+            raise LostBeginning(log.first, node_state.cuts[-1] if node_state.cuts else None)
+        if node_state.partial:
+            raise CorruptLog(log.first - 1, "is gone, and no whole checkpoint follows it")
+
+
+def _retained_at_qos2(record: Record) -> Iterable[tuple[Position, RetainedMessage]]:
+    """Yield the messages of a record that are retained with their PUBREL."""
+    base = position(record.sequence, 0)
+    waiting: set[Position] = set()
+    for index, event in record.events():
+        if isinstance(event, MessagePublished) and event.retain and event.qos == 2:
+            waiting.update(range(base + index, base + index + event.count))
+        elif isinstance(event, MessagesCarried):
+            waiting.update(from_runs(event.waiting))
+    if not waiting:
+        return
+    for stored in messages_of(record):
+        for number in range(len(stored.payloads)):
+            ref = stored.first + number
+            if ref in waiting:
+                one = stored.message(number)
+                topic = one.topic.decode()
+                yield ref, RetainedMessage(topic, one.payload, 2, ref, one.block, one.expires)
+
+
+def _unknown_releases(
+    node_state: NodeState, record: Record, before: Position
+) -> dict[str, list[Position]]:
+    """Return unknown messages from before a position that a record releases."""
+    found: dict[str, list[Position]] = {}
+    for raw in record.raw_events:
+        if raw.get("e") != "Released":
+            continue
+        event = upcast(raw)
+        for ref in from_runs(event["refs"]):
+            if ref < before and not node_state.retained.known(event["session"], ref):
+                found.setdefault(event["session"], []).append(ref)
+    return found

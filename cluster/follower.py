@@ -1,0 +1,131 @@
+"""The state of a log whose leader is another node, folded as the log grows."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from actors.maintenance import ReadState, StateReader
+from eventstore.errors import CorruptLog, EventStoreError
+from eventstore.format import ChainChecker
+from eventstore.log import LogTail
+from projections.state import NodeState
+from projections.storage import BadProjection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from eventstore.format import Record
+    from eventstore.log import EventLog
+
+_BREATHE_EVERY = 16
+"""Records folded between two returns to the event loop."""
+_FREEZE_EVERY = 1024
+
+
+class FellBehind(EventStoreError):  # noqa: N818 - named for the condition, as in eventstore.errors
+    """The log was cut behind the position of the follower: it has to read it anew."""
+
+    exit_code = 75
+
+    def __init__(self) -> None:
+        super().__init__("the log was cut before this node had read it: start it again")
+
+
+class Follower:
+    """Folds a log up to where its leader says that it is stored."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._reader = StateReader(log, _nothing, _nothing)
+        self._state = NodeState()
+        self._checker = ChainChecker()
+        self._reading = asyncio.Lock()
+        self.time_ms = 0
+        """Time of the last record, Unix time in milliseconds."""
+        self.stopped = False
+        """The last record says that the leader ended in order."""
+
+    @property
+    def sequence(self) -> int:
+        """The last record that was folded."""
+        return self._checker.sequence
+
+    @property
+    def link(self) -> bytes:
+        """Its link."""
+        return self._checker.link
+
+    @property
+    def state(self) -> NodeState:
+        """The fold of the log up to there."""
+        return self._state
+
+    async def begin(self, progress: Callable[[int, int], None]) -> None:
+        """Read the log; raises the EventStoreError that prevents it."""
+        found = await self._reader.read(self._state, NodeState, progress)
+        self._state = found.state
+        self._checker = ChainChecker(found.tail.sequence, found.tail.link)
+        if found.tail.sequence:
+            for record in await self._log.read_some([found.tail.sequence]):
+                self._look(record)
+
+    async def read_to(self, last: int) -> None:
+        """Fold the records up to a sequence.
+
+        Raises CorruptLog when one is damaged or not the next, FellBehind when the log was cut
+        before it was read, LogUnavailable when JetStream does not answer.
+        """
+        async with self._reading:
+            if self.sequence >= last:
+                return
+            try:
+                await self._read_to(last)
+            except CorruptLog:
+                await self._log.tail()
+                if self._log.first > self.sequence + 1:
+                    raise FellBehind from None
+                raise
+
+    async def _read_to(self, last: int) -> None:
+        async for record in self._log.read(self.sequence + 1, last):
+            await self._take(record)
+            if record.sequence % _BREATHE_EVERY == 0:
+                await asyncio.sleep(0)
+            if record.sequence % _FREEZE_EVERY == 0:
+                self._reader.freeze_offline()
+        if self.sequence < last:
+            raise CorruptLog(self.sequence + 1, "is missing")
+
+    async def add(self, record: Record) -> None:
+        """Fold a record that this node appended itself."""
+        async with self._reading:
+            await self._take(record)
+
+    async def _take(self, record: Record) -> None:
+        self._checker.check(record)
+        try:
+            await self._reader.take(record)
+        except BadProjection as error:
+            raise FellBehind from error
+        self._look(record)
+
+    def _look(self, record: Record) -> None:
+        self.time_ms = max(self.time_ms, record.time_ms)
+        self.stopped = bool(record.raw_events) and record.raw_events[-1]["e"] == "BrokerStopped"
+        cuts = self._state.cuts
+        if cuts and cuts[-1].first > self._state.begin:
+            self._state.forget_before(cuts[-1].first)
+
+    async def tail(self) -> LogTail:
+        """Return where the log ends; raises as :meth:`EventLog.tail`."""
+        return await self._log.tail()
+
+    def result(self) -> ReadState:
+        """Return the state, for a broker to adopt; the follower must not be used any more."""
+        self._state.begin = self._log.first
+        return ReadState(self._state, LogTail(self.sequence, self.link), None)
+
+
+def _nothing(_: object) -> None:
+    """Do nothing."""

@@ -1,0 +1,139 @@
+"""What a leader does beside serving: it says that it leads, and knows when it cannot be sure."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from cluster.doubt import Belief, Doubt
+from cluster.status import STATUS_EVERY, NodeStatus, Role, decode_status
+from eventstore.errors import EventStoreError
+
+if TYPE_CHECKING:
+    from actors.kernel import Clock
+    from cluster.members import Members
+    from eventstore.nodes import NodeMessages
+
+_log = structlog.get_logger("foldmq")
+
+
+class Replaced(EventStoreError):  # noqa: N818 - as in eventstore.errors
+    """Another node of the cluster leads now."""
+
+    exit_code = 75
+
+    def __init__(self, other: str, epoch: int) -> None:
+        super().__init__(f"node {other} leads the cluster now, in epoch {epoch}")
+
+
+class LedBroker(Protocol):
+    """What a leader sees of its broker."""
+
+    @property
+    def stored(self) -> tuple[int, bytes]:
+        """Sequence and link of the last record that is on disk."""
+
+    @property
+    def clients(self) -> int:
+        """The number of connected clients."""
+
+    def prove(self, epoch: int) -> int:
+        """Append a LeaderProved; return its record's sequence.
+
+        What clients are sent without a record waits until it is stored.
+        """
+
+    def let_go(self, reason: str) -> None:
+        """Close all clients, and take none until there is no reason; empty: there is none."""
+
+    def fail(self, error: EventStoreError) -> None:
+        """End the broker."""
+
+
+class Leader:
+    """The leader of a cluster: first ``begin``, then ``run`` until it is cancelled."""
+
+    def __init__(
+        self,
+        messages: NodeMessages,
+        members: Members,
+        clock: Clock,
+        me: NodeStatus,
+        epoch: int,
+        broker: LedBroker,
+    ) -> None:
+        self._messages = messages
+        self._members = members
+        self._clock = clock
+        self._me = me
+        self._epoch = epoch
+        self._broker = broker
+        self._doubt = Doubt(clock.monotonic(), broker.stored[0])
+        self._belief = Belief.CERTAIN
+        self.listen: list[str] = []
+        """Where clients connect."""
+        self.role = Role.LEADING
+
+    @property
+    def behind(self) -> dict[str, int]:
+        """How many records each other node has not folded yet."""
+        stored = self._broker.stored[0]
+        others = self._members.others(self._clock.monotonic())
+        return {one.node: max(0, stored - one.sequence) for one in others}
+
+    def status(self) -> NodeStatus:
+        """Return what this node says of itself."""
+        sequence, link = self._broker.stored
+        return dataclasses.replace(
+            self._me,
+            role=self.role,
+            epoch=self._epoch,
+            sequence=sequence,
+            link=link.hex(),
+            time_ms=self._clock.time_ms(),
+            listen=self.listen,
+            clients=self._broker.clients,
+        )
+
+    def take(self, data: bytes) -> None:
+        """Take the status of a node."""
+        status = decode_status(data)
+        if status is None or status.node == self._me.node:
+            return
+        self._members.heard(status, self._clock.monotonic(), self._me)
+        if status.role is Role.LEADING and status.epoch > self._epoch:
+            self._broker.fail(Replaced(status.node, status.epoch))
+
+    async def run(self) -> None:
+        """Say that this node leads, and doubt it, until cancelled."""
+        while True:
+            self.look()
+            await self._messages.publish(self.status().encode())
+            await asyncio.sleep(STATUS_EVERY)
+
+    def look(self) -> None:
+        """Act on what there is to believe."""
+        now = self._clock.monotonic()
+        doubt = self._doubt
+        belief = doubt.look(
+            now,
+            durable=self._broker.stored[0],
+            others=self._members.follow(self._epoch, now),
+            connected=self._messages.is_connected,
+        )
+        if doubt.needs_proof:
+            doubt.needs(self._broker.prove(self._epoch))
+        if belief is not self._belief:
+            before, self._belief = self._belief, belief
+            if belief is Belief.GIVEN_UP:
+                self._broker.let_go("this node cannot prove that it leads the cluster")
+            elif before is Belief.GIVEN_UP:
+                self._broker.let_go("")
+
+    async def stopped(self) -> None:
+        """Say that this node has ended in order."""
+        self.role = Role.STOPPED
+        await self._messages.publish(self.status().encode())

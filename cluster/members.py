@@ -1,0 +1,128 @@
+"""The other nodes of the cluster, as they say themselves.
+
+Differences that make a takeover change what clients see are logged once each, by name: another
+version, other users or permissions, a clock that is off.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from typing import TYPE_CHECKING
+
+import structlog
+
+from cluster.doubt import CERTAIN_FOR
+from cluster.status import NodeStatus, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_log = structlog.get_logger("foldmq")
+
+_FORGOTTEN_AFTER = 60.0
+"""Seconds without a status, after which a node counts as removed."""
+_CLOCK_OFF_MS = 1000
+"""By how much two clocks may differ."""
+_CLOCK_LOOKS = 20
+"""Statuses in a row that have to say so."""
+_RANK_SECONDS = 0.05
+"""Seconds by which a candidate waits for each one that goes first."""
+_SHORT = 12
+
+
+class Members:
+    """The other nodes; every time is monotonic, in seconds."""
+
+    def __init__(self, node: str, time_ms: Callable[[], int]) -> None:
+        self._node = node
+        self._time_ms = time_ms
+        self._last: dict[str, tuple[float, NodeStatus]] = {}
+        self._offs: dict[str, deque[int]] = {}
+        self._told: set[tuple[str, str, str]] = set()
+
+    def heard(self, status: NodeStatus, now: float, mine: NodeStatus) -> None:
+        """Record what another node says."""
+        if status.role is Role.STOPPED:
+            self._last.pop(status.node, None)
+            return
+        self._last[status.node] = now, status
+        self._compare(status, mine)
+
+    def others(self, now: float) -> list[NodeStatus]:
+        """Return the last status of each other node that is known."""
+        for node, (heard, _) in list(self._last.items()):
+            if now - heard > _FORGOTTEN_AFTER:
+                del self._last[node]
+        return [status for _, status in self._last.values()]
+
+    def follow(self, epoch: int, now: float) -> bool | None:
+        """Return whether all other nodes follow the leader of an epoch; None if none is known."""
+        if not self.others(now):
+            return None
+        return all(
+            now - heard <= CERTAIN_FOR and status.role is not Role.LEADING and status.epoch <= epoch
+            for heard, status in self._last.values()
+        )
+
+    def leader(self, now: float) -> NodeStatus | None:
+        """Return the leader with the highest epoch of those that are known."""
+        leading = [one for one in self.others(now) if one.role is Role.LEADING]
+        return max(leading, key=lambda one: one.epoch, default=None)
+
+    def wait_before_takeover(self, sequence: int, now: float) -> float:
+        """Return how many seconds to wait: nodes that have folded more of the log go first."""
+        mine = (-sequence, self._order(self._node))
+        first = [
+            one
+            for one in self.others(now)
+            if one.role is Role.FOLLOWING
+            and now - self._last[one.node][0] <= CERTAIN_FOR
+            and (-one.sequence, self._order(one.node)) < mine
+        ]
+        return len(first) * _RANK_SECONDS
+
+    @staticmethod
+    def _order(node: str) -> bytes:
+        return hashlib.sha256(node.encode()).digest()
+
+    def _compare(self, other: NodeStatus, mine: NodeStatus) -> None:
+        for what, here, there in (
+            ("version", mine.version, other.version),
+            ("users", mine.users, other.users),
+            ("permissions", mine.permissions, other.permissions),
+        ):
+            if here != there:
+                self._tell(
+                    other,
+                    what,
+                    there,
+                    f"node {other.node} ({other.host}) has other {what} than this one"
+                    if what != "version"
+                    else f"node {other.node} ({other.host}) runs foldmq {there}, this one {here}",
+                )
+        off = self._clock_off(other)
+        if other.role is Role.LEADING and abs(off) > _CLOCK_OFF_MS:
+            way = "ahead of" if off > 0 else "behind"
+            self._tell(
+                other,
+                "clock",
+                way,
+                f"the clock of this node is {abs(off) / 1000:.1f} s {way} that of the leader, "
+                f"node {other.node} ({other.host}): set it by NTP",
+            )
+
+    def _clock_off(self, other: NodeStatus) -> int:
+        """Return by how many milliseconds this node's clock is ahead, 0 while that is not known.
+
+        A status may have waited on its way: the one that took least time says most.
+        """
+        offs = self._offs.setdefault(other.node, deque(maxlen=_CLOCK_LOOKS))
+        offs.append(self._time_ms() - other.time_ms)
+        return min(offs) if len(offs) == _CLOCK_LOOKS else 0
+
+    def _tell(self, other: NodeStatus, what: str, value: str, line: str) -> None:
+        key = other.node, what, value[:_SHORT]
+        if key not in self._told:
+            self._told.add(key)
+            _log.warning(line)

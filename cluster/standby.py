@@ -1,0 +1,226 @@
+"""A node that follows the log, and takes it over when its leader is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from cluster.follower import Follower
+from cluster.status import FOLLOWER_STATUS_EVERY, NodeStatus, Role, decode_status
+from cluster.suspicion import ASK_SECONDS, Cause, Step, Suspicion
+from cluster.takeover import take_over
+from eventstore.errors import CorruptLog, LogUnavailable
+from eventstore.log import Appended
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.kernel import Clock
+    from actors.maintenance import ReadState
+    from cluster.members import Members
+    from eventstore.log import EventLog
+    from eventstore.nodes import LeaderAnswer, NodeMessages
+
+_log = structlog.get_logger("foldmq")
+
+_TICK = 0.02
+"""Seconds between two looks at the leader."""
+_RETRY = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """What a node has that has become the leader."""
+
+    epoch: int
+    found: ReadState
+    """The fold of the log up to this node's BrokerStarted."""
+    since_ms: int
+    """Time of that, Unix time in milliseconds."""
+
+
+class Standby:
+    """Follows a log: ``await lead()`` returns when this node has become its leader.
+
+    ``name`` is the log's name, ``me`` what this node says of itself; ``on_following`` is called
+    when the log has been read.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        messages: NodeMessages,
+        members: Members,
+        clock: Clock,
+        name: str,
+        me: NodeStatus,
+        on_following: Callable[[], object],
+    ) -> None:
+        self._log = log
+        self._messages = messages
+        self._members = members
+        self._clock = clock
+        self._name = name
+        self._me = me
+        self._on_following = on_following
+        self._follower = Follower(log)
+        self._suspicion = Suspicion(clock.monotonic())
+        self._leader: NodeStatus | None = None
+        self._news = asyncio.Event()
+        self._outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._said = ""
+        self.role = Role.STARTING
+
+    @property
+    def leader(self) -> NodeStatus | None:
+        """The last status of the leader that this node follows; None: it knows of none."""
+        return self._leader
+
+    @property
+    def behind(self) -> int:
+        """How many records the leader has stored that this node has not folded."""
+        return max(0, self._leader.sequence - self._follower.sequence) if self._leader else 0
+
+    def status(self) -> NodeStatus:
+        """Return what this node says of itself."""
+        return dataclasses.replace(
+            self._me,
+            role=self.role,
+            epoch=self._follower.state.epoch,
+            sequence=self._follower.sequence,
+            link=self._follower.link.hex(),
+            time_ms=self._clock.time_ms(),
+        )
+
+    def take(self, data: bytes) -> None:
+        """Take the status of a node."""
+        status = decode_status(data)
+        if status is None or status.node == self._me.node:
+            return
+        now = self._clock.monotonic()
+        self._members.heard(status, now, self._me)
+        leader = self._leader
+        known = self._follower.state.epoch if leader is None else leader.epoch
+        if status.role is Role.LEADING and status.epoch >= known:
+            if leader is None or leader.node != status.node:
+                _log.info("following", leader=status.node, host=status.host, epoch=status.epoch)
+            self._leader = status
+            self._suspicion.heard(now)
+            if self._log.watermark is not None:
+                self._log.watermark.note(status.sequence, bytes.fromhex(status.link))
+            self._news.set()
+        elif status.role is Role.STOPPED and leader is not None and leader.node == status.node:
+            self._leader = None
+            self._suspicion.stopped()
+
+    async def lead(self, progress: Callable[[int, int], None]) -> Leadership:
+        """Follow until this node leads.
+
+        Raises CorruptLog when the log is damaged or is not the one that the leader writes,
+        FellBehind when it has to be read anew, LogUnavailable when it cannot be read at first.
+        """
+        telling = asyncio.create_task(self._tell(), name="status")
+        following: asyncio.Task[None] | None = None
+        try:
+            await self._follower.begin(progress)
+            self._on_following()
+            self.role = Role.FOLLOWING
+            self._suspicion = Suspicion(self._clock.monotonic())
+            following = asyncio.create_task(self._follow(), name="follow")
+            return await self._until_leading(following)
+        finally:
+            for task in (telling, following):
+                if task is not None:
+                    task.cancel()
+                    await asyncio.wait({task})
+
+    async def _tell(self) -> None:
+        while True:
+            await self._messages.publish(self.status().encode())
+            await asyncio.sleep(FOLLOWER_STATUS_EVERY)
+
+    async def _follow(self) -> None:
+        """Fold what the leader says is stored."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            leader = self._leader
+            if leader is None:
+                continue
+            try:
+                await self._follower.read_to(leader.sequence)
+            except LogUnavailable as error:
+                self._say(str(error))
+                await asyncio.sleep(_RETRY)
+                self._news.set()
+                continue
+            self._said = ""
+            self._check_link(leader)
+
+    def _check_link(self, leader: NodeStatus) -> None:
+        """Raise CorruptLog when the leader has another record where this node is."""
+        follower = self._follower
+        if follower.sequence == leader.sequence and follower.link.hex() != leader.link:
+            raise CorruptLog(
+                leader.sequence, f"is not the one that the leader, node {leader.node}, stored"
+            )
+
+    def _say(self, reason: str) -> None:
+        if reason != self._said:
+            self._said = reason
+            _log.warning("the log cannot be followed", reason=reason)
+
+    async def _until_leading(self, following: asyncio.Task[None]) -> Leadership:
+        while True:
+            if following.done():
+                following.result()
+            now = self._clock.monotonic()
+            step = self._suspicion.step(now)
+            if step is Step.ASK:
+                answer: LeaderAnswer = await self._messages.ask_leader(ASK_SECONDS)
+                self._suspicion.answered(answer, self._clock.monotonic())
+            elif step is Step.TAKE_OVER:
+                leadership = await self._try()
+                if leadership is not None:
+                    return leadership
+            await asyncio.sleep(_TICK)
+
+    async def _try(self) -> Leadership | None:
+        """Try to become the leader, if no other node does first."""
+        suspicion = self._suspicion
+        now = self._clock.monotonic()
+        await asyncio.sleep(self._members.wait_before_takeover(self._follower.sequence, now))
+        cause = suspicion.cause
+        if cause is None:  # the leader was heard, or another one
+            return None
+        if not self._follower.sequence:
+            cause = Cause.FIRST
+        elif self._follower.stopped:
+            cause = Cause.STOPPED
+        try:
+            outcome = await take_over(
+                self._log,
+                self._follower,
+                self._clock,
+                name=self._name,
+                node=self._me.node,
+                software=self._me.version,
+                cause=cause,
+            )
+        except LogUnavailable as error:
+            self._say(str(error))
+            await asyncio.sleep(_RETRY)
+            return None
+        if outcome is Appended.STORED:
+            epoch = self._follower.state.epoch
+            _log.info("this node leads", epoch=epoch, cause=str(cause))
+            self.role = Role.LEADING
+            return Leadership(epoch, self._follower.result(), self._follower.time_ms)
+        if outcome is Appended.REFUSED:
+            _log.info("another node wrote to the log: this one goes on following it")
+            suspicion.refused(self._clock.monotonic())
+        return None

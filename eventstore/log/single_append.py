@@ -1,0 +1,86 @@
+"""One record appended behind a known end of a log, by a node that does not lead yet.
+
+The log decides: of several nodes that append behind the same record one is stored, the others are
+refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import nats.errors
+import orjson
+
+from eventstore.errors import LogUnavailable
+from eventstore.format import link_of
+from eventstore.log.record_reader import LogTail, read_tail
+from eventstore.nats import WRONG_LAST_ID, WRONG_LAST_SEQUENCE
+
+if TYPE_CHECKING:
+    from eventstore.nats import DirectClient
+
+_ANSWER_SECONDS = 2.0
+_PAUSE_SECONDS = 0.1
+
+
+class Appended(Enum):
+    """What became of a record."""
+
+    STORED = "stored"
+    REFUSED = "refused"
+    """The log ends elsewhere."""
+    UNKNOWN = "unknown"
+    """JetStream did not answer: the record may be stored later."""
+
+
+async def append_behind(
+    nc: DirectClient,
+    stream: str,
+    subject: str,
+    tail: LogTail,
+    data: bytes,
+    *,
+    linked: bool,
+    attempts: int = 3,
+) -> Appended:
+    """Append a record behind the one with which a log ends, or not at all.
+
+    ``linked`` has the server compare the link of that one as well; a server with one replica that
+    was restarted need not know it.
+    """
+    link = link_of(data)
+    headers = {
+        "Nats-Expected-Last-Sequence": str(tail.sequence),
+        "Nats-Msg-Id": link.hex(),
+    }
+    if linked and tail.sequence:
+        headers["Nats-Expected-Last-Msg-Id"] = tail.link.hex()
+    for _ in range(attempts):
+        outcome = await _attempt(nc, subject, data, headers, tail.sequence + 1)
+        if outcome is not Appended.UNKNOWN:
+            return outcome
+        await asyncio.sleep(_PAUSE_SECONDS)
+        with contextlib.suppress(LogUnavailable):
+            found = await read_tail(nc, stream, subject, _ANSWER_SECONDS)
+            if found.sequence > tail.sequence:
+                return Appended.STORED if found.link == link else Appended.REFUSED
+    return Appended.UNKNOWN
+
+
+async def _attempt(
+    nc: DirectClient, subject: str, data: bytes, headers: dict[str, str], place: int
+) -> Appended:
+    try:
+        reply = await nc.request(subject, data, timeout=_ANSWER_SECONDS, headers=headers)
+        answer = orjson.loads(reply.data)
+    except (TimeoutError, nats.errors.Error, ValueError, OSError):
+        return Appended.UNKNOWN
+    error = answer.get("error")
+    if error is None:
+        return Appended.STORED if answer.get("seq") == place else Appended.REFUSED
+    if error.get("err_code") in (WRONG_LAST_SEQUENCE, WRONG_LAST_ID):
+        return Appended.REFUSED
+    return Appended.UNKNOWN

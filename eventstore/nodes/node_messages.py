@@ -1,0 +1,113 @@
+"""Messages between the nodes of a cluster: core NATS, over the connection of their log.
+
+Every node publishes its status on ``foldmq.cluster.<cluster>.status`` and answers with it on
+``foldmq.cluster.<cluster>.nodes``; the leader alone answers on ``foldmq.cluster.<cluster>.leader``.
+NATS says at once when nothing answers there. None of this is needed for safety: a message that is
+lost or late costs time, the log decides which node leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import nats.errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+    from eventstore.nats import DirectClient
+
+_PREFIX = "foldmq.cluster."
+_PUBLISH_SECONDS = 1.0
+
+
+class LeaderAnswer(Enum):
+    """What was found out by asking the leader."""
+
+    HERE = "here"
+    """It answers."""
+    NONE = "none"
+    """NATS knows no process that would answer."""
+    SILENT = "silent"
+    """There is no answer in time."""
+
+
+class NodeMessages:
+    """What the nodes of one cluster tell each other."""
+
+    def __init__(self, client: DirectClient, cluster: str) -> None:
+        self._client = client
+        self._subject = f"{_PREFIX}{cluster}"
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the connection to NATS is up."""
+        return self._client.is_connected
+
+    async def listen(self, take: Callable[[bytes], None]) -> None:
+        """Call back with the status of each node, own ones included."""
+        await self._client.listen(f"{self._subject}.status", lambda _subject, data: take(data))
+
+    async def publish(self, status: bytes) -> None:
+        """Tell the others; what cannot be sent now is not sent later."""
+        if self._client.is_connected:
+            with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+                async with asyncio.timeout(_PUBLISH_SECONDS):
+                    await self._client.publish(f"{self._subject}.status", status)
+
+    async def answer(self, status: Callable[[], bytes]) -> None:
+        """Answer commands that list the nodes."""
+        await self._answer("nodes", status)
+
+    async def answer_as_leader(self, status: Callable[[], bytes]) -> None:
+        """Answer nodes that ask whether there is a leader."""
+        await self._answer("leader", status)
+
+    async def _answer(self, name: str, status: Callable[[], bytes]) -> None:
+        async def on_request(message: Msg) -> None:
+            if message.reply:
+                with contextlib.suppress(nats.errors.Error, OSError):
+                    await message.respond(status())
+
+        with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+            await self._client.subscribe(f"{self._subject}.{name}", cb=on_request)
+            await self._client.flush()
+
+    async def ask_leader(self, seconds: float) -> LeaderAnswer:
+        """Ask whether there is a leader."""
+        if not self._client.is_connected:
+            await asyncio.sleep(seconds)
+            return LeaderAnswer.SILENT
+        try:
+            await self._client.request(f"{self._subject}.leader", b"", timeout=seconds)
+        except nats.errors.NoRespondersError:
+            return LeaderAnswer.NONE
+        except (TimeoutError, nats.errors.Error, OSError):
+            return LeaderAnswer.SILENT
+        return LeaderAnswer.HERE
+
+
+async def ask_nodes(client: Client, cluster: str, seconds: float) -> list[bytes]:
+    """Return the status of every node of a cluster that answers in time."""
+    found: list[bytes] = []
+
+    async def take(message: Msg) -> None:
+        # NATS answers with empty data where nothing does.
+        if message.data:
+            found.append(message.data)
+
+    inbox = client.new_inbox()
+    subscription = await client.subscribe(inbox, cb=take)
+    try:
+        await client.publish(f"{_PREFIX}{cluster}.nodes", b"", reply=inbox)
+        await asyncio.sleep(seconds)
+    finally:
+        with contextlib.suppress(nats.errors.Error):
+            await subscription.unsubscribe()
+    return found

@@ -1,0 +1,57 @@
+"""What nodes tell each other is read back; what later versions add is ignored."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from cluster import NodeStatus, Role, decode_status
+
+STATUS = NodeStatus(
+    *("n1", Role.LEADING, 3, 17, "ab" * 32, 1_700_000_000_000),
+    host="h",
+    pid=7,
+    version="1.0",
+    users="u",
+    permissions="p",
+    listen=["127.0.0.1:1883"],
+    clients=2,
+)
+
+
+def test_a_status_is_read_back() -> None:
+    assert decode_status(STATUS.encode()) == STATUS
+
+
+def test_what_a_later_version_added_is_ignored() -> None:
+    more = {**orjson.loads(STATUS.encode()), "partition": 3}
+    assert decode_status(orjson.dumps(more)) == STATUS
+
+
+def test_what_a_later_version_left_out_has_its_default() -> None:
+    less = orjson.loads(STATUS.encode())
+    for name in ("host", "pid", "version", "users", "permissions", "listen", "clients"):
+        del less[name]
+    found = decode_status(orjson.dumps(less))
+    assert found == NodeStatus("n1", Role.LEADING, 3, 17, "ab" * 32, 1_700_000_000_000)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"role": "dancing"},
+        {"node": 1},
+        {"epoch": "3"},
+        {"link": "no hex"},
+        {"link": None},
+        {"listen": "127.0.0.1:1883"},
+    ],
+    ids=str,
+)
+def test_a_status_that_makes_no_sense_is_none(change: dict[str, object]) -> None:
+    assert decode_status(orjson.dumps({**orjson.loads(STATUS.encode()), **change})) is None
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"null", b"\xff", b'{"role": "leading"}'])
+def test_what_is_no_status_is_none(data: bytes) -> None:
+    assert decode_status(data) is None

@@ -1,0 +1,253 @@
+"""Two nodes on one NATS server: one leads, the other follows and takes over.
+
+Whatever becomes of the leader, nothing that was acknowledged is lost, and nothing is acknowledged
+by a leader that was replaced. Clients come through a balancer that asks for `/readyz`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from harness import packets
+from harness.broker import environment, foldmq
+from harness.drill import FEW, ROUNDS, SEED, Drill
+from harness.foldcluster import ClusterNode, Nodes
+from harness.nats import ACCESS, PASSWORD, USER, Nats
+from harness.natscluster import NatsCluster
+from harness.rawclient import ConnectionClosedError, RawClient
+from harness.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.drill, pytest.mark.system, pytest.mark.timeout(300 + 60 * ROUNDS)]
+
+CLUSTER = f"{ACCESS}cluster = 'c1'\n"
+
+
+@pytest.fixture
+def nats(tmp_path: Path) -> Iterator[Nats]:
+    folder = tmp_path / "nats"
+    folder.mkdir()
+    server = Nats(folder)
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, nats: Nats) -> Iterator[Nodes]:
+    made = Nodes(tmp_path, [nats.port] * 2, CLUSTER)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.clean_up()
+
+
+def command(nats: Nats, *arguments: str) -> str:
+    access = ["--nats-url", nats.url, "--nats-user", USER, "--nats-password", PASSWORD]
+    return subprocess.run(
+        [foldmq(), *arguments, *access],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment(),
+        timeout=60,
+    ).stdout
+
+
+def listed(nats: Nats) -> list[dict[str, Any]]:
+    """The nodes as `foldmq nodes` lists them."""
+    lines = command(nats, "nodes", "--cluster=c1", "--json").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def starts(nats: Nats) -> list[dict[str, Any]]:
+    """The starts of leaders, as the log has them."""
+    lines = command(nats, "log", "--node=c1", "--json", "--type=BrokerStarted").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def drill_of(nodes: Nodes) -> Drill:
+    return Drill(cast("Any", nodes.balancer), SEED)
+
+
+def acknowledged_again(drill: Drill) -> None:
+    before = drill.account.totals()["acknowledged"]
+    until(lambda: drill.account.totals()["acknowledged"] > before + 100, "acknowledgements")
+
+
+def others(nodes: Nodes, leader: ClusterNode) -> list[ClusterNode]:
+    return [one for one in nodes.members if one is not leader]
+
+
+def replaced(nodes: Nodes, leader: ClusterNode) -> None:
+    """Returns when another node takes clients."""
+    until(lambda: any(one.ready for one in others(nodes, leader)), "another leader")
+
+
+def rejoined(node: ClusterNode) -> None:
+    until(lambda: node.following, f"a follower:\n{node.log}")
+
+
+def kill(nodes: Nodes, drill: Drill) -> None:
+    leader = nodes.leader
+    leader.kill()
+    replaced(nodes, leader)
+    acknowledged_again(drill)
+    leader.start()
+    rejoined(leader)
+
+
+def suspend(nodes: Nodes, drill: Drill) -> None:
+    leader = nodes.leader
+    leader.pause()
+    replaced(nodes, leader)
+    acknowledged_again(drill)
+    leader.resume()
+    rejoined(leader)
+
+
+def cut_off(nodes: Nodes, drill: Drill) -> None:
+    leader = nodes.leader
+    leader.link.silence()
+    replaced(nodes, leader)
+    until(lambda: leader.reasons, "a leader that takes no clients any more")
+    acknowledged_again(drill)
+    leader.link.restore()
+    rejoined(leader)
+
+
+def stop(nodes: Nodes, drill: Drill) -> None:
+    leader = nodes.leader
+    leader.stop()
+    replaced(nodes, leader)
+    acknowledged_again(drill)
+    leader.start()
+    rejoined(leader)
+
+
+@pytest.mark.parametrize("fault", [kill, suspend, cut_off, stop], ids=lambda one: one.__name__)
+def test_another_node_takes_over(nodes: Nodes, nats: Nats, fault: Any) -> None:
+    if fault is stop and ROUNDS < 3:
+        pytest.skip("three faults are enough for make test; make drills has all")
+    drill = drill_of(nodes)
+    drill.start()
+    count = 1 if ROUNDS < 3 else FEW
+    for _ in range(count):
+        drill.strike(lambda: fault(nodes, drill))
+    drill.judge()
+    found = starts(nats)
+    assert [one["epoch"] for one in found] == list(range(1, len(found) + 1))
+    assert len(found) > count
+    assert found[0]["cause"] == "first"
+
+
+@pytest.mark.slow
+def test_a_machine_is_lost(tmp_path: Path) -> None:
+    """Three machines: a NATS server and a node on each; the one that leads both is lost."""
+    if ROUNDS < 3:
+        pytest.skip("one NATS server is enough for make test; make drills has three")
+    cluster = NatsCluster(tmp_path / "nats")
+    made = Nodes(tmp_path, [one.port for one in cluster.members], CLUSTER)
+    try:
+        cluster.start()
+        made.start()
+        drill = drill_of(made)
+        drill.start()
+
+        def lose() -> None:
+            leader = made.leader
+            machine = cluster.members[made.members.index(leader)]
+            leader.kill()
+            machine.kill()
+            replaced(made, leader)
+            acknowledged_again(drill)
+            machine.start()
+            cluster.wait_until_healthy()
+            leader.start()
+            rejoined(leader)
+
+        for _ in range(FEW):
+            drill.strike(lose)
+        drill.judge()
+        for node in made.members:
+            node.stop()
+        assert cluster.check_replicas("FOLDMQ_LOG_c1") > 50
+    finally:
+        made.clean_up()
+        cluster.close()
+
+
+def test_nodes_are_listed_and_say_what_they_are(nodes: Nodes, nats: Nats) -> None:
+    first, second = nodes.members
+    assert second.reasons == [f"following node {first.name}"]
+    leading, following = listed(nats)
+    assert (leading["node"], leading["role"]) == (first.name, "leading")
+    assert (following["node"], following["role"]) == (second.name, "following")
+    assert leading["listen"] == [f"127.0.0.1:{first.port}"]
+    assert leading["epoch"] == following["epoch"] == 1
+
+
+def test_a_leader_that_is_cut_off_closes_its_clients_and_acknowledges_nothing(
+    nodes: Nodes,
+) -> None:
+    leader = nodes.leader
+    with RawClient(leader.port) as client:
+        client.connect("there")
+        leader.link.silence()
+        client.send(packets.publish("t", b"x", 1, 1))
+        with pytest.raises((ConnectionClosedError, OSError)):
+            client.receive(30.0)
+    until(lambda: leader.reasons, "a leader that takes no clients")
+    leader.link.restore()
+
+
+def test_a_node_with_another_key_is_refused(tmp_path: Path, nats: Nats) -> None:
+    keys = []
+    for number in range(2):
+        keys.append(tmp_path / f"key{number}")
+        keys[-1].write_text(f"key number {number} of a cluster\n")
+    made = [
+        ClusterNode(tmp_path / f"n{n}", nats.port, f"{CLUSTER}cluster_key_file = '{key}'\n")
+        for n, key in enumerate(keys)
+    ]
+    try:
+        made[0].start()
+        until(lambda: made[0].ready, "a leader")
+        line = made[1].refused(75)
+        assert line.startswith("cluster c1 on NATS at nats://127.0.0.1:")
+        assert "its key is another one" in line
+        made[1].configure(made[1].config_file.read_text().replace("key1", "key0"))
+        made[1].start()
+        rejoined(made[1])
+    finally:
+        for node in made:
+            node.clean_up()
+
+
+def test_nodes_with_other_users_are_named(tmp_path: Path, nats: Nats) -> None:
+    users = tmp_path / "users"
+    subprocess.run(
+        [foldmq(), "passwd", str(users), "ann"],
+        input="secret\nsecret\n",
+        text=True,
+        check=True,
+        capture_output=True,
+    )
+    made = Nodes(tmp_path, [nats.port] * 2, CLUSTER)
+    try:
+        second = made.members[1]
+        second.configure(f"{second.config_file.read_text()}password_file = '{users}'\n")
+        made.start()
+        until(lambda: second.told("has other users than this one"), "a warning")
+        until(lambda: made.members[0].told("has other users than this one"), "a warning")
+        (line,) = second.told("has other users than this one")
+        assert f"node {made.members[0].name}" in line["event"]
+    finally:
+        made.clean_up()

@@ -1,0 +1,127 @@
+"""One record behind a known end of the log: of several nodes that try, one leads."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import nats.errors
+import orjson
+import pytest
+from harness.waiting import happens
+from numberedlog import STREAM, SUBJECT, client_of, record, writing
+
+from eventstore.errors import Fenced
+from eventstore.format import link_of
+from eventstore.log import Appended, LogTail, append_behind, read_tail
+from eventstore.nats import WRONG_LAST_ID, WRONG_LAST_SEQUENCE, ensure_stream
+
+if TYPE_CHECKING:
+    from eventstore.server import EmbeddedServer
+
+pytestmark = pytest.mark.system
+
+
+async def behind(nc: Any, tail: LogTail, data: bytes, *, linked: bool = True) -> Appended:
+    return await append_behind(nc, STREAM, SUBJECT, tail, data, linked=linked)
+
+
+async def begun(nc: Any, count: int) -> list[LogTail]:
+    """A log with so many records, as writers store them: the ends that it had."""
+    await ensure_stream(nc, STREAM, [SUBJECT])
+    ends = [await read_tail(nc, STREAM, SUBJECT)]
+    for number in range(count):
+        data = record(ends[-1].link, str(number))
+        assert await behind(nc, ends[-1], data) is Appended.STORED
+        ends.append(LogTail(number + 1, link_of(data)))
+    return ends
+
+
+@pytest.mark.parametrize("linked", [True, False])
+async def test_it_is_stored_behind_the_end_and_nowhere_else(
+    server: EmbeddedServer, linked: bool
+) -> None:
+    async with client_of(server) as nc:
+        *_, early, tail = await begun(nc, 2)
+        data = record(tail.link, "next")
+        late = LogTail(3, tail.link)
+        assert await behind(nc, early, data, linked=linked) is Appended.REFUSED
+        assert await behind(nc, late, data, linked=linked) is Appended.REFUSED
+        assert await behind(nc, tail, data, linked=linked) is Appended.STORED
+        assert await read_tail(nc, STREAM, SUBJECT) == LogTail(3, link_of(data))
+
+
+async def test_a_record_of_another_link_is_not_the_end(server: EmbeddedServer) -> None:
+    async with client_of(server) as nc:
+        *_, tail = await begun(nc, 1)
+        other = LogTail(1, bytes(32))
+        assert await behind(nc, other, record(other.link, "next")) is Appended.REFUSED
+        assert await behind(nc, tail, record(tail.link, "next")) is Appended.STORED
+
+
+async def test_of_many_that_try_at_once_one_is_stored(server: EmbeddedServer) -> None:
+    async with client_of(server) as nc:
+        *_, tail = await begun(nc, 1)
+        tries = [behind(nc, tail, record(tail.link, str(number))) for number in range(20)]
+        found = await asyncio.gather(*tries)
+        assert sorted(one.name for one in found) == ["REFUSED"] * 19 + ["STORED"]
+
+
+async def test_the_writer_that_was_there_is_fenced(server: EmbeddedServer) -> None:
+    async with writing(server) as own, client_of(server) as other:
+        own.put(2)
+        await own.settled()
+        tail = await read_tail(other, STREAM, SUBJECT)
+        assert await behind(other, tail, record(tail.link, "other")) is Appended.STORED
+        own.put(2)
+        await happens(lambda: own.fatal)
+        assert isinstance(own.fatal[0], Fenced)
+        assert own.sink.numbers == [0, 1]
+
+
+class Answering:
+    """A connection on which appends are answered, or stored, as a test says."""
+
+    def __init__(self, nc: Any, *answers: Any) -> None:
+        self._nc = nc
+        self._answers = list(answers)
+        self.new_inbox = nc.new_inbox
+        self.api_prefix = nc.api_prefix
+
+    async def request(self, subject: str, data: bytes, timeout: float, **more: Any) -> Any:  # noqa: ASYNC109 - as in nats-py
+        if subject != SUBJECT or not self._answers:
+            return await self._nc.request(subject, data, timeout=timeout, **more)
+        answer = self._answers.pop(0)
+        if answer == "lost":
+            raise nats.errors.TimeoutError
+        if answer == "stored, not heard":
+            await self._nc.request(subject, data, timeout=timeout, **more)
+            raise nats.errors.TimeoutError
+        if answer == "other":
+            await self._nc.request(subject, record(b"\0" * 32, "other"), timeout=timeout)
+            raise nats.errors.NoRespondersError
+        return type("Reply", (), {"data": orjson.dumps(answer)})
+
+
+@pytest.mark.parametrize(
+    ("answers", "outcome"),
+    [
+        (["stored, not heard"], Appended.STORED),
+        (["lost"], Appended.STORED),
+        (["lost", "stored, not heard"], Appended.STORED),
+        (["other"], Appended.REFUSED),
+        (["lost", "lost", "lost"], Appended.UNKNOWN),
+        ([{"error": {"err_code": WRONG_LAST_SEQUENCE}}], Appended.REFUSED),
+        ([{"error": {"err_code": WRONG_LAST_ID}}], Appended.REFUSED),
+        ([{"error": {"err_code": 10077}}] * 3, Appended.UNKNOWN),
+        ([{"stream": STREAM, "seq": 7}], Appended.REFUSED),
+    ],
+    ids=str,
+)
+async def test_what_becomes_of_it_is_found_out(
+    server: EmbeddedServer, answers: list[Any], outcome: Appended
+) -> None:
+    async with client_of(server) as nc:
+        *_, tail = await begun(nc, 1)
+        data = record(tail.link, "next")
+        assert await behind(Answering(nc, *answers), tail, data) is outcome

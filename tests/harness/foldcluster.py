@@ -1,0 +1,172 @@
+"""Nodes of one cluster, and what stands before them: a balancer that asks for `/readyz`."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+from harness.broker import Broker, BrokerFailedError, free_port
+from harness.silence import SilentProxy
+from harness.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_LOOK_EVERY = 0.05
+_ANSWER = 0.5
+"""Seconds in which a node has to say that it is ready."""
+
+
+class ClusterNode(Broker):
+    """A broker that is a node of a cluster; it is reached through `link`, which can be cut."""
+
+    def __init__(self, directory: Path, nats_port: int, config: str) -> None:
+        self.link = SilentProxy(nats_port)
+        self.metrics = free_port()
+        directory.mkdir(parents=True, exist_ok=True)
+        super().__init__(
+            directory,
+            config=f"nats_url = 'nats://127.0.0.1:{self.link.port}'\n"
+            f"metrics = '127.0.0.1:{self.metrics}'\nbridge = false\nlog_format = 'json'\n{config}",
+        )
+
+    def start(self) -> None:
+        """Starts the process and returns when it says what it is."""
+        before = len(self.told("node of a cluster"))
+        with self._log_file.open("ab") as log:
+            self._process = self._started(log.fileno())
+        until(lambda: not self.running or len(self.told("node of a cluster")) > before, "a node")
+        if not self.running:
+            raise BrokerFailedError(f"exit {self.returncode} at start:\n{self.log}")
+
+    @property
+    def name(self) -> str:
+        """Its name in the cluster."""
+        return (self.data_dir / "node").read_text().strip()
+
+    @property
+    def reasons(self) -> list[str] | None:
+        """Why it takes no clients; empty: it does. None: it does not answer."""
+        try:
+            address = f"http://127.0.0.1:{self.metrics}/readyz"
+            with urllib.request.urlopen(address, timeout=_ANSWER) as answer:
+                found: dict[str, Any] = json.load(answer)
+        except urllib.error.HTTPError as refused:
+            found = json.load(refused)
+        except (OSError, ValueError, http.client.HTTPException):
+            return None
+        return list(found["reasons"])
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes clients, as it says itself."""
+        return self.running and self.reasons == []
+
+    @property
+    def following(self) -> bool:
+        """Whether it follows another node, as it says itself."""
+        return self.running and (self.reasons or [""])[0].startswith("following node ")
+
+    def clean_up(self) -> None:
+        super().clean_up()
+        self.link.close()
+
+
+class Balancer:
+    """Passes connections to its `port` on to a node that is ready; closes them if none is."""
+
+    def __init__(self, nodes: Sequence[ClusterNode]) -> None:
+        self._nodes = nodes
+        self._ready: list[int] = []
+        self._closed = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        for node in nodes:
+            threading.Thread(target=self._watch, args=(node,), daemon=True).start()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._closed.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _watch(self, node: ClusterNode) -> None:
+        while not self._closed.wait(_LOOK_EVERY):
+            ready = node.reasons == []
+            if ready and node.port not in self._ready:
+                self._ready.append(node.port)
+            elif not ready and node.port in self._ready:
+                self._ready.remove(node.port)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._connect, args=(near,), daemon=True).start()
+
+    def _connect(self, near: socket.socket) -> None:
+        with near, contextlib.suppress(OSError, IndexError):
+            # The one that became ready last: the others may not know yet that they are not.
+            far = socket.create_connection(("127.0.0.1", self._ready[-1]), timeout=1)
+            far.settimeout(None)
+            back = threading.Thread(target=_pump, args=(far, near), daemon=True)
+            back.start()
+            _pump(near, far)
+            back.join()
+            far.close()
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            sink.sendall(data)
+    for end in (source, sink):
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+
+
+class Nodes:
+    """The nodes of one cluster."""
+
+    def __init__(self, folder: Path, nats_ports: Sequence[int], config: str) -> None:
+        """One node for each port of a NATS server."""
+        self.members = [
+            ClusterNode(folder / f"node{number}", port, config)
+            for number, port in enumerate(nats_ports)
+        ]
+        self.balancer = Balancer(self.members)
+
+    @property
+    def leader(self) -> ClusterNode:
+        """The node that takes clients, as soon as there is one."""
+        found: list[ClusterNode] = []
+
+        def look() -> bool:
+            found[:] = [one for one in self.members if one.ready]
+            return len(found) == 1
+
+        until(look, "one leader")
+        return found[0]
+
+    def start(self) -> None:
+        """Starts all, one behind the other; the first one leads."""
+        for number, node in enumerate(self.members):
+            node.start()
+            if not number:
+                until(lambda node=node: node.ready, "the first leader")  # type: ignore[misc]
+        until(lambda: all(one.following for one in self.members[1:]), "followers")
+
+    def clean_up(self) -> None:
+        self.balancer.close()
+        for node in self.members:
+            node.clean_up()

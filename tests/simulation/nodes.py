@@ -1,0 +1,378 @@
+"""Several nodes of one cluster in one simulation: they follow, take over, are killed and cut off.
+
+Every node runs the real ``Standby``, ``Leader`` and ``Broker`` over a connection of its own. What
+they tell each other takes time and may be lost. A node that is cut off is not told: what it sends
+waits, as in a cable that was pulled, and arrives when it is plugged in again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from harness.anonymous import Anonymous
+
+from actors.broker import Broker
+from actors.maintenance import LeadingBroker
+from cluster import FellBehind, Leader, Leadership, Members, NodeStatus, Replaced, Role, Standby
+from eventstore.errors import Fenced, LogUnavailable
+from eventstore.format import BrokerStarted, Event, decode_record
+from eventstore.nodes import LeaderAnswer
+from simulation.fold import described, fold
+from simulation.jetstream import Sent, SimMsg, SimNats
+from simulation.loop import SimClock
+from simulation.world import SimLog, SimWatermark, World, tasks_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from protocol.errors import FoldmqError
+    from simulation.network import SimClient
+
+_NODES = 3
+_STRIKE = 0.002
+"""Chance that a status is when a leader is cut off."""
+
+
+class CutNats(SimNats):
+    """A connection that can fall silent in both directions; neither end is told."""
+
+    silent = False
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._late: list[Sent] = []
+        self._unheard: list[tuple[str, tuple[SimMsg, ...]]] = []
+
+    def _send(self, message: Sent) -> None:
+        if self.silent:
+            self._late.append(message)
+        else:
+            super()._send(message)
+
+    def deliver(self, inbox: str, message: SimMsg) -> None:
+        if self.silent:
+            self._unheard.append((inbox, (message,)))
+        else:
+            super().deliver(inbox, message)
+
+    async def request(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        timeout: float = 0.5,  # noqa: ASYNC109 - as in nats-py
+        headers: dict[str, str] | None = None,
+    ) -> SimMsg:
+        if self.silent:
+            await asyncio.sleep(timeout)
+            raise TimeoutError
+        return await super().request(subject, payload, timeout, headers)
+
+    def restore(self) -> None:
+        """Let everything arrive that waited."""
+        self.silent = False
+        late, self._late = self._late, []
+        unheard, self._unheard = self._unheard, []
+        if not self.dead and self.is_connected:
+            for message in late:
+                self._send(message)
+            for inbox, messages in unheard:
+                self.reply(inbox, *messages)
+
+
+class CutLog(SimLog):
+    """The log over such a connection."""
+
+    nats: CutNats
+    connection = CutNats
+
+
+class SimMessages:
+    """What ``NodeMessages`` does, between the nodes of one simulation."""
+
+    def __init__(self, node: SimNode) -> None:
+        self._node = node
+        self._take: Callable[[bytes], None] | None = None
+        self.leads = False
+        self._unheard: list[bytes] = []
+
+    @property
+    def is_connected(self) -> bool:
+        return self._node.log.nats.is_connected
+
+    @property
+    def _cut(self) -> bool:
+        nats = self._node.log.nats
+        return nats.silent or nats.dead or not nats.is_connected
+
+    async def listen(self, take: Callable[[bytes], None]) -> None:
+        self._take = take
+
+    async def answer(self, status: Callable[[], bytes]) -> None:
+        """There are no commands here."""
+
+    async def answer_as_leader(self, status: Callable[[], bytes]) -> None:
+        self.leads = True
+
+    async def publish(self, status: bytes) -> None:
+        world = self._node.world
+        world.may_strike(self._node)
+        if self._cut:
+            return
+        loop = asyncio.get_running_loop()
+        for other in world.nodes:
+            loop.call_later(world.faults.delay(), other.messages.hear, status)
+
+    def hear(self, status: bytes) -> None:
+        """Take a status that arrived, or will when the connection is back."""
+        nats = self._node.log.nats
+        if nats.silent and not nats.dead:
+            self._unheard.append(status)
+        elif self._take is not None and not self._cut:
+            self._take(status)
+
+    def restore(self) -> None:
+        unheard, self._unheard = self._unheard, []
+        for status in unheard:
+            self.hear(status)
+
+    async def ask_leader(self, seconds: float) -> LeaderAnswer:
+        nodes = self._node.world.nodes
+        there = [one for one in nodes if one.messages.leads and one.log.nats.is_connected]
+        await asyncio.sleep(min(seconds, self._node.world.faults.delay()))
+        if self._cut:
+            await asyncio.sleep(seconds)
+            return LeaderAnswer.SILENT
+        if not there:
+            return LeaderAnswer.NONE
+        if any(not one.log.nats.silent for one in there):
+            return LeaderAnswer.HERE
+        await asyncio.sleep(seconds)
+        return LeaderAnswer.SILENT
+
+
+class SimNode:
+    """One node: a process that follows or leads, and starts again when it was replaced."""
+
+    log: CutLog
+    messages: SimMessages
+
+    def __init__(self, world: NodesWorld, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.watermark = SimWatermark()
+        self.broker: Broker | None = None
+        self.clients: list[SimClient] = []
+        self._task: asyncio.Task[None] | None = None
+        self._leading: asyncio.Task[None] | None = None
+        self._new_process()
+
+    @property
+    def running(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    def spawn(self) -> None:
+        """Start the process."""
+        self._task = asyncio.create_task(self._live(), name=self.name)
+
+    def _new_process(self) -> None:
+        world = self.world
+        self.log = CutLog(world.server, self.watermark, world.keyed, reads=True)
+        self.messages = SimMessages(self)
+
+    async def _live(self) -> None:
+        chance = self.world.faults.chance
+        while True:
+            self._new_process()
+            try:
+                await self._life()
+            except (Fenced, Replaced, FellBehind, LogUnavailable) as error:
+                self.world.ended[type(error).__name__] += 1
+            self.end()
+            await asyncio.sleep(chance.uniform(0.1, 1.0))
+
+    async def _life(self) -> None:
+        """Follow, lead, serve; raise the error that ends it."""
+        world, clock = self.world, SimClock()
+        members = Members(self.name, clock.time_ms)
+        me = NodeStatus(self.name, Role.STARTING, 0, 0, "", 0, version="0")
+        standby = Standby(self.log, self.messages, members, clock, "sim", me, _nothing)  # type: ignore[arg-type]  # as NodeMessages
+        await self.messages.listen(standby.take)
+        leadership: Leadership = await standby.lead(_nothing)
+        broker = Broker(
+            world.options, self.log, Anonymous(), clock, world.bridge, world.permissions
+        )
+        self.broker = broker
+        world.led(self, leadership)
+        await broker.adopt(leadership.found, leadership.since_ms)
+        if broker.node.failed.done():
+            raise broker.node.failed.result()
+        led = LeadingBroker(broker.node, broker.admission.connections)
+        leader = Leader(self.messages, members, clock, me, leadership.epoch, led)  # type: ignore[arg-type]  # likewise
+        await self.messages.listen(leader.take)
+        await self.messages.answer_as_leader(bytes)
+        self._leading = asyncio.create_task(leader.run())
+        world.serves(self)
+        await asyncio.wait({broker.node.failed, self._leading}, return_when=asyncio.FIRST_COMPLETED)
+        if self._leading.done():
+            self._leading.result()
+        error: FoldmqError = broker.node.failed.result()
+        raise error
+
+    def end(self) -> None:
+        """End the process, as by ``kill -9``; the task goes on if it is the one that ends it."""
+        self.log.nats.die()
+        broker, self.broker = self.broker, None
+        if self._leading is not None:
+            self._leading.cancel()
+        if broker is not None:
+            broker.node.timers._heap.clear()
+            for task in tasks_of(broker):
+                task.cancel()
+            self.world.corpses.append(broker)
+        for client in self.clients:
+            transport = client.transport
+            flying = transport.flying
+            transport.vanish(self.world.faults.chance.randint(0, flying) if flying else 0)
+            self.world.clients.pop(client, None)
+        self.clients.clear()
+
+    def kill(self) -> None:
+        """End the process, and do not start it again."""
+        self.end()
+        if self._task is not None:
+            self._task.cancel()
+
+    def cut_off(self, seconds: float) -> None:
+        """Let nothing through between this node and NATS for some time."""
+        nats, messages = self.log.nats, self.messages
+        nats.silent = True
+
+        def restore() -> None:
+            nats.restore()
+            messages.restore()
+
+        asyncio.get_running_loop().call_later(seconds, restore)
+
+
+class _Clients(dict[Any, None]):
+    """The clients of a world, which knows the node of each one."""
+
+    def __init__(self, world: NodesWorld) -> None:
+        super().__init__()
+        self._world = world
+
+    def __setitem__(self, client: Any, value: None) -> None:
+        super().__setitem__(client, value)
+        if self._world.serving is not None:
+            self._world.serving.clients.append(client)
+
+
+class NodesWorld(World):
+    """A cluster, its log and its clients; ``broker`` is that of the node that took over last."""
+
+    def __init__(self, delay: Callable[[], float] = lambda: 0.001, **options: Any) -> None:
+        super().__init__(delay, **options)
+        self.serving: SimNode | None = None
+        """The node that clients connect to."""
+        self.clients = _Clients(self)
+        self.corpses: list[Broker] = self._corpses
+        self.nodes = [SimNode(self, f"n{number}") for number in range(_NODES)]
+        self.epoch = 0
+        """That of the last leader."""
+        self._newest: SimNode | None = None
+
+    @property
+    def ended(self) -> Any:
+        """How often processes ended by themselves, and why."""
+        return self.faults.counts
+
+    async def start(self) -> None:
+        """Start the nodes that were killed, and wait until one serves."""
+        for node in self.nodes:
+            if not node.running:
+                node.spawn()
+        while not self.up:
+            await asyncio.sleep(0.05)
+            self._look()
+
+    start_surely = start
+
+    def _look(self) -> None:
+        """Fail when a node ended that should not."""
+        for node in self.nodes:
+            task = node._task
+            if task is not None and task.done() and not task.cancelled():
+                task.result()
+
+    def led(self, node: SimNode, leadership: Leadership) -> None:
+        """Note that a node leads, before it serves."""
+        if leadership.found.tail.sequence != self.disk.stream.last:
+            # Another one took over before this one heard that it leads: it does no longer.
+            self.faults.counts["replaced before it knew that it led"] += 1
+            return
+        assert leadership.epoch > self.epoch
+        assert described(leadership.found.state) == described(fold(self.disk.decoded()))
+        started = [one.epoch for one in self.history() if isinstance(one, BrokerStarted)]
+        assert started == list(range(1, leadership.epoch + 1))
+        self.epoch, self._newest = leadership.epoch, node
+
+    def history(self) -> list[Event]:
+        """Return all that was ever stored, also what was cut off."""
+        stored = sorted(self.disk.stream.history.items())
+        return [event for at, data in stored for _, event in decode_record(at, data).events()]
+
+    def serves(self, node: SimNode) -> None:
+        """Let clients connect to a node from now on."""
+        assert node.broker is not None
+        if node is not self._newest:
+            return
+        if self.serving not in (None, node):
+            self.faults.counts["replaced while it served"] += 1
+        self.serving, self.broker, self.log = node, node.broker, node.log
+        if self.cutting:
+            self._tell_of_cuts(self.broker)
+        self.up = True
+
+    def may_strike(self, node: SimNode) -> None:
+        """Cut off a node that leads, now and then."""
+        chance = self.faults.chance
+        if self.faults.asks and node is self.serving and chance.random() < _STRIKE * 10:
+            self.faults.counts["leader cut off"] += 1
+            node.cut_off(chance.choice([0.3, 1.0, 3.0, 10.0]))
+
+    def failure(self) -> FoldmqError | None:
+        """Nothing that a balancer does not see: it finds the node that serves."""
+        return None
+
+    def kill(self) -> None:
+        """Kill the node that serves."""
+        self.up = False
+        self.fuse = None
+        node, self.serving = self.serving, None
+        if node is not None:
+            node.kill()
+
+    async def crash(self, keep: int = 0) -> None:
+        self.kill()
+        self.server.keep(keep)
+        for _ in range(2):
+            for broker in self._corpses:
+                broker.node.timers._heap.clear()
+                for task in tasks_of(broker):
+                    task.cancel()
+            await asyncio.sleep(0)
+        self._corpses.clear()
+
+    async def stop(self) -> None:
+        """End all nodes."""
+        for node in self.nodes:
+            node.kill()
+            if node._task is not None:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await node._task
+
+
+def _nothing(*_: object) -> None:
+    """Do nothing."""

@@ -1,0 +1,76 @@
+"""The check of several nodes can fail: a cluster that breaks a rule is caught."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.maintenance import StateReader
+from eventstore.log import Appended, EventLog, LogTail, LogWriter
+from simulation import chaos
+from simulation.chaos import run
+from simulation.nodes import NodesWorld
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from eventstore.format import Record
+
+SEEDS = (11, 0, 3, 5, 10, 2, 4, 7)
+LONGEST = 800.0
+"""Seconds of virtual time after which a mutant's run does not end."""
+
+Patch = pytest.MonkeyPatch
+
+
+def follows_without_folding_every_record(patch: Patch) -> None:
+    take = StateReader.take
+
+    async def skip(reader: StateReader, record: Record) -> None:
+        if record.sequence % 5:
+            await take(reader, record)
+
+    patch.setattr(StateReader, "take", skip)
+
+
+def writes_on_although_another_node_leads(patch: Patch) -> None:
+    fence = LogWriter._fence
+
+    def unfenced(writer: LogWriter, record: Any) -> dict[str, str]:
+        return {"Nats-Msg-Id": fence(writer, record)["Nats-Msg-Id"]}
+
+    patch.setattr(LogWriter, "_fence", unfenced)
+
+
+def takes_over_wherever_the_log_ends(patch: Patch) -> None:
+    async def anywhere(log: EventLog, _tail: LogTail, data: bytes) -> Appended:
+        try:
+            await log._nc.request(log._subject, data, timeout=2.0)
+        except Exception:  # noqa: BLE001 - whatever it is, the log is not its own
+            return Appended.UNKNOWN
+        return Appended.STORED
+
+    patch.setattr(EventLog, "append_behind", anywhere)
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        follows_without_folding_every_record,
+        writes_on_although_another_node_leads,
+        takes_over_wherever_the_log_ends,
+    ],
+)
+@pytest.mark.slow
+def test_a_cluster_that_breaks_a_rule_is_caught(mutant: Callable[[Patch], None]) -> None:
+    for seed in SEEDS:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(chaos, "_LONGEST", LONGEST)
+            mutant(patch)
+            try:
+                run(seed, NodesWorld)
+            except Exception as error:  # noqa: BLE001 - any shows that something is wrong
+                print(f"caught by seed {seed}: {str(error)[:500]}")
+                return
+    pytest.fail(f"the cluster that {mutant.__name__} passes the seeds {SEEDS}")
