@@ -77,6 +77,7 @@ def measure(attack: Attack, plan: Plan, work: Path) -> dict[str, Any]:
         observer = stack.enter_context(Observer(broker, metrics))
         result = _phases(attack, plan, good, probes, observer)
         result["operator"] = observer.operator()
+        result["starved"] = plan.busy or plan.nice > 0
     return result
 
 

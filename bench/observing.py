@@ -15,8 +15,8 @@ from brokers import BenchError, Running
 _EVERY = 0.25
 """Seconds between two looks at memory; metrics are asked for at every fourth."""
 _SAMPLE = re.compile(r"^(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>[-+.\deEinfNa]+)$")
-_TURN = re.compile(r"foldmq_\w*turn\w*_seconds(?!_total|_sum|_count|_bucket)")
-"""The gauge of the longest turn of the event loop, if the broker has one."""
+_TURN = re.compile(r"foldmq_turn_longest_(?P<work>processor_)?seconds")
+"""The gauges of the longest turn of the event loop, if the broker has them."""
 _REACTIONS = re.compile(r"foldmq_\w*(refused|dropped|denied|failed|pauses|closed|limited)\w*_total")
 _TOLD = {"warning", "error", "critical"}
 
@@ -31,6 +31,7 @@ class Observer:
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._most = 0.0
         self._turn: float | None = None
+        self._work: float | None = None
         self._log_from = 0
         self._before: Counter[str] = Counter()
 
@@ -58,12 +59,12 @@ class Observer:
         """Forget what was before, and remember where counters and log are."""
         self._before = self._counters(self._ask())
         self._log_from = self._broker.log.stat().st_size
-        self._most, self._turn = self.memory(), None
+        self._most, self._turn, self._work = self.memory(), None, None
 
     def attack_ended(self) -> dict[str, Any]:
-        """Return the most memory, and the longest turn that the broker told of."""
+        """Return the most memory, and the longest turn and work that the broker told of."""
         self._look_at_turns(self._ask())
-        return {"memory_most": self._most, "turn_s": self._turn}
+        return {"memory_most": self._most, "turn_s": self._turn, "work_s": self._work}
 
     def operator(self) -> dict[str, Any]:
         """Return the counters of reactions that grew since, and what the log says."""
@@ -91,9 +92,13 @@ class Observer:
                 self._look_at_turns(self._ask(2))
 
     def _look_at_turns(self, samples: dict[str, float]) -> None:
-        turns = [value for name, value in samples.items() if _TURN.match(name)]
-        if turns:
-            self._turn = max(self._turn or 0.0, *turns)
+        for name, value in samples.items():
+            if (found := _TURN.fullmatch(name)) is None:
+                continue
+            if found["work"]:
+                self._work = max(self._work or 0.0, value)
+            else:
+                self._turn = max(self._turn or 0.0, value)
 
     @staticmethod
     def _counters(samples: dict[str, float]) -> Counter[str]:

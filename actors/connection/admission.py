@@ -151,8 +151,8 @@ class Admission:
         """Record how late the event loop is, in seconds; to be called often."""
         now = self._now()
         kernel = self._node.kernel
-        self._node.counters.longest_turn.observe(kernel.longest, now)
-        kernel.longest = 0.0
+        self._node.counters.longest_turn.observe(kernel.longest, kernel.longest_work, now)
+        kernel.longest = kernel.longest_work = 0.0
         oldest = self._node.journal.oldest
         self.limits.overload.sample(lag, 0.0 if oldest is None else now - oldest, now)
 

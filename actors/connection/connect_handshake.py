@@ -200,7 +200,7 @@ class ConnectHandshake:
         connection, packet = self._connection, packets[0]
         self._node.counters.took(connection, packets[:1])
         if type(packet) is Disconnect:
-            connection.close("disconnect")
+            connection.leave(packet)
         elif type(packet) is not Auth:
             connection.end_after_violation("a packet before CONNACK that is not AUTH")
         elif self._done or packet.reason != ReasonCode.CONTINUE_AUTHENTICATION:

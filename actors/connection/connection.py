@@ -676,7 +676,7 @@ class Connection(SocketActor):
         elif packets:
             self._tell_session(Packets(self, packets))
         if leaves is not None:
-            self._leave(leaves)
+            self.leave(leaves)
 
     def _cut_to_window(self, packets: list[Packet], window: ReceiveWindow) -> bool:
         """Return whether a client sent more than its window allows; leave what came before."""
@@ -688,7 +688,7 @@ class Connection(SocketActor):
                     return True
         return False
 
-    def _leave(self, packet: Disconnect) -> None:
+    def leave(self, packet: Disconnect) -> None:
         """Handle a DISCONNECT: the will is published unless the client says that all is well."""
         properties, expiry = self.properties, packet.session_expiry
         if properties is not None and expiry and not properties.session_expiry:

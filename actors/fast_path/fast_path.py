@@ -88,6 +88,7 @@ class FastPath:
         "_released",
         "_seen",
         "_size",
+        "_windowed",
         "_windows",
     )
 
@@ -104,6 +105,8 @@ class FastPath:
         self._windows: list[tuple[ReceiveWindow, int, list[int], list[int]]] = []
         """How many messages of QoS 1 came from clients whose messages are counted, and the packet
         identifiers of those of QoS 2 that came and of those that were released."""
+        self._windowed: dict[ReceiveWindow, int] = {}
+        """Bytes that were read of such clients."""
         self._seen: set[tuple[Session, int, int]] = set()
         """Packet identifiers that came in this turn, by session and first byte."""
         self._size = 0
@@ -188,8 +191,11 @@ class FastPath:
     def _read(self, connection: Connection, session: Session, data: bytes) -> int:
         """Read packets into the columns; return the offset of the first one that is left."""
         window = connection.receive_window
-        if window is not None and not window.surely_takes(len(data)):
-            return 0
+        if window is not None:
+            size = self._windowed.get(window, 0) + len(data)
+            if not window.surely_takes(size):
+                return 0
+            self._windowed[window] = size
         columns = self._published.pids, self._inbound.pids, self._released.pids
         before = [*map(len, columns)] if window is not None else ()
         at, end, count = 0, len(data), 0

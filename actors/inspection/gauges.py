@@ -403,6 +403,12 @@ _VALUES = (
         lambda sources: round(sources.node.counters.longest_turn.recent, 6),
     ),
     _value(
+        "foldmq_turn_longest_processor_seconds",
+        "The same in processor time: much less if the host gave the time to other programs.",
+        "kernel.longest_turn_processor_s",
+        lambda sources: round(sources.node.counters.longest_turn.recent_work, 6),
+    ),
+    _value(
         "foldmq_mailbox_high_water",
         "Highest number of messages in a mailbox.",
         "kernel.mailbox_high_water",

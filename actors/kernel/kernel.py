@@ -68,7 +68,9 @@ A = TypeVar("A", bound=LoopActor)
 
 TURN_SLICE = 0.006
 """Seconds after which a turn is cut, so that the event loop runs."""
-_LOOK_EVERY = 16
+_LONG = 0.002
+"""Seconds from which it is looked at how much of a turn was processor time."""
+_LOOK_EVERY = 4
 """Messages of one mailbox handled between two readings of the clock."""
 LATER_SLICE = 0.001
 """Target duration in seconds of a part of longer work while light clients are active; no further
@@ -125,8 +127,8 @@ class Kernel(ActorRegistry):
         first; None: not low-priority."""
         self._came_later: list[tuple[LoopActor, Any]] = []
         """Parts of longer work that came then: they stand behind the messages above."""
-        self._began = 0.0
-        """When the current run began."""
+        self._began = self._began_work = 0.0
+        """When the current run began, in seconds of the clock and of processor time."""
         self._later: deque[tuple[LoopActor, Any]] = deque()
         """Parts of longer work that are due: actor and message."""
         self._parts_had = False
@@ -150,6 +152,9 @@ class Kernel(ActorRegistry):
         """Seconds after which a turn is cut."""
         self.longest = 0.0
         """Longest time in seconds that actors ran without a break; its reader resets it."""
+        self.longest_work = 0.0
+        """The same in processor time: without what the host gave to other programs, or the disk
+        took."""
         self.cuts = 0
         """How often a turn was cut."""
         self.parts = 0
@@ -317,6 +322,7 @@ class Kernel(ActorRegistry):
     def run_turn(self) -> None:
         """Run what is due: a turn, then parts of longer work, then some low-priority actors."""
         self._began = self._read = self.clock()
+        self._began_work = self._processor()
         self._between = False
         if self._cut:
             self._go_on()
@@ -362,6 +368,8 @@ class Kernel(ActorRegistry):
     def _note_length(self) -> None:
         took = self.clock() - self._began
         self.longest = max(self.longest, took)
+        if took > max(_LONG, self.longest_work):
+            self.longest_work = max(self.longest_work, self._processor() - self._began_work)
 
     def _go_on(self) -> None:
         """Continue a turn that was cut."""

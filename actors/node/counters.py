@@ -36,13 +36,14 @@ _LAG_EVERY = 0.1
 
 
 class LongestTurn:
-    """The longest time in seconds that the actors held the event loop."""
+    """The longest time in seconds that the actors held the event loop, and in processor time."""
 
-    __slots__ = ("_before", "_begun", "_now", "_warned")
+    __slots__ = ("_before", "_begun", "_now", "_warned", "_work", "_work_before")
 
     def __init__(self) -> None:
         self._now = self._before = 0.0
         """In this minute, and in the previous one."""
+        self._work = self._work_before = 0.0
         self._begun = 0.0
         self._warned = -_WARN_EVERY
 
@@ -51,15 +52,28 @@ class LongestTurn:
         """The longest time of the last one to two minutes."""
         return max(self._now, self._before)
 
-    def observe(self, seconds: float, now: float) -> None:
-        """Record the longest time since the last call; ``now`` is monotonic."""
+    @property
+    def recent_work(self) -> float:
+        """The longest processor time of the last one to two minutes."""
+        return max(self._work, self._work_before)
+
+    def observe(self, seconds: float, work: float, now: float) -> None:
+        """Record the longest times since the last call; ``now`` is monotonic."""
         if now - self._begun > _MINUTE:
-            self._before = self._now if now - self._begun <= 2 * _MINUTE else 0.0
-            self._now, self._begun = 0.0, now
+            is_next = now - self._begun <= 2 * _MINUTE
+            self._before = self._now if is_next else 0.0
+            self._work_before = self._work if is_next else 0.0
+            self._now = self._work = 0.0
+            self._begun = now
         self._now = max(self._now, seconds)
+        self._work = max(self._work, work)
         if seconds > _HELD_UP and now - self._warned >= _WARN_EVERY:
             self._warned = now
-            _log.warning("one turn delayed the event loop", seconds=round(seconds, 3))
+            _log.warning(
+                "one turn delayed the event loop",
+                seconds=round(seconds, 3),
+                processor_seconds=round(work, 3),
+            )
 
 
 class Counted(Protocol):

@@ -60,18 +60,33 @@ class SubscriptionObserver(Protocol):
 class Subscriber:
     """One subscription of one session, as the index knows it."""
 
-    __slots__ = ("__weakref__", "acl", "actor", "ended", "filter", "options", "qos", "session")
+    __slots__ = (
+        "__weakref__",
+        "acl",
+        "actor",
+        "ended",
+        "filter",
+        "may_read",
+        "options",
+        "qos",
+        "session",
+        "shared",
+    )
 
     def __init__(self, session: str, topic_filter: str, qos: int) -> None:
         self.session = session
         self.filter = topic_filter
         self.qos = qos
+        self.shared = is_shared(topic_filter)
+        """It is a member's subscription to a shared subscription."""
         self.options = 0
         """Subscription options of MQTT 5 beside the QoS."""
         self.actor: LoopActor | None = None
         """The subscription actor; None while the session is offline."""
         self.acl: TopicAcl | None = None
         """Which topics the client may read; None: all, or it is offline."""
+        self.may_read = True
+        """The client may still subscribe to the filter, of which some topics may be denied."""
         self.ended = False
         """Its session is gone: pending messages are discarded. A subscription ended by UNSUBSCRIBE
         still gets what matched before."""
@@ -320,8 +335,11 @@ class Router:
 
         Offline sessions have no ACL; queued messages are checked when they are sent.
         """
+        held = self.subscribers(session)
+        if access is None:
+            held = [found for found in held if found.acl is not None]
         changed = False
-        for found in self._subscribers.get(session, {}).values():
+        for found in held:
             changed |= self._set_acl(found, access)
         if changed:
             self.routes.forget()
@@ -329,9 +347,12 @@ class Router:
 
     def _set_acl(self, found: Subscriber, access: TopicAcl | None) -> bool:
         before = found.acl
-        found.acl = (
-            access if access is not None and access.guards(split_share(found.filter)[1]) else None
-        )
+        found.acl, found.may_read = None, True
+        if access is not None:
+            plain = split_share(found.filter)[1]
+            if access.guards(plain):
+                found.acl = access
+                found.may_read = not is_shared(found.filter) or access.may_subscribe(plain)
         return found.acl is not before
 
     def subscribe(
@@ -410,7 +431,7 @@ class Router:
             self.system.discard(found)
         indexed = []
         for found in gone:
-            if is_shared(found.filter):
+            if found.shared:
                 self.groups.left(found.filter, session)
             else:
                 indexed.append(found)
@@ -466,7 +487,7 @@ class Router:
 
     def stopped(self, subscriber: Subscriber) -> None:
         """Record that a subscription has no client, so that NATS rejects requests for it."""
-        if is_shared(subscriber.filter):
+        if subscriber.shared:
             self.groups.disconnected(subscriber)
         if self._observer is not None and subscriber.filter.startswith(REQUESTS):
             self._observer.removed(subscriber.session, subscriber.filter)

@@ -296,11 +296,14 @@ class SubscriptionHandler:
         self._node.directory.stop_all(actors)
 
 
+_OLDER: Final = bytes(SUBSCRIBE_FAILURE if code >= FAILURE else code for code in range(256))
+"""Reason code of level 5 -> return code of older levels."""
+
+
 def _suback(connection: ClientConnection, packet: Subscribe, codes: Sequence[int]) -> bytes:
     """Encode a SUBACK, as the client's level has it."""
     if connection.properties is None:
-        older = [SUBSCRIBE_FAILURE if code >= FAILURE else code for code in codes]
-        return encode_suback(packet.packet_id, older)
+        return encode_suback(packet.packet_id, bytes(codes).translate(_OLDER))
     properties = connection.properties
     return encode_suback_v5(
         packet.packet_id,

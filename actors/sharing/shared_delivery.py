@@ -43,6 +43,8 @@ _SERVED_AT_ONCE = 64
 looked at."""
 _CHECKED_AT_ONCE = 512
 """Topics that are checked in one step then: for each topic, different permissions count."""
+_COMPARED_AT_ONCE = 4096
+"""Members times topics, or times messages that are not alike, which are compared in one step."""
 _BUSY, _PIECE = 2_000, 64
 """Messages divided within a second from which a member gets so many of a batch at least: pieces of
 a few messages cost more than they are worth in fairness."""
@@ -63,22 +65,22 @@ class _Member(NamedTuple):
     """Numbers of the messages that it may not have, or does not accept."""
 
 
-def _may_read(subscriber: Subscriber) -> bool:
-    """Return whether a member may still subscribe to the filter; if not it is as one that is away.
-
-    A member that may subscribe to it may still be denied topics below it.
-    """
-    acl = subscriber.acl
-    return acl is None or acl.may_subscribe(split_share(subscriber.filter)[1])
-
-
 class SharedDelivery(Delivery):
     """Gives the messages of one shared subscription to its members."""
 
-    __slots__ = ("_divided", "_divided_since", "_left", "_left_bytes", "_left_messages")
+    __slots__ = (
+        "_compared_in",
+        "_divided",
+        "_divided_since",
+        "_left",
+        "_left_bytes",
+        "_left_messages",
+    )
 
     def __init__(self, node: NodeContext, session: Session) -> None:
         super().__init__(node, session)
+        self._compared_in = -1
+        """Number of the turn in which all of many members were looked at last."""
         self._left: deque[Outgoing] = deque()
         """Messages of QoS 0 that are not divided yet."""
         self._divided, self._divided_since = 0, 0.0
@@ -100,8 +102,10 @@ class SharedDelivery(Delivery):
         if not batch.qos:
             self._divide_qos0(message)
             return
-        if session.state.queued or self.loading:
+        if session.state.queued or self.loading or self._has_compared:
             self._enqueue(message, range(len(batch)))
+            if self._has_compared:
+                self._send_queued_later()
             return
         limit = self._node.delivery_limits.batch_bytes
         fitting = at_once = self._divided_at_once(batch.topics)
@@ -118,7 +122,7 @@ class SharedDelivery(Delivery):
 
     def _divide_qos0(self, message: Outgoing) -> None:
         """Divide messages of QoS 0 behind those that are left of other batches."""
-        if not self._left:
+        if not self._left and not self._has_compared:
             self._divide_some(message)
         elif (
             self._left_messages < _LEFT_AT_MOST
@@ -126,6 +130,7 @@ class SharedDelivery(Delivery):
         ):
             self._left.append(message)
             self._count_left(message.batch, 1)
+            self._send_queued_later()
         else:
             self._drop_qos0(len(message.batch))
 
@@ -148,7 +153,7 @@ class SharedDelivery(Delivery):
 
     def _drop_qos0(self, count: int) -> None:
         """Record that messages of QoS 0 are dropped, as no member takes them."""
-        if count and any(map(_may_read, self._group.ordered())):
+        if count and any(member.may_read for member in self._group.ordered()):
             event = MessageDropped(self._session.name, "slow_reader", count)
             self._count_dropped(event, self._session.emit(event))
 
@@ -170,10 +175,14 @@ class SharedDelivery(Delivery):
         count, online = len(topics), self._group.online
         if len(online) <= _SERVED_AT_ONCE:
             return count
-        if not self._by_topic and not any(map(self._restricts, online.values())):
-            return count
         acls = {subscriber.acl for subscriber in online.values()}
-        most = max(1, _CHECKED_AT_ONCE // len(acls))
+        has_limit = any(map(self._has_packet_limit, online))
+        if not self._by_topic and not has_limit and acls == {None}:
+            return count
+        self._compared_in = self._turn
+        most = max(1, min(_CHECKED_AT_ONCE // len(acls), _COMPARED_AT_ONCE // len(online)))
+        if has_limit:
+            return min(count, most)
         seen: set[bytes] = set()
         for at, topic in enumerate(topics[:_SERVED_AT_ONCE]):
             seen.add(topic)
@@ -182,14 +191,23 @@ class SharedDelivery(Delivery):
         return min(count, _SERVED_AT_ONCE)
 
     @property
+    def _turn(self) -> int:
+        """A number of the turn, or of the part of longer work that is a turn of its own."""
+        kernel = self._session.kernel
+        return kernel.turns + kernel.parts
+
+    @property
+    def _has_compared(self) -> bool:
+        """True if all of many members were looked at in this turn: the next step is for later."""
+        return self._compared_in == self._turn
+
+    @property
     def _by_topic(self) -> bool:
         return self._node.options.shared_strategy == "topic"
 
-    def _restricts(self, subscriber: Subscriber) -> bool:
-        """Return whether there may be messages that a member may not have, or does not accept."""
-        if subscriber.acl is not None:
-            return True
-        session = self._node.directory.find_session(subscriber.session)
+    def _has_packet_limit(self, name: str) -> bool:
+        """Return whether there may be messages that are too large for a member."""
+        session = self._node.directory.find_session(name)
         return session is not None and bool(session.packet_limit)
 
     def _divide(self, batch: Batch, *, queued: bool = False) -> tuple[decisions.Assignment, bool]:
@@ -235,8 +253,8 @@ class SharedDelivery(Delivery):
             session = self._node.directory.find_session(subscriber.session)
             if session is None or session.connection is None or subscriber.ended:
                 continue
-            if not _may_read(subscriber):
-                continue
+            if not subscriber.may_read:
+                continue  # it is as one that is away, even if it may read some topics
             qos = min(batch.qos, subscriber.qos)
             room = self._room(session, session.connection, subscriber, qos, count)
             barred: AbstractSet[int] = _NONE

@@ -48,6 +48,7 @@ def encode_session(state: SessionState) -> list[Part]:
         delay = [will.delay] if will.delay else []
         parts[-1]["will"] = [will.topic, will.qos, will.retain, will.ref, *delay]
         size += weight
+    size = _add_subscriptions(parts, size, state)
     for name, element, weight in _elements(state):
         if size + weight > PART_BYTES and size:
             parts.append({})
@@ -83,17 +84,33 @@ def _plain(state: SessionState) -> Part:
     return part
 
 
-def _elements(state: SessionState) -> Iterator[tuple[str, Any, int]]:
-    """Yield (field, element of its list, bytes at most about)."""
-    numbers: dict[int, int] = {}
-    for number, held in enumerate(state.subscriptions.values()):
-        numbers[id(held)] = number
+def _add_subscriptions(parts: list[Part], size: int, state: SessionState) -> int:
+    """Add the subscriptions, of which there may be thousands; return the size of the last part."""
+    some: list[list[Any]] = []
+    for held in state.subscriptions.values():
         element: list[Any] = [held.filter, held.qos]
         if held.options or held.identifier:
             element += [held.active, held.options, held.identifier]
         elif not held.active:
             element.append(False)
-        yield "subscriptions", element, _TEXT_FACTOR * len(held.filter) + 32
+        weight = _TEXT_FACTOR * len(held.filter) + 32
+        if size + weight > PART_BYTES and size:
+            if some:
+                parts[-1]["subscriptions"], some = some, []
+            parts.append({})
+            size = 0
+        size += weight
+        some.append(element)
+    if some:
+        parts[-1]["subscriptions"] = some
+    return size
+
+
+def _elements(state: SessionState) -> Iterator[tuple[str, Any, int]]:
+    """Yield (field, element of its list, bytes at most about)."""
+    numbers: dict[int, int] = {}
+    if state.waiting or state.inflight or state.releasing:
+        numbers = {id(held): number for number, held in enumerate(state.subscriptions.values())}
     # The order of the queues is that in which they began to fill.
     for held in state.waiting.values():
         if held.queue is None:

@@ -60,6 +60,8 @@ _ACKS = {
     0x6A: PacketType.PUBREL,
     0x70: PacketType.PUBCOMP,
 }
+_FILTER_WORK = 4
+"""As how many packets a topic filter of a packet counts that is read in parts."""
 _WITH_FILTERS = frozenset({PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE})
 _FROM_SERVERS = frozenset(
     {PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK, PacketType.PINGRESP}
@@ -340,7 +342,7 @@ class Decoder:
     def _read_filters(self, reader: FiltersInParts, packets: list[Packet]) -> bool:
         """Read some topic filters of a packet; return whether these were the last ones."""
         self._reader = None
-        if not reader.read(self.at_once):
+        if not reader.read(max(1, self.at_once // _FILTER_WORK)):
             self._reader = reader
             return False
         packets.append(reader.packet())

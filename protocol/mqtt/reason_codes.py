@@ -248,6 +248,9 @@ def connect_code(reason: int) -> ConnectCode:
     return found.get(reason, ConnectCode.SERVER_UNAVAILABLE)
 
 
+_GRANTED = bytes(range(FAILURE))
+
+
 def closing_string(reason: str, about: str = "") -> str | None:
     """Return why a connection is refused or closed; None if the reason code says all.
 
@@ -263,11 +266,11 @@ def code_string(code: int) -> str | None:
 
 def filters_string(filters: Sequence[tuple[str, int]], codes: Sequence[int]) -> str | None:
     """Return why filters of a SUBSCRIBE, each with its QoS, were refused; None: none was."""
-    at = next((at for at, code in enumerate(codes) if code >= FAILURE), None)
-    if at is None:
+    refused = bytes(codes).translate(None, _GRANTED)
+    if not refused:
         return None
-    refused = sum(code >= FAILURE for code in codes)
+    at = codes.index(refused[0])
     first = f"{_MEANINGS.get(codes[at], 'refused')}: {filters[at][0]}"
     if len(first) > MOST_CHARACTERS:
         first = first[: MOST_CHARACTERS - 3] + "..."
-    return first if refused == 1 else f"{first} (and {refused - 1:,} more)"
+    return first if len(refused) == 1 else f"{first} (and {len(refused) - 1:,} more)"

@@ -98,11 +98,15 @@ class FieldReader:
         return self.body[begin : self.at]
 
     def properties(self, packet: PacketType) -> tuple[Mapping[int, Value], UserProperties]:
-        """Read properties: values by identifier, and the user properties."""
+        """Read properties: values by identifier, and the user properties.
+
+        Those of a block of more than ``_KEPT`` bytes are checked only: each costs time.
+        """
         raw = self.block()
         if not raw:
             return _NONE, ()
-        return read_block(raw, 0, len(raw), FROM_CLIENTS[packet], packet)
+        user = len(raw) <= _KEPT
+        return read_block(raw, 0, len(raw), FROM_CLIENTS[packet], packet, user=user)
 
     def topic_filter(self, statement: str) -> str:
         """Read a topic filter."""
@@ -123,6 +127,7 @@ class FieldReader:
 
 
 _NONE: Mapping[int, Value] = {}
+_KEPT = 4096
 
 SHARE = "$share/"
 """What the filter of a shared subscription begins with."""

@@ -41,8 +41,8 @@ A block may be as large as a packet, and each property of it costs time that a p
 """
 
 LARGE_BLOCK = 512
-"""Blocks of more bytes are read each time, and count for the work that it is."""
-_BYTES_A_PACKET = 16
+"""Blocks of more bytes are read each time. What may be one counts for the work that it is."""
+BYTES_A_PACKET = 8
 """Bytes of properties that take about as long as a small packet."""
 _KNOWN_BLOCKS = 4096
 
@@ -128,16 +128,29 @@ def find_block(data: bytes, at: int, stop: int, what: str) -> tuple[int, int]:
 
 def work_of(size: int) -> int:
     """Return as how many packets more so many bytes count that may be properties."""
-    return size // _BYTES_A_PACKET if size > LARGE_BLOCK else 0
+    return size // BYTES_A_PACKET if size > LARGE_BLOCK else 0
 
 
 def spans(
-    data: bytes, at: int, stop: int, allowed: Mapping[int, Property], place: Place
+    data: bytes,
+    at: int,
+    stop: int,
+    allowed: Mapping[int, Property],
+    place: Place,
+    *,
+    user: bool = True,
 ) -> Iterator[Span]:
-    """Yield the properties in ``data[at:stop]``; raises ``ProtocolError`` when one is wrong."""
+    """Yield the properties in ``data[at:stop]``; raises ``ProtocolError`` when one is wrong.
+
+    ``user``: user properties are yielded as well; they are checked in any case.
+    """
     seen: set[int] = set()
     while at < stop:
         begin, identifier = at, data[at]
+        if identifier == USER_PROPERTY and not user and identifier in allowed:
+            at = _end_of_pairs(data, at, stop)
+            if at > begin:
+                continue
         at += 1
         prop = allowed.get(identifier)
         if prop is None:
@@ -153,21 +166,55 @@ def spans(
         yield prop, value, begin, at
 
 
+def _end_of_pairs(data: bytes, at: int, stop: int) -> int:
+    """Return where the user properties that stand at ``at`` one behind the other end.
+
+    Up to the first one that is wrong, or ``at`` if any may be: a block holds thousands.
+    """
+    begin = at
+    parts: list[bytes] = []
+    while at + 5 <= stop and data[at] == USER_PROPERTY:
+        middle = at + 3 + (data[at + 1] << 8 | data[at + 2])
+        if middle + 2 > stop:
+            break
+        end = middle + 2 + (data[middle] << 8 | data[middle + 1])
+        if end > stop:
+            break
+        parts += data[at + 3 : middle], data[middle + 2 : end]
+        at = end
+    text = b"".join(parts)
+    if not text.isascii():
+        try:
+            # Each for itself: one may begin with the rest of a character of another one.
+            for part in parts:
+                part.decode()
+        except UnicodeDecodeError:
+            return begin
+    return begin if b"\0" in text else at
+
+
 def read_block(
-    data: bytes, at: int, stop: int, allowed: Mapping[int, Property], place: Place
+    data: bytes,
+    at: int,
+    stop: int,
+    allowed: Mapping[int, Property],
+    place: Place,
+    *,
+    user: bool = True,
 ) -> tuple[dict[int, Value], tuple[tuple[str, str], ...]]:
     """Read the properties in ``data[at:stop]``: values by identifier, and the user properties.
 
-    Of a property that repeats the last one stands among the values. Raises ``ProtocolError``.
+    Of a property that repeats the last one stands among the values. ``user``: user properties are
+    returned; if not they are only checked. Raises ``ProtocolError``.
     """
     values: dict[int, Value] = {}
-    user: list[tuple[str, str]] = []
-    for prop, value, _, _ in spans(data, at, stop, allowed, place):
-        if prop.kind is Kind.PAIR:
-            user.append(value)  # type: ignore[arg-type]  # so says its kind
-        else:
+    pairs: list[tuple[str, str]] = []
+    for prop, value, _, _ in spans(data, at, stop, allowed, place, user=user):
+        if prop.kind is not Kind.PAIR:
             values[prop.identifier] = value
-    return values, tuple(user)
+        elif user:
+            pairs.append(value)  # type: ignore[arg-type]  # so says its kind
+    return values, tuple(pairs)
 
 
 def _read_value(prop: Property, data: bytes, at: int, stop: int, place: Place) -> tuple[Value, int]:
@@ -336,7 +383,7 @@ def split_message_block(raw: bytes, place: Place) -> MessageBlock:
     first = b""
     parts: list[bytes] = []
     copied = 0  # raw[:copied] is in parts, or is left out
-    for prop, value, begin, end in spans(raw, 0, len(raw), FROM_CLIENTS[place], place):
+    for prop, value, begin, end in spans(raw, 0, len(raw), FROM_CLIENTS[place], place, user=False):
         identifier = prop.identifier
         if identifier in _PASSED_ON:
             is_text = is_text or (identifier == PAYLOAD_FORMAT and value == 1)

@@ -25,6 +25,7 @@ from protocol.mqtt import (
 )
 from protocol.mqtt5.field_reader import read_frame
 from protocol.mqtt5.property_block import (
+    BYTES_A_PACKET,
     LARGE_BLOCK,
     MessageBlock,
     decode_text,
@@ -33,7 +34,6 @@ from protocol.mqtt5.property_block import (
     malformed,
     read_message_block,
     violation,
-    work_of,
 )
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def read_publishes_v5(
         if data[mark] or columns is not None:
             columns = columns or _Columns(batch, aliases)
             rest = columns.add(data, at, name, name_end, mark, stop)
-            most -= work_of(rest - mark)
+            most -= columns.work
         else:
             topic = data[name:name_end]
             if topic not in known:
@@ -165,12 +165,14 @@ def check_topic_v5(topic: bytes) -> None:
 class _Columns:
     """The columns of a batch of which a message has properties."""
 
-    __slots__ = ("aliases", "batch", "blocks", "verbatim", "with_blocks")
+    __slots__ = ("aliases", "batch", "blocks", "verbatim", "with_blocks", "work")
 
     def __init__(self, batch: Publishes, aliases: TopicAliases) -> None:
         self.batch = batch
         self.aliases = aliases
         self.blocks: list[bytes] = []
+        self.work = 0
+        """As how many packets more the last one counts: its block was not known."""
         self.with_blocks = False
         self.verbatim = not batch.qos and not batch.retain
 
@@ -184,7 +186,11 @@ class _Columns:
         if size > 127 or rest > stop:
             begin, rest = find_block(data, mark, stop, "PUBLISH")
         raw = data[begin:rest]
-        found = known_blocks.get(raw) or read_message_block(raw)
+        found = known_blocks.get(raw)
+        self.work = 0
+        if found is None:
+            found = read_message_block(raw)
+            self.work = len(raw) // BYTES_A_PACKET
         if found.alias:
             topic = self.aliases.resolve(found.alias, topic)
             if self.verbatim:
@@ -288,8 +294,11 @@ def _take_run(
     raws = fields.pop(0) if shape.block else ()
     if not all(ids):
         return 0
+    distinct = set(raws)
+    if len(distinct) * (shape.block // BYTES_A_PACKET) > most:
+        return 0
     try:
-        found = {raw: read_message_block(raw) for raw in set(raws)}
+        found = {raw: read_message_block(raw) for raw in distinct}
         if shape.name:
             _check_topics(topics, found)
         else:

@@ -854,3 +854,26 @@ def test_after_a_long_run_the_break_is_bounded_also_if_nothing_is_left() -> None
     quick.breaks[0][1]()
     quick.turn()
     assert quick.handled == [2, 1, 3]
+
+
+def test_the_longest_turn_is_told_in_time_and_in_processor_time() -> None:
+    """What the host gave to others during a turn is no work of the broker."""
+    now, work = [0.0], [0.0]
+    asked: list[Callable[[], None]] = []
+    kernel = Kernel(asked.append, clock=lambda: now[0], processor=lambda: work[0])
+    actor = Recorder()
+    kernel.spawn(actor)
+
+    def run(seconds: float, busy: float) -> None:
+        def passes(_actor: LoopActor) -> None:
+            now[0] += seconds
+            work[0] += busy
+
+        kernel.tell(actor, passes)
+        while asked:
+            asked.pop(0)()
+
+    run(0.030, 0.004)
+    assert (kernel.longest, kernel.longest_work) == pytest.approx((0.030, 0.004))
+    run(0.012, 0.012)
+    assert (kernel.longest, kernel.longest_work) == pytest.approx((0.030, 0.012))

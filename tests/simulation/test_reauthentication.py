@@ -13,6 +13,7 @@ from actors.authn.credentials import AuthResult, Verdict
 from actors.authn.enhanced import Challenge, Exchange, Outcome
 from actors.authz.rules import Rule
 from actors.configuration.limit_options import LimitOptions
+from actors.connection.connect_handshake import ConnectHandshake
 from eventstore.format import SessionClosed
 from simulation.logins import Believing
 from simulation.loop import simulate
@@ -22,6 +23,7 @@ from simulation.world import World
 if TYPE_CHECKING:
     from actors.authn.credentials import Credentials
     from actors.authn.enhanced import Step
+    from protocol.mqtt import Connect
 
 METHOD = "TEST"
 AGAIN, CONTINUE = 0x19, 0x18
@@ -311,5 +313,33 @@ def test_clients_that_leave_in_the_middle() -> None:
             assert not world.broker.admission.connections
             assert not world.broker.admission._logins
             assert len(world.broker.node.limits.unauthenticated) == 0
+
+    simulate(scenario)
+
+
+def test_a_disconnect_behind_the_decision_and_before_connack_fires_no_will(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """[MQTT-3.14.4-3]: the client has said that all is well, and may before CONNACK."""
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            other = await world.connect("o", filters=[("gone", 1)])
+            world.broker.admission.authenticator = Methodical(granted())
+            client = Client5(world)
+            decided = ConnectHandshake.decided
+
+            def decided_and_read(
+                handshake: ConnectHandshake, packet: Connect, verdict: Verdict
+            ) -> None:
+                decided(handshake, packet, verdict)
+                handshake._connection.data_received(p5.disconnect())
+
+            monkeypatch.setattr(ConnectHandshake, "decided", decided_and_read)
+            client.send(connect(will=p5.Will("gone", qos=1)))
+            await world.go(1)
+            assert not client.open
+            assert not [one for one in other.take() if isinstance(one, p.Publish)]
+            assert closed(world).reason == "disconnect"
 
     simulate(scenario)

@@ -9,6 +9,7 @@ from harness import packets as p
 from harness.packets import Publish, Suback
 
 from actors.configuration import LimitOptions
+from actors.session.decisions import Assignment, Rows
 from actors.sharing import shared_delivery
 from simulation.permitting import permit
 from simulation.shares import SHARED, members, numbers, prove
@@ -78,6 +79,47 @@ def test_a_batch_is_divided_in_steps_among_members_that_may_not_have_all(
             prove(world)
 
     simulate(scenario)
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_what_is_compared_in_a_turn_is_bounded(qos: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members that may not have all messages, times topics; however many batches come in it."""
+    monkeypatch.setattr(shared_delivery, "_SERVED_AT_ONCE", 8)
+    monkeypatch.setattr(shared_delivery, "_COMPARED_AT_ONCE", 64)
+    steps: list[tuple[int, int]] = []
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            assign = shared_delivery.decisions.assign
+
+            def counted(count: int, rows: Rows) -> Assignment:
+                kernel = world.broker.kernel
+                turn = kernel.turns + kernel.parts
+                steps.append((turn, len(rows.rooms) * len({*rows.alike})))
+                return assign(count, rows)
+
+            names = [f"m{number:02}" for number in range(16)]
+            permit(world, RULES.format(denied=", ".join(f"'{name}'" for name in names[1:])))
+            some = await members(world, *names, qos=qos)
+            senders = [await world.connect(f"d{number}") for number in range(4)]
+            await world.go(2)
+            monkeypatch.setattr(shared_delivery.decisions, "assign", counted)
+            for sender in senders:
+                sender.send(
+                    *(p.publish(f"a/{at}", b"%d" % at, qos, at if qos else None) for at in (1, 2)),
+                    *(p.publish("a/secret", b"%d" % at, qos, at if qos else None) for at in (3, 4)),
+                    *(p.publish(f"a/{at}", b"%d" % at, qos, at if qos else None) for at in (5, 6)),
+                )
+            await world.go(0.5)
+            got = sorted(number for member in some for number in numbers(member))
+            assert got == sorted([*range(1, 7)] * len(senders))
+            await world.go(0.1)
+            prove(world)
+
+    simulate(scenario)
+    turns = [turn for turn, _ in steps]
+    assert max(compared for _, compared in steps) <= 64
+    assert len(turns) == len(set(turns))
 
 
 def test_a_message_that_waits_for_a_member_goes_to_another_when_that_leaves() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 from harness import packets as p
+from harness import packets5 as p5
 from harness.packets import Publish
 
 from actors.fast_path import FastPath, is_bulk
@@ -322,3 +323,23 @@ def test_a_turn_that_fails_when_it_is_recorded_ends_the_broker(
 )
 def test_many_packets_on_few_topics_are_bulk(packets: list[bytes], *, bulk: bool) -> None:
     assert is_bulk(b"".join(packets)) is bulk
+
+
+def test_two_reads_of_a_pass_have_one_receive_window() -> None:
+    """[MQTT-3.3.4-9]: neither read alone holds more than the client may send, both do."""
+
+    async def scenario() -> None:
+        async with World(receive_maximum=4).running() as world:
+            client = await world.connect("c", level5=True)
+            client.send(p5.publish("t", b"first", 0))
+            await world.go(SETTLED)
+            client.take()
+            (connection,) = world.broker.admission.connections
+            for first in (1, 4):
+                pids = range(first, first + 3)
+                connection.data_received(b"".join(p5.publish("t", b"", 1, pid) for pid in pids))
+            await world.go(1)
+            assert world.broker.node.limits.refused.counts["receive_maximum"] == 1
+            assert not client.open
+
+    simulate(scenario)

@@ -78,14 +78,19 @@ def assign_by_topic(topics: Sequence[bytes], members: Rows) -> Assignment:
 
     A message whose member has no room waits, and so do all behind it.
     """
-    rooms, barred = list(members.rooms), members.barred
+    rooms, barred, alike = list(members.rooms), members.barred, members.alike
     shares: list[list[int]] = [[] for _ in rooms]
     refused: list[int] = []
     everyone = range(len(rooms))
+    known: dict[object, Sequence[int]] = {}
     for number, topic in enumerate(topics):
-        allowed: Sequence[int] = everyone
+        allowed: Sequence[int] | None = everyone
         if barred:
-            allowed = [one for one in everyone if number not in barred[one]]
+            key = alike[number] if alike else number
+            allowed = known.get(key)
+            if allowed is None:
+                allowed = [one for one in everyone if number not in barred[one]]
+                known[key] = allowed
         if not allowed:
             refused.append(number)
             continue
