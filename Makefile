@@ -16,7 +16,8 @@ help:
 	@echo "make spark   also install the requirements of foldmq spark (1.1 GB)"
 	@echo "make check   at every save: ruff, mypy and the tests that need no process and no Spark"
 	@echo "make test    before a push: ruff, mypy and all tests"
-	@echo "make drills  longer fault tests: kill, stop, power cut, damage (FOLDMQ_DRILL_ROUNDS, FOLDMQ_DRILL_SEED)"
+	@echo "make drills  longer fault tests: kill, stop, power cut, damage (FOLDMQ_DRILL_ROUNDS, FOLDMQ_DRILL_SEED),"
+	@echo "             and property tests with 1,000 examples"
 	@echo "make bench   compare foldmq with Mosquitto, NATS Server and its last release"
 	@echo "             (ARGS='--rows pairs,cmd --rounds 3', ARGS=--write, ARGS=--help)"
 	@echo "make abuse   attack foldmq while well-behaved clients use it (ARGS='filter-bombs --nice --busy', ARGS=--help)"
@@ -46,7 +47,9 @@ $(VENV)/installed-test: $(VENV)/python pyproject.toml
 run: install
 	$(BIN)/foldmq serve
 
-test: java lint types pytest
+# Types are checked beside the tests, which leave a processor idle while they wait.
+test: java lint
+	@$(MAKE) --no-print-directory --jobs 2 types pytest
 
 # As foldmq does: the Java of JAVA_HOME, else the one in PATH.
 java:
@@ -71,9 +74,14 @@ lint: $(VENV)/installed-test
 types: $(VENV)/installed-test
 	$(BIN)/mypy
 
+# Else each worker compiles all tests at the same time.
+$(VENV)/compiled: $(VENV)/installed-test
+	$(BIN)/python -m pytest --collect-only -qqq >/dev/null || true  # the tests tell what is wrong
+	@touch $@
+
 # Most tests wait for brokers, so three run at a time. A worker runs whole files, which share
 # fixtures, in the order of tests/harness/order.py.
-pytest: $(VENV)/installed-test
+pytest: $(VENV)/compiled
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
 # The number of faults of each drill, and of random runs of the simulation; make test has fewer.
@@ -81,7 +89,10 @@ drills: export FOLDMQ_DRILL_ROUNDS ?= 20
 drills: export FOLDMQ_SEEDS ?= 300
 drills: $(VENV)/installed-test
 	$(BIN)/python -m pytest tests/e2e tests/simulation/test_chaos.py \
+	  tests/spark/test_audit_broker.py tests/spark/test_audit_simulation.py tests/spark/test_rebuild.py \
 	  -m 'drill or slow' $(ARGS)
+	$(BIN)/python -m pytest tests/protocol tests/eventstore tests/projections \
+	  tests/spark/test_decoding.py --numprocesses 2 --hypothesis-profile many $(ARGS)
 
 bench: spark
 	$(BIN)/python bench/run.py $(ARGS)

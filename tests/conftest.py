@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "any machine", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("few", settings.get_profile("any machine"), max_examples=20)
+settings.register_profile("many", settings.get_profile("any machine"), max_examples=1000)
 settings.load_profile("any machine")
 
 # A shell has what it runs in the background ignore Ctrl-C, and all that this starts inherits it.
@@ -101,10 +102,9 @@ def spark() -> Iterator[SparkSession]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, None, None]:
-    """Discard a Spark in whose middle a test was ended."""
-    if "spark" in getattr(item, "fixturenames", ()):
-        from harness.sparklimits import discard, was_cut
-
-        if was_cut(call):
-            discard(item)
+    """Discard a Spark in whose middle a test was ended, or that has ended itself."""
+    # The module was imported if the fixture was used.
+    limits = sys.modules.get("harness.sparklimits") if call.excinfo is not None else None
+    if limits is not None and limits.must_go(item, call):
+        limits.discard(item)
     yield

@@ -234,9 +234,10 @@ def _write(batch: DataFrame, after: int, staging: Path) -> int:
 
 
 def _look_through(spark: SparkSession, staging: Path, names: list[str]) -> list[RecordRun]:
-    """Check the files record by record in Spark's workers."""
-    if not names:
-        return []
+    """Check the files record by record, several of them in Spark's workers."""
+    if len(names) <= 1:
+        folder = Directory(str(staging))
+        return [run for name in names for run in check_file(folder, name)]
     some = min(len(names), spark.sparkContext.defaultParallelism)
     files = spark.createDataFrame([(name,) for name in names], "name string").repartition(some)
     check = partial(_runs, Directory(str(staging)))

@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from spark.datasource.log import Log, LogBounds
     from spark.datasource.moments import MomentOption
     from spark.datasource.options import SourceOptions
-    from spark.datasource.planning import RecordTimes, plan_log, plan_ranges, split_ranges
+    from spark.datasource.planning import (
+        RecordTimes,
+        group_ranges,
+        plan_log,
+        plan_ranges,
+        split_ranges,
+    )
     from spark.datasource.source import FoldmqSource, register
 else:
     __getattr__ = front_door(
@@ -24,7 +30,7 @@ else:
             "log": "Log LogBounds",
             "moments": "MomentOption",
             "options": "SourceOptions",
-            "planning": "RecordTimes plan_log plan_ranges split_ranges",
+            "planning": "RecordTimes group_ranges plan_log plan_ranges split_ranges",
             "source": "FoldmqSource register",
         },
     )
@@ -39,6 +45,7 @@ __all__ = [
     "find_in_archive",
     "find_in_nats",
     "find_logs",
+    "group_ranges",
     "join_with_archive",
     "plan_log",
     "plan_ranges",

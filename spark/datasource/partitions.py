@@ -9,7 +9,7 @@ from pyspark.sql.datasource import InputPartition
 from spark.runtime import marked_iterator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 class LogPartition(InputPartition):
-    """A range of a log that one task reads."""
+    """Ranges of logs that one task reads."""
 
-    def __init__(self, part: RecordRange) -> None:
-        super().__init__(part)
+    def __init__(self, parts: Sequence[RecordRange]) -> None:
+        super().__init__(tuple(parts))
 
     @property
-    def part(self) -> RecordRange:
-        """The range."""
-        return cast("RecordRange", self.value)
+    def parts(self) -> Sequence[RecordRange]:
+        """The ranges."""
+        return cast("Sequence[RecordRange]", self.value)
 
 
 def read_partition(
@@ -39,4 +39,5 @@ def read_partition(
 
     if not isinstance(partition, LogPartition):
         return iter(())
-    return marked_iterator(RangeReader(options.columns, pushed, options.mode).read(partition.part))
+    reader = RangeReader(options.columns, pushed, options.mode)
+    return marked_iterator(batch for part in partition.parts for batch in reader.read(part))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from spark.storage import StoredLog
 
 _PARTITION_BYTES: Final = 32 << 20
+_FEW_TASKS: Final = 8
+"""Tasks that many small logs are spread over: a task costs something, however little it reads."""
 _NEAR: Final = 64
 _LISTED: Final = 10
 
@@ -175,6 +178,18 @@ def split_ranges(found: Sequence[RecordRange], wanted: int | None) -> list[Recor
             count = round(wanted * size / max(1, total))
         parts += _pieces(one, max(1, count))
     return parts
+
+
+def group_ranges(parts: Sequence[RecordRange], wanted: int | None) -> list[tuple[RecordRange, ...]]:
+    """Return what each task reads: one of the ranges, or many small logs together."""
+    ranges = Counter(one.stored.stream for one in parts)
+    small = [one for one in parts if ranges[one.stored.stream] == 1]
+    tasks = max(wanted or _FEW_TASKS, -(-sum(map(_bytes, small)) // _PARTITION_BYTES))
+    each = max(1, -(-len(small) // tasks))
+    return [
+        *((one,) for one in parts if ranges[one.stored.stream] > 1),
+        *(tuple(small[at : at + each]) for at in range(0, len(small), each)),
+    ]
 
 
 def _bytes(one: RecordRange) -> int:

@@ -108,12 +108,13 @@ class LogReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the ranges that are to be read."""
         from spark.datasource.discovery import find_logs
-        from spark.datasource.planning import plan_ranges, split_ranges
+        from spark.datasource.planning import group_ranges, plan_ranges, split_ranges
 
         options = self._options
         with mark_errors():
             found = plan_ranges(find_logs(options), options, self._pushed)
-            return [LogPartition(part) for part in split_ranges(found, options.partitions)]
+            parts = split_ranges(found, options.partitions)
+            return list(map(LogPartition, group_ranges(parts, options.partitions)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range."""

@@ -23,7 +23,7 @@ from eventstore.display import escaped
 from eventstore.errors import CutOff, NoLog
 from spark.datasource.offsets import whole_end, within
 from spark.datasource.partitions import LogPartition, read_partition
-from spark.datasource.planning import check_named, split_ranges
+from spark.datasource.planning import check_named, group_ranges, split_ranges
 from spark.datasource.polling_connection import PollingConnection
 from spark.runtime import BadOption, mark_errors
 from spark.storage import RecordRange
@@ -105,7 +105,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for name, last in end.items()
                 if last > start.get(name, last)
             ]
-            return [LogPartition(part) for part in split_ranges(ranges, self._options.partitions)]
+            wanted = self._options.partitions
+            return list(map(LogPartition, group_ranges(split_ranges(ranges, wanted), wanted)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range."""

@@ -203,6 +203,8 @@ def _settings(master: str, memory: str, directory: Path) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(directory),
+        # Executors of a cluster may lack foldmq, which is explained when they first need it.
+        "spark.python.daemon.module": "spark.worker_daemon",
         "spark.driver.extraJavaOptions": f'"-Djava.io.tmpdir={directory}" {_JAVA_OPTIONS}',
         "spark.sql.shuffle.partitions": str(_PARTITIONS_PER_CORE * _cores(master)),
     }

@@ -10,7 +10,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from hypothesis import example, given, settings
+from harness.examples import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from actors.authz import rules as rules_module
@@ -167,7 +168,7 @@ def deny(topic_filter: str) -> Rule:
     return Rule(False, True, True, topic_filter)
 
 
-@settings(max_examples=400)
+@examples(4)
 @given(some_rules, clients, filters_of(plain), st.integers(0))
 @example([allow("+/#")], NOBODY, "#", 0)
 @example([allow("#")], NOBODY, "$a/#", 0)

@@ -11,7 +11,8 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from harness.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.bridge.bridge_stats import BridgeStats
@@ -373,7 +374,7 @@ HAPPENINGS = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@examples(4)
 @given(HAPPENINGS)
 def test_who_is_subscribed_all_the_time_gets_everything_once(
     happenings: list[tuple[str, object]],

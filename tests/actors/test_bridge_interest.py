@@ -10,7 +10,8 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import example, given, settings
+from harness.examples import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from actors.bridge.duplicates import DuplicateFilter
@@ -421,7 +422,7 @@ HAPPENINGS = st.lists(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@examples(4)
 @given(HAPPENINGS)
 @example(
     [

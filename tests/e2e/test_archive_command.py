@@ -99,7 +99,7 @@ def test_what_is_archived_is_cut_off_and_nothing_else(
     (rest,) = ran.objects
     assert rest["records"] > 0
     assert not rest["told"]
-    (again,) = run("spark", "archive", str(archive), *where, "--json").objects
+    (again,) = run_here(spark, "spark", "archive", str(archive), *where, "--json").objects
     assert (again["records"], again["through"]) == (0, rest["through"])
     checker = ChainChecker()
     for sequence, data in records_of(archive):

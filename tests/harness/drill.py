@@ -375,6 +375,21 @@ class Drill:
         assert not problems, "\n".join([head, *self.notes, *problems[:40]])
 
 
+def strike_at(drill: Drill, victim: str) -> None:
+    """Kills a part of the broker, and brings back whatever does not come back by itself."""
+    broker = drill.broker
+    if victim == "broker":
+        broker.restart(kill=True)
+    elif victim == "nats":
+        broker.kill_nats()
+    elif victim == "both":
+        broker.kill_nats()
+        time.sleep(drill.random.uniform(0, 0.05))
+        broker.restart(kill=True)
+    else:
+        broker.restart()
+
+
 def check_retained(account: Account, port: int) -> None:
     """A new subscriber must find every retained message at least as new as was acknowledged."""
     floor = account.retained_bounds()

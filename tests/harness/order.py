@@ -1,11 +1,13 @@
-"""Which worker takes which test file next: long ones first, those with Spark on half of them.
+"""Which worker takes which test file next: long ones first, those with Spark on few workers.
 
 A long file that begins last keeps one worker busy while the others have nothing left. A Spark
-takes long to start and to get warm, and a processor or more while it works.
+takes half a minute of a processor to start and to get warm, and more than one while it works.
 """
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xdist.scheduler import LoadFileScheduling
@@ -22,7 +24,7 @@ LONG = {
     "tests/conformance5/test_sessions.py": 15,
     "tests/e2e/test_archive_command.py": 50,
     "tests/e2e/test_bridge_trouble.py": 20,
-    "tests/e2e/test_crash_drills.py": 190,
+    "tests/e2e/test_crash_drills.py": 100,
     "tests/e2e/test_cut_logs.py": 20,
     "tests/e2e/test_drills_disk.py": 50,
     "tests/e2e/test_listeners_mqttjs.py": 15,
@@ -37,6 +39,7 @@ LONG = {
     "tests/e2e/test_restart.py": 15,
     "tests/e2e/test_service.py": 15,
     "tests/e2e/test_spark_jobs.py": 110,
+    "tests/e2e/test_stop_drills.py": 40,
     "tests/e2e/test_tail.py": 15,
     "tests/e2e/test_top.py": 20,
     "tests/e2e/test_verify.py": 35,
@@ -47,7 +50,7 @@ LONG = {
     "tests/simulation/test_chaos.py": 70,
     "tests/simulation/test_log_bounds.py": 15,
     "tests/simulation/test_mutations.py": 20,
-    "tests/spark/test_archive.py": 210,
+    "tests/spark/test_archive.py": 90,
     "tests/spark/test_archive_files.py": 15,
     "tests/spark/test_archive_writer.py": 15,
     "tests/spark/test_audit_broker.py": 20,
@@ -57,19 +60,19 @@ LONG = {
     "tests/spark/test_audit_simulation.py": 25,
     "tests/spark/test_decoding.py": 20,
     "tests/spark/test_loggen.py": 30,
-    "tests/spark/test_rebuild.py": 100,
+    "tests/spark/test_rebuild.py": 60,
     "tests/spark/test_recovery.py": 35,
     "tests/spark/test_report_browser.py": 25,
     "tests/spark/test_report_page.py": 15,
-    "tests/spark/test_source.py": 80,
+    "tests/spark/test_source.py": 60,
     "tests/spark/test_stats.py": 20,
-    "tests/spark/test_streaming.py": 85,
+    "tests/spark/test_streaming.py": 45,
 }
 """About how many seconds a file takes; others take less. Only the order matters."""
 
 
-_OTHERS = ("tests/e2e/test_archive_command.py", "tests/e2e/test_crash_drills.py")
-"""Files of other folders whose tests use the Spark of the worker."""
+_ROOT = Path(__file__).parents[2]
+_WORKERS_PER_SPARK = 4
 
 
 class LongFirst(LoadFileScheduling):
@@ -83,11 +86,14 @@ class LongFirst(LoadFileScheduling):
         with_spark = [
             one for one, files in self.assigned_work.items() if any(map(needs_spark, files))
         ]
-        wants = node in with_spark or len(with_spark) < (len(self.assigned_work) + 1) // 2
+        most = max(1, len(self.assigned_work) // _WORKERS_PER_SPARK)
+        wants = node in with_spark or len(with_spark) < most
         # What is left over is taken in any case: max() gives the first of the best.
         return max(self.workqueue, key=lambda file: (needs_spark(file) == wants, LONG.get(file, 0)))
 
 
+@cache
 def needs_spark(file: str) -> bool:
     """Whether tests of the file use the session that a worker starts once."""
-    return file.startswith("tests/spark/") or file in _OTHERS
+    text = (_ROOT / file).read_text("utf-8")
+    return "SparkSession" in text or 'getfixturevalue("spark")' in text

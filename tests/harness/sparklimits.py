@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.plans import INTERPRETED
+from spark.runtime.session import _works as answers
 from spark.runtime.session import kill_jvm, running_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -50,18 +51,34 @@ def session_of_worker() -> Iterator[SparkSession]:
         yield session
 
 
-def was_cut(call: pytest.CallInfo[Any]) -> bool:
-    """Whether this part of a test was ended because it took too long."""
-    if call.excinfo is None or not isinstance(call.excinfo.value, pytest.fail.Exception):
+def must_go(item: pytest.Item, call: pytest.CallInfo[Any]) -> bool:
+    """Whether no later test may use the Spark of this worker.
+
+    A test that uses it was cut, maybe in the middle of a call; or a test failed and there is no
+    Spark that answers: the start failed, or the JVM was killed, as a system does that is short of
+    memory.
+    """
+    if call.excinfo is None or call.excinfo.errisinstance(pytest.skip.Exception):
         return False
-    return str(call.excinfo.value).startswith("Timeout")
+    if call.excinfo.errisinstance(pytest.fail.Exception):
+        # A test may also ask for it while it runs.
+        used = "spark" in getattr(getattr(item, "_request", None), "fixturenames", ())
+        if used and str(call.excinfo.value).startswith("Timeout"):
+            return True
+    return any(one.cached_result is not None for one in _fixtures(item)) and not answers()
 
 
 def discard(item: pytest.Item) -> None:
     """Kill the JVM; the fixture ``spark``, and all that were made with it, are made anew."""
     kill_jvm()
     assert isinstance(item, pytest.Function)
-    for fixture in item._fixtureinfo.name2fixturedefs.get("spark", ()):
+    for fixture in _fixtures(item):
         # Spark cannot be stopped any more.
         with contextlib.suppress(Exception):
             fixture.finish(item._request)
+
+
+def _fixtures(item: pytest.Item) -> Sequence[pytest.FixtureDef[Any]]:
+    found: Sequence[pytest.FixtureDef[Any]]
+    found = item.session._fixturemanager._arg2fixturedefs.get("spark", ())
+    return found

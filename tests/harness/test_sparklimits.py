@@ -36,5 +36,11 @@ def test_later_tests_get_another_spark() -> None:
     command = [sys.executable, "-m", "pytest", FILE, "-p", "no:cacheprovider", "-vv", "-n", "0"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     results = re.findall(r"(?m)^\S+::(test_\w+) (PASSED|FAILED|ERROR)", ran.stdout)
-    expected = [("test_a_fixture_is_ended", "ERROR"), ("test_the_fixture_is_made_anew", "PASSED")]
+    expected = [
+        ("test_a_fixture_is_ended", "ERROR"),
+        ("test_a_start_fails", "FAILED"),
+        ("test_the_fixture_is_made_anew", "PASSED"),
+        ("test_the_jvm_is_killed", "FAILED"),
+        ("test_the_next_test_would_start_another", "PASSED"),
+    ]
     assert results == expected, ran.stdout

@@ -20,7 +20,7 @@ from simulation.faults import Append, Ask
 from simulation.following import StandbyWorld
 from simulation.nodes import NodesWorld
 
-SEEDS = int(os.environ.get("FOLDMQ_SEEDS", "100"))
+SEEDS = int(os.environ.get("FOLDMQ_SEEDS", "60"))
 AT_EVERY_SAVE = 4
 """So many of them are run by ``make check``, too."""
 _RUN = Path(__file__).parent / "run.py"
@@ -74,7 +74,7 @@ def test_everything_happened_to_a_leader() -> None:
 
 @pytest.mark.slow
 def test_every_fault_happened() -> None:
-    seen = _seen if SEEDS >= 100 and _seen else sum((run(n).counts for n in range(60)), Counter())
+    seen = _seen if SEEDS >= 60 and _seen else sum((run(n).counts for n in range(60)), Counter())
     wanted = [fate.value for fate in (*Append, *Ask)]
     wanted += [
         "crash", "crash while it recovers", "killed before an append",

@@ -30,6 +30,10 @@ def main(events: str, port: str, stream: str) -> None:
         .config("spark.eventLog.compress", "false")
         .config("spark.eventLog.dir", f"file://{events}")
         .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "1")
+        # What is generated has none of a plan's text, and to log it takes longest.
+        .config("spark.sql.codegen.wholeStage", "false")
+        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("DEBUG")

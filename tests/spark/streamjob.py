@@ -7,7 +7,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-sys.path.append(str(Path(__file__).parents[2]))
+sys.path += [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
+
+from harness.plans import INTERPRETED
 
 
 def main(folder: str, port: str, stream: str) -> None:
@@ -16,6 +18,7 @@ def main(folder: str, port: str, stream: str) -> None:
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "1g")
         .config("spark.driver.bindAddress", "127.0.0.1")
+        .config(map=dict(INTERPRETED))
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")

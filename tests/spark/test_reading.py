@@ -36,7 +36,7 @@ from spark.columnar.row_filter import PushedFilters
 from spark.datasource.discovery import find_logs
 from spark.datasource.log import Log
 from spark.datasource.options import SourceOptions
-from spark.datasource.planning import plan_ranges, split_ranges
+from spark.datasource.planning import group_ranges, plan_ranges, split_ranges
 from spark.datasource.pushdown import push_filters
 from spark.datasource.range_reader import RangeReader
 from spark.runtime.marked_errors import BadOption, SparkFailure
@@ -621,6 +621,23 @@ def test_borders_are_found_without_looking_at_all_of_them() -> None:
     assert [part.first for part in parts[1:]] == [part.last + 1 for part in parts[:-1]]
     near = split_ranges([RecordRange(InMemory(records, borders=(9, 1990, 3999)), 1, 4000, 4000)], 2)
     assert [(part.first, part.last) for part in near] == [(1, 1989), (1990, 4000)]
+
+
+@pytest.mark.parametrize(
+    ("logs", "wanted", "tasks"), [(3, None, 4), (8, None, 9), (50, None, 9), (50, 20, 18)]
+)
+def test_many_small_logs_share_tasks(logs: int, wanted: int | None, tasks: int) -> None:
+    """And every range is read once; that of a large log has a task of its own."""
+    large = InMemory([b"x"] * 40, "large")
+    stored = [InMemory([b"x"] * 2, f"small{number}") for number in range(logs)]
+    parts = split_ranges([RecordRange(large, 1, 40, 40)], 2)
+    parts += [RecordRange(one, 1, 2, 2) for one in stored]
+    groups = group_ranges(parts, wanted)
+    assert len(groups) == tasks + 1
+    assert sorted(part.stored.stream for some in groups for part in some) == sorted(
+        ["large", "large", *(one.stream for one in stored)]
+    )
+    assert all(len(some) == 1 for some in groups if some[0].stored is large)
 
 
 def test_the_node_of_a_stream_with_another_name_is_that_of_its_records() -> None:

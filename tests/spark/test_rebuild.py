@@ -2,11 +2,13 @@
 
 All logs are read in one go, each as a node of its own: what the real broker wrote under random
 clients and crashes (``tests/simulation``), random events, and golden logs; whole, and cut.
+``FOLDMQ_SEEDS=300`` takes more of them, as ``make drills`` does.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 from collections import defaultdict
 from pathlib import Path
@@ -41,8 +43,8 @@ if TYPE_CHECKING:
     from harness.staterows import Row
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(600)
-SEEDS = range(4)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+SEEDS = range(max(2, int(os.environ.get("FOLDMQ_SEEDS", "0")) // 30))
 GOLDEN = Path(__file__).parents[1] / "eventstore" / "golden"
 WHOLE = ["v1"]
 """Golden logs that have the payloads of all their messages."""
@@ -51,7 +53,7 @@ WHOLE = ["v1"]
 @pytest.fixture(scope="module")
 def logs(nats: Nats) -> list[FoldedLog]:
     made = [one for seed in SEEDS for one in simulated(seed, f"sim{seed}")]
-    made += [one for seed in range(2) for one in simulated_shares(seed, f"shares{seed}")]
+    made += [one for seed in SEEDS for one in simulated_shares(seed, f"shares{seed}")]
     made += [one for seed in range(2 * len(SEEDS)) for one in random_log(seed, f"rnd{seed}")]
     made += [golden(GOLDEN / f"{name}.records", f"golden-{name}") for name in WHOLE]
     copied = next(one for one in made if one.first > 1)

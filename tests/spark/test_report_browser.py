@@ -66,16 +66,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [375, 1400])
 @pytest.mark.parametrize("which", ["kept", "broken", "nothing", "silent"])
-def test_a_page_fits_and_can_be_read(
-    browser: Browser, files: dict[str, Path], which: str, width: int, scheme: str
-) -> None:
-    context = browser.new_context(
-        viewport={"width": width, "height": 900},
-        color_scheme=scheme,  # type: ignore[arg-type]
-    )
+def test_a_page_fits_and_can_be_read(browser: Browser, files: dict[str, Path], which: str) -> None:
+    """On a phone and on a desk, light and dark."""
+    context = browser.new_context()
     shown = context.new_page()
     asked: list[str] = []
     said: list[str] = []
@@ -84,12 +78,18 @@ def test_a_page_fits_and_can_be_read(
     shown.on("pageerror", lambda error: said.append(str(error)))
     shown.on("dialog", lambda dialog: said.append(dialog.message))
     shown.goto(files[which].as_uri())
+    for width in (375, 1400):
+        shown.set_viewport_size({"width": width, "height": 900})
+        assert shown.evaluate("document.documentElement.scrollWidth") == width
+        visible = shown.locator("figure svg:visible")
+        assert visible.count() == shown.locator("figure").count()
+        for scheme in ("light", "dark"):
+            shown.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            dark = "matchMedia('(prefers-color-scheme: dark)').matches"
+            assert shown.evaluate(dark) == (scheme == "dark")
+            assert shown.evaluate(_CONTRAST) == []
     assert asked == [files[which].as_uri()]
     assert said == []
-    assert shown.evaluate("document.documentElement.scrollWidth") == width
-    assert shown.evaluate(_CONTRAST) == []
-    visible = shown.locator("figure svg:visible")
-    assert visible.count() == shown.locator("figure").count()
     context.close()
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from harness.nats import Nats
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from spark.datasource.log import Log
     from spark.traffic.traffic_stats import TrafficStats
@@ -58,7 +58,7 @@ def published(name: str, topic: str, size: int, at: int = 0, qos: int = 1) -> Me
 
 
 @pytest.fixture(scope="module")
-def counted(spark: Any, nats: Nats) -> Any:
+def counted(spark: SparkSession, nats: Nats) -> Any:
     """Four logs in one run, each a node: by all that traffic can be told apart by."""
     by_hand = LogBuilder("stats1", BEGIN, step_ms=1)
     by_hand.record(BrokerStarted("0.1.0"))

@@ -389,11 +389,11 @@ def test_a_stream_that_lags_behind_a_cut_ends_with_one_clear_error(
     assert "was cut before the stream has read it: it has come to record 5" in str(told)
 
 
-@pytest.mark.timeout(300)  # two Sparks are started
+@pytest.mark.timeout(600)  # two Sparks are started
 def test_a_query_that_is_killed_goes_on_and_takes_every_row_once(
     spark: SparkSession, nats: Nats, new_log: NewLog, tmp_path: Path
 ) -> None:
-    log = random_log(new_log(), 12, 400)
+    log = random_log(new_log(), 12, 2000)
     log.store(nats)
     job = Path(__file__).with_name("streamjob.py")
     done = tmp_path / "checkpoint" / "commits"
@@ -403,7 +403,7 @@ def test_a_query_that_is_killed_goes_on_and_takes_every_row_once(
         stderr=subprocess.DEVNULL,
     )
     try:
-        until(lambda: len(list(done.glob("[0-9]*"))) >= 3, "some batches", 100)
+        until(lambda: len(list(done.glob("[0-9]*"))) >= 3, "some batches", 400)
     finally:
         process.kill()
         process.wait()

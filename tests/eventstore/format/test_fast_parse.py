@@ -2,7 +2,8 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from harness.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from samples import every_event, level5_events
 
@@ -108,7 +109,7 @@ values = scalars | st.lists(scalars | st.lists(scalars, max_size=3), max_size=3)
 samples = st.sampled_from([*ONE_ENTRY, *MANY_ENTRIES, *every_event()])
 
 
-@settings(max_examples=500)
+@examples(5)
 @given(samples.map(written), st.data())
 @pytest.mark.slow
 def test_what_it_reads_parse_event_reads_alike(raw: dict[str, Any], data: st.DataObject) -> None:

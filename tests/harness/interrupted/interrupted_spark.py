@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from spark.runtime.session import kill_jvm
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -34,5 +36,24 @@ def test_a_fixture_is_ended(answer: int) -> None:
     assert answer == 42
 
 
+def no_java() -> None:
+    raise OSError("no Java today")
+
+
+def test_a_start_fails(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    monkeypatch.setattr("spark.runtime.jvm.find_java", no_java)
+    request.getfixturevalue("answer")
+
+
 def test_the_fixture_is_made_anew(answer: int) -> None:
     assert answer == 42
+
+
+def test_the_jvm_is_killed(spark: SparkSession) -> None:
+    kill_jvm()
+    spark.range(1).count()
+
+
+def test_the_next_test_would_start_another(request: pytest.FixtureRequest) -> None:
+    (fixture,) = request.node.session._fixturemanager._arg2fixturedefs["spark"]
+    assert fixture.cached_result is None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from hypothesis import given, settings
+from harness.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from randomnode import NAMES, STEPS, Node
 from specification import snapshot
@@ -29,7 +30,7 @@ def everything(node: NodeState) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=150, deadline=None)
+@examples(2)
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from(STEPS), st.sampled_from(NAMES), st.integers(0, 30)), max_size=80

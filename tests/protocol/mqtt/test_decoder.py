@@ -8,7 +8,8 @@ import pytest
 from catalogue import BAD, CONNECT, GOOD, LIMIT
 from codec_helpers import decode, encode, flat
 from harness.client_packets import bytewise, encode_connect, encode_publish
-from hypothesis import example, given, settings
+from harness.examples import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from protocol.mqtt import (
@@ -349,7 +350,7 @@ def test_nothing_is_parsed_again_while_a_packet_is_incomplete(
     assert looks == 6  # CONNECT, the packet with its first to fourth byte, the whole packet
 
 
-@settings(max_examples=300)
+@examples(3)
 @given(st.lists(st.sampled_from([*GOOD, *BAD]), max_size=8))
 def test_any_sequence_of_the_catalogue_stops_at_the_first_violation(
     entries: list[object],

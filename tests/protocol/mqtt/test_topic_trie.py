@@ -8,7 +8,8 @@ import tracemalloc
 from typing import TypeVar
 
 import pytest
-from hypothesis import given, settings
+from harness.examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -180,9 +181,9 @@ class TopicTrieMachine(RuleBasedStateMachine):
 
 TestFilterTrie = FilterTrieMachine.TestCase
 TestTopicTrie = TopicTrieMachine.TestCase
-TestFilterTrie.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestFilterTrie.settings = examples(1, stateful_step_count=40)
 TestFilterTrie.pytestmark = TestTopicTrie.pytestmark = [pytest.mark.slow]  # type: ignore[attr-defined]
-TestTopicTrie.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestTopicTrie.settings = examples(1, stateful_step_count=40)
 
 
 def matched(topic_filter: str, topic: str) -> bool:
