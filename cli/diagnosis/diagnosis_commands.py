@@ -33,7 +33,7 @@ def _doctor(
     source: SourceFlags,
     about: Annotated[
         str | None,
-        typer.Argument(metavar="[CLIENT|TOPIC]", help="Only this client or topic."),
+        typer.Argument(metavar="CLIENT|TOPIC", help="Only this client or topic."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per problem.")

@@ -38,8 +38,8 @@ class CommandGroup(PageGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the arguments name; an unknown name gets suggestions."""
         if args and not args[0].startswith("-") and find_command(args[0]) is None:
-            near = difflib.get_close_matches(args[0], self.list_commands(ctx))
-            advice = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            advice = f" Did you mean {near[0]!r}?" if near else ""
             ctx.fail(f"No such command {args[0]!r}.{advice}")
         return super().resolve_command(ctx, args)
 

@@ -87,7 +87,10 @@ def test_a_start_after_a_crash_says_so(make_broker: Callable[..., Broker]) -> No
     data = ("--data-dir", str(broker.data_dir))
     starts = run("log", "--type", "BrokerStarted", "--json", *data).objects
     assert [one.get("crashed", False) for one in starts] == [False, False, True]
-    assert "broker started after a crash, foldmq " in run("log", "-n", "1", *data).out
+    assert (
+        "broker started after a crash, foldmq "
+        in run("log", "--type", "BrokerStarted", "-n", "1", *data).out
+    )
 
 
 def test_a_retained_message_says_who_set_it_and_when(make_broker: Callable[..., Broker]) -> None:
