@@ -263,7 +263,9 @@ class Traffic:
         topics = list(retained)[:3]
         if topics:
             draft = self._mail.draft
-            draft.add(OperatorActed("clear_retained", "ops", str(len(topics))))
-            draft.add(RetainedCleared([self._mail.topics[topic] for topic in topics]))
+            names = [self._mail.topics[topic] for topic in topics]
+            target = names[0] if len(names) == 1 else f"{len(names)} topics"
+            draft.add(OperatorActed("clear_retained", "ops", target))
+            draft.add(RetainedCleared(names))
             for topic in topics:
                 del retained[topic]

@@ -14,8 +14,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakSet, WeakValueDictionary
 
-import orjson
-
 from actors.authz.filter_index import Names, NameWildcard
 from actors.authz.name_patterns import NameSet
 from actors.authz.rule_sets import Sections
@@ -263,7 +261,8 @@ def _digest(rules: Iterable[Rule], groups: Mapping[str, Sequence[str]]) -> str:
         ]
         for rule in rules
     )  # fmt: skip
-    return hashlib.sha256(orjson.dumps([told, sorted(groups.items())])).hexdigest()[:16]
+    text = repr([told, sorted(groups.items())])
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _grants(sections: Iterable[Section], action: Action) -> _Grants:

@@ -288,7 +288,9 @@ class Session(LoopActor):
 
     def drop_denied(self, topic_filter: str, refs: Sequence[Position]) -> None:
         """Record that the client does not get messages that it may not have."""
-        self._node.drop_denied(self.name, refs, topic_filter)
+        node = self._node
+        if self.name in node.state.sessions or self.name in node.rebuilding:  # it has not ended
+            node.drop_denied(self.name, refs, topic_filter)
 
     def _on_failed(self, message: Failed) -> None:
         """Replace a subscription that failed; deliver what it had been told in its place."""

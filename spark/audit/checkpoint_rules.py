@@ -38,7 +38,7 @@ def carried_otherwise(facts: FactTables) -> DataFrame:
             (F.col("topic") != F.col("was_topic"))
             | (F.col("check") != F.col("was"))
             | (F.col("expires") != F.col("ended"))
-            | (F.col("session") != F.col("publisher"))
+            | ((F.col("session") != "") & (F.col("session") != F.col("publisher")))
         )
         .drop("session")
     )

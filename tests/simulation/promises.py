@@ -75,7 +75,7 @@ def _events(records: Iterable[Record]) -> list[_Told]:
                     sizes = [end - begin for begin, end in pairwise(bounds)]
                     _, ends = properties_of(part, event)
                     expires = [*ends] or [0] * event.count
-                    payload = bytes(part.payload[bounds[0] : bounds[-1]])
+                    payload = bytes(part.payload[bounds[0] - sum(event.blocks) : bounds[-1]])
                 if isinstance(event, WillArmed) or (
                     isinstance(event, MessagePublished) and event.will
                 ):

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from brokencauses import BROKEN_CAUSES, KEPT_CAUSES
 from brokenlevel5 import BROKEN_LEVEL5, KEPT_LEVEL5
 from brokenlogs import BROKEN, KEPT, Case
-from harness.logs import HeldLog
-from harness.plainaudit import audit_plainly
+from harness.logs import HeldLog, LogBuilder
+from harness.plainaudit import Wrong, audit_plainly
 
 from eventstore.format import decode_record
+from projections.audit import Rule
 from spark.storage import RecordChecker, RecordRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+GOLDEN = Path(__file__).parents[1] / "eventstore" / "golden"
 ALL = (*BROKEN, *BROKEN_LEVEL5, *BROKEN_CAUSES, *KEPT, *KEPT_LEVEL5, *KEPT_CAUSES)
 
 
@@ -34,15 +37,30 @@ class _Stream:
             self.gone.add(request["seq"])
 
 
+def audited(log: LogBuilder, stream: _Stream) -> list[Wrong]:
+    held = HeldLog(log, stream.first, stream.gone)
+    whole = RecordRange(held, held.first, held.last, held.last)  # type: ignore[arg-type]
+    return audit_plainly(log.node, RecordChecker(whole, decode_record, strict=False).records())
+
+
 @pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
 def test_what_is_broken_is_found(make: Callable[[str], Case]) -> None:
     case, stream = make(make.__name__), _Stream()
     if case.after is not None:
         case.after(stream)  # type: ignore[arg-type]
-    held = HeldLog(case.log, stream.first, stream.gone)
-    whole = RecordRange(held, held.first, held.last, held.last)  # type: ignore[arg-type]
-    found = audit_plainly(
-        case.log.node, RecordChecker(whole, decode_record, strict=False).records()
-    )
+    found = audited(case.log, stream)
     told = [(str(one.rule), one.at, one.session) for one in found]
     assert sorted(told, key=str) == sorted(case.expected, key=str)
+
+
+@pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.records")), ids=lambda file: file.stem)
+def test_logs_of_earlier_versions_are_audited(file: Path) -> None:
+    """They hold one event of each type, whether it fits or not; what fits in no log is told."""
+    data, log, at = file.read_bytes(), LogBuilder("golden"), 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "big")
+        log.records.append(data[at + 4 : at + 4 + size])
+        at += 4 + size
+    found = audited(log, _Stream())
+    assert Rule.PROGRESS not in {one.rule for one in found}
+    assert not [one for one in found if one.rule == Rule.DROP and "limit" in one.what]

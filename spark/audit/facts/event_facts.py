@@ -417,14 +417,14 @@ class FactMakers:
     What returns True has given the event to its session."""
 
 
-def _publishers(event: MessagesCarried) -> list[str | None]:
-    """Return the publisher of each message; None where it is not known."""
+def _publishers(event: MessagesCarried) -> list[str]:
+    """Return the publisher of each message; empty where it is not known."""
     if not event.publishers:
-        return [None] * event.count
+        return [""] * event.count
     found = [event.publishers[number] for number in event.publisher_of or [0] * event.count]
     if len(found) != event.count:
         raise IndexError("columns of different lengths")
-    return [*found]
+    return found
 
 
 def _topics(event: MessagePublished | MessagesCarried) -> list[str]:

@@ -48,7 +48,7 @@ REPLAY: Final = 7
 CARRIED: Final = 8
 """A message of ``ref`` on ``topic`` was repeated at ``at`` because its record is cut off.
 
-``session`` is its publisher, null if that is not known; the rest is as for SENT and EFFECT."""
+``session`` is its publisher, empty if that is not known; the rest is as for SENT and EFFECT."""
 WILL: Final = 9
 """A will was armed at ``at``, its ``ref`` as well; ``topic`` and ``check`` are its message's."""
 GRANT: Final = 10

@@ -1,0 +1,29 @@
+"""The digest of users that the log records changes with their files, and tells nothing of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cli.serve.auth_factory import users_digest
+from cli.settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECRET = b"s" * 32
+
+
+def test_without_users_there_is_no_digest() -> None:
+    assert users_digest(Settings(), SECRET) == ""
+
+
+def test_a_digest_stands_for_the_file_and_needs_the_secret(tmp_path: Path) -> None:
+    file = tmp_path / "users"
+    file.write_text("ann:$7$1$c2FsdA==$aGFzaA==\n")
+    settings = Settings(password_file=file)
+    first = users_digest(settings, SECRET)
+    assert len(first) == 16
+    assert users_digest(settings, SECRET) == first
+    assert users_digest(settings, b"t" * 32) != first
+    file.write_text("bob:$7$1$c2FsdA==$aGFzaA==\n")
+    assert users_digest(settings, SECRET) != first
