@@ -103,6 +103,7 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
             web=facts.web,
             data=facts.data,
             node=facts.node,
+            cluster=settings.cluster,
             nats=facts.nats,
             promise=facts.promise,
             nats_clients=None if facts.nats_clients is None else str(facts.nats_clients),
@@ -110,13 +111,14 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
         )
     else:
         out = stream or sys.stderr
+        of = f" of cluster {settings.cluster}" if settings.cluster is not None else ""
         rows = [
             ("listening", ", ".join(addresses)),
             ("clients", who),
             *([("rules", str(settings.permissions))] if settings.permissions else []),
             ("metrics", metrics or "off"),
             ("web page", _web_page(facts, terminal=out.isatty())),
-            ("data", f"{facts.data} (node {facts.node})"),
+            ("data", f"{facts.data} (node {facts.node}{of})"),
             ("log in", facts.nats),
             *_bridge_rows(settings, facts),
             ("guarantee", facts.promise if facts.durable else f"WEAKER: {facts.promise}"),

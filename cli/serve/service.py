@@ -359,7 +359,7 @@ class Service:
             web_token=self._web.token,
             users=self._authenticator.user_count,
             data=str(datadir.path),
-            node=self._node,
+            node=datadir.node(),
             nats=store.where,
             promise=store.promise,
             durable=store.durable,

@@ -121,8 +121,7 @@ class EventLog:
 
     async def append_behind(self, tail: LogTail, data: bytes) -> Appended:
         """Append one record behind the one with which the log ends, without a writer."""
-        linked = self._replicas > 1
-        return await append_behind(self._nc, self._stream, self._subject, tail, data, linked=linked)
+        return await append_behind(self._nc, self._stream, self._subject, tail, data)
 
     def read(self, first: int, last: int) -> AsyncIterator[Record]:
         """Yield the records between two stream sequences (both included), in order."""

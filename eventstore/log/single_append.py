@@ -17,7 +17,7 @@ import orjson
 from eventstore.errors import LogUnavailable
 from eventstore.format import link_of
 from eventstore.log.record_reader import LogTail, read_tail
-from eventstore.nats import WRONG_LAST_ID, WRONG_LAST_SEQUENCE
+from eventstore.nats import WRONG_LAST_SEQUENCE
 
 if TYPE_CHECKING:
     from eventstore.nats import DirectClient
@@ -42,22 +42,18 @@ async def append_behind(
     subject: str,
     tail: LogTail,
     data: bytes,
-    *,
-    linked: bool,
     attempts: int = 3,
 ) -> Appended:
     """Append a record behind the one with which a log ends, or not at all.
 
-    ``linked`` has the server compare the link of that one as well; a server with one replica that
-    was restarted need not know it.
+    The link of that record is not compared by the server: on NATS 2.15.1 a replica that was
+    restarted may not know it, and rejects the record that the others store. Readers compare it.
     """
     link = link_of(data)
     headers = {
         "Nats-Expected-Last-Sequence": str(tail.sequence),
         "Nats-Msg-Id": link.hex(),
     }
-    if linked and tail.sequence:
-        headers["Nats-Expected-Last-Msg-Id"] = tail.link.hex()
     for _ in range(attempts):
         outcome = await _attempt(nc, subject, data, headers, tail.sequence + 1)
         if outcome is not Appended.UNKNOWN:
@@ -81,6 +77,6 @@ async def _attempt(
     error = answer.get("error")
     if error is None:
         return Appended.STORED if answer.get("seq") == place else Appended.REFUSED
-    if error.get("err_code") in (WRONG_LAST_SEQUENCE, WRONG_LAST_ID):
+    if error.get("err_code") == WRONG_LAST_SEQUENCE:
         return Appended.REFUSED
     return Appended.UNKNOWN

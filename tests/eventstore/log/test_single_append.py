@@ -14,7 +14,7 @@ from numberedlog import STREAM, SUBJECT, client_of, record, writing
 from eventstore.errors import Fenced
 from eventstore.format import link_of
 from eventstore.log import Appended, LogTail, append_behind, read_tail
-from eventstore.nats import WRONG_LAST_ID, WRONG_LAST_SEQUENCE, ensure_stream
+from eventstore.nats import WRONG_LAST_SEQUENCE, ensure_stream
 
 if TYPE_CHECKING:
     from eventstore.server import EmbeddedServer
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 
 
-async def behind(nc: Any, tail: LogTail, data: bytes, *, linked: bool = True) -> Appended:
-    return await append_behind(nc, STREAM, SUBJECT, tail, data, linked=linked)
+async def behind(nc: Any, tail: LogTail, data: bytes) -> Appended:
+    return await append_behind(nc, STREAM, SUBJECT, tail, data)
 
 
 async def begun(nc: Any, count: int) -> list[LogTail]:
@@ -37,26 +37,15 @@ async def begun(nc: Any, count: int) -> list[LogTail]:
     return ends
 
 
-@pytest.mark.parametrize("linked", [True, False])
-async def test_it_is_stored_behind_the_end_and_nowhere_else(
-    server: EmbeddedServer, linked: bool
-) -> None:
+async def test_it_is_stored_behind_the_end_and_nowhere_else(server: EmbeddedServer) -> None:
     async with client_of(server) as nc:
         *_, early, tail = await begun(nc, 2)
         data = record(tail.link, "next")
         late = LogTail(3, tail.link)
-        assert await behind(nc, early, data, linked=linked) is Appended.REFUSED
-        assert await behind(nc, late, data, linked=linked) is Appended.REFUSED
-        assert await behind(nc, tail, data, linked=linked) is Appended.STORED
+        assert await behind(nc, early, data) is Appended.REFUSED
+        assert await behind(nc, late, data) is Appended.REFUSED
+        assert await behind(nc, tail, data) is Appended.STORED
         assert await read_tail(nc, STREAM, SUBJECT) == LogTail(3, link_of(data))
-
-
-async def test_a_record_of_another_link_is_not_the_end(server: EmbeddedServer) -> None:
-    async with client_of(server) as nc:
-        *_, tail = await begun(nc, 1)
-        other = LogTail(1, bytes(32))
-        assert await behind(nc, other, record(other.link, "next")) is Appended.REFUSED
-        assert await behind(nc, tail, record(tail.link, "next")) is Appended.STORED
 
 
 async def test_of_many_that_try_at_once_one_is_stored(server: EmbeddedServer) -> None:
@@ -112,7 +101,6 @@ class Answering:
         (["other"], Appended.REFUSED),
         (["lost", "lost", "lost"], Appended.UNKNOWN),
         ([{"error": {"err_code": WRONG_LAST_SEQUENCE}}], Appended.REFUSED),
-        ([{"error": {"err_code": WRONG_LAST_ID}}], Appended.REFUSED),
         ([{"error": {"err_code": 10077}}] * 3, Appended.UNKNOWN),
         ([{"stream": STREAM, "seq": 7}], Appended.REFUSED),
     ],
