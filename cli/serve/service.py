@@ -261,6 +261,7 @@ class Service:
         datadir = stack.enter_context(DataDir(settings.data_dir))
         for line in datadir.narrowed:
             log.warning(line)
+        datadir.node()  # made before NATS is waited for
         store = await open_store(stack, settings, datadir, self._refused)
         self._node = store.name
         self._largest = store.largest
