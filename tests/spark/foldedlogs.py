@@ -158,6 +158,8 @@ def _built(name: str, records: Iterable[bytes]) -> LogBuilder:
         for event in record.raw_events:
             if event["e"] == "LogCut":
                 event["link"] = links[event["first"] - 2]
+            elif event["e"] == "LogArchived":
+                event["link"] = links[event["through"] - 1]
         log.record(
             *record.raw_events,
             payloads=[record.payload],

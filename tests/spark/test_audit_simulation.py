@@ -13,6 +13,7 @@ import pytest
 from foldedlogs import simulated, simulated_shares
 from harness.nats import access
 
+from projections.audit import Rule
 from projections.state import retained_digest, session_digest
 from spark.audit.facts.outcome import ALL_CLAIM, BROKER, RETAINED_CLAIM, SESSION_CLAIM, StateClaim
 from spark.audit.pipeline import audit
@@ -31,6 +32,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SEEDS = range(100, 100 + max(4, int(os.environ.get("FOLDMQ_SEEDS", "0")) // 15))
 SHARES = range(100, 100 + len(SEEDS) // 2)
 """Of runs in which clients share a subscription."""
+OF_MQTT5 = {Rule.EXPIRY, Rule.RECEIVE_MAXIMUM, Rule.NO_LOCAL, Rule.RETAIN_HANDLING}
+"""Rules of which such runs have no case: their clients speak MQTT 3.1.1."""
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +74,7 @@ def test_no_promise_was_broken(outcome: Outcome, logs: list[FoldedLog]) -> None:
 
 def test_much_was_looked_at(outcome: Outcome, logs: list[FoldedLog]) -> None:
     checked = {result.rule: result.checked for result in outcome.rules}
-    assert min(checked.values()) > 0, checked
+    assert {rule for rule, count in checked.items() if not count} <= OF_MQTT5, checked
     assert checked["chain"] == sum(one.log.last - one.first + 1 for one in logs)
     assert any(one.first > 1 for one in logs), "no log was cut"
     assert {latency.qos for latency in outcome.latencies} == {1, 2}
