@@ -79,6 +79,4 @@ def discard(item: pytest.Item) -> None:
 
 
 def _fixtures(item: pytest.Item) -> Sequence[pytest.FixtureDef[Any]]:
-    found: Sequence[pytest.FixtureDef[Any]]
-    found = item.session._fixturemanager._arg2fixturedefs.get("spark", ())
-    return found
+    return item.session._fixturemanager.getfixturedefs("spark", item) or ()

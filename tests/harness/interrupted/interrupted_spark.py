@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.sparklimits import _fixtures
 from spark.runtime.session import kill_jvm
 
 if TYPE_CHECKING:
@@ -55,5 +56,5 @@ def test_the_jvm_is_killed(spark: SparkSession) -> None:
 
 
 def test_the_next_test_would_start_another(request: pytest.FixtureRequest) -> None:
-    (fixture,) = request.node.session._fixturemanager._arg2fixturedefs["spark"]
+    (fixture,) = _fixtures(request.node)
     assert fixture.cached_result is None
