@@ -420,7 +420,7 @@ def test_logs_on_a_foreign_nats(tmp_path: Path, foreign: str) -> None:
         assert f"FOLDMQ_LOG_{nodes[1]}" in by_directory.err
         assert run("log", "verify", *access, "--node", nodes[0]).out.startswith("intact: ")
         assert refused("replay", *access, "--node", "other", code=66)
-        assert "holds no log" in refused("replay", "--data-dir", str(brokers[0].data_dir), code=73)
+        assert "holds no log" in refused("replay", "--data-dir", str(brokers[0].data_dir), code=66)
         assert "Authorization" not in refused("log", *access[:4], "--nats-password", "no", code=69)
     finally:
         for broker in brokers:
@@ -432,11 +432,11 @@ def test_logs_on_a_foreign_nats(tmp_path: Path, foreign: str) -> None:
 
 def test_errors_are_one_line(data: tuple[str, str], tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
-    assert refused("log", "--data-dir", missing, code=73) == (
+    assert refused("log", "--data-dir", missing, code=66) == (
         f"data directory {missing}: does not exist"
     )
     assert not (tmp_path / "missing").exists()
-    assert "holds no log" in refused("log", "verify", "--data-dir", str(tmp_path), code=73)
+    assert "holds no log" in refused("log", "verify", "--data-dir", str(tmp_path), code=66)
     assert list(tmp_path.iterdir()) == []
     url = f"nats://127.0.0.1:{free_port()}"
     assert "cannot connect to NATS" in refused("replay", "--nats-url", url, code=69)
@@ -451,9 +451,9 @@ def test_errors_are_one_line(data: tuple[str, str], tmp_path: Path) -> None:
     assert "give the earlier moment first" in refused("diff", *data, "5", "2", code=2)
     assert 'did you mean "Delivered"?' in refused("log", *data, "--type", "deliverd", code=2)
     assert "[MQTT-4.7.1-2]" in refused("log", *data, "--topic", "a#", code=2)
-    assert "no session who as of" in refused("replay", *data, "--session", "who", code=2)
+    assert "no session who as of" in refused("replay", *data, "--session", "who", code=1)
     assert "the log records no message on x" in refused(
-        "why", *data, "--client", "screen", "--topic", "x", code=2
+        "why", *data, "--client", "screen", "--topic", "x", code=1
     )
     assert "--topic also needs --client" in refused("why", *data, "--topic", "x", code=2)
     assert "give either" in refused("why", *data, "--client", "x", code=2)

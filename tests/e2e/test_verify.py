@@ -152,7 +152,7 @@ def test_what_is_said_when_all_is_equal(debug: DebugBroker, clients_of: Clients)
         f"equal: session screen is in the broker, as of {last + 1}.0\n"
         f"equal: session screen is in the projections, as of record {last}\n"
     )
-    assert refused("verify", *data, "--session", "nobody", code=2) == "no session nobody"
+    assert refused("verify", *data, "--session", "nobody", code=1) == "no session nobody"
     assert events(data) == before
 
 
