@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cli.common import text
-from cli.history.replay import top_summary, totals
+from cli.history.replay import summary_lines, totals
 from cli.history.why import story_lines
 from cli.logsource.moments import parse_moment
 from cli.logsource.topic_flags import check_filter
@@ -581,7 +581,7 @@ def test_sums_of_sessions_that_are_frozen() -> None:
     assert totals(state) == before
     assert not state.sessions.live
     assert any(
-        line.split()[:2] == ["c", "offline"] for line in top_summary(state, AsOf(LogPoint(2), 1))
+        line.split()[:2] == ["c", "offline"] for line in summary_lines(state, AsOf(LogPoint(2), 1))
     )
 
 
