@@ -62,7 +62,7 @@ def test_allowed(path: Path) -> None:
 
 def test_a_group_that_a_token_tells(path: Path) -> None:
     assert check(path, "bob", "c1", "publish", "orders/c1")[0] == 1
-    assert check(path, "bob", "c1", "publish", "orders/c1", "--group", "authenticates")[0] == 0
+    assert check(path, "bob", "c1", "publish", "orders/c1", "--group", "vouched")[0] == 0
 
 
 def test_denied_by_a_rule(path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from harness.sparklimits import _fixtures
+
 from spark.runtime.session import kill_jvm
 
 if TYPE_CHECKING:
