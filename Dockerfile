@@ -8,6 +8,7 @@ COPY protocol protocol
 COPY eventstore eventstore
 COPY projections projections
 COPY actors actors
+COPY cluster cluster
 COPY spark spark
 COPY pyspark_foldmq.py ./
 COPY cli cli
