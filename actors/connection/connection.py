@@ -629,7 +629,12 @@ class Connection(SocketActor):
         """Close after a protocol error of a client at level 5, with the reason code for it."""
         self._count_violation(about)
         if not self.connected_ms:
-            self.write(encode_connack_v5(code, about=Explanation(closing_string("", about))))
+            # How large a packet may be is not known from a CONNECT that is not valid.
+            told, limit = Explanation(), 0
+            if self.properties is not None:
+                told = Explanation(closing_string("", about))
+                limit = self.properties.maximum_packet_size
+            self.write(encode_connack_v5(code, about=told, limit=limit))
         self.close("protocol_error", code, about)
 
     def _count_violation(self, about: str) -> None:

@@ -208,6 +208,38 @@ def test_alias_that_came_with_a_refused_message_holds(guarded: Callable[..., Cli
         other.acknowledge(other.expect_message("open/x", payload, 1))
 
 
+def test_answers_say_why(guarded: Callable[..., Clients5]) -> None:
+    clients, name = guarded(), unique("c")
+    client = ann(clients, client_id=name)
+    client.send(
+        p.publish("closed/x", b"", 1, 1),
+        p.publish("closed/x", b"", 2, 2),
+        p.subscribe(3, ("open/a", 0), ("closed/x", 0), ("closed/y", 0)),
+        p.publish("open/x", b"", 1, 4),
+    )
+    answers = {}
+    for _ in range(4):
+        answer = client.receive()
+        assert isinstance(answer, Answer)
+        codes = answer.codes or (answer.code,)
+        answers[answer.kind, answer.packet_id] = (codes, answer.get(p.REASON_STRING))
+    assert answers == {
+        (PUBACK, 1): ((0x87,), "not authorized"),
+        (packets.PUBREC, 2): ((0x87,), "not authorized"),
+        (SUBACK, 3): ((0, 0x87, 0x87), "not authorized: closed/x (and 1 more)"),
+        (PUBACK, 4): ((0,), None),
+    }
+    again = ann(clients, client_id=name)
+    assert client.expect_ended(0x8E).get(p.REASON_STRING) == (
+        "another connection uses this client identifier"
+    )
+    again.send(p.publish("", b"no topic and no alias"))
+    assert again.expect_ended(0x82).get(p.REASON_STRING)
+    refused = clients.raw5()
+    refused.send(p.connect(unique("c"), username="ann", password=b"wrong"))
+    assert refused.expect_refused(0x86, 0x87).get(p.REASON_STRING) is None
+
+
 @pytest.mark.mqtt5("MQTT-3.1.2-29")
 def test_problem_information_0_leaves_reasons_out(guarded: Callable[..., Clients5]) -> None:
     client = ann(guarded(), properties=((p.REQUEST_PROBLEM_INFORMATION, 0),))
