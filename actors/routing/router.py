@@ -24,7 +24,7 @@ from actors.configuration import REQUESTS
 from actors.routing.shared_groups import SharedGroups, is_shared
 from actors.routing.wildcard_patterns import Patterns
 from protocol.mqtt import FilterTrie, certificate_topic, is_reserved_topic
-from protocol.mqtt5 import NO_LOCAL, split_share
+from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, split_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,6 +42,8 @@ _REMOVED_AT_ONCE = 64
 """Subscriptions of an ended session that are removed from the index at once."""
 _THAWED_AT_ONCE = 64
 """Passive sessions activated in one turn for one client."""
+_ROUTED = NO_LOCAL | RETAIN_AS_PUBLISHED
+"""Subscription options that routes depend on."""
 _STALE = 1024
 """Sets of receivers kept although no known topic has them."""
 _UNBOUNDED = 1 << 62
@@ -263,7 +265,8 @@ class Router:
     def match(self, topic: str, until: float | None = None) -> _Receivers:
         """Return the subscribers of a topic.
 
-        Of each session the subscription with the highest QoS counts. ``until`` limits the time for
+        Of each session the subscription with the highest QoS counts, of several such one with
+        Retain As Published. ``until`` limits the time for
         activating passive sessions, of which at least one is activated; raises _EnoughMatched if it
         is over.
         """
@@ -290,7 +293,7 @@ class Router:
             if found.options & NO_LOCAL:
                 no_local = True
             other = best.get(found.session)
-            if other is None or found.qos > other.qos:
+            if other is None or _is_better(found, other):
                 best[found.session] = found
         without: dict[str, Subscriber] = {}
         for found in sorted(denied, key=attrgetter("qos")):
@@ -369,7 +372,7 @@ class Router:
         """
         held = self._subscribers.setdefault(session, {})
         found = held.get(topic_filter)
-        before = (found.qos, found.options & NO_LOCAL) if found is not None else None
+        before = (found.qos, found.options & _ROUTED) if found is not None else None
         if found is None:
             found = Subscriber(session, topic_filter, qos)
             held[topic_filter] = found
@@ -380,9 +383,9 @@ class Router:
         found.qos = qos
         found.options = options
         guarded = self._set_acl(found, access)
-        if before is not None and before[1] != options & NO_LOCAL:
+        if before is not None and (before[1] ^ options) & NO_LOCAL:
             self.routes.forget()  # a route knows whether its targets have No Local
-        elif guarded or before is None or before[0] != qos:
+        elif guarded or before != (qos, options & _ROUTED):
             self.routes.changed(topic_filter)
         return found
 
@@ -518,11 +521,18 @@ def _without_no_local(
         if target is None or not target.options & NO_LOCAL:
             continue
         other = best.get(found.session)
-        if (other is None or found.qos > other.qos) and (
+        if (other is None or _is_better(found, other)) and (
             found.acl is None or found.acl.may_read(topic)
         ):
             best[found.session] = found
     return tuple(best.values())
+
+
+def _is_better(found: Subscriber, other: Subscriber) -> bool:
+    """Return whether messages are sent for one subscription of a session, not for the other."""
+    if found.qos != other.qos:
+        return found.qos > other.qos
+    return bool(found.options & ~other.options & RETAIN_AS_PUBLISHED)
 
 
 def _never(_topic: bytes) -> bool:

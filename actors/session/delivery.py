@@ -524,7 +524,9 @@ class Delivery:
             rap=rap,
         )
         self._session.emit(event)
-        data = self._encode(messages, (run.qos, run.retain or rap), packet_ids)
+        # Retained messages are sent because of one subscription [MQTT-3.3.1-9].
+        of = run.held if run.retain else None
+        data = self._encode(messages, (run.qos, run.retain or rap), packet_ids, of=of)
         self._node.journal.send_when_durable(connection, data)
         self._node.counters.gave(connection, run.qos, count, len(data))
         self.sent_from_queue += count
@@ -570,16 +572,16 @@ class Delivery:
         packet_ids: Sequence[int],
         *,
         dup: bool = False,
-        shared: SubscriptionState | None = None,
+        of: SubscriptionState | None = None,
     ) -> bytes:
         """Encode messages that waited or are sent again; ``flags`` are QoS and RETAIN.
 
-        ``shared`` is the shared subscription that they are of.
+        ``of`` is the only subscription that they are of: of a shared one, or retained ones.
         """
         if self._encoder is not None:
             now_ms = self._node.clock.time_ms()
             return self._encoder.render_messages(
-                messages, flags, packet_ids, now_ms, dup=dup, shared=shared
+                messages, flags, packet_ids, now_ms, dup=dup, of=of
             )
         topics = [message.topic for message in messages]
         payloads = [message.payload for message in messages]
@@ -665,11 +667,11 @@ class Delivery:
         payloads = [found[state.inflight[pid].ref].payload for pid in unacked]
         unacked = unacked[: decisions.within(payloads, self._node.delivery_limits.batch_bytes)]
         parts = []
-        for (flags, shared), run in _alike([(pid, state.inflight[pid]) for pid in unacked]):
+        for (flags, of), run in _alike([(pid, state.inflight[pid]) for pid in unacked]):
             messages = [found[sent.ref] for _, sent in run]
             numbers = [pid for pid, _ in run]
             sent_as = flags & QOS_MASK, self._has_retain(flags)
-            parts.append(self._encode(messages, sent_as, numbers, dup=True, shared=shared))
+            parts.append(self._encode(messages, sent_as, numbers, dup=True, of=of))
             self._node.counters.gave(connection, flags & QOS_MASK, len(run), len(parts[-1]))
         self.release([state.inflight[pid].ref for pid in unacked])
         self._session.emit(Redelivered(self._session.name, to_runs(unacked), cause))
@@ -780,11 +782,15 @@ class Delivery:
 def _alike(
     entries: list[tuple[int, InFlight]],
 ) -> list[tuple[tuple[int, SubscriptionState | None], list[tuple[int, InFlight]]]]:
-    """Group neighbours with the same flags and of the same shared subscription, if of any."""
+    """Group neighbours with the same flags, and of the same subscription if they are of one only.
+
+    Messages of a shared subscription are, and retained ones.
+    """
     groups: list[tuple[tuple[int, SubscriptionState | None], list[tuple[int, InFlight]]]] = []
     for pid, sent in entries:
         held = sent.subscription
-        key = sent.flags, held if held.filter.startswith(SHARE) else None
+        alone = sent.flags & RETAIN_FLAG or held.filter.startswith(SHARE)
+        key = sent.flags, held if alone else None
         if not groups or groups[-1][0] != key:
             groups.append((key, []))
         groups[-1][1].append((pid, sent))

@@ -623,3 +623,37 @@ def test_a_long_subscribe_counts_although_its_client_leaves(clients: Clients5, t
     clients.five().publish(f"{topic}/{count - 1}", b"last", 1)
     again = clients.five(name, clean=False, session_present=True)
     again.acknowledge(again.expect_message(f"{topic}/{count - 1}", b"last", 1))
+
+
+@pytest.mark.mqtt5("MQTT-3.3.1-12", "MQTT-3.3.1-13")
+@pytest.mark.parametrize("first", [0, AS_PUBLISHED])
+def test_of_equal_subscriptions_the_one_with_retain_as_published_decides(
+    clients: Clients5, topic: str, first: int
+) -> None:
+    client = clients.five()
+    for topic_filter, options in ((topic, first), (f"{topic}/#", AS_PUBLISHED - first)):
+        assert client.subscribe((topic_filter, 1 | options)) == (1,)
+    clients.five().publish(topic, b"x", 1, retain=True)
+    client.acknowledge(client.expect_message(topic, b"x", 1, retain=True))
+    clients.five().publish(topic, b"", 1, retain=True)
+
+
+@pytest.mark.mqtt5("MQTT-3.3.4-3", "MQTT-3.3.1-11")
+def test_retained_messages_have_the_identifier_of_the_subscription_that_asked_for_them(
+    clients: Clients5, topic: str
+) -> None:
+    """Those that waited for room in the window too."""
+    sender, count = clients.five(), 4
+    for number in range(count):
+        sender.publish(f"{topic}/{number}", b"r", 1, retain=True)
+    client = clients.five(properties=((p.RECEIVE_MAXIMUM, 1),))
+    client.subscribe((f"{topic}/#", 1 | NEVER), properties=identified(11))
+    client.subscribe((f"{topic}/+", 1), properties=identified(12))
+    for number in range(count):
+        client.acknowledge(
+            client.expect_message(
+                f"{topic}/{number}", b"r", 1, retain=True, properties=identified(12)
+            )
+        )
+    for number in range(count):
+        sender.publish(f"{topic}/{number}", b"", 1, retain=True)

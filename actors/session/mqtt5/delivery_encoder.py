@@ -290,14 +290,14 @@ class DeliveryEncoder:
         now_ms: int,
         *,
         dup: bool = False,
-        shared: SubscriptionState | None = None,
+        of: SubscriptionState | None = None,
     ) -> bytes:
         """Encode messages that waited, or are sent again; ``flags`` are QoS and RETAIN.
 
-        ``shared`` is the shared subscription that they are of.
+        ``of`` is the only subscription that they are of: of a shared one, or retained ones.
         """
         qos, retain = flags
-        own = None if shared is None else self._own(shared)
+        own = None if of is None else self._own(of)
         columns = [
             (self._identifiers_of(message) if own is None else own, message, packet_id)
             for message, packet_id in zip(messages, packet_ids, strict=True)
