@@ -60,7 +60,8 @@ OTHERS = {
     "serve", "passwd", "acl check", "pub", "sub", "web-token add", "web-token ls",
     "web-token rm", "config check", "completion", "complete", "version", "pseudonym",
     # tests of their own: the page waits for its broker; salvage is below; Spark in tests/cli
-    "web", "salvage",
+    # nodes asks a cluster: test_cluster.py
+    "web", "salvage", "nodes",
 }  # fmt: skip
 
 
