@@ -10,9 +10,9 @@ from aiohttp import web
 from cli.common import Hosts
 from cli.logsource import SourceFlags
 from cli.web.auth import AuditTrail, TokenAudit, Tokens
-from cli.web.history import Histories
+from cli.web.history import ActivityReader, Histories, StateDiffs
 from cli.web.live import LogLink, Samples
-from cli.web.pages import Guard, Lists, Pages, SessionPages, Site
+from cli.web.pages import Guard, Lists, Pages, SessionPages, Site, TimePages
 
 _STATIC = Path(__file__).parent / "static"
 _LARGEST_FORM = 16 * 1024
@@ -30,11 +30,13 @@ def make_app(
     site = Site(link)
     samples = Samples(link)
     histories = Histories(link)
+    reader, diffs = ActivityReader(link), StateDiffs(link)
     trail = AuditTrail(link.ask)
     Guard(site, tokens, trail, hosts, port).install(app)
     Pages(link, site, samples).install(app)
     Lists(link, site).install(app)
     SessionPages(link, site, histories).install(app)
+    TimePages(link, site, reader, diffs).install(app)
     app.router.add_static("/static", _STATIC)
 
     async def held(_app: web.Application) -> AsyncIterator[None]:
@@ -49,6 +51,8 @@ def make_app(
                 await keeping
         await trail.close()
         histories.close()
+        diffs.close()
+        await reader.close()
         await samples.close()
         await link.close()
 

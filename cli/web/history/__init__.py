@@ -1,17 +1,40 @@
-"""The history of a session for the web page, folded from the log in the background."""
+"""The past for the web page, read from the log in the background: sessions, minutes, marks."""
 
 from typing import TYPE_CHECKING
 
 from protocol.front_door import front_door
 
 if TYPE_CHECKING:
-    from cli.web.history.background_fold import Folding, Histories
+    from cli.web.history.activity import MINUTE_MS, Activity
+    from cli.web.history.activity_reader import ActivityReader
+    from cli.web.history.background_fold import Folding, Histories, MarkedHistory
+    from cli.web.history.marks import MARK_LABELS
+    from cli.web.history.state_diffs import FoldingStates, StateDiffs
+    from cli.web.history.time_axis import TimeWindow, axis, window_within
 else:
     __getattr__ = front_door(
         __name__,
         {
-            "background_fold": "Folding Histories",
+            "activity": "MINUTE_MS Activity",
+            "activity_reader": "ActivityReader",
+            "background_fold": "Folding Histories MarkedHistory",
+            "marks": "MARK_LABELS",
+            "state_diffs": "FoldingStates StateDiffs",
+            "time_axis": "TimeWindow axis window_within",
         },
     )
 
-__all__ = ["Folding", "Histories"]
+__all__ = [
+    "MARK_LABELS",
+    "MINUTE_MS",
+    "Activity",
+    "ActivityReader",
+    "Folding",
+    "FoldingStates",
+    "Histories",
+    "MarkedHistory",
+    "StateDiffs",
+    "TimeWindow",
+    "axis",
+    "window_within",
+]

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from cli.web.pages.overview import Pages
     from cli.web.pages.session import SessionPages
     from cli.web.pages.site import Site
+    from cli.web.pages.timeline import TimePages
 else:
     __getattr__ = front_door(
         __name__,
@@ -19,7 +20,8 @@ else:
             "overview": "Pages",
             "session": "SessionPages",
             "site": "Site",
+            "timeline": "TimePages",
         },
     )
 
-__all__ = ["Guard", "Lists", "Pages", "SessionPages", "Site"]
+__all__ = ["Guard", "Lists", "Pages", "SessionPages", "Site", "TimePages"]
