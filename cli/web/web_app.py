@@ -33,7 +33,7 @@ def make_app(
     reader, diffs = ActivityReader(link), StateDiffs(link)
     trail = AuditTrail(link.ask)
     Guard(site, tokens, trail, hosts, port).install(app)
-    Pages(link, site, samples).install(app)
+    Pages(link, site, samples, reader).install(app)
     Lists(link, site).install(app)
     SessionPages(link, site, histories).install(app)
     TimePages(link, site, reader, diffs).install(app)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, cast
@@ -12,8 +13,10 @@ import pytest
 
 from cli.web.history.activity import MINUTE_MS
 from cli.web.history.activity_reader import ActivityReader
+from cli.web.history.log_charts import day_charts
 from cli.web.history.marks import MARK_LABELS, Mark, Marks, mark_kind
 from cli.web.history.time_axis import TimeWindow, lane, ticks, window_within
+from cli.web.live.svg_charts import WIDTH
 from eventstore.errors import CorruptLog, UsageError
 from eventstore.format import (
     BrokerStarted,
@@ -183,6 +186,27 @@ def test_another_log_is_read_anew() -> None:
         await reader.close()
 
     asyncio.run(reading())
+
+
+def test_charts_of_the_day_have_values_where_the_log_was_read() -> None:
+    log = FakeLog()
+    for number in range(120):
+        log.add(NOW_MS - 2 * HOUR + number * MINUTE_MS, connect(), published(*"abcdef"))
+    reader = run(log)
+    assert reader.since_ms == NOW_MS - 2 * HOUR
+    assert reader.reading() is None
+    nothing = day_charts(reader.activity, NOW_MS, NOW_MS)
+    assert all(not curve.line for one, _ in nothing for curve in one.curves)
+    made = day_charts(reader.activity, reader.since_ms, NOW_MS)
+    tops = {one.title: one.top for one, _ in made}
+    assert tops["Messages per second"] == pytest.approx(0.1)
+    assert tops["Connections per minute"] == pytest.approx(1.0)
+    assert tops["Not delivered per minute"] == 0
+    assert made[0][0].seconds == 2 * 3600
+    for since_ms, points in ((NOW_MS - 2 * HOUR, 120), (NOW_MS - 30 * HOUR, 144)):
+        ((one, _), *_) = day_charts(reader.activity, since_ms, NOW_MS)
+        drawn = [float(x) for x in re.findall(r"[ML]([\d.]+) ", one.curves[0].line)]
+        assert (len(drawn), drawn[0], drawn[-1]) == (points, 0, WIDTH)
 
 
 # ---------------------------------------------------------------------------------- marks

@@ -225,6 +225,8 @@ def test_the_overview_has_the_numbers(page: Page) -> None:
     shown = page.good("/").shown
     assert shown.startswith("Overview")
     assert re.search(r"Ready foldmq \S+, process \d+", shown)
+    assert "The last 24 hours" in shown
+    assert page.good("/").text.count('<figure class="chart">') == 8
     assert re.search(r"Sessions 5 5 connected|Sessions 4 \d connected|Sessions \d", shown)
     assert "Retained 4 " in shown
     assert re.search(r"Mailboxes \d+ actors, 1 broker, .*\d+ connections, ", shown), shown

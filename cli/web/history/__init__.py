@@ -8,9 +8,10 @@ if TYPE_CHECKING:
     from cli.web.history.activity import MINUTE_MS, Activity
     from cli.web.history.activity_reader import ActivityReader
     from cli.web.history.background_fold import Folding, Histories, MarkedHistory
+    from cli.web.history.log_charts import day_charts
     from cli.web.history.marks import MARK_LABELS
     from cli.web.history.state_diffs import FoldingStates, StateDiffs
-    from cli.web.history.time_axis import TimeWindow, axis, window_within
+    from cli.web.history.time_axis import SHORTEST_MS, TimeWindow, axis, window_within
 else:
     __getattr__ = front_door(
         __name__,
@@ -18,15 +19,17 @@ else:
             "activity": "MINUTE_MS Activity",
             "activity_reader": "ActivityReader",
             "background_fold": "Folding Histories MarkedHistory",
+            "log_charts": "day_charts",
             "marks": "MARK_LABELS",
             "state_diffs": "FoldingStates StateDiffs",
-            "time_axis": "TimeWindow axis window_within",
+            "time_axis": "SHORTEST_MS TimeWindow axis window_within",
         },
     )
 
 __all__ = [
     "MARK_LABELS",
     "MINUTE_MS",
+    "SHORTEST_MS",
     "Activity",
     "ActivityReader",
     "Folding",
@@ -36,5 +39,6 @@ __all__ = [
     "StateDiffs",
     "TimeWindow",
     "axis",
+    "day_charts",
     "window_within",
 ]

@@ -11,6 +11,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Final
 
+from cli.common import clock
 from cli.web.history.activity import KEPT_MINUTES, MINUTE_MS, Activity
 from eventstore.errors import CorruptLog
 from eventstore.format import decode_record
@@ -57,15 +58,27 @@ class ActivityReader:
 
         Raises NoLiveBroker.
         """
-        self._asked = time.monotonic()
+        task = self._keep()
         self._fresh.clear()
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run(), name="activity")
         waiting = asyncio.create_task(self._fresh.wait())
-        await asyncio.wait({self._task, waiting}, timeout=patience, return_when="FIRST_COMPLETED")
+        await asyncio.wait({task, waiting}, timeout=patience, return_when="FIRST_COMPLETED")
         waiting.cancel()
-        if self._task.done():
-            self._task.result()
+        if task.done():
+            task.result()
+
+    async def glance(self, patience: float) -> None:
+        """Read on, and return at once if a part was read before, as :meth:`wait` otherwise."""
+        if self.since_ms is None:
+            await self.wait(patience)
+        else:
+            self._keep()
+
+    def reading(self) -> str | None:
+        """Return how far reading is, as text; None: it is complete."""
+        if self.complete:
+            return None
+        since = "" if self.since_ms is None else f", back to {clock(self.since_ms)} so far"
+        return f"Reading the log of the last day{since}"
 
     async def reach(self, time_ms: int, patience: float) -> bool:
         """Return whether the activity of a time is complete, after ``patience`` seconds at most.
@@ -89,6 +102,13 @@ class ActivityReader:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError, FoldmqError):
                 await self._task
+
+    def _keep(self) -> asyncio.Task[None]:
+        """Return the task that reads, and have it go on."""
+        self._asked = time.monotonic()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name="activity")
+        return self._task
 
     async def _run(self) -> None:
         while time.monotonic() - self._asked < _PATIENCE:

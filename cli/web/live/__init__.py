@@ -7,15 +7,15 @@ from protocol.front_door import front_door
 if TYPE_CHECKING:
     from cli.web.live.log_link import LogLink
     from cli.web.live.samples import EVERY, Samples
-    from cli.web.live.svg_charts import bars
+    from cli.web.live.svg_charts import Chart, bars, chart
 else:
     __getattr__ = front_door(
         __name__,
         {
             "log_link": "LogLink",
             "samples": "EVERY Samples",
-            "svg_charts": "bars",
+            "svg_charts": "Chart bars chart",
         },
     )
 
-__all__ = ["EVERY", "LogLink", "Samples", "bars"]
+__all__ = ["EVERY", "Chart", "LogLink", "Samples", "bars", "chart"]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from cli.common import clock
 from cli.history import event_selection
 from cli.logsource import parse_moment, point_at
 from cli.web.history import (
     MINUTE_MS,
+    SHORTEST_MS,
     ActivityReader,
     FoldingStates,
     StateDiffs,
@@ -87,17 +87,14 @@ class TimePages:
         """Return the time axis of the last day, as far as it was read."""
         reader = self._reader
         await reader.wait(_PATIENCE)
-        reading = drawn = None
+        drawn = None
         now_ms = round(time.time() * 1000)
         if reader.since_ms is not None:
             drawn = self._axis(
-                request, TimeWindow(min(reader.since_ms, now_ms - MINUTE_MS), now_ms)
+                request, TimeWindow(min(reader.since_ms, now_ms - SHORTEST_MS), now_ms)
             )
-        if not reader.complete:
-            since = "" if reader.since_ms is None else f", back to {clock(reader.since_ms)} so far"
-            reading = f"Reading the log of the last day{since}"
         return web.json_response(
-            {"axis": drawn, "reading": reading, "percent": None, "why": reader.problem}
+            {"axis": drawn, "reading": reader.reading(), "percent": None, "why": reader.problem}
         )
 
     def _axis(self, request: web.Request, whole: TimeWindow) -> dict[str, Any]:

@@ -9,7 +9,7 @@
   const MEASURE = 10000;
   const SHORTEST = 1000;
   const PLAY_STEPS = 100;
-  const PLAY_PAUSE = 250;
+  const PLAY_PAUSE = 150;
   const LISTED = 200;
   const { live } = page;
   const find = (id) => document.getElementById(id);
