@@ -11,8 +11,8 @@ from cli.common import Hosts
 from cli.logsource import SourceFlags
 from cli.web.auth import AuditTrail, TokenAudit, Tokens
 from cli.web.history import ActivityReader, Histories, StateDiffs
-from cli.web.live import LogLink, Samples
-from cli.web.pages import Guard, Lists, Pages, SessionPages, Site, TimePages
+from cli.web.live import LogLink, Samples, TopicTails
+from cli.web.pages import Guard, Lists, Pages, SessionPages, Site, TimePages, TopicPages
 
 _STATIC = Path(__file__).parent / "static"
 _LARGEST_FORM = 16 * 1024
@@ -30,6 +30,7 @@ def make_app(
     site = Site(link)
     samples = Samples(link)
     histories = Histories(link)
+    tails = TopicTails(link)
     reader, diffs = ActivityReader(link), StateDiffs(link)
     trail = AuditTrail(link.ask)
     Guard(site, tokens, trail, hosts, port).install(app)
@@ -37,6 +38,7 @@ def make_app(
     Lists(link, site).install(app)
     SessionPages(link, site, histories).install(app)
     TimePages(link, site, reader, diffs).install(app)
+    TopicPages(link, site, reader, tails).install(app)
     app.router.add_static("/static", _STATIC)
 
     async def held(_app: web.Application) -> AsyncIterator[None]:
@@ -53,6 +55,7 @@ def make_app(
         histories.close()
         diffs.close()
         await reader.close()
+        await tails.close()
         await samples.close()
         await link.close()
 

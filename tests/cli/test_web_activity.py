@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, cast
 
@@ -16,6 +17,7 @@ from cli.web.history.activity_reader import ActivityReader
 from cli.web.history.log_charts import day_charts
 from cli.web.history.marks import MARK_LABELS, Mark, Marks, mark_kind
 from cli.web.history.time_axis import TimeWindow, lane, ticks, window_within
+from cli.web.history.topic_activity import MOST_TOPICS, TopicActivity
 from cli.web.live.svg_charts import WIDTH
 from eventstore.errors import CorruptLog, UsageError
 from eventstore.format import (
@@ -207,6 +209,55 @@ def test_charts_of_the_day_have_values_where_the_log_was_read() -> None:
         ((one, _), *_) = day_charts(reader.activity, since_ms, NOW_MS)
         drawn = [float(x) for x in re.findall(r"[ML]([\d.]+) ", one.curves[0].line)]
         assert (len(drawn), drawn[0], drawn[-1]) == (points, 0, WIDTH)
+
+
+# --------------------------------------------------------------------------------- topics
+
+
+def test_topics_have_messages_bytes_rates_and_publishers() -> None:
+    log = FakeLog()
+    log.add(NOW_MS - 2 * HOUR, published("a/b", "a/b", "a/c", "d"))
+    log.add(NOW_MS - 2 * MINUTE_MS, replace(published("a/b", "a/b"), session="bob"), connect())
+    topics = run(log).activity.topics
+    found = topics.branches(None, NOW_MS, [])
+    assert list(found) == ["a", "d"]
+    a, d = found["a"], found["d"]
+    assert (a.topics, a.messages, a.is_topic, a.publisher) == (2, 5, False, "bob")
+    assert (d.path, d.messages, d.is_topic, d.publisher) == ("d", 1, True, "ann")
+    assert a.rate == pytest.approx(2 / 300)
+    # The bytes of the records, besides payloads of which no event knows, are shared out.
+    sizes = [2 * 4 + len(log.data[1]) - 5, 2 * 2 + len(log.data[2]) - 5]
+    assert a.size + d.size == pytest.approx(sum(sizes))
+    below = topics.branches("a", NOW_MS, [])
+    assert {one.path: one.messages for one in below.values()} == {"a/b": 4, "a/c": 1}
+    assert topics.branches("a/b", NOW_MS, []) == {}
+
+
+def test_retained_messages_have_a_place_in_the_tree() -> None:
+    topics = TopicActivity()
+    rows = [
+        {"topic": "a", "set_by": "ann", "set_ms": 5},
+        {"topic": "a/b", "set_by": "bob", "set_ms": 6},
+        {"topic": "/x", "set_by": None, "set_ms": None},
+    ]
+    found = topics.branches(None, NOW_MS, rows)
+    assert {level: (one.path, one.retained) for level, one in found.items()} == {
+        "a": ("a", 2),
+        "": ("", 1),
+    }
+    assert (found["a"].set_by, found["a"].topics) == ("ann", 2)
+    assert list(topics.branches("", NOW_MS, rows)) == ["x"]
+
+
+def test_topics_are_limited_and_forgotten_after_a_day() -> None:
+    topics = TopicActivity()
+    many = [(f"t/{number}", 1, 1, "ann") for number in range(MOST_TOPICS + 10)]
+    topics.take(many, 0, NOW_MS - 30 * HOUR)
+    assert (len(topics), topics.left_out) == (MOST_TOPICS, 10)
+    topics.take([("t/1", 1, 1, "ann")], 0, NOW_MS)
+    topics.forget_before(NOW_MS)
+    assert len(topics) == 1
+    assert topics.branches("t", NOW_MS, [])["1"].messages == 1
 
 
 # ---------------------------------------------------------------------------------- marks

@@ -205,7 +205,7 @@ def test_hostile_names_are_text_everywhere(page: Page) -> None:
         found += [page.get("/actor", id=name), page.get("/retained", filter=name)]
     for topic in (EVIL_TOPIC, HOSTILE_TOPIC):
         found += [page.good("/retained", topic=topic), page.good("/subscriptions", topic=topic)]
-        found += [page.good("/log", topic=topic, payload=1)]
+        found += [page.good("/log", topic=topic, payload=1), page.good("/topics", under=topic)]
         found += [page.get("/log", from_=topic), page.get("/log", type=topic)]
     for one in found:
         # A field of a form holds what was asked for as it is, or it would ask for something else.
@@ -219,6 +219,26 @@ def test_hostile_names_are_text_everywhere(page: Page) -> None:
             for key in ("href", "src", "action"):
                 assert (attributes.get(key) or "/").startswith("/") or attributes[key] == "#main"
     assert any("\\u202e" in one.text for one in found)
+
+
+def test_the_tree_of_topics_has_figures_and_who_retained(page: Page) -> None:
+    def rows(**query: str) -> dict[str, tuple[str, ...]]:
+        found = page.good("/topics", **query).columns(*range(9))
+        return {row[0]: row for row in found}
+
+    until(lambda: "hall/" in rows(), "what was published")
+    assert rows()["hall/"][1:3] == ("1", "4")
+    _, topics, messages, rate, size, _, by, retained, setter = rows()["lamp"]
+    assert (topics, messages, by, retained) == ("1", "1", "sensor", "1")
+    assert re.fullmatch(r"\d+ B", size)
+    assert setter.startswith("sensor 2")
+    assert rate.endswith("/s")
+    below = rows(under="hall")
+    assert list(below) == ["door"]
+    assert below["door"][2] == "4"
+    assert rows(under="nothing") == {}
+    assert page.get("/topics", sort="colour").status == 400
+    assert page.get("/topics/tail", topic="a/#/b").status == 400
 
 
 def test_the_overview_has_the_numbers(page: Page) -> None:

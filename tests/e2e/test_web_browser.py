@@ -300,7 +300,14 @@ def test_hostile_names_run_nothing(
         assert page.evaluate("window.hacked") is None
         page.get_by_role("link", name="Its events").click()
         page.locator("table.events").wait_for()
-    for path in ("/", "/actors", "/log?payload=1", "/retained", "/time?at=now&a=1&b=now"):
+    for path in (
+        "/",
+        "/actors",
+        "/log?payload=1",
+        "/retained",
+        "/topics",
+        "/time?at=now&a=1&b=now",
+    ):
         page.goto(watch.origin + path)
         page.locator("table").first.wait_for()
         assert page.evaluate("window.hacked") is None
@@ -323,6 +330,9 @@ PATHS = [
     "/actors?sort=recent",
     "/retained?topic=",
     "/subscriptions?topic=first/one",
+    "/topics",
+    "/topics?under=first",
+    "/topics/tail?topic=first/one",
     "/log?payload=1",
     "/log?from=nonsense",
     "/login",

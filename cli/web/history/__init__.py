@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cli.web.history.marks import MARK_LABELS
     from cli.web.history.state_diffs import FoldingStates, StateDiffs
     from cli.web.history.time_axis import SHORTEST_MS, TimeWindow, axis, window_within
+    from cli.web.history.topic_activity import Branch
 else:
     __getattr__ = front_door(
         __name__,
@@ -23,6 +24,7 @@ else:
             "marks": "MARK_LABELS",
             "state_diffs": "FoldingStates StateDiffs",
             "time_axis": "SHORTEST_MS TimeWindow axis window_within",
+            "topic_activity": "Branch",
         },
     )
 
@@ -32,6 +34,7 @@ __all__ = [
     "SHORTEST_MS",
     "Activity",
     "ActivityReader",
+    "Branch",
     "Folding",
     "FoldingStates",
     "Histories",

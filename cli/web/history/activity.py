@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from cli.web.history.marks import Mark, Marks, mark_kind
+from cli.web.history.topic_activity import TopicActivity, messages_by_topic
 from eventstore.format import count_runs
 
 if TYPE_CHECKING:
@@ -57,20 +58,26 @@ class Activity:
 
     def __init__(self) -> None:
         self.minutes: dict[int, MinuteActivity] = {}
+        self.topics = TopicActivity()
 
     def take(self, record: Record, size: int) -> None:
         """Add a record of ``size`` bytes."""
         minute = self.minutes.setdefault(record.time_ms // MINUTE_MS, MinuteActivity())
         minute.add("log_bytes", size)
+        published: list[tuple[str, int, int, str]] = []
         for raw in record.raw_events:
-            self._count(raw, record, minute)
+            if raw["e"] == "MessagePublished":
+                published += messages_by_topic(raw)
+            else:
+                self._count(raw, record, minute)
+        minute.add("published", sum(one[1] for one in published))
+        minute.add("published_bytes", sum(one[2] for one in published))
+        if published:
+            self.topics.take(published, size - len(record.payload), record.time_ms)
 
     def _count(self, raw: Mapping[str, Any], record: Record, minute: MinuteActivity) -> None:
         event = raw["e"]
-        if event == "MessagePublished":
-            minute.add("published", raw["count"])
-            minute.add("published_bytes", payload_bytes(raw))
-        elif event == "Delivered":
+        if event == "Delivered":
             minute.add("delivered", count_runs(raw["refs"]))
         elif event == "Queued":
             minute.add("queued", count_runs(raw["refs"]))
@@ -90,7 +97,8 @@ class Activity:
         minute.marks.add(kind, Mark(record.time_ms, record.sequence, count))
 
     def forget_before(self, time_ms: int) -> None:
-        """Forget the minutes before a time."""
+        """Forget the minutes before a time, and the topics of then."""
+        self.topics.forget_before(time_ms + KEPT_MINUTES * MINUTE_MS)
         for minute in [one for one in self.minutes if one < time_ms // MINUTE_MS]:
             del self.minutes[minute]
 
@@ -120,9 +128,3 @@ class Activity:
             found = self.minutes.get(number)
             if found is not None:
                 yield found
-
-
-def payload_bytes(raw: Mapping[str, Any]) -> int:
-    """Return the payload bytes of a MessagePublished."""
-    sizes = raw["sizes"]
-    return sizes * raw["count"] if isinstance(sizes, int) else sum(sizes)

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from cli.web.live.log_link import LogLink
     from cli.web.live.samples import EVERY, Samples
     from cli.web.live.svg_charts import Chart, bars, chart
+    from cli.web.live.topic_tails import TopicTails
 else:
     __getattr__ = front_door(
         __name__,
@@ -15,7 +16,8 @@ else:
             "log_link": "LogLink",
             "samples": "EVERY Samples",
             "svg_charts": "Chart bars chart",
+            "topic_tails": "TopicTails",
         },
     )
 
-__all__ = ["EVERY", "Chart", "LogLink", "Samples", "bars", "chart"]
+__all__ = ["EVERY", "Chart", "LogLink", "Samples", "TopicTails", "bars", "chart"]

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cli.web.pages.session import SessionPages
     from cli.web.pages.site import Site
     from cli.web.pages.timeline import TimePages
+    from cli.web.pages.topics import TopicPages
 else:
     __getattr__ = front_door(
         __name__,
@@ -21,7 +22,8 @@ else:
             "session": "SessionPages",
             "site": "Site",
             "timeline": "TimePages",
+            "topics": "TopicPages",
         },
     )
 
-__all__ = ["Guard", "Lists", "Pages", "SessionPages", "Site", "TimePages"]
+__all__ = ["Guard", "Lists", "Pages", "SessionPages", "Site", "TimePages", "TopicPages"]

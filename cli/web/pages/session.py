@@ -109,7 +109,7 @@ class SessionPages:
     async def past(self, request: web.Request) -> web.Response:
         """Return the part of the page that the slider changes."""
         values = await self._as_of(request, _client(request))
-        return self._site.page(request, "past.html", **values)
+        return self._site.part(request, "past.html", **values)
 
     async def timeline(self, request: web.Request) -> web.Response:
         """Return the time axis, once the log has been folded."""

@@ -21,6 +21,7 @@ PAGES = (
     ("/time", "Time"),
     ("/sessions", "Sessions"),
     ("/actors", "Actors"),
+    ("/topics", "Topics"),
     ("/retained", "Retained"),
     ("/subscriptions", "Subscriptions"),
     ("/log", "Event log"),
