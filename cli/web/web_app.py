@@ -10,6 +10,7 @@ from aiohttp import web
 from cli.common import Hosts
 from cli.logsource import SourceFlags
 from cli.web.auth import AuditTrail, TokenAudit, Tokens
+from cli.web.changes import ChangePages
 from cli.web.history import ActivityReader, Histories, StateDiffs
 from cli.web.live import LogLink, Samples, TopicTails
 from cli.web.pages import Guard, Lists, Pages, SessionPages, Site, TimePages, TopicPages
@@ -19,15 +20,22 @@ _LARGEST_FORM = 16 * 1024
 
 
 def make_app(
-    flags: SourceFlags, tokens: Tokens, recorded: Path | None, hosts: Hosts, port: int
+    flags: SourceFlags,
+    tokens: Tokens,
+    recorded: Path | None,
+    hosts: Hosts,
+    port: int,
+    *,
+    changes: bool = False,
 ) -> web.Application:
     """Return the application; ``port`` is the listening port.
 
-    ``recorded`` is the file of the recorded tokens; None: tokens are not recorded.
+    ``recorded`` is the file of the recorded tokens; None: tokens are not recorded. ``changes``
+    permits tokens with the role operate to make changes.
     """
     app = web.Application(client_max_size=_LARGEST_FORM)
     link = LogLink(flags)
-    site = Site(link)
+    site = Site(link, changes=changes)
     samples = Samples(link)
     histories = Histories(link)
     tails = TopicTails(link)
@@ -39,6 +47,8 @@ def make_app(
     SessionPages(link, site, histories).install(app)
     TimePages(link, site, reader, diffs).install(app)
     TopicPages(link, site, reader, tails).install(app)
+    if changes:
+        ChangePages(link, site).install(app)
     app.router.add_static("/static", _STATIC)
 
     async def held(_app: web.Application) -> AsyncIterator[None]:

@@ -6,7 +6,7 @@ from protocol.front_door import front_door
 
 if TYPE_CHECKING:
     from cli.web.pages.lists import Lists
-    from cli.web.pages.middleware import Guard
+    from cli.web.pages.middleware import Guard, viewer
     from cli.web.pages.overview import Pages
     from cli.web.pages.session import SessionPages
     from cli.web.pages.site import Site
@@ -17,7 +17,7 @@ else:
         __name__,
         {
             "lists": "Lists",
-            "middleware": "Guard",
+            "middleware": "Guard viewer",
             "overview": "Pages",
             "session": "SessionPages",
             "site": "Site",
@@ -26,4 +26,4 @@ else:
         },
     )
 
-__all__ = ["Guard", "Lists", "Pages", "SessionPages", "Site", "TimePages", "TopicPages"]
+__all__ = ["Guard", "Lists", "Pages", "SessionPages", "Site", "TimePages", "TopicPages", "viewer"]

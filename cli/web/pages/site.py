@@ -33,8 +33,10 @@ _LATEST_MS = 1 << 45
 class Site:
     """Renders templates; a request with ``part=live`` gets only the changing part."""
 
-    def __init__(self, link: LogLink) -> None:
+    def __init__(self, link: LogLink, *, changes: bool = False) -> None:
+        """Render pages; ``changes`` tells whether operators may make changes."""
         self._link = link
+        self._changes = changes
         self._environment = environment()
 
     def page(
@@ -54,13 +56,15 @@ class Site:
     def _rendered(
         self, request: web.Request, template: str, code: int, values: Mapping[str, Any]
     ) -> web.Response:
+        grant = request.get("grant")
         text = self._environment.get_template(template).render(
             pages=PAGES,
             path=request.path,
             node=self._link.node,
             again=request.raw_path,
             live_url=_live(request),
-            grant=request.get("grant"),
+            grant=grant,
+            may_change=self._changes and grant is not None and grant.role.makes_changes,
             **values,
         )
         # Names may contain surrogates, but only in requests that foldmq's pages do not make.
