@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from cli.history import log_commands, salvage
     from cli.history.diff import diff_lines, session_diff
     from cli.history.log_events import Selection, event_selection
+    from cli.history.why import story_lines
 else:
     __getattr__ = front_door(
         __name__,
@@ -16,6 +17,7 @@ else:
             "log_commands": "log_commands",
             "log_events": "Selection event_selection",
             "salvage": "salvage",
+            "why": "story_lines",
         },
     )
 
@@ -26,4 +28,5 @@ __all__ = [
     "log_commands",
     "salvage",
     "session_diff",
+    "story_lines",
 ]

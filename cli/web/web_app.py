@@ -13,7 +13,7 @@ from cli.web.auth import AuditTrail, TokenAudit, Tokens
 from cli.web.changes import ChangePages
 from cli.web.history import ActivityReader, Histories, StateDiffs
 from cli.web.live import LogLink, Samples, TopicTails
-from cli.web.pages import Guard, Lists, Pages, SessionPages, Site, TimePages, TopicPages
+from cli.web.pages import Guard, Lists, Pages, SessionPages, Site, TimePages, TopicPages, WhyPage
 
 _STATIC = Path(__file__).parent / "static"
 _LARGEST_FORM = 16 * 1024
@@ -47,6 +47,7 @@ def make_app(
     SessionPages(link, site, histories).install(app)
     TimePages(link, site, reader, diffs).install(app)
     TopicPages(link, site, reader, tails).install(app)
+    WhyPage(link, site).install(app)
     if changes:
         ChangePages(link, site).install(app)
     app.router.add_static("/static", _STATIC)

@@ -206,6 +206,7 @@ def test_hostile_names_are_text_everywhere(page: Page) -> None:
     for topic in (EVIL_TOPIC, HOSTILE_TOPIC):
         found += [page.good("/retained", topic=topic), page.good("/subscriptions", topic=topic)]
         found += [page.good("/log", topic=topic, payload=1), page.good("/topics", under=topic)]
+        found += [page.get("/why", topic=topic, client=topic)]
         found += [page.get("/log", from_=topic), page.get("/log", type=topic)]
     for one in found:
         # A field of a form holds what was asked for as it is, or it would ask for something else.
@@ -219,6 +220,28 @@ def test_hostile_names_are_text_everywhere(page: Page) -> None:
             for key in ("href", "src", "action"):
                 assert (attributes.get(key) or "/").startswith("/") or attributes[key] == "#main"
     assert any("\\u202e" in one.text for one in found)
+
+
+def test_the_page_says_why_as_the_command_does(played: Broker, page: Page) -> None:
+    for query, flags in (
+        ({"topic": "hall/door", "client": "away"}, ()),
+        ({"topic": "hall/door", "client": "screen", "at": "now"}, ("--at", "now")),
+        ({"topic": "lamp", "client": "away"}, ()),
+    ):
+        where = ("--data-dir", str(played.data_dir), *flags)
+        command = run("why", "--topic", query["topic"], "--client", query["client"], *where)
+        assert " ".join(command.out.split()) in page.good("/why", **query).shown
+    assert "message" in page.good("/why", topic="hall/#", last=3).shown
+    assert page.get("/why", topic="nothing/here").status == 404
+    for wrong in (
+        {"topic": "a/#/b"},
+        {"topic": "a", "position": "1.0"},
+        {"position": "10m ago"},
+        {"position": "999999"},
+        {"position": "1.0", "at": "now"},
+        {"topic": "a", "last": "many"},
+    ):
+        assert page.get("/why", **wrong).status == 400
 
 
 def test_the_tree_of_topics_has_figures_and_who_retained(page: Page) -> None:

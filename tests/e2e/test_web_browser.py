@@ -330,6 +330,7 @@ PATHS = [
     "/actors?sort=recent",
     "/retained?topic=",
     "/subscriptions?topic=first/one",
+    "/why?topic=first/one&client=walker",
     "/topics",
     "/topics?under=first",
     "/topics/tail?topic=first/one",

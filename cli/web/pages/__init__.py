@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cli.web.pages.site import Site
     from cli.web.pages.timeline import TimePages
     from cli.web.pages.topics import TopicPages
+    from cli.web.pages.why_page import WhyPage
 else:
     __getattr__ = front_door(
         __name__,
@@ -23,7 +24,18 @@ else:
             "site": "Site",
             "timeline": "TimePages",
             "topics": "TopicPages",
+            "why_page": "WhyPage",
         },
     )
 
-__all__ = ["Guard", "Lists", "Pages", "SessionPages", "Site", "TimePages", "TopicPages", "viewer"]
+__all__ = [
+    "Guard",
+    "Lists",
+    "Pages",
+    "SessionPages",
+    "Site",
+    "TimePages",
+    "TopicPages",
+    "WhyPage",
+    "viewer",
+]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.common import payload_text
 from cli.live import Refused
-from cli.web.pages.cursors import Listings, Order
+from cli.web.live import Listings, Order
 from cli.web.pages.middleware import viewer
 from cli.web.pages.session_at import describe_setters
 from cli.web.pages.site import Site, asked, choice, is_fragment, number
@@ -18,8 +18,7 @@ from eventstore.log import messages_of
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from cli.web.live import LogLink
-    from cli.web.pages.cursors import Listed
+    from cli.web.live import Listed, LogLink
     from eventstore.format import Position
 
 _HIGHEST_SESSIONS = ("queued", "queued_bytes", "inflight", "subscriptions")

@@ -24,6 +24,7 @@ PAGES = (
     ("/topics", "Topics"),
     ("/retained", "Retained"),
     ("/subscriptions", "Subscriptions"),
+    ("/why", "Why"),
     ("/log", "Event log"),
 )
 
