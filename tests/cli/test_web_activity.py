@@ -19,7 +19,7 @@ from cli.web.history.marks import MARK_LABELS, Mark, Marks, mark_kind
 from cli.web.history.time_axis import TimeWindow, lane, ticks, window_within
 from cli.web.history.topic_activity import MOST_TOPICS, TopicActivity
 from cli.web.live.svg_charts import WIDTH
-from eventstore.errors import CorruptLog, UsageError
+from eventstore.errors import CorruptLog, NoLog, UsageError
 from eventstore.format import (
     BrokerStarted,
     MessageDropped,
@@ -48,7 +48,8 @@ class FakeLog:
         self.data: dict[int, bytes] = {}
         self.read: list[int] = []
         self.first = 1
-        self.epoch = 1
+        self.lost_at: int | None = None
+        self.lost = False
 
     def add(self, time_ms: int, *events: Event) -> None:
         self.data[self.last + 1] = encode_record(
@@ -65,11 +66,15 @@ class FakeLog:
 
     async def stored(self, first: int, last: int) -> AsyncIterator[tuple[int, bytes]]:
         for sequence in range(first, last + 1):
+            if sequence == self.lost_at:
+                raise NoLog("gone")
             self.read.append(sequence)
             yield sequence, self.data[sequence]
 
     @contextlib.asynccontextmanager
     async def log(self) -> AsyncIterator[FakeLog]:
+        if self.lost:
+            raise NoLog("gone")
         yield self
 
 
@@ -169,6 +174,33 @@ def test_a_damaged_new_record_is_reported_each_time() -> None:
         for _ in range(2):
             with pytest.raises(CorruptLog):
                 await reader.wait(5)
+
+    asyncio.run(reading())
+
+
+def test_records_that_were_read_in_part_are_not_counted_twice() -> None:
+    log = FakeLog()
+    for _ in range(10):
+        log.add(NOW_MS, connect())
+
+    async def reading() -> None:
+        reader = reader_of(log)
+        log.lost_at = 5
+        with pytest.raises(NoLog):
+            await reader.wait(5)
+        log.lost_at = None
+        await read_all(reader)
+        assert reader.activity.totals(WHOLE)["connect"] == 10
+        # While nothing is read, an error costs nothing.
+        log.lost = True
+        with contextlib.suppress(NoLog):
+            while True:
+                await reader.wait(5)
+        log.lost = False
+        before = len(log.read)
+        await reader.wait(5)
+        assert len(log.read) == before
+        await reader.close()
 
     asyncio.run(reading())
 

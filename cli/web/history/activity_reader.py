@@ -50,28 +50,35 @@ class ActivityReader:
         self._first = self._last = 0
         """The records that were read, both included; 0: none."""
         self._asked = 0.0
+        self._error: FoldmqError | None = None
         self._task: asyncio.Task[None] | None = None
         self._fresh = asyncio.Event()
 
     async def wait(self, patience: float) -> None:
         """Read on, and return when the newest records are included, or after ``patience`` seconds.
 
-        Raises NoLiveBroker.
+        Raises NoLiveBroker, and the errors of reading the log.
         """
         task = self._keep()
         self._fresh.clear()
         waiting = asyncio.create_task(self._fresh.wait())
         await asyncio.wait({task, waiting}, timeout=patience, return_when="FIRST_COMPLETED")
         waiting.cancel()
-        if task.done():
-            task.result()
+        if self._error is not None:
+            raise self._error
 
     async def glance(self, patience: float) -> None:
-        """Read on, and return at once if a part was read before, as :meth:`wait` otherwise."""
+        """Read on, and return at once if a part was read before, as :meth:`wait` otherwise.
+
+        Raises CorruptLog, if a new record is damaged.
+        """
         if self.since_ms is None:
             await self.wait(patience)
-        else:
-            self._keep()
+            return
+        error = self._error
+        self._keep()
+        if isinstance(error, CorruptLog):
+            raise error
 
     def reading(self) -> str | None:
         """Return how far reading is, as text; None: it is complete."""
@@ -107,6 +114,7 @@ class ActivityReader:
         """Return the task that reads, and have it go on."""
         self._asked = time.monotonic()
         if self._task is None or self._task.done():
+            self._error = None
             self._task = asyncio.create_task(self._run(), name="activity")
         return self._task
 
@@ -116,9 +124,9 @@ class ActivityReader:
             try:
                 async with self._link.log() as source:
                     await self._step(source)
-            except FoldmqError:
-                self._stream = None  # records may have been added in part
-                raise
+            except FoldmqError as error:
+                self._error = error
+                return
             if self.complete:
                 await asyncio.sleep(max(0.0, _EVERY - (time.monotonic() - begun)))
 
@@ -158,6 +166,8 @@ class ActivityReader:
         try:
             oldest = await self._add(source, first, last)
         except CorruptLog as error:
+            # The figures of the time before ``since_ms`` are not shown.
+            self._stream = source.stream
             self.problem, self.complete = str(error), True
             return
         self._first = first
@@ -168,6 +178,7 @@ class ActivityReader:
         """Add some records; return the time of the first one."""
         oldest = None
         begun = time.monotonic()
+        stream, self._stream = self._stream, None  # if reading fails, records were added in part
         async for sequence, data in source.stored(first, last):
             record = decode_record(sequence, data)
             if oldest is None:
@@ -177,4 +188,5 @@ class ActivityReader:
             if worked > _SLICE:
                 await asyncio.sleep(worked)
                 begun = time.monotonic()
+        self._stream = stream
         return oldest

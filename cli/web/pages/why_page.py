@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from eventstore.reading import LogSource
     from projections.audit import MessageStory
 
-_SECONDS = 20.0
+_SECONDS = 10.0
 """Seconds that an answer may take."""
 _MOST = 10
 """Messages in one answer."""
