@@ -47,7 +47,10 @@ class WhyPage:
             last = max(1, number(request, "last", 1, _MOST))
             if given["topic"] is not None or given["position"] is not None:
                 found = await self._found(given, last)
-                stories = [list(story_lines(story, given["client"])) for story in found]
+                stories = [
+                    [line.removeprefix("  ") for line in story_lines(story, given["client"])]
+                    for story in found
+                ]
         except UsageError as error:
             problem, code = str(error), 400
         except NotFound as error:

@@ -397,4 +397,7 @@
   }, MEASURE);
   placePins();
   measure();
+  // The page came before the log was read: go on with what it was asked for.
+  if (!live.dataset.live && !live.querySelector(".moment") && at.value) show(at.value);
+  if (document.querySelector("#difference [data-folding]")) compare();
 })();
