@@ -6,17 +6,27 @@ from protocol.front_door import front_door
 
 if TYPE_CHECKING:
     from cli.history import log_commands, salvage
-    from cli.history.diff import session_diff
+    from cli.history.diff import diff_lines, session_diff
     from cli.history.log_events import Selection, event_selection
+    from cli.history.why import story_lines
 else:
     __getattr__ = front_door(
         __name__,
         {
-            "diff": "session_diff",
+            "diff": "diff_lines session_diff",
             "log_commands": "log_commands",
             "log_events": "Selection event_selection",
             "salvage": "salvage",
+            "why": "story_lines",
         },
     )
 
-__all__ = ["Selection", "event_selection", "log_commands", "salvage", "session_diff"]
+__all__ = [
+    "Selection",
+    "diff_lines",
+    "event_selection",
+    "log_commands",
+    "salvage",
+    "session_diff",
+    "story_lines",
+]

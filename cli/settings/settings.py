@@ -173,6 +173,11 @@ class Settings(
         description='Address of the web page, or "off". It asks for a token: the one in the '
         "data directory, or one created with 'foldmq web-token'.",
     )
+    web_operate: bool = Field(
+        default=False,
+        description="Permit tokens with the role operate to disconnect clients, and to remove "
+        "sessions and retained messages, on the web page.",
+    )
     sys_interval: Seconds = Field(
         default=_OPTIONS.sys_interval,
         ge=0,

@@ -133,6 +133,7 @@ class WebPage:
             # Files in the working directory must not be imported as modules.
             *("-P", "-m", "cli.main", "web", "--data-dir", str(datadir.path)),
             *(argument for one in descriptors for argument in ("--fd", str(one))),
+            *(("--operate",) if self._settings.web_operate else ()),
             env=environment,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.DEVNULL,

@@ -36,10 +36,13 @@ def run_web_server(
     fds: list[int],
     token_file: Path | None,
     tokens_file: Path | None,
+    *,
+    changes: bool,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until the broker that started this process is gone.
 
-    ``fds`` are listening sockets passed by the broker. Raises UsageError, ConfigError, ListenError
+    ``fds`` are listening sockets passed by the broker. ``changes`` permits operators to make
+    changes. Raises UsageError, ConfigError, ListenError
     and TokenError.
     """
     settings = load_settings(flags.settings, os.environ, flags.config)
@@ -69,7 +72,15 @@ def run_web_server(
         _announce(place, sockets[0].getsockname()[1], token)
     # The machine's full name may need a slow lookup: only where it matters.
     names = [socket.getfqdn()] if any(map(is_wildcard, places)) else []
-    asyncio.run(_serve(flags, tokens, recorded, sockets, Hosts(places, names), child=bool(fds)))
+    app = make_app(
+        flags,
+        tokens,
+        recorded,
+        Hosts(places, names),
+        sockets[0].getsockname()[1],
+        changes=changes,
+    )
+    asyncio.run(_serve(app, sockets, child=bool(fds)))
 
 
 def _place(listen: str) -> Address:
@@ -107,17 +118,8 @@ def _belong_to_the_broker() -> None:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-async def _serve(
-    flags: SourceFlags,
-    tokens: Tokens,
-    recorded: Path | None,
-    sockets: Iterable[socket.socket],
-    hosts: Hosts,
-    *,
-    child: bool,
-) -> None:
+async def _serve(app: web.Application, sockets: Iterable[socket.socket], *, child: bool) -> None:
     listening = list(sockets)
-    app = make_app(flags, tokens, recorded, hosts, listening[0].getsockname()[1])
     runner = web.AppRunner(
         app,
         access_log=None,

@@ -10,31 +10,46 @@ from aiohttp import web
 from cli.common import Hosts
 from cli.logsource import SourceFlags
 from cli.web.auth import AuditTrail, TokenAudit, Tokens
-from cli.web.history import Histories
-from cli.web.live import LogLink, Samples
-from cli.web.pages import Guard, Lists, Pages, SessionPages, Site
+from cli.web.changes import ChangePages
+from cli.web.history import ActivityReader, Histories, StateDiffs
+from cli.web.live import LogLink, Samples, TopicTails
+from cli.web.pages import Guard, Lists, Pages, SessionPages, Site, TimePages, TopicPages, WhyPage
 
 _STATIC = Path(__file__).parent / "static"
 _LARGEST_FORM = 16 * 1024
 
 
 def make_app(
-    flags: SourceFlags, tokens: Tokens, recorded: Path | None, hosts: Hosts, port: int
+    flags: SourceFlags,
+    tokens: Tokens,
+    recorded: Path | None,
+    hosts: Hosts,
+    port: int,
+    *,
+    changes: bool = False,
 ) -> web.Application:
     """Return the application; ``port`` is the listening port.
 
-    ``recorded`` is the file of the recorded tokens; None: tokens are not recorded.
+    ``recorded`` is the file of the recorded tokens; None: tokens are not recorded. ``changes``
+    permits tokens with the role operate to make changes.
     """
     app = web.Application(client_max_size=_LARGEST_FORM)
     link = LogLink(flags)
-    site = Site(link)
+    site = Site(link, changes=changes)
     samples = Samples(link)
     histories = Histories(link)
+    tails = TopicTails(link)
+    reader, diffs = ActivityReader(link), StateDiffs(link)
     trail = AuditTrail(link.ask)
     Guard(site, tokens, trail, hosts, port).install(app)
-    Pages(link, site, samples).install(app)
+    Pages(link, site, samples, reader).install(app)
     Lists(link, site).install(app)
     SessionPages(link, site, histories).install(app)
+    TimePages(link, site, reader, diffs).install(app)
+    TopicPages(link, site, reader, tails).install(app)
+    WhyPage(link, site).install(app)
+    if changes:
+        ChangePages(link, site).install(app)
     app.router.add_static("/static", _STATIC)
 
     async def held(_app: web.Application) -> AsyncIterator[None]:
@@ -49,6 +64,9 @@ def make_app(
                 await keeping
         await trail.close()
         histories.close()
+        diffs.close()
+        await reader.close()
+        await tails.close()
         await samples.close()
         await link.close()
 

@@ -43,14 +43,22 @@ def _web(
             "directory]",
         ),
     ] = None,
+    operate: Annotated[
+        bool,
+        typer.Option(
+            "--operate",
+            help="Permit tokens with the role operate to disconnect clients, and to remove "
+            "sessions and retained messages.",
+        ),
+    ] = False,
     fds: Annotated[list[int] | None, typer.Option("--fd", hidden=True)] = None,
 ) -> None:
     """Serve the web page of a running broker.
 
-    'foldmq serve' does this by default; use this command for a broker on another machine. The page
-    is read-only.
+    'foldmq serve' does this by default; use this command for a broker on another machine.
+    Without --operate the page is read-only.
     """
     # Other commands do not load the packages of the web page.
     from cli.web import server
 
-    server.run_web_server(source, listen, fds or [], token_file, tokens)
+    server.run_web_server(source, listen, fds or [], token_file, tokens, changes=operate)

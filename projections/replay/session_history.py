@@ -108,6 +108,10 @@ class _Unretained(RetainedIndex):
         """Do nothing."""
 
 
+def _ignore(_event: SessionEvent) -> None:
+    pass
+
+
 class SessionHistory:
     """The events and states of one session, as far as the log goes.
 
@@ -116,11 +120,17 @@ class SessionHistory:
     folded.
     """
 
-    def __init__(self, name: str, begin: int, lock: AbstractAsyncContextManager[object]) -> None:
+    def __init__(
+        self,
+        name: str,
+        begin: int,
+        lock: AbstractAsyncContextManager[object],
+        noted: Callable[[SessionEvent], None] = _ignore,
+    ) -> None:
         """Begin with the first record of a log, ``begin``.
 
         ``lock``, such as an ``asyncio.Lock``, is held while a state is looked up, and for each
-        record that is folded.
+        record that is folded. ``noted`` is called with each event of the session, in order.
         """
         self.name = name
         self.first_record = begin
@@ -141,6 +151,7 @@ class SessionHistory:
         self._due = 0
         self._stretches: OrderedDict[int, list[SessionEvent]] = OrderedDict()
         self._still = lock
+        self._noted = noted
         if not self._node.partial:
             self._keep()
 
@@ -206,6 +217,7 @@ class SessionHistory:
                 node.apply(event, base + index, part.time_ms)
                 if not node.partial and type(event) not in _REPEATING:
                     self._note(base + index, max(base + index, turn), part.time_ms)
+                    self._noted(SessionEvent(base + index, part.time_ms, event))
             if not self._kept and not node.partial:
                 self.begin = max(base + index, turn)
                 self._keep()
@@ -261,9 +273,14 @@ class SessionHistory:
         """Return from which position on an event, counted from 0, has happened."""
         return self._effective[number]
 
-    def counts(self, buckets: Sequence[Position]) -> list[int]:
-        """Return how many events lie between neighbours of these positions."""
-        ends = [bisect_left(self._effective, one) for one in buckets]
+    @property
+    def first_ms(self) -> int | None:
+        """Time of the first event that is kept; None: there is none."""
+        return self._times[0] if self._times else None
+
+    def counts(self, times: Sequence[int]) -> list[int]:
+        """Return how many events lie between neighbours of these times."""
+        ends = [bisect_left(self._times, one) for one in times]
         return [after - before for before, after in pairwise(ends)]
 
     async def at(self, source: LogSource, at: Position) -> SessionMoment:

@@ -10,6 +10,7 @@ import re
 import signal
 import socket
 import stat
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ pytestmark = [
 EVIL = "<img src=x onerror=alert(1)>\"'&\x1b[31m\u202e"
 EVIL_TOPIC = "<script>alert(1)</script>/\u202e\x9b"
 ON = ("--web", "127.0.0.1:0")
+SCRIPTS = [{"src": f"/static/{name}.js", "defer": None} for name in ("page", "time")]
 
 
 def play(clients: Clients) -> None:
@@ -203,7 +205,8 @@ def test_hostile_names_are_text_everywhere(page: Page) -> None:
         found += [page.get("/actor", id=name), page.get("/retained", filter=name)]
     for topic in (EVIL_TOPIC, HOSTILE_TOPIC):
         found += [page.good("/retained", topic=topic), page.good("/subscriptions", topic=topic)]
-        found += [page.good("/log", topic=topic, payload=1)]
+        found += [page.good("/log", topic=topic, payload=1), page.good("/topics", under=topic)]
+        found += [page.get("/why", topic=topic, client=topic)]
         found += [page.get("/log", from_=topic), page.get("/log", type=topic)]
     for one in found:
         # A field of a form holds what was asked for as it is, or it would ask for something else.
@@ -212,17 +215,61 @@ def test_hostile_names_are_text_everywhere(page: Page) -> None:
         assert "Traceback" not in one.text
         for tag, attributes in one.elements:
             assert tag not in ("img", "iframe", "object", "style", "base")
-            assert tag != "script" or attributes == {"src": "/static/page.js", "defer": None}
+            assert tag != "script" or attributes in SCRIPTS
             assert not any(key.startswith("on") or key == "style" for key in attributes)
             for key in ("href", "src", "action"):
                 assert (attributes.get(key) or "/").startswith("/") or attributes[key] == "#main"
     assert any("\\u202e" in one.text for one in found)
 
 
+def test_the_page_says_why_as_the_command_does(played: Broker, page: Page) -> None:
+    for query, flags in (
+        ({"topic": "hall/door", "client": "away"}, ()),
+        ({"topic": "hall/door", "client": "screen", "at": "now"}, ("--at", "now")),
+        ({"topic": "lamp", "client": "away"}, ()),
+    ):
+        where = ("--data-dir", str(played.data_dir), *flags)
+        command = run("why", "--topic", query["topic"], "--client", query["client"], *where)
+        assert " ".join(command.out.split()) in page.good("/why", **query).shown
+    assert "message" in page.good("/why", topic="hall/#", last=3).shown
+    assert page.get("/why", topic="nothing/here").status == 404
+    for wrong in (
+        {"topic": "a/#/b"},
+        {"topic": "a", "position": "1.0"},
+        {"position": "10m ago"},
+        {"position": "999999"},
+        {"position": "1.0", "at": "now"},
+        {"topic": "a", "last": "many"},
+    ):
+        assert page.get("/why", **wrong).status == 400
+
+
+def test_the_tree_of_topics_has_figures_and_who_retained(page: Page) -> None:
+    def rows(**query: str) -> dict[str, tuple[str, ...]]:
+        found = page.good("/topics", **query).columns(*range(9))
+        return {row[0]: row for row in found}
+
+    until(lambda: "hall/" in rows(), "what was published")
+    assert rows()["hall/"][1:3] == ("1", "4")
+    _, topics, messages, rate, size, _, by, retained, setter = rows()["lamp"]
+    assert (topics, messages, by, retained) == ("1", "1", "sensor", "1")
+    assert re.fullmatch(r"\d+ B", size)
+    assert setter.startswith("sensor 2")
+    assert rate.endswith("/s")
+    below = rows(under="hall")
+    assert list(below) == ["door"]
+    assert below["door"][2] == "4"
+    assert rows(under="nothing") == {}
+    assert page.get("/topics", sort="colour").status == 400
+    assert page.get("/topics/tail", topic="a/#/b").status == 400
+
+
 def test_the_overview_has_the_numbers(page: Page) -> None:
     shown = page.good("/").shown
     assert shown.startswith("Overview")
     assert re.search(r"Ready foldmq \S+, process \d+", shown)
+    assert "The last 24 hours" in shown
+    assert page.good("/").text.count('<figure class="chart">') == 8
     assert re.search(r"Sessions 5 5 connected|Sessions 4 \d connected|Sessions \d", shown)
     assert "Retained 4 " in shown
     assert re.search(r"Mailboxes \d+ actors, 1 broker, .*\d+ connections, ", shown), shown
@@ -446,19 +493,48 @@ def test_what_an_event_changed_is_marked(page: Page, events: list[dict[str, Any]
     assert "late/#" not in before.shown
 
 
-def test_the_slider_knows_where_events_are(page: Page, events: list[dict[str, Any]]) -> None:
-    told = json.loads(page.good("/session/timeline", client="away").body)
+def test_the_time_axis_shows_when_events_were(page: Page, events: list[dict[str, Any]]) -> None:
+    told = json.loads(page.good("/session/timeline", client="away").body)["axis"]
     mine = of_session(events, "away")
-    assert told["ready"]
-    assert told["events"] == len(mine)
-    assert told["first"] == place(mine[0])[0] - 1
-    assert told["last"] >= place(mine[-1])[0]
+    times = [round(datetime.fromisoformat(one["time"]).timestamp() * 1000) for one in mine]
+    assert told["from"] == told["first"] < times[0]
+    assert told["to"] == told["last"] >= times[-1]
     assert told["bars"].startswith("M")
+    connects = [one for one in mine if one["type"] == "SessionOpened"]
+    (lane,) = [one for one in told["lanes"] if one["kind"] == "connect"]
+    assert lane["total"] == len(connects)
+    assert lane["marks"][0][2:] == [place(connects[0])[0], times[mine.index(connects[0])]]
     fragment = page.good("/session/past", client="away", at="3", part="live")
     assert "<html" not in fragment.text
-    assert "As of record 3" in fragment.shown
+    assert re.search(r"As of [-0-9]+ [.:0-9]+ , record 3", fragment.shown)
     nobody = json.loads(page.good("/session/timeline", client="nobody").body)
-    assert (nobody["events"], nobody["bars"]) == (0, "")
+    assert nobody["axis"] is None
+
+
+def test_a_part_of_the_time_axis_has_what_was_then(page: Page) -> None:
+    whole = json.loads(page.good("/session/timeline", client="away").body)["axis"]
+    first = whole["lanes"][0]["marks"][0][3]
+    query = {"client": "away", "from_": first - 1000, "to": first + 1}
+    part = json.loads(page.good("/session/timeline", **query).body)["axis"]
+    assert part["from"] >= first - 1000
+    assert (part["first"], part["last"] >= whole["last"]) == (whole["first"], True)
+    assert part["lanes"][0]["marks"][0][3] == first
+    assert page.get("/session/timeline", client="away", from_=5, to=4).status == 400
+    assert page.get("/session/timeline", client="away", from_="soon").status == 400
+
+
+def test_two_moments_of_a_session_are_compared(page: Page, events: list[dict[str, Any]]) -> None:
+    mine = of_session(events, "away")
+    early, late = mine[1]["position"], mine[-1]["position"]
+    for a, b in ((early, late), (late, early)):
+        shown = page.good("/session", client="away", a=a, b=b).shown
+        assert "Difference from A to B" in shown
+        assert "+ subscription late/# QoS 0" in shown
+    part = page.good("/session/diff", client="away", a=early, b=early, part="live")
+    assert "<html" not in part.text
+    assert "The state is the same." in part.shown
+    assert page.get("/session/diff", client="away", a=early).status == 400
+    assert page.get("/session", client="away", a="zz", b="1").status == 400
 
 
 def test_a_moment_that_makes_no_sense_is_refused(page: Page) -> None:
@@ -549,7 +625,7 @@ def test_secrets_of_a_foreign_nats_are_in_no_command_line(
     with_session.connect("somebody", clean=False)
     try:
         assert "somebody" in page.good("/sessions").shown
-        assert "As of record" in page.good("/session", client="somebody", at="now").shown
+        assert ", record " in page.good("/session", client="somebody", at="now").shown
         child = web_child(broker)
         command = Path(f"/proc/{child}/cmdline").read_bytes()
         for secret in re.findall(rb'nats_password = "([^"]*)"', broker.config_file.read_bytes()):

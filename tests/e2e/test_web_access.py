@@ -88,6 +88,9 @@ def test_payloads_are_for_some_roles_only(broker: Broker, port: int, role: str) 
         page.good("/session/past", client="away", at="now"),
         page.good("/subscriptions", topic="hall/lamp"),
         page.good("/actors"),
+        page.good("/time"),
+        page.good("/time", at="now", a="1", b="now"),
+        page.good("/topics", under="hall"),
     ]
     shown = {number for number, one in enumerate(pages) if SECRET in one.text}
     assert shown == (set() if role == "view" else {1, 3, 4})
@@ -97,6 +100,28 @@ def test_payloads_are_for_some_roles_only(broker: Broker, port: int, role: str) 
     )
     assert f"token payloads-{role}, role {role}, which expires 2" in pages[0].shown
     assert ('name="payload"' in pages[1].text) == (role != "view")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_live_tail_has_payloads_for_some_roles_only(
+    broker: Broker, port: int, role: str
+) -> None:
+    page = visitor(broker, port, new_token(broker, f"tail-{role}", role))
+    topic = f"tail/{role}"
+    assert "No message yet." in page.good("/topics/tail", topic=topic).shown
+    clients = Clients("127.0.0.1", broker.port)
+    sender = clients.connect(f"sender-{role}")
+
+    def rows() -> list[tuple[str, ...]]:
+        sender.publish(topic, SECRET.encode(), 0)
+        return page.good("/topics/tail", topic=topic, part="live").columns(1)
+
+    until(rows, "a line of the tail")
+    assert (topic,) in rows()
+    shown = page.good("/topics/tail", topic=topic)
+    assert (SECRET in shown.text) == (role != "view")
+    assert ("Payloads are not shown to tokens" in shown.shown) == (role == "view")
+    clients.close()
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -180,14 +180,12 @@ def test_the_slider_shows_the_past(
 ) -> None:
     page, watch = opened(served(broker))
     page.goto(f"{watch.origin}/session?client=walker")
-    slider = page.get_by_role("slider", name="State as of record")
+    slider = page.get_by_role("slider", name="Moment")
     slider.wait_for()
     filters = page.locator("table.subscriptions tbody th")
     assert filters.all_inner_texts() == ["first/#", "late/#"]
     assert shown(page, "Queued").startswith("0")
-    last = int(slider.get_attribute("max") or "0")
-    first = int(slider.get_attribute("min") or "0")
-    assert first < last
+    assert page.locator("#where").inner_text() == "now"
 
     # Before its first event there was no session.
     slider.focus()
@@ -195,22 +193,25 @@ def test_the_slider_shows_the_past(
     page.get_by_text("There was no such session at that moment.").wait_for()
     assert "at=" in page.url
 
-    # Record by record, as with the arrow keys: the queue grows, and is gone again.
-    queues = {}
-    for record in [*range(first + 1, last, 2), last]:
-        slider.fill(str(record))
-        page.locator(f'.moment[data-record="{record}"]').wait_for()
-        queues[record] = (int(shown(page, "Queued").split()[0]), filters.all_inner_texts())
-    lengths = [length for length, _ in queues.values()]
-    assert max(lengths) == 5
-    assert lengths[0] == lengths[-1] == 0
-    assert next(names for length, names in queues.values() if length == 5) == ["first/#"]
-    assert queues[last][1] == ["first/#", "late/#"]
+    # A mark leads to its record.
+    page.get_by_text("Marks as a list").click()
+    mark = page.locator("#marks-list a").last
+    record = mark.get_attribute("data-at")
+    page.locator(".lane.connect svg").click(position={"x": 1, "y": 5})
+    page.locator(f'.moment[data-record="{record}"]').wait_for()
+    assert page.url.endswith(f"at={record}")
+    assert page.get_by_role("slider").get_attribute("aria-valuetext") == mark.inner_text()
 
     # From event to event, with what each changed.
-    fullest = next(record for record, (length, _) in queues.items() if length == 5)
-    slider.fill(str(fullest))
-    page.locator(f'.moment[data-record="{fullest}"]').wait_for()
+    previous = page.get_by_role("link", name="Previous event")
+    page.get_by_role("link", name="Now", exact=True).click()
+    page.get_by_role("link", name="Last event").click()
+    previous.wait_for()
+    while not page.get_by_text("queued 4 -> 5 messages").is_visible():
+        before = page.locator(".moment").get_attribute("data-at")
+        previous.click()
+        page.locator(f'.moment:not([data-at="{before}"])').wait_for()
+    fullest = float(slider.input_value())
     assert "queued 4 -> 5 messages" in page.locator(".changes").inner_text()
     assert page.locator("tr.changed th").all_inner_texts() == ["first/#"]
     page.get_by_role("link", name="Previous event").click()
@@ -220,7 +221,7 @@ def test_the_slider_shows_the_past(
     assert page.get_by_role("link", name="Previous event").evaluate(
         "element => element === document.activeElement"
     )
-    assert int(slider.input_value()) < fullest
+    assert float(slider.input_value()) < fullest
 
     # As it was asked for it can be loaded again; and back to what is now.
     page.reload()
@@ -232,6 +233,52 @@ def test_the_slider_shows_the_past(
     page.get_by_label("State as of", exact=True).fill("nonsense")
     page.get_by_role("button", name="Show").click()
     page.get_by_text('not a moment: "nonsense"').wait_for()
+
+
+def test_the_broker_is_played_and_compared(
+    broker: Broker, opened: Callable[..., tuple[Page, Watch]]
+) -> None:
+    page, watch = opened(served(broker))
+    page.goto(f"{watch.origin}/time")
+    slider = page.get_by_role("slider", name="Moment")
+    slider.wait_for()
+    assert page.get_by_role("img", name=re.compile("^Restarts: 1$")).count() == 1
+    connects = page.get_by_role("img", name=re.compile(r"^Connects: \d+$"))
+    assert int((connects.get_attribute("aria-label") or "").split()[-1]) > len(NAMES)
+    width = float(slider.get_attribute("max") or 0) - float(slider.get_attribute("min") or 0)
+
+    # Pin the beginning and the end.
+    slider.focus()
+    page.keyboard.press("Home")
+    page.locator(".moment[data-at]").wait_for()
+    page.get_by_role("button", name="Pin A here").click()
+    page.get_by_role("link", name="Now", exact=True).click()
+    page.get_by_role("button", name="Pin B here").click()
+    page.get_by_text("+ session walker").wait_for()
+    assert page.locator(".pin:visible").all_inner_texts() == ["A", "B"]
+    page.reload()
+    page.get_by_text("+ session walker").wait_for()
+
+    # Play from the beginning of what is shown; what moves the moment stops it.
+    slider.focus()
+    page.keyboard.press("Home")
+    page.locator(".moment[data-at]").wait_for()
+    start = float(slider.input_value())
+    page.get_by_role("button", name="Play").click()
+    until(lambda: float(slider.input_value()) > start, "the moment moves")
+    page.get_by_role("link", name="Previous record").click()
+    page.get_by_role("button", name="Play").wait_for()
+
+    # Zoom around the moment.
+    page.get_by_role("button", name="Zoom in").click()
+
+    def shown_width() -> float:
+        ends = [float(slider.get_attribute(name) or 0) for name in ("max", "min")]
+        return ends[0] - ends[1]
+
+    until(lambda: shown_width() < width, "a part of the time")
+    page.get_by_role("button", name="All").click()
+    until(lambda: shown_width() >= width, "all of it")
 
 
 def test_hostile_names_run_nothing(
@@ -253,7 +300,14 @@ def test_hostile_names_run_nothing(
         assert page.evaluate("window.hacked") is None
         page.get_by_role("link", name="Its events").click()
         page.locator("table.events").wait_for()
-    for path in ("/", "/actors", "/log?payload=1", "/retained"):
+    for path in (
+        "/",
+        "/actors",
+        "/log?payload=1",
+        "/retained",
+        "/topics",
+        "/time?at=now&a=1&b=now",
+    ):
         page.goto(watch.origin + path)
         page.locator("table").first.wait_for()
         assert page.evaluate("window.hacked") is None
@@ -271,9 +325,15 @@ PATHS = [
     "/sessions",
     "/session?client=walker",
     "/session?client=walker&at=now",
+    "/session?client=walker&a=1&b=now",
+    "/time?at=now&a=1&b=now",
     "/actors?sort=recent",
     "/retained?topic=",
     "/subscriptions?topic=first/one",
+    "/why?topic=first/one&client=walker",
+    "/topics",
+    "/topics?under=first",
+    "/topics/tail?topic=first/one",
     "/log?payload=1",
     "/log?from=nonsense",
     "/login",

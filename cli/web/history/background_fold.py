@@ -1,17 +1,27 @@
 """The histories of sessions for pages: folded in the background, a few at a time."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from cli.web.live import LogLink
+from cli.web.history.marks import Mark, Marks, mark_kind
+from eventstore.format import sequence_of
 from projections.replay import SessionHistory
 from protocol.errors import FoldmqError
 
+if TYPE_CHECKING:
+    from cli.web.live import LogLink
+    from projections.replay import SessionEvent
+
 MOST_HISTORIES = 4
 """Maximum number of cached histories."""
+_MOST_MARKS = 5_000
+"""Marks of each kind that are kept of a session; of more, neighbours are joined."""
 _SLICE = 0.01
 """Seconds of folding before other requests are served."""
 _PATIENCE = 30.0
@@ -36,9 +46,23 @@ class _AbandonedError(Exception):
     """The history is no longer requested."""
 
 
+class MarkedHistory(SessionHistory):
+    """The history of a session, and the marks on its time axis."""
+
+    def __init__(self, name: str, begin: int) -> None:
+        super().__init__(name, begin, asyncio.Lock(), self._mark)
+        self.marks = Marks(_MOST_MARKS)
+
+    def _mark(self, one: SessionEvent) -> None:
+        kind = mark_kind(one.event.e, getattr(one.event, "reason", ""))
+        if kind is not None:
+            count = getattr(one.event, "count", 1)
+            self.marks.add(kind, Mark(one.time_ms, sequence_of(one.at), count))
+
+
 @dataclass(slots=True)
 class _HeldHistory:
-    history: SessionHistory
+    history: MarkedHistory
     epoch: int
     asked: float
     progress: Folding = field(default_factory=lambda: Folding(0, 0))
@@ -53,7 +77,7 @@ class Histories:
         self._held: OrderedDict[str, _HeldHistory] = OrderedDict()
         self._one = asyncio.Semaphore()
 
-    async def find(self, name: str, patience: float) -> SessionHistory | Folding:
+    async def find(self, name: str, patience: float) -> MarkedHistory | Folding:
         """Return the history of a session up to the current end of the log.
 
         After ``patience`` seconds, returns the progress instead; folding continues. Raises
@@ -66,7 +90,7 @@ class Histories:
             )
             if held is None or outdated:
                 self._forget(name)
-                history = SessionHistory(name, source.begin, asyncio.Lock())
+                history = MarkedHistory(name, source.begin)
                 held = self._held[name] = _HeldHistory(history, self._link.epoch, time.monotonic())
             last = source.last
         self._held.move_to_end(name)

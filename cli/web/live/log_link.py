@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import nats.errors
 
-from cli.live import BrokerLink, NoLiveBroker, TooLarge, open_broker
+from cli.live import BrokerLink, NoLiveBroker, TooLarge, open_broker, open_trace
 from eventstore.errors import NatsUnavailable
 from eventstore.nats import check_jetstream
 from eventstore.reading import open_log
@@ -16,7 +16,7 @@ from eventstore.reading import open_log
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from cli.live import LiveBroker, OpenBroker
+    from cli.live import LiveBroker, LiveTrace, OpenBroker
     from cli.logsource import SourceFlags
     from eventstore.reading import LogSource
 
@@ -29,6 +29,7 @@ class LogLink(BrokerLink):
 
     def __init__(self, flags: SourceFlags) -> None:
         super().__init__(lambda: open_broker(flags), retry_seconds=_RETRY_SECONDS)
+        self._flags = flags
         self._source: tuple[LiveBroker, LogSource] | None = None
 
     async def ask_less(
@@ -62,6 +63,15 @@ class LogLink(BrokerLink):
             raise NoLiveBroker(str(error)) from None
         except nats.errors.Error:  # the connection closed during the read
             raise NoLiveBroker("the connection to NATS was lost") from None
+
+    @contextlib.asynccontextmanager
+    async def trace(self, **wanted: Any) -> AsyncIterator[LiveTrace]:
+        """Run a trace over a connection of its own.
+
+        Raises as ``open_broker`` and ``open_trace``.
+        """
+        async with open_broker(self._flags) as broker, open_trace(broker, **wanted) as trace:
+            yield trace
 
     async def _as_of_now(self, held: OpenBroker) -> LogSource:
         broker = held.broker

@@ -6,20 +6,36 @@ from protocol.front_door import front_door
 
 if TYPE_CHECKING:
     from cli.web.pages.lists import Lists
-    from cli.web.pages.middleware import Guard
+    from cli.web.pages.middleware import Guard, viewer
     from cli.web.pages.overview import Pages
     from cli.web.pages.session import SessionPages
     from cli.web.pages.site import Site
+    from cli.web.pages.timeline import TimePages
+    from cli.web.pages.topics import TopicPages
+    from cli.web.pages.why_page import WhyPage
 else:
     __getattr__ = front_door(
         __name__,
         {
             "lists": "Lists",
-            "middleware": "Guard",
+            "middleware": "Guard viewer",
             "overview": "Pages",
             "session": "SessionPages",
             "site": "Site",
+            "timeline": "TimePages",
+            "topics": "TopicPages",
+            "why_page": "WhyPage",
         },
     )
 
-__all__ = ["Guard", "Lists", "Pages", "SessionPages", "Site"]
+__all__ = [
+    "Guard",
+    "Lists",
+    "Pages",
+    "SessionPages",
+    "Site",
+    "TimePages",
+    "TopicPages",
+    "WhyPage",
+    "viewer",
+]

@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from cli.common import payload_text
 from cli.live import Refused
-from cli.web.pages.cursors import Listings, Order
+from cli.web.live import Listings, Order
 from cli.web.pages.middleware import viewer
-from cli.web.pages.session_at import of_few_records
+from cli.web.pages.session_at import describe_setters
 from cli.web.pages.site import Site, asked, choice, is_fragment, number
 from eventstore.errors import NoLog, UsageError
 from eventstore.format import format_position, sequence_of
 from eventstore.log import messages_of
-from projections.replay import TopicBook
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from cli.web.live import LogLink
-    from cli.web.pages.cursors import Listed
+    from cli.web.live import Listed, LogLink
     from eventstore.format import Position
 
 _HIGHEST_SESSIONS = ("queued", "queued_bytes", "inflight", "subscriptions")
@@ -119,7 +117,7 @@ class Lists:
         wanted = {} if topic_filter is None else {"filter": topic_filter}
         try:
             found = await self._list(request, "retained", wanted)
-            await self._add_setters(found.rows)
+            await describe_setters(self._link, found.rows)
             if topic is not None:
                 shown = viewer(request).role.sees_payloads
                 value = await self._value(topic, payload=shown)
@@ -136,26 +134,6 @@ class Lists:
             value=value,
             problem=problem,
         )
-
-    async def _add_setters(self, rows: list[dict[str, Any]]) -> None:
-        """Add to retained messages who set them and when, as far as a few records of the log say.
-
-        The others follow when the page is rendered again.
-        """
-        for row in rows:
-            row.setdefault("set_by", None)
-            row.setdefault("set_ms", None)
-        unknown = [row for row in rows if row["set_ms"] is None]
-        if not unknown:
-            return
-        async with self._link.log() as source:
-            book = TopicBook(source)
-            refs = (row["ref"] for row in unknown if sequence_of(row["ref"]) <= source.last)
-            await book.load(of_few_records(refs))
-            for row in unknown:
-                known = book.get(row["ref"])
-                if known is not None:
-                    row["set_by"], row["set_ms"] = known.client, known.time_ms
 
     async def _value(self, topic: str, *, payload: bool) -> dict[str, Any]:
         """Return a retained message, with its payload as text if permitted."""

@@ -9,17 +9,19 @@ from cli.diagnosis import Advice, advise, advise_on_broker, lagging_replicas, me
 from cli.history import event_selection
 from cli.live import Refused
 from cli.logsource import parse_moment
+from cli.web.history import day_charts
 from cli.web.live import EVERY
 from cli.web.pages.log import find_page
 from cli.web.pages.middleware import viewer
 from cli.web.pages.site import Site, asked, choice, is_fragment, number
-from eventstore.errors import UsageError
+from eventstore.errors import CorruptLog, UsageError
 from eventstore.format import Position, format_position
 from projections.replay import EVENT_TYPES
 
 if TYPE_CHECKING:
     from aiohttp import web
 
+    from cli.web.history import ActivityReader
     from cli.web.live import LogLink, Samples
     from eventstore.format import Moment
 
@@ -33,6 +35,8 @@ _SHARE = 30
 _FEW_ACTORS = 50
 _FEW_PROBLEMS, _MOST_PROBLEMS = 4, 500
 """Problems on the overview, and on their own page."""
+_DAY_PATIENCE = 0.5
+"""Seconds that the overview waits for the first charts of the last day."""
 _LOG_ROWS = 100
 _MOST_LOG_ROWS = 500
 _TYPES = sorted(kind.__name__ for kind in EVENT_TYPES.values())
@@ -41,10 +45,11 @@ _TYPES = sorted(kind.__name__ for kind in EVENT_TYPES.values())
 class Pages:
     """Pages about the broker as a whole, one actor, and the log."""
 
-    def __init__(self, link: LogLink, site: Site, samples: Samples) -> None:
+    def __init__(self, link: LogLink, site: Site, samples: Samples, reader: ActivityReader) -> None:
         self._link = link
         self._site = site
         self._samples = samples
+        self._reader = reader
         self._problems: tuple[float, list[Advice]] = 0.0, []
         self._tops: dict[tuple[str, str], tuple[float, list[dict[str, Any]]]] = {}
 
@@ -70,6 +75,7 @@ class Pages:
             status=sample.status,
             rates=sample.rates,
             charts=self._samples.charts(),
+            **await self._day(),
             busiest=[row for row in busiest if row["recent_us_per_s"] > 0],
             fullest=[row for row in fullest if row["high_water"] > 1],
             queues=[row for row in queues if row["queued"]],
@@ -77,6 +83,18 @@ class Pages:
             advice=advice,
             more=more,
         )
+
+    async def _day(self) -> dict[str, Any]:
+        """Return the charts of the last day, as far as the log was read."""
+        reader = self._reader
+        try:
+            await reader.glance(_DAY_PATIENCE)
+        except CorruptLog as error:
+            return {"day": [], "reading": str(error)}
+        day = []
+        if reader.since_ms is not None:
+            day = day_charts(reader.activity, reader.since_ms, round(time.time() * 1000))
+        return {"day": day, "reading": reader.problem or reader.reading()}
 
     async def problems(self, request: web.Request) -> web.Response:
         """Show what ``foldmq doctor`` finds."""

@@ -12,19 +12,29 @@ from cli.history import session_diff
 from cli.inspection import history_lines
 from cli.live import Refused
 from cli.logsource import parse_moment, point_at
-from cli.web.history import Folding, Histories
+from cli.web.history import Folding, Histories, TimeWindow, axis, window_within
 from cli.web.live import bars
 from cli.web.pages.session_at import describe_messages, of_few_records, view_of
-from cli.web.pages.site import Site, asked, is_fragment, number
+from cli.web.pages.site import Site, asked, is_fragment, moment_ms, number
+from cli.web.pages.time_axis_about import (
+    axis_about,
+    moment_of,
+    moments_compared,
+    pins_compared,
+    place_text,
+)
 from eventstore.errors import CutOff, UsageError
-from eventstore.format import MAX_INDEX, format_position, index_of, position, sequence_of
-from eventstore.reading import LogPoint, time_of
+from eventstore.format import format_position, position
+from eventstore.reading import LogPoint
 from projections.comparison import SessionFacts, session_facts
-from projections.replay import AsOf, TopicBook, refs_of, words
+from projections.replay import TopicBook, refs_of, words
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cli.web.history import MarkedHistory
     from cli.web.live import LogLink
-    from eventstore.format import Position
+    from eventstore.format import Moment
     from eventstore.reading import LogSource
     from projections.replay import SessionHistory, SessionMoment
     from projections.state import SessionState
@@ -36,6 +46,8 @@ _MOST_OFFSET = 1 << 31
 _PATIENCE = 1.0
 """Seconds that a page waits for the history."""
 _BARS = 150
+_MARGIN = 50
+"""The axis begins before the first event by this part of its length."""
 _LINES = 40
 """Maximum number of differences listed."""
 _NOTHING = SessionFacts(False, {}, frozenset(), (0, 0, {}), frozenset(), None)
@@ -55,12 +67,14 @@ class SessionPages:
         app.router.add_get("/session", self.session)
         app.router.add_get("/session/timeline", self.timeline)
         app.router.add_get("/session/past", self.past)
+        app.router.add_get("/session/diff", self.difference)
 
     async def session(self, request: web.Request) -> web.Response:
         """Show a session now, or as of ``at``."""
         client = _client(request)
         if asked(request, "at") is not None:
             values = await self._as_of(request, client)
+            values |= await self._time_values(request, client)
             return self._site.page(request, "session.html", **values)
         offset = number(request, "offset", 0, _MOST_OFFSET)
         view = gone = None
@@ -79,6 +93,7 @@ class SessionPages:
             async with self._link.log() as source:
                 await describe_messages(view, source, self._book(source))
         shown = {"view": view, "gone": gone, "offset": offset, "part": part}
+        shown |= await self._time_values(request, client)
         status = 200 if view is not None or is_fragment(request) else 404
         return self._site.page(
             request, "session.html", status, client=client, past=None, folding=None, **shown
@@ -94,38 +109,51 @@ class SessionPages:
     async def past(self, request: web.Request) -> web.Response:
         """Return the part of the page that the slider changes."""
         values = await self._as_of(request, _client(request))
-        return self._site.page(request, "past.html", **values)
+        return self._site.part(request, "past.html", **values)
 
     async def timeline(self, request: web.Request) -> web.Response:
-        """Return the data of the slider, once the log has been folded."""
+        """Return the time axis, once the log has been folded."""
         client = _client(request)
         history = await self._histories.find(client, _PATIENCE)
+        reading = percent = why = drawn = None
         if isinstance(history, Folding):
-            return web.json_response(
-                {"ready": False, "percent": history.percent, "done": history.done, "of": history.of}
-            )
-        if history.partial:
-            return web.json_response({"ready": True, "events": 0, "why": _too_short(history)})
-        return web.json_response(self._range(history))
+            reading, percent = _progress(history), history.percent
+        elif history.partial:
+            why = _too_short(history)
+        elif history.first_ms is not None:
+            drawn = _axis(request, history, history.first_ms)
+        return web.json_response(
+            {"axis": drawn, "reading": reading, "percent": percent, "why": why}
+        )
 
-    def _range(self, history: SessionHistory) -> dict[str, Any]:
-        last = max(history.done, 1)
-        first = sequence_of(history.begin)
-        if len(history) and not history.forgotten:
-            # Skip the time before its first event.
-            first = max(first, sequence_of(history.position_of(0)) - 1)
-        first = min(first, last)
-        span = max(last - first, 1)
-        edges = [position(first + span * number // _BARS, 0) for number in range(_BARS)]
-        counts = history.counts([*edges, position(last + 1, 0)])
+    async def difference(self, request: web.Request) -> web.Response:
+        """Return the part of the page with the difference between two moments."""
+        values = await self._time_values(request, _client(request))
+        return self._site.part(request, "difference.html", **values)
+
+    async def _time_values(self, request: web.Request, client: str) -> dict[str, Any]:
+        """Return the values of the time axis for the template."""
+        moments = moments_compared(request)
+        diff = None
+        if moments is not None:
+            diff = await self._difference(client, [parse_moment(one) for one in moments])
+        about = axis_about("/session", {"client": client}, "Its events", "timeline")
+        return {"about": about, "asked": pins_compared(request, diff)}
+
+    async def _difference(self, client: str, moments: Sequence[Moment]) -> dict[str, Any]:
+        history = await self._histories.find(client, _PATIENCE)
+        if isinstance(history, Folding):
+            return {"folding": history}
+        async with self._link.log() as source:
+            cuts = [_within(history, await point_at(source, one)) for one in moments]
+            cuts.sort(key=lambda cut: (cut.sequence, cut.index))
+            seen = [await _seen(source, history, cut) for cut in cuts]
+            ends = [await moment_of(source, cut) for cut in cuts]
         return {
-            "ready": True,
-            "first": first,
-            "last": last,
-            "events": len(history),
-            "forgotten": history.forgotten,
-            "bars": bars(counts),
-            "why": None,
+            "folding": None,
+            "ends": ends,
+            "figures": [("Events of this session", f"{seen[1].number - seen[0].number:,}")],
+            "lines": _changes(seen[0].state, seen[1].state),
         }
 
     async def _as_of(self, request: web.Request, client: str) -> dict[str, Any]:
@@ -137,9 +165,7 @@ class SessionPages:
         if isinstance(history, Folding):
             return {**values, "folding": history, "past": None, "view": None}
         async with self._link.log() as source:
-            cut = await point_at(source, moment)
-            if cut.sequence > history.done:  # the log continues
-                cut = LogPoint(history.done)
+            cut = _within(history, await point_at(source, moment))
             past = await self._past(source, history, cut, offset)
         view = past.pop("view")
         return {**values, "folding": None, "past": past, "view": view}
@@ -148,10 +174,8 @@ class SessionPages:
         self, source: LogSource, history: SessionHistory, cut: LogPoint, offset: int
     ) -> dict[str, Any]:
         at = position(cut.sequence, cut.index)
-        if history.partial or (at < history.begin and history.begin > position(1, 0)):
-            raise CutOff(_too_early(source, history))
-        seen = await history.at(source, at)
-        as_of = AsOf(cut, await time_of(source, cut.sequence) if cut.sequence else 0)
+        seen = await _seen(source, history, cut)
+        as_of = await moment_of(source, cut)
         topics = TopicBook(source, history.carried)
         view = None
         if seen.state is not None:
@@ -162,7 +186,7 @@ class SessionPages:
         return {
             "view": view,
             "as_of": as_of,
-            "at": _place(at),
+            "at": place_text(at),
             "record": cut.sequence,
             "end": cut.sequence >= history.done,
             "number": history.forgotten + number,
@@ -170,8 +194,8 @@ class SessionPages:
             "event": await _event(seen, topics),
             "changes": _changes(seen.before, seen.state),
             "changed": _changed(seen.before, seen.state),
-            "earlier": _place(seen.earlier) if seen.earlier else _before_first(history, seen),
-            "later": _place(seen.later),
+            "earlier": place_text(seen.earlier) if seen.earlier else _before_first(history, seen),
+            "later": place_text(seen.later),
         }
 
 
@@ -182,11 +206,30 @@ def _client(request: web.Request) -> str:
     return client
 
 
-def _place(at: Position | None) -> str | None:
-    """Return a position of a request; the last position of a record is the whole record."""
-    if at is None:
-        return None
-    return str(sequence_of(at)) if index_of(at) == MAX_INDEX else format_position(at)
+def _progress(folding: Folding) -> str:
+    return f"Reading the log: {folding.percent} %, {folding.done:,} of {folding.of:,} records"
+
+
+def _axis(request: web.Request, history: MarkedHistory, first_ms: int) -> dict[str, Any]:
+    """Return the time axis of a session: from before its first event until now."""
+    now_ms = max(round(time.time() * 1000), first_ms + 1000)
+    whole = TimeWindow(first_ms - (now_ms - first_ms) // _MARGIN, now_ms)
+    window = window_within(whole, moment_ms(request, "from"), moment_ms(request, "to"))
+    counts = history.counts(window.edges(_BARS))
+    return {**axis(whole, window, history.marks.kinds()), "bars": bars(counts)}
+
+
+def _within(history: SessionHistory, cut: LogPoint) -> LogPoint:
+    """Return a point of the log that the history has reached; the log continues."""
+    return cut if cut.sequence <= history.done else LogPoint(history.done)
+
+
+async def _seen(source: LogSource, history: SessionHistory, cut: LogPoint) -> SessionMoment:
+    """Return the session as of a point of the log; raises CutOff before its history begins."""
+    at = position(cut.sequence, cut.index)
+    if history.partial or (at < history.begin and history.begin > position(1, 0)):
+        raise CutOff(_too_early(source, history))
+    return await history.at(source, at)
 
 
 def _before_first(history: SessionHistory, seen: SessionMoment) -> str | None:
@@ -194,7 +237,7 @@ def _before_first(history: SessionHistory, seen: SessionMoment) -> str | None:
     if not seen.number:
         return None
     before = history.begin if history.forgotten else history.position_of(0) - 1
-    return _place(before) if history.forgotten or before >= history.begin - 1 else None
+    return place_text(before) if history.forgotten or before >= history.begin - 1 else None
 
 
 async def _event(seen: SessionMoment, topics: TopicBook) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""A session as of a moment in the past, in the format of the inspector."""
+"""A session as of a moment in the past, in the format of the inspector; messages from the log."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from eventstore.format import INDEX_BITS, sequence_of
+from projections.replay import TopicBook
 from projections.state import QOS_MASK, RETAIN_FLAG
 from protocol.mqtt5 import SHARE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from cli.web.live import LogLink
     from eventstore.format import Position
     from eventstore.reading import LogSource
-    from projections.replay import TopicBook
     from projections.state import InFlight, SessionState, SubscriptionState
 
 _MOST_RECORDS = 32
@@ -89,6 +90,28 @@ def of_few_records(refs: Iterable[Position]) -> list[Position]:
             records.add(ref >> INDEX_BITS)
             found.append(ref)
     return found
+
+
+async def describe_setters(link: LogLink, rows: Sequence[dict[str, Any]]) -> None:
+    """Add to retained messages who set them and when, as far as a few records of the log say.
+
+    The others follow when the page is rendered again. Raises NoLiveBroker, and the errors of
+    reading the log.
+    """
+    for row in rows:
+        row.setdefault("set_by", None)
+        row.setdefault("set_ms", None)
+    unknown = [row for row in rows if row["set_ms"] is None]
+    if not unknown:
+        return
+    async with link.log() as source:
+        book = TopicBook(source)
+        refs = (row["ref"] for row in unknown if sequence_of(row["ref"]) <= source.last)
+        await book.load(of_few_records(refs))
+        for row in unknown:
+            known = book.get(row["ref"])
+            if known is not None:
+                row["set_by"], row["set_ms"] = known.client, known.time_ms
 
 
 def _part(

@@ -11,24 +11,33 @@ from cli.web.pages.render import environment
 from eventstore.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cli.web.live import LogLink
 
 PAGES = (
     ("/", "Overview"),
     ("/problems", "Problems"),
+    ("/time", "Time"),
     ("/sessions", "Sessions"),
     ("/actors", "Actors"),
+    ("/topics", "Topics"),
     ("/retained", "Retained"),
     ("/subscriptions", "Subscriptions"),
+    ("/why", "Why"),
     ("/log", "Event log"),
 )
+
+_LATEST_MS = 1 << 45
 
 
 class Site:
     """Renders templates; a request with ``part=live`` gets only the changing part."""
 
-    def __init__(self, link: LogLink) -> None:
+    def __init__(self, link: LogLink, *, changes: bool = False) -> None:
+        """Render pages; ``changes`` tells whether operators may make changes."""
         self._link = link
+        self._changes = changes
         self._environment = environment()
 
     def page(
@@ -36,14 +45,27 @@ class Site:
     ) -> web.Response:
         """Return a page, or its changing part."""
         if is_fragment(request):
-            template = f"parts/{template}"
+            return self.part(request, template, code, **values)
+        return self._rendered(request, template, code, values)
+
+    def part(
+        self, request: web.Request, template: str, code: int = 200, **values: Any
+    ) -> web.Response:
+        """Return a part of a page."""
+        return self._rendered(request, f"parts/{template}", code, values)
+
+    def _rendered(
+        self, request: web.Request, template: str, code: int, values: Mapping[str, Any]
+    ) -> web.Response:
+        grant = request.get("grant")
         text = self._environment.get_template(template).render(
             pages=PAGES,
             path=request.path,
             node=self._link.node,
             again=request.raw_path,
             live_url=_live(request),
-            grant=request.get("grant"),
+            grant=grant,
+            may_change=self._changes and grant is not None and grant.role.makes_changes,
             **values,
         )
         # Names may contain surrogates, but only in requests that foldmq's pages do not make.
@@ -74,9 +96,14 @@ def number(request: web.Request, key: str, default: int, most: int) -> int:
     given = asked(request, key)
     if given is None:
         return default
-    if not (given.isascii() and given.isdigit() and len(given) <= 12 and int(given) <= most):
+    if not (given.isascii() and given.isdigit() and len(given) <= 15 and int(given) <= most):
         raise UsageError(f"{key} must be a number from 0 to {most}, not {escaped(given, 40)}")
     return int(given)
+
+
+def moment_ms(request: web.Request, key: str) -> int | None:
+    """Return a query parameter as a time in milliseconds, or None; raises UsageError."""
+    return number(request, key, 0, _LATEST_MS) if asked(request, key) is not None else None
 
 
 def choice(request: web.Request, key: str, allowed: tuple[str, ...]) -> str | None:

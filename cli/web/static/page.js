@@ -1,6 +1,6 @@
 "use strict";
-// Keeps the page fresh, and moves a session through time. Everything is drawn by the server:
-// what comes is HTML, which is put in the place of what was there.
+// Keeps the page fresh. Everything is drawn by the server: what comes is HTML, which is put in the
+// place of what was there.
 (() => {
   const EVERY = 2000;
   const DEBOUNCE = 120;
@@ -147,145 +147,21 @@
     });
   }
 
-  // ------------------------------------------------------------------ time
+  // ------------------------------------------------------------------ for time.js
 
-  const timeline = document.getElementById("timeline");
-  if (!timeline || !live) return;
-  const slider = document.getElementById("slider");
-  const moment = document.getElementById("moment");
-  const where = document.getElementById("where");
-  const folding = document.getElementById("folding");
-  const at = document.getElementById("at");
-  const livePage = timeline.dataset.page;
-  const liveAddress = `${livePage}&part=live`;
-  let loading = null;
-  let waiting = 0;
-
-  function wait(milliseconds) {
-    return new Promise((resolve) => setTimeout(resolve, milliseconds));
-  }
-
-  async function measure() {
-    for (;;) {
-      let answer, found;
-      try {
-        answer = await fetch(timeline.dataset.timeline, { cache: "no-store", redirect: "error" });
-        found = answer.ok ? await answer.json() : null;
-      } catch {
-        found = null;
-      }
-      if (!found) return;
-      if (found.ready) {
-        folding.hidden = true;
-        setRange(found);
-        return;
-      }
-      folding.hidden = false;
-      folding.querySelector("progress").value = found.percent;
-      folding.querySelector("span").textContent =
-        `${found.percent} %, ${found.done.toLocaleString("en")} of ${found.of.toLocaleString("en")} records`;
-      await wait(400);
-    }
-  }
-
-  function setRange(found) {
-    if (found.why || found.last < 1) {
-      folding.hidden = !found.why;
-      folding.textContent = found.why || "";
-      return;
-    }
-    const atEnd = slider.hidden || moment.value === moment.max;
-    moment.min = found.first;
-    moment.max = found.last;
-    if (live.dataset.record) moment.value = live.dataset.record;
-    else if (atEnd) moment.value = found.last;
-    slider.querySelector("path").setAttribute("d", found.bars);
-    document.getElementById("first").textContent = `record ${found.first.toLocaleString("en")}`;
-    document.getElementById("last").textContent = found.last.toLocaleString("en");
-    slider.hidden = false;
-    showWhere();
-  }
-
-  function showWhere() {
-    const now = Boolean(live.dataset.live);
-    const shown = live.querySelector(".moment[data-at]");
-    const text = now ? "now" : `record ${Number(moment.value).toLocaleString("en")}`;
-    where.textContent = text;
-    const told = !now && shown ? shown.querySelector("strong").textContent : text;
-    moment.setAttribute("aria-valuetext", told);
-  }
-
-  // Shows the state as of a moment; what was asked for before is not wanted any more.
-  async function show(place) {
-    if (loading) loading.abort();
-    loading = new AbortController();
-    const mine = loading;
+  // Stops what keeps the page fresh: a moment of the past is shown.
+  function hold() {
     delete live.dataset.live;
     clearTimeout(timer);
+    live.classList.remove("stale");
     showControl();
-    const address = `${timeline.dataset.past}&at=${encodeURIComponent(place)}`;
-    for (;;) {
-      const html = await get(address, mine.signal);
-      if (mine.signal.aborted || html === null) return;
-      swap(live, html);
-      live.classList.remove("stale");
-      const shown = live.querySelector(".moment[data-at]");
-      if (shown) {
-        arrived(shown, place);
-        return;
-      }
-      await wait(400); // the log is being read: what came says how far
-      if (mine.signal.aborted) return;
-    }
   }
 
-  function arrived(shown, place) {
-    live.dataset.record = shown.dataset.record;
-    at.value = shown.dataset.at;
-    history.replaceState(null, "", `${livePage}&at=${encodeURIComponent(shown.dataset.at)}`);
-    if (Number(shown.dataset.record) > Number(moment.max)) moment.max = shown.dataset.record;
-    if (document.activeElement !== moment || String(place) !== moment.value) {
-      moment.value = shown.dataset.record;
-    }
-    showWhere();
-  }
-
-  function backToNow() {
-    if (loading) loading.abort();
-    live.dataset.live = liveAddress;
-    delete live.dataset.record;
-    at.value = "";
-    history.replaceState(null, "", livePage);
+  function resume(address) {
+    live.dataset.live = address;
     showControl();
-    moment.value = moment.max;
-    showWhere();
     refresh();
   }
 
-  moment.addEventListener("input", () => {
-    where.textContent = `record ${Number(moment.value).toLocaleString("en")}`;
-    clearTimeout(waiting);
-    waiting = setTimeout(() => show(moment.value), DEBOUNCE);
-  });
-  timeline.addEventListener("click", (event) => {
-    if (event.target.id === "now") {
-      event.preventDefault();
-      backToNow();
-    }
-  });
-  timeline.querySelector("form").addEventListener("submit", (event) => {
-    if (!at.value.trim()) return;
-    event.preventDefault();
-    show(at.value.trim());
-  });
-  live.addEventListener("click", (event) => {
-    const link = event.target.closest("a[data-at]");
-    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
-    event.preventDefault();
-    show(link.dataset.at);
-  });
-  setInterval(() => {
-    if (live.dataset.live && !document.hidden && !paused && !slider.hidden) measure();
-  }, 5 * EVERY);
-  measure();
+  window.foldmq = { live, get, swap, hold, resume, following: () => !document.hidden && !paused };
 })();

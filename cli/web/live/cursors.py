@@ -18,7 +18,7 @@ from cli.live import Refused
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cli.web.live import LogLink
+    from cli.web.live.log_link import LogLink
 
 PAGE_ROWS = 100
 _MOST_ROWS = 10_000

@@ -1,0 +1,185 @@
+"""What a change would do: the sessions or retained messages that it concerns, and its requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cli.common import count_of, escaped, name, seconds, text
+from cli.live import Refused
+from cli.logsource import check_filter
+from eventstore.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from cli.web.live import LogLink
+
+MOST: Final = 5_000
+"""Sessions or retained messages that one change concerns."""
+_PORTION: Final = 500
+_LONGEST_TYPED: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedChange:
+    """A change that was not confirmed yet."""
+
+    question: str
+    """What would be done, as a question."""
+    effect: str
+    concerned: list[str]
+    """The names of what is concerned."""
+    typed: str
+    """What the operator types to confirm it."""
+    requests: list[dict[str, Any]]
+    """The requests to the broker."""
+    done: str
+    """What to say when it was done; the count comes before."""
+    back: str
+    """The page to return to."""
+
+
+async def plan_change(link: LogLink, given: Mapping[str, str]) -> PlannedChange:
+    """Return the change that the parameters of a request describe.
+
+    Raises UsageError, Refused if there is nothing to change, and NoLiveBroker.
+    """
+    match given.get("do"):
+        case "kick":
+            return await _kick(link, _required(given, "client"))
+        case "remove_session":
+            return await _remove(link, _required(given, "client"))
+        case "purge":
+            return await _purge(link, given.get("older_than"), given.get("match"))
+        case "clear_retained":
+            return await _clear(link, _required(given, "filter"))
+    raise UsageError("do must be one of kick, remove_session, purge, clear_retained")
+
+
+async def _kick(link: LogLink, client: str) -> PlannedChange:
+    found = await link.ask("session", client=client, most=0)
+    if found["connection"] is None:
+        raise Refused(f"{name(client)} is not connected")
+    return PlannedChange(
+        question=f"Disconnect {name(client)}?",
+        effect="Its connection is closed, its will is published. A persistent session stays, and "
+        "the client may connect again at once.",
+        concerned=[client],
+        typed=_typed(client),
+        requests=[{"do": "kick", "client": client}],
+        done="disconnected",
+        back="/sessions",
+    )
+
+
+async def _remove(link: LogLink, client: str) -> PlannedChange:
+    found = await link.ask("session", client=client, most=0)
+    held = [count_of(found["subscriptions"]["total"], "subscription")]
+    held.append(f"{count_of(found['queued'], 'queued message')}")
+    state = "It is connected, and is disconnected first. " if found["connected"] else ""
+    return PlannedChange(
+        question=f"Remove the session of {name(client)}?",
+        effect=f"{state}Its {' and '.join(held)} are lost. This cannot be undone.",
+        concerned=[client],
+        typed=_typed(client),
+        requests=[{"do": "remove_sessions", "clients": [client]}],
+        done="removed",
+        back="/sessions",
+    )
+
+
+async def _purge(link: LogLink, older_than: str | None, match: str | None) -> PlannedChange:
+    if older_than is None and match is None:
+        raise UsageError("give a time or a pattern to select sessions")
+    wanted: dict[str, Any] = {"connected": False}
+    if match is not None:
+        wanted["match"] = match
+    if older_than is not None:
+        wanted["offline_s"] = _span(older_than)
+    rows = await _gathered(link, "sessions", wanted, "foldmq sessions purge")
+    if not rows:
+        raise Refused("no matching offline session")
+    rows.sort(key=lambda row: row["closed_ms"])
+    requests = [
+        {
+            "do": "remove_sessions",
+            "clients": [row["client"] for row in part],
+            # A session that has connected since stays.
+            "offline_before_ms": part[-1]["closed_ms"],
+        }
+        for part in _portions(rows)
+    ]
+    return PlannedChange(
+        question=f"Remove {count_of(len(rows), 'offline session')}?",
+        effect="Their subscriptions and queued messages are lost. This cannot be undone. A session "
+        "whose client connects meanwhile stays.",
+        concerned=sorted(row["client"] for row in rows),
+        typed=str(len(rows)),
+        requests=requests,
+        done="removed",
+        back="/sessions",
+    )
+
+
+async def _clear(link: LogLink, topic_filter: str) -> PlannedChange:
+    check_filter(topic_filter)
+    rows = await _gathered(link, "retained", {"filter": topic_filter}, "foldmq retained rm")
+    if not rows:
+        raise Refused(f"no retained message on {name(topic_filter)}")
+    topics = sorted(row["topic"] for row in rows)
+    total = text.size(sum(row["size"] for row in rows))
+    return PlannedChange(
+        question=f"Remove {count_of(len(rows), 'retained message')}?",
+        effect=f"New subscribers no longer get {'it' if len(rows) == 1 else 'them'} ({total}); "
+        "present subscribers are not told. This cannot be undone.",
+        concerned=topics,
+        typed=_typed(topics[0]) if len(topics) == 1 else str(len(topics)),
+        requests=[{"do": "clear_retained", "topics": part} for part in _portions(topics)],
+        done="removed",
+        back="/retained",
+    )
+
+
+async def _gathered(
+    link: LogLink, endpoint: str, wanted: Mapping[str, Any], command: str
+) -> list[dict[str, Any]]:
+    """Return all rows of a list; raises UsageError if there are too many."""
+    answer = await link.ask(endpoint, **wanted)
+    rows: list[dict[str, Any]] = answer["rows"]
+    while answer["cursor"] is not None:
+        if len(rows) > MOST:
+            raise UsageError(f"more than {MOST:,} are concerned: {command} has no limit")
+        answer = await link.ask("page", cursor=answer["cursor"])
+        rows += answer["rows"]
+    return rows
+
+
+def _span(given: str) -> float:
+    """Return a length of time in seconds; raises UsageError."""
+    expected = f'a time such as 7d or 12h is expected, not "{escaped(given)}"'
+    try:
+        found = seconds(given)
+    except ValueError:
+        raise UsageError(expected) from None
+    if not isinstance(found, float) or found <= 0:
+        raise UsageError(expected)
+    return found
+
+
+def _portions(rows: list[Any]) -> Iterable[list[Any]]:
+    return (rows[at : at + _PORTION] for at in range(0, len(rows), _PORTION))
+
+
+def _required(given: Mapping[str, str], key: str) -> str:
+    found = given.get(key)
+    if not found:
+        raise UsageError(f"the request lacks {key}")
+    return found
+
+
+def _typed(given: str) -> str:
+    """Return what to type for a name: the name itself, if it can be typed."""
+    if given.isascii() and given.isprintable() and given == given.strip() != "":
+        return given if len(given) <= _LONGEST_TYPED else "yes"
+    return "yes"

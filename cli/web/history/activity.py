@@ -1,0 +1,130 @@
+"""What a log says of each minute of the last day: figures and marks.
+
+Everything here is a sum over records, so that records may be added in any order: the page reads
+those that are new first, and older ones backwards from there.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from cli.web.history.marks import Mark, Marks, mark_kind
+from cli.web.history.topic_activity import TopicActivity, messages_by_topic
+from eventstore.format import count_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from cli.web.history.time_axis import TimeWindow
+    from eventstore.format import Record
+
+MINUTE_MS: Final = 60_000
+KEPT_MINUTES: Final = 24 * 60
+FIGURES: Final = (
+    "published",
+    "published_bytes",
+    "delivered",
+    "queued",
+    "dropped",
+    "expired",
+    "connect",
+    "takeover",
+    "lost",
+    "will",
+    "restart",
+    "log_bytes",
+)
+"""What is counted in each minute: messages, bytes, events by the kind of their mark."""
+_MARKS_A_MINUTE: Final = 20
+_NUMBER: Final = {name: number for number, name in enumerate(FIGURES)}
+
+
+@dataclass(slots=True)
+class MinuteActivity:
+    """The figures and marks of one minute."""
+
+    figures: array[int] = field(default_factory=lambda: array("Q", bytes(8 * len(FIGURES))))
+    marks: Marks = field(default_factory=lambda: Marks(_MARKS_A_MINUTE))
+
+    def add(self, name: str, count: int) -> None:
+        """Add to a figure."""
+        self.figures[_NUMBER[name]] += count
+
+
+class Activity:
+    """The minutes of the last day, by their number since 1970."""
+
+    def __init__(self) -> None:
+        self.minutes: dict[int, MinuteActivity] = {}
+        self.topics = TopicActivity()
+
+    def take(self, record: Record, size: int) -> None:
+        """Add a record of ``size`` bytes."""
+        minute = self.minutes.setdefault(record.time_ms // MINUTE_MS, MinuteActivity())
+        minute.add("log_bytes", size)
+        published: list[tuple[str, int, int, str]] = []
+        for raw in record.raw_events:
+            if raw["e"] == "MessagePublished":
+                published += messages_by_topic(raw)
+            else:
+                self._count(raw, record, minute)
+        minute.add("published", sum(one[1] for one in published))
+        minute.add("published_bytes", sum(one[2] for one in published))
+        if published:
+            self.topics.take(published, size - len(record.payload), record.time_ms)
+
+    def _count(self, raw: Mapping[str, Any], record: Record, minute: MinuteActivity) -> None:
+        event = raw["e"]
+        if event == "Delivered":
+            minute.add("delivered", count_runs(raw["refs"]))
+        elif event == "Queued":
+            minute.add("queued", count_runs(raw["refs"]))
+        elif event == "Expired":
+            minute.add("expired", count_runs(raw["refs"]))
+        else:
+            self._mark(raw, record, minute)
+
+    def _mark(self, raw: Mapping[str, Any], record: Record, minute: MinuteActivity) -> None:
+        event = raw["e"]
+        kind = mark_kind(event, raw.get("reason", ""))
+        # The end of each connection with the broker's is no restart of its own.
+        if kind is None or (kind == "restart" and event == "SessionClosed"):
+            return
+        count = raw["count"] if kind == "drop" else 1
+        minute.add("dropped" if kind == "drop" else kind, count)
+        minute.marks.add(kind, Mark(record.time_ms, record.sequence, count))
+
+    def forget_before(self, time_ms: int) -> None:
+        """Forget the minutes before a time, and the topics of then."""
+        self.topics.forget_before(time_ms + KEPT_MINUTES * MINUTE_MS)
+        for minute in [one for one in self.minutes if one < time_ms // MINUTE_MS]:
+            del self.minutes[minute]
+
+    def marks(self, window: TimeWindow) -> dict[str, list[Mark]]:
+        """Return the marks of the minutes of a window, in order."""
+        found: dict[str, list[Mark]] = {}
+        for minute in self._within(window):
+            for kind, marks in minute.marks.kinds().items():
+                found.setdefault(kind, []).extend(marks)
+        return found
+
+    def totals(self, window: TimeWindow) -> dict[str, int]:
+        """Return the figures of the minutes of a window."""
+        sums = [0] * len(FIGURES)
+        for minute in self._within(window):
+            sums = [a + b for a, b in zip(sums, minute.figures, strict=True)]
+        return dict(zip(FIGURES, sums, strict=True))
+
+    def figure(self, name: str, minute: int) -> int:
+        """Return a figure of a minute by its number."""
+        found = self.minutes.get(minute)
+        return 0 if found is None else found.figures[_NUMBER[name]]
+
+    def _within(self, window: TimeWindow) -> Iterator[MinuteActivity]:
+        first, last = window.begin_ms // MINUTE_MS, window.end_ms // MINUTE_MS
+        for number in range(first, last + 1):
+            found = self.minutes.get(number)
+            if found is not None:
+                yield found

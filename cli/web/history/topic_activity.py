@@ -1,0 +1,185 @@
+"""How many messages were published on each topic in the last day, as far as the log says.
+
+Messages of QoS 0 are not in the log, unless they are retained. The number of topics is limited;
+messages on further topics are only counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+MOST_TOPICS: Final = 10_000
+RATE_MINUTES: Final = 5
+"""A rate is the mean of the last whole minutes, this many."""
+_MINUTE_MS: Final = 60_000
+_SLOT_MS: Final = 3 * 3_600_000
+"""Messages are counted in slots of this length; a slot is forgotten as a whole."""
+_KEPT_MS: Final = 24 * 3_600_000
+
+
+@dataclass(slots=True)
+class TopicFigures:
+    """The messages on one topic."""
+
+    slots: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """Messages and bytes by slot."""
+    last_ms: int = 0
+    publisher: str = ""
+    """The session that published the last one."""
+
+
+@dataclass(slots=True)
+class Branch:
+    """The topics that begin with the same levels."""
+
+    level: str
+    """The last of these levels."""
+    path: str
+    is_topic: bool = False
+    """Whether a message was published on the path itself."""
+    topics: int = 0
+    """Topics at or below the path."""
+    messages: int = 0
+    size: float = 0.0
+    """Bytes of the messages in the log."""
+    rate: float = 0.0
+    """Messages a second."""
+    last_ms: int = 0
+    publisher: str = ""
+    retained: int = 0
+    """Retained messages at or below the path."""
+    set_by: str | None = None
+    set_ms: int | None = None
+    """The client that set the retained message of the path itself, and when."""
+
+
+class TopicActivity:
+    """The topics of the last day."""
+
+    def __init__(self) -> None:
+        self.left_out = 0
+        """Messages on topics beyond the limit."""
+        self._topics: dict[str, TopicFigures] = {}
+        self._minutes: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        self._newest = 0
+
+    def __len__(self) -> int:
+        """Return the number of topics."""
+        return len(self._topics)
+
+    def take(
+        self, published: Sequence[tuple[str, int, int, str]], overhead: int, time_ms: int
+    ) -> None:
+        """Add the messages of a record: (topic, messages, payload bytes, session).
+
+        ``overhead`` are the bytes of the record besides the payloads; they are shared among the
+        messages.
+        """
+        total = sum(count for _, count, _, _ in published)
+        share = overhead / total if total else 0.0
+        slot, minute = time_ms // _SLOT_MS, time_ms // _MINUTE_MS
+        self._newest = max(self._newest, minute)
+        recent = minute >= self._newest - RATE_MINUTES
+        for topic, count, size, session in published:
+            found = self._topics.get(topic)
+            if found is None:
+                if len(self._topics) >= MOST_TOPICS:
+                    self.left_out += count
+                    continue
+                found = self._topics[topic] = TopicFigures()
+            messages, stored = found.slots.get(slot, (0, 0.0))
+            found.slots[slot] = messages + count, stored + size + share * count
+            if time_ms >= found.last_ms:
+                found.last_ms, found.publisher = time_ms, session
+            if recent:
+                self._minutes[minute][topic] += count
+
+    def forget_before(self, time_ms: int) -> None:
+        """Forget what ended a day before a time, and the rates of older minutes."""
+        slot = (time_ms - _KEPT_MS) // _SLOT_MS
+        for topic, found in list(self._topics.items()):
+            if min(found.slots) < slot:
+                found.slots = {key: value for key, value in found.slots.items() if key >= slot}
+                if not found.slots:
+                    del self._topics[topic]
+        for minute in [one for one in self._minutes if one < time_ms // _MINUTE_MS - RATE_MINUTES]:
+            del self._minutes[minute]
+
+    def branches(
+        self, under: str | None, now_ms: int, retained: Iterable[Mapping[str, Any]]
+    ) -> dict[str, Branch]:
+        """Return the branches one level below a path by level; None: the first levels.
+
+        ``retained`` are rows of retained messages below the path.
+        """
+        found: dict[str, Branch] = {}
+        rates = self._rates(now_ms)
+        for topic, figures in self._topics.items():
+            branch = _branch(found, under, topic)
+            if branch is None:
+                continue
+            branch.topics += 1
+            branch.is_topic |= topic == branch.path
+            for messages, size in figures.slots.values():
+                branch.messages += messages
+                branch.size += size
+            branch.rate += rates[topic] / (60 * RATE_MINUTES)
+            if figures.last_ms >= branch.last_ms:
+                branch.last_ms, branch.publisher = figures.last_ms, figures.publisher
+        for row in retained:
+            branch = _branch(found, under, row["topic"])
+            if branch is None:
+                continue
+            branch.retained += 1
+            branch.topics += row["topic"] not in self._topics
+            if row["topic"] == branch.path:
+                branch.is_topic = True
+                branch.set_by, branch.set_ms = row["set_by"], row["set_ms"]
+        return found
+
+    def _rates(self, now_ms: int) -> Counter[str]:
+        """Return the messages of the last whole minutes by topic."""
+        now = now_ms // _MINUTE_MS
+        found: Counter[str] = Counter()
+        for minute in range(now - RATE_MINUTES, now):
+            found.update(self._minutes.get(minute, {}))
+        return found
+
+
+def _branch(found: dict[str, Branch], under: str | None, topic: str) -> Branch | None:
+    """Return the branch of a topic below a path, made if missing; None: it is not below."""
+    if under is None:
+        rest = topic
+    elif topic.startswith(f"{under}/"):
+        rest = topic[len(under) + 1 :]
+    else:
+        return None
+    level = rest.partition("/")[0]
+    branch = found.get(level)
+    if branch is None:
+        branch = found[level] = Branch(level, level if under is None else f"{under}/{level}")
+    return branch
+
+
+def messages_by_topic(raw: Mapping[str, Any]) -> Iterator[tuple[str, int, int, str]]:
+    """Yield what a MessagePublished says: (topic, messages, payload bytes, session)."""
+    sizes, topics, which = raw["sizes"], raw["topics"], raw["which"]
+    session = raw["session"]
+    if not which:
+        total = sizes * raw["count"] if isinstance(sizes, int) else sum(sizes)
+        yield topics[0], raw["count"], total, session
+        return
+    counts: Counter[int] = Counter(which)
+    stored: Counter[int] = Counter()
+    if isinstance(sizes, int):
+        stored.update({one: sizes * count for one, count in counts.items()})
+    else:
+        for one, size in zip(which, sizes, strict=True):
+            stored[one] += size
+    for one, count in counts.items():
+        yield topics[one], count, stored[one], session

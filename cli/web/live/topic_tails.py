@@ -1,0 +1,93 @@
+"""The latest messages on the topics of a filter, from a trace that runs while a page shows them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from eventstore.errors import UsageError
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from cli.web.live.log_link import LogLink
+
+MOST_TAILS: Final = 4
+MOST_LINES: Final = 100
+_RATE: Final = 100
+"""Lines a second that the broker sends at most."""
+_PATIENCE: Final = 10.0
+"""Seconds after the last request until a trace ends."""
+_FIRST: Final = 2.0
+"""Seconds that the first request waits for the trace."""
+
+
+@dataclass(slots=True)
+class TopicTail:
+    """The latest messages, newest first."""
+
+    lines: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=MOST_LINES))
+    skipped: int = 0
+    """Lines that the broker skipped above the rate."""
+    patience: asyncio.Timeout | None = None
+    """Ends the trace when no page has asked for some time."""
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+
+
+class TopicTails:
+    """Tails by filter, a few at a time."""
+
+    def __init__(self, link: LogLink) -> None:
+        self._link = link
+        self._held: OrderedDict[str, TopicTail] = OrderedDict()
+
+    async def find(self, topic_filter: str) -> TopicTail:
+        """Return the tail of a filter; it begins with the first request.
+
+        Raises UsageError if too many are open, Refused if the broker refuses the filter,
+        NoLiveBroker.
+        """
+        held = self._held.get(topic_filter)
+        if held is None:
+            if len(self._held) >= MOST_TAILS:
+                raise UsageError(
+                    f"{MOST_TAILS} live tails are open: close one, it ends after {_PATIENCE:.0f} s"
+                )
+            held = self._held[topic_filter] = TopicTail()
+            held.task = asyncio.create_task(self._follow(topic_filter, held), name="live tail")
+        elif held.patience is not None and not held.patience.expired():
+            held.patience.reschedule(asyncio.get_running_loop().time() + _PATIENCE)
+        if not held.begun.is_set() and held.task is not None:
+            begun = asyncio.create_task(held.begun.wait())
+            await asyncio.wait({begun, held.task}, timeout=_FIRST, return_when="FIRST_COMPLETED")
+            begun.cancel()
+        if held.task is not None and held.task.done():
+            held.task.result()
+        return held
+
+    async def close(self) -> None:
+        """End all traces."""
+        tasks = [held.task for held in self._held.values() if held.task is not None]
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError, FoldmqError):
+                await task
+
+    async def _follow(self, topic_filter: str, held: TopicTail) -> None:
+        try:
+            async with self._link.trace(topic=topic_filter, rate=_RATE) as trace:
+                held.begun.set()
+                async with asyncio.timeout(_PATIENCE) as held.patience:
+                    async for portion in trace.portions():
+                        held.skipped += portion.skipped
+                        for line in portion.lines:
+                            if line.get("kind") == "publish" and "packet" in line:
+                                held.lines.appendleft(line)
+        except TimeoutError:
+            pass  # no page shows it any more
+        finally:
+            self._held.pop(topic_filter, None)

@@ -1,0 +1,70 @@
+"""What the template of a time axis needs to know of its page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cli.web.history import MARK_LABELS
+from cli.web.pages.render import url
+from cli.web.pages.site import asked, is_fragment
+from eventstore.errors import UsageError
+from eventstore.format import MAX_INDEX, format_position, index_of, sequence_of
+from eventstore.reading import time_of
+from projections.replay import AsOf
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aiohttp import web
+
+    from eventstore.format import Position
+    from eventstore.reading import LogPoint, LogSource
+
+
+def axis_about(
+    path: str, fields: Mapping[str, str], bars: str, axis: str = "axis"
+) -> dict[str, Any]:
+    """Return the addresses of a page with a time axis, and its labels.
+
+    ``fields`` are the parameters of the page, ``bars`` says what its bars count.
+    """
+    return {
+        "page": url(path, fields),
+        "axis": url(f"{path}/{axis}", fields),
+        "past": url(f"{path}/past", fields, part="live"),
+        "diff": url(f"{path}/diff", fields, part="live"),
+        "action": path,
+        "fields": fields,
+        "lanes": MARK_LABELS,
+        "bars": bars,
+    }
+
+
+def moments_compared(request: web.Request) -> tuple[str, str] | None:
+    """Return the moments of the two pins, if the request is for their difference."""
+    a, b = asked(request, "a"), asked(request, "b")
+    if a is None or b is None or (is_fragment(request) and not request.path.endswith("/diff")):
+        return None
+    return a, b
+
+
+def pins_compared(request: web.Request, difference: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what the template of a time axis needs to know of the request.
+
+    Raises UsageError if the difference was asked for without its moments.
+    """
+    if difference is None and request.path.endswith("/diff"):
+        raise UsageError("the URL lacks a or b, the moments to compare")
+    return {**{key: asked(request, key) for key in ("at", "a", "b")}, "diff": difference}
+
+
+def place_text(at: Position | None) -> str | None:
+    """Return a position of a request; the last position of a record is the whole record."""
+    if at is None:
+        return None
+    return str(sequence_of(at)) if index_of(at) == MAX_INDEX else format_position(at)
+
+
+async def moment_of(source: LogSource, cut: LogPoint) -> AsOf:
+    """Return a point of the log with its time."""
+    return AsOf(cut, await time_of(source, cut.sequence) if cut.sequence else 0)

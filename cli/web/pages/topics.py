@@ -1,0 +1,121 @@
+"""The topics as a tree, and the live tail of some."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from cli.live import Refused
+from cli.logsource import check_filter
+from cli.web.pages.session_at import describe_setters
+from cli.web.pages.site import Site, asked, choice, is_fragment
+from eventstore.errors import UsageError
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from cli.web.history import ActivityReader, Branch
+    from cli.web.live import LogLink, TopicTails
+
+_PATIENCE = 1.0
+"""Seconds that a page waits for the log to be read."""
+_MOST_BRANCHES = 500
+_SECONDS = 10.0
+_SHARE = 30
+"""Retained messages are not asked for again for this multiple of the time that it took."""
+_KEPT = 16
+_SORTS = ("level", "messages", "rate", "size", "last_ms")
+_DEPTH = 40
+"""Levels that are links of their own above the tree."""
+
+
+class TopicPages:
+    """Pages about topics."""
+
+    def __init__(
+        self, link: LogLink, site: Site, reader: ActivityReader, tails: TopicTails
+    ) -> None:
+        self._link = link
+        self._site = site
+        self._reader = reader
+        self._tails = tails
+        self._retained: dict[str | None, tuple[float, list[dict[str, Any]], bool]] = {}
+
+    def install(self, app: web.Application) -> None:
+        """Add the pages."""
+        app.router.add_get("/topics", self.topics)
+        app.router.add_get("/topics/tail", self.tail)
+
+    async def topics(self, request: web.Request) -> web.Response:
+        """Show the branches one level below a path."""
+        under = request.query.get("under")
+        sort = choice(request, "sort", _SORTS) or "level"
+        reader = self._reader
+        await reader.glance(_PATIENCE)
+        retained, all_of_them = await self._rows(under)
+        now_ms = round(time.time() * 1000)
+        found = reader.activity.topics.branches(under, now_ms, retained)
+        rows = sorted(found.values(), key=lambda one: one.level)
+        if sort != "level":
+            rows.sort(key=lambda one: _figure(one, sort), reverse=True)
+        return self._site.page(
+            request,
+            "topics.html",
+            rows=rows[:_MOST_BRANCHES],
+            more=max(0, len(rows) - _MOST_BRANCHES),
+            under=under,
+            above=_above(under),
+            query={"under": under, "sort": sort if sort != "level" else None},
+            since_ms=reader.since_ms,
+            reading=reader.problem or reader.reading(),
+            left_out=reader.activity.topics.left_out,
+            all_retained=all_of_them,
+        )
+
+    async def _rows(self, under: str | None) -> tuple[list[dict[str, Any]], bool]:
+        """Return the first retained messages below a path, and whether these are all."""
+        until, rows, all_of_them = self._retained.get(under, (0.0, [], True))
+        begun = time.monotonic()
+        if begun >= until:
+            wanted = "#" if under is None else f"{under}/#"
+            answer = await self._link.ask("retained", filter=wanted)
+            rows, all_of_them = answer["rows"], answer["cursor"] is None
+            while len(self._retained) >= _KEPT:
+                del self._retained[next(iter(self._retained))]
+            took = time.monotonic() - begun
+            self._retained[under] = begun + max(_SECONDS, _SHARE * took), rows, all_of_them
+        await describe_setters(self._link, rows)
+        return rows, all_of_them
+
+    async def tail(self, request: web.Request) -> web.Response:
+        """Show the latest messages on the topics of a filter."""
+        given = asked(request, "topic")
+        found = problem = None
+        if given is not None:
+            try:
+                check_filter(given)
+                found = await self._tails.find(given)
+            except (Refused, UsageError) as error:
+                if is_fragment(request):
+                    raise
+                problem = str(error)
+        return self._site.page(
+            request,
+            "tail.html",
+            200 if problem is None else 400,
+            found=found,
+            query={"topic": given},
+            problem=problem,
+        )
+
+
+def _figure(branch: Branch, name: str) -> float:
+    value: float = getattr(branch, name)
+    return value
+
+
+def _above(under: str | None) -> list[tuple[str, str]]:
+    """Return the levels of a path, each with the path up to it."""
+    levels = [] if under is None else under.split("/")
+    paths = ["/".join(levels[: end + 1]) for end in range(min(len(levels), _DEPTH))]
+    return list(zip(levels, paths, strict=False))
