@@ -36,10 +36,12 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
         ),
     ),
     (
-        "Look into a running broker",
+        "Inspect a running broker",
         (
             CommandEntry(
-                "status", "cli.diagnosis.diagnosis_commands", "Show whether the broker is well."
+                "status",
+                "cli.diagnosis.diagnosis_commands",
+                "Show whether the broker is healthy.",
             ),
             CommandEntry(
                 "doctor",
@@ -55,7 +57,7 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
             CommandEntry(
                 "subscriptions",
                 "cli.operator.operator_commands",
-                "Show what would happen now to a message on a topic.",
+                "Show which clients would receive a message on a topic now, and how.",
             ),
             CommandEntry(
                 "retained",
@@ -76,7 +78,7 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
         ),
     ),
     (
-        "Read the log",
+        "Read the event log",
         (
             CommandEntry("why", "cli.history.log_commands", "Explain what happened to a message."),
             CommandEntry("log", "cli.history.log_commands", "List the events of the log."),
