@@ -220,7 +220,7 @@ def session_at_lines(
 
 
 def _level5(state: SessionState) -> str:
-    """Return what a client at level 5 said about its session."""
+    """Return what an MQTT 5 client said about its session."""
     if state.level < 5:
         return ""
     parts = ["MQTT 5"]
