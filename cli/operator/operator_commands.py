@@ -389,7 +389,7 @@ def _subscriptions(
     ] = 1,
     as_json: _Json = False,
 ) -> None:
-    """Show what would happen now to a message on a topic.
+    """Show which clients would receive a message on a topic now, and how.
 
     For each matching subscription: sent, queued, dropped or denied, and why.
     """

@@ -85,12 +85,12 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
             CommandEntry(
                 "replay",
                 "cli.history.log_commands",
-                "Show the state of the broker at any moment.",
+                "Show the state of the broker at any point in time.",
             ),
             CommandEntry(
                 "diff",
                 "cli.history.log_commands",
-                "Show the differences between the states at two moments.",
+                "Show the differences between the states at two points in time.",
             ),
             CommandEntry("spark", "cli.sparkjobs.spark_commands", "Run Spark jobs on the log."),
         ),
