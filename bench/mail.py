@@ -27,7 +27,7 @@ from protocol.mqtt import TopicTrie
 
 _DAYS = 256
 """Ticks that the calendar reaches ahead; more than any client's delay."""
-_QUEUED_AT_MOST = 1000
+QUEUED_AT_MOST = 1000
 
 Deed: TypeAlias = Callable[[Client, list[int]], None]
 """What a client does about packet identifiers."""
@@ -260,7 +260,7 @@ class Mail:
         *,
         retain: bool,
     ) -> None:
-        fitting = max(0, _QUEUED_AT_MOST - len(client.waiting))
+        fitting = max(0, QUEUED_AT_MOST - len(client.waiting))
         together = self._flavour.together
         fit = messages[:fitting]
         for start in range(0, len(fit), together):

@@ -10,10 +10,11 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 
 from fleet import Client, Draft, Flavour, Message, make_fleet
-from mail import Mail
+from mail import QUEUED_AT_MOST, Mail
 
 from eventstore.format import (
     BrokerStarted,
+    LimitsApplied,
     MessageDropped,
     MessagePublished,
     OperatorActed,
@@ -74,12 +75,14 @@ class Traffic:
         """Start the broker and connect all clients within the next ticks."""
         self._mail.draft = draft
         draft.add(BrokerStarted("0.1.0"))
+        draft.add(LimitsApplied({"max_queued_messages": QUEUED_AT_MOST}))
         self._call_all()
 
     def crash(self, draft: Draft) -> None:
         """Start the broker again after it was killed: what was connected is so no longer."""
         self._mail.draft = draft
         draft.add(BrokerStarted("0.1.0"))
+        draft.add(LimitsApplied({"max_queued_messages": QUEUED_AT_MOST}))
         connected = [client for client in self._clients if client.connected]
         for client in connected:
             client.connected = False

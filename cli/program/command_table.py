@@ -69,6 +69,7 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
                 "cli.operator.operator_commands",
                 "Inspect the actors of a running broker.",
             ),
+            CommandEntry("nodes", "cli.operator.operator_commands", "List the nodes of a cluster."),
             CommandEntry("web", "cli.web.web_command", "Serve the web page of a running broker."),
             CommandEntry(
                 "web-token",

@@ -107,5 +107,5 @@ def test_the_size_of_a_packet_is_compared_exactly(
         state, ConnectProperties(maximum_packet_size=size + 100), AliasNumbers(0)
     )
     complete(encoder)
-    monkeypatch.setattr("actors.session.mqtt5.delivery_encoder.prepare", None)
+    monkeypatch.setattr("actors.session.mqtt5.delivery_encoder.prepare_publishes", None)
     assert not encoder.is_too_large(message, (1, False), 0)  # without encoding it

@@ -156,7 +156,7 @@ def test_a_subscription_without_wildcards_leaves_other_routes_as_they_are() -> N
 
 
 def test_so_many_topics_are_matched_at_once() -> None:
-    router = Router(lambda _name: None)
+    router = Router(lambda _name: None, None, lambda: 0.0)
     router.routes.matched_at_once = 3
     topics = [b"%d" % number for number in range(5)]
     assert len(router.routes.look_up(topics)) == 3

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, cast, get_args
 
 import orjson
 import pytest
 
+from actors.authz import Permissions
+from actors.configuration import BrokerOptions
 from actors.maintenance.checkpoints import carry, repeat_retained, repeat_session
+from actors.maintenance.limit_record import applied_limits
 from actors.session import decisions
 from actors.session.decisions import DeliveryLimits
 from actors.session.publisher import _split
@@ -163,6 +167,23 @@ def subscribes() -> Iterable[Event]:
     return decisions.subscribe(SessionState(NAME), asked, max_qos=2).events
 
 
+def denied() -> Iterable[Event]:
+    asked = [(NAME, 1), *((f"\x01/{number}", 1) for number in range(100_000))]
+    codes = [0x87, 0x97]
+    return decisions.subscribe(
+        SessionState(NAME), asked, max_qos=2, refuses=lambda text: codes[len(text) % 2]
+    ).events
+
+
+def limits() -> Event:
+    return replace(
+        applied_limits(BrokerOptions(node="n"), Permissions()),
+        permissions="0" * 64,
+        users="0" * 64,
+        elsewhere=True,
+    )
+
+
 def turn() -> Iterable[LogEvent]:
     """What several sessions share, as large as ``actors.fast_path`` lets it become."""
     name, topic = "\x01" * 256, "\x01" * 256
@@ -182,6 +203,7 @@ EVENTS: dict[str, Callable[[], Iterable[LogEvent]]] = {
     "released": released,
     "unsubscribed": unsubscribed,
     "subscribed": subscribes,
+    "denied": denied,
     "published": published,
     "session repeated": snapshots,
     "messages repeated": repeated,
@@ -222,6 +244,7 @@ EVENTS: dict[str, Callable[[], Iterable[LogEvent]]] = {
         Bridged(NUMBER),
         BrokerStarted("1.2.3", epoch=NUMBER, leader="n" * 32, cause="stopped"),
         LeaderProved(NUMBER),
+        limits(),
         BrokerStopped(),
         WebAccessed(
             "token_removed",

@@ -29,7 +29,7 @@ class Run:
         self.told: list[int] = []
         self.answer: FoldmqError | None = None
         self.live = True
-        monkeypatch.setattr(archiving, "run", self.run)
+        monkeypatch.setattr(archiving, "run_job", self.run)
         monkeypatch.setattr(Brokers, "_tell", self.tell)
         self.report = report
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eventstore.datadir import DataDir
-from eventstore.errors import DataDirError
+from eventstore.errors import NoLog
 from eventstore.reading import Polling, open_directory, silent, stream_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ async def test_a_directory_without_a_log(tmp_path: Path, made: bool, what: str) 
     if made:
         path.mkdir(mode=0o700)
     async with contextlib.AsyncExitStack() as stack:
-        with pytest.raises(DataDirError, match=what):
+        with pytest.raises(NoLog, match=what):
             await open_directory(stack, path, None, note=print, server_log=lambda _line: None)
 
 

@@ -23,6 +23,7 @@ from eventstore.format import (
     RetainedSnapshot,
     SessionClosed,
     Subscribed,
+    SubscriptionDenied,
     Unsubscribed,
     WebAccessed,
     WillArmed,
@@ -112,7 +113,7 @@ def _cells(  # noqa: C901 - a branch for each type of event
         cells["queued_bytes"] = event.size if number == 0 else 0
     elif isinstance(event, Subscribed):
         cells["filters"] = [{"filter": name, "qos": qos} for name, qos in event.filters]
-    elif isinstance(event, Unsubscribed):
+    elif isinstance(event, Unsubscribed | SubscriptionDenied):
         cells["filters"] = [{"filter": name, "qos": None} for name in event.filters]
     elif isinstance(event, (RetainedCleared, RetainedExpired)):
         cells["topics"] = event.topics

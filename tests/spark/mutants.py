@@ -199,18 +199,21 @@ WHY: Final = {
     "f": "a crash at that moment, or a client that answers early, leaves the same log",
     "g": "nothing follows from it",
     "h": "acknowledgements to publishers are not recorded: another client may have published it",
+    "i": "`foldmq log verify` finds it: leaders follow each other",
 }
-"""Why no log can tell."""
+"""Why an audit does not tell."""
 
 UNTOLD: Final[dict[str, dict[str, str]]] = {
     "Acked": {"moved": "a", "reasons": "b"},
     "Assigned": {"by_topic": "d"},
     "Bridged": dict.fromkeys((*HARMS, "through"), "e"),
-    "BrokerStarted": {"software": "d"},
+    "BrokerStarted": {"software": "d", "epoch": "i", "leader": "d", "cause": "d"},
     "BrokerStopped": {"lost": "f", "forged": "f"},
+    "CheckpointBegun": {"epoch": "i"},
     "CheckpointCompleted": {"moved": "a"},
     "Completed": {"moved": "a"},
     "Expired": {"moved": "a"},
+    "LeaderProved": {"lost": "g", "twice": "c", "moved": "a", "forged": "i", "epoch": "i"},
     "LimitsApplied": {"twice": "c", "forged": "c", "permissions": "d", "users": "d"},
     "LogArchived": {"lost": "e", "twice": "c", "forged": "c", "by": "e", "where": "e"},
     "LogCut": {"lost": "g", "twice": "c", "moved": "a", "forged": "c", "reason": "d"},
@@ -267,7 +270,7 @@ def table(found: dict[str, dict[str, bool]]) -> str:
         told = f"{count} of {len(named)} found" if named else "has none"
         lines.append(f"| {event} | {' | '.join(cells)} | {', '.join([told, *missed])} |")
     total = [seen for harms in found.values() for seen in harms.values()]
-    lines += ["", f"{sum(total)} of {len(total)} are found. Of the others no log can tell:", ""]
+    lines += ["", f"{sum(total)} of {len(total)} are found. Why the others are not:", ""]
     lines += [f"- *{letter}*: {why}." for letter, why in WHY.items()]
     return "\n".join(lines)
 

@@ -20,6 +20,7 @@ from eventstore.format import (
     Completed,
     Delivered,
     Expired,
+    LeaderProved,
     LimitsApplied,
     LogArchived,
     LogCut,
@@ -149,7 +150,10 @@ def sound_log() -> LogBuilder:
     """Return the log."""
     tale = Tale()
     turn = tale.turn
-    turn(BrokerStarted("0.1"), LimitsApplied(LIMITS, permissions="0123456789abcdef", users="ab"))
+    turn(
+        BrokerStarted("0.1", epoch=1, leader="n1", cause="first"),
+        LimitsApplied(LIMITS, permissions="0123456789abcdef", users="ab"),
+    )
     turn(opened("p"))
     turn(opened5("s", clean_start=True, properties={"user": [["a", "b"]]}))
     turn(Subscribed("s", [("t", 1), ("q", 2), ("w/1", 1)], options=[0, 8, 0], identifier=7))
@@ -162,10 +166,11 @@ def sound_log() -> LogBuilder:
     _shared(tale)
     _ends(tale)
     _checkpoint(tale, will)
+    turn(LeaderProved(1))
     turn(WebAccessed("login", "10.0.0.9", "ann", "view", "", 2, 5, "never"))
     turn(BrokerStopped(), after=5)
     turn(
-        BrokerStarted("0.1"),
+        BrokerStarted("0.1", epoch=2, leader="n2", cause="stopped"),
         LimitsApplied(LIMITS, permissions="0123456789abcdef", users="ab"),
         SessionClosed("p", "broker_restarted", 1),
         SessionClosed("s", "broker_restarted", 3, expiry=None),
@@ -304,7 +309,7 @@ def _checkpoint(tale: Tale, will: Position) -> None:
     turn(LogArchived(10, link_of(tale.log.records[9]).hex(), "ann", "/archive"))
     begun, snapshots = tale.next, tale.snapshots()
     number = tale.log.last + 1
-    turn(CheckpointBegun(1))
+    turn(CheckpointBegun(1, epoch=1))
     turn(LimitsApplied(LIMITS, permissions="0123456789abcdef", users="ab"))
     for one in snapshots:
         waits = (RetainedSnapshot(["kept"], [2], [waiting], 4, 0, 1, "p"), payloads)

@@ -19,7 +19,7 @@ def test_nothing_is_wrong_with_the_sound_log() -> None:
     assert not is_found(sound_records())
 
 
-def test_harm_is_found_unless_no_log_can_tell(found: dict[str, dict[str, bool]]) -> None:
+def test_harm_is_found_unless_the_table_says_why_not(found: dict[str, dict[str, bool]]) -> None:
     missed = {
         event: {harm for harm, seen in harms.items() if not seen} for event, harms in found.items()
     }

@@ -253,8 +253,8 @@ def test_long_names_make_small_batches() -> None:
     """A topic may have 64 KiB, and one event may say it for thousands of messages."""
     facts = FactBuffer("n1")
     count, topic = 2000, "t" * 60_000
-    numbers = ([number] * count for number in range(5))
-    facts.effects.extend(["s"] * count, *numbers, [topic] * count)
+    numbers = [[number] * count for number in range(7)]
+    facts.effects.extend(["s"] * count, *numbers[:5], [topic] * count, *numbers[5:])
     batches = list(facts.rest())
     assert sum(batch.num_rows for batch in batches) == facts.counts[EFFECT] == count
     assert max(batch.nbytes for batch in batches) < 16 << 20

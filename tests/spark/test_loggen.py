@@ -98,7 +98,7 @@ def test_there_is_some_of_everything(flavour: str) -> None:
         "BrokerStarted", "SessionOpened", "SessionTakenOver", "SessionClosed", "SessionExpired",
         "Subscribed", "Unsubscribed", "MessagePublished", "Delivered", "Queued", "Redelivered",
         "Acked", "Received", "Completed", "Released", "WillArmed", "WillFired", "WillCancelled",
-        "MessageDropped",
+        "MessageDropped", "LimitsApplied",
     }  # fmt: skip
     if flavour == "mixed":
         wanted |= {"OperatorActed", "RetainedCleared"}

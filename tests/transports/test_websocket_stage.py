@@ -479,7 +479,7 @@ async def test_nothing_comes_up_while_paused() -> None:
 
 async def test_many_odd_frames_leave_time_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fragments of a byte take turns with what else there is to do."""
-    monkeypatch.setattr(websocket, "_ODD_AT_ONCE", 10)
+    monkeypatch.setattr(websocket, "_CONTROL_FRAMES_AT_ONCE", 10)
     count = 95
     data = os.urandom(count)
     fragments = [
@@ -508,7 +508,7 @@ async def test_many_odd_frames_leave_time_for_others(monkeypatch: pytest.MonkeyP
 async def test_closed_by_what_is_above_in_the_middle_of_odd_frames(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(websocket, "_ODD_AT_ONCE", 3)
+    monkeypatch.setattr(websocket, "_CONTROL_FRAMES_AT_ONCE", 3)
     async with placed(ws_options(close_timeout=0.05)) as place:
         client = await shaken(place)
         upper = await place.upper()

@@ -13,7 +13,14 @@ from harness.waiting import PATIENCE
 
 from cli.history.salvage import ProgressLine, report
 from eventstore.datadir import DataDir, take_lock
-from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, DiskFull, UnknownLogFormat
+from eventstore.errors import (
+    CorruptLog,
+    DataDirBusy,
+    DataDirError,
+    DiskFull,
+    NoLog,
+    UnknownLogFormat,
+)
 from eventstore.format import (
     GENESIS,
     BrokerStarted,
@@ -251,7 +258,7 @@ def test_log_of_a_later_foldmq_is_not_cut_short(old: Path, new: Path, later: str
 
 
 def test_directories_that_cannot_be_used(old: Path, new: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataDirError, match="holds no log"):
+    with pytest.raises(NoLog, match="holds no log"):
         save(old, new)
     assert not old.exists()
     write(old, made(1))
