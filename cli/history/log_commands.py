@@ -104,7 +104,7 @@ def _replay(
     source: SourceFlags,
     at: Annotated[
         str | None,
-        typer.Option("--at", metavar="POS|TIME", help="Moment of the state. [default: now]"),
+        typer.Option("--at", metavar="POS|TIME", help="Point in time of the state. [default: now]"),
     ] = None,
     session: Annotated[
         str | None, typer.Option("--session", metavar="ID", help="Show one session in full.")

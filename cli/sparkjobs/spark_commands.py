@@ -16,7 +16,7 @@ _LEVELS = 65_536
 
 _At = Annotated[
     str | None,
-    typer.Option("--at", metavar="POS|TIME", help="Moment of the state. [default: now]"),
+    typer.Option("--at", metavar="POS|TIME", help="Point in time of the state. [default: now]"),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _Output = Annotated[
