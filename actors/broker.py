@@ -322,12 +322,18 @@ class Broker(LoopActor):
         self._offline.add(session)
         self.watch_expiry(session.state)
 
-    def retire(self, session: Session) -> None:
-        """Stop the actor of a session that ended or is passive."""
+    def retire(self, session: Session, *, running: bool = True) -> None:
+        """Stop the actor of a session that ended or is passive; ``running``: it asks for it itself.
+
+        What waits for a session that ended goes no further.
+        """
         if self._sessions.get(session.name) is session:
             del self._sessions[session.name]
         self._offline.discard(session)
-        self.kernel.stop_now(session)
+        if running:
+            self.kernel.stop_now(session)
+        else:
+            self.kernel.stop_other(session)
         unfinished = session.drain_stash()
         if unfinished:
             self.redirect(session.name, unfinished)

@@ -299,6 +299,18 @@ class Kernel(ActorRegistry):
         if not actor.stopped:
             self._stop(actor)
 
+    def stop_other(self, actor: LoopActor) -> None:
+        """Stop an actor at once that is not the running one.
+
+        The messages in its mailbox go to its ``on_dead_letters`` before this returns.
+        """
+        if actor.stopped:
+            return
+        self._stop(actor)
+        waiting, actor._waiting = actor._waiting, None
+        if waiting:
+            self._dead_letters(actor, waiting)
+
     def restart(self, actor: LoopActor) -> LoopFuture:
         """Make an actor fail, so that its parent replaces it.
 

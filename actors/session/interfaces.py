@@ -158,8 +158,8 @@ class SessionDirectory(Protocol):
     def went_offline(self, session: Session) -> None:
         """Record that a session has no connection now."""
 
-    def retire(self, session: Session) -> None:
-        """Stop the actor of a session that ended or is passive."""
+    def retire(self, session: Session, *, running: bool = True) -> None:
+        """Stop the actor of a session that ended or is passive; ``running``: it asks for it itself."""
 
     def passivate(self, name: str) -> None:
         """Keep of an offline session no more than it takes to have it back."""

@@ -75,10 +75,9 @@ class SubscriptionHandler:
         while at < len(filters):
             some = filters[at : at + session.at_once(_FILTERS_AT_ONCE)]
             stop = at + self._granted_at_once([topic_filter for topic_filter, _ in some])
+            # A client that has left was a client when it subscribed [MQTT-3.8.4-1].
             if at or self._matches_much(filters[0][0]):
                 yield NEXT_TURN
-            if connection.ended:
-                return
             grant = self._grant(connection, packet, at, stop)
             codes += grant.codes
             # All are in the index before the event loop may come: what is published is not missed.

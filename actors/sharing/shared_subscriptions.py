@@ -63,11 +63,10 @@ class SharedSubscriptions:
     def _end(self, name: str) -> None:
         """End the session with what waits in it."""
         node = self._node
+        session = node.directory.session(name)  # of a passive one the router has only filters
         node.router.remove_session(name)
         node.emit(SessionExpired(name, "no_members"))
-        session = node.directory.find_session(name)
-        if session is not None:
-            node.directory.retire(session)
+        node.directory.retire(session, running=False)
 
     def _wake(self, name: str) -> None:
         node = self._node

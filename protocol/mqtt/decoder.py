@@ -293,7 +293,11 @@ class Decoder:
                     break
                 room -= 1 + len(reader.found)
             else:
-                packets.append(self._parse(PacketType(first >> 4), data[body:stop]))
+                packet = self._parse(PacketType(first >> 4), data[body:stop])
+                if self._decoder_v5 is not None and body - at > 2 and not data[body - 1]:
+                    what = "CONNECT: Remaining Length has needless bytes"  # legal before level 5
+                    raise ProtocolError(what, "MQTT-1.5.5-1")
+                packets.append(packet)
                 at = stop
                 room -= 1
                 if self._decoder_v5 is not None:

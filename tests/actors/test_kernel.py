@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 import pykka
 import pytest
@@ -832,6 +832,34 @@ def test_a_part_for_an_actor_that_stopped_is_forgotten() -> None:
         cut.turn()
     assert actor.seen == []
     assert not cut.kernel.busy
+
+
+def test_what_waits_for_an_actor_that_another_one_stops_goes_to_it_at_once() -> None:
+    cut = Cut()
+
+    class Stopped(Recorder):
+        dead: ClassVar[list[Any]] = []
+
+        def on_dead_letters(self, messages: list[Any]) -> None:
+            self.dead.extend(messages)
+
+    class Stopping(LoopActor):
+        def on_receive(self, _message: Any) -> None:
+            cut.kernel.tell(actor, "late")
+            cut.kernel.stop_other(actor)
+            cut.handled.append(list(Stopped.dead))
+            cut.kernel.stop_other(actor)  # which changes nothing
+
+    actor, other = Stopped(), Stopping()
+    for one in (actor, other):
+        cut.kernel.spawn(one)
+    cut.kernel.tell(other, "stop it")
+    cut.kernel.tell(actor, "early")
+    while cut.asked:
+        cut.turn()
+    assert cut.handled == [["early", "late"]]
+    assert actor.seen == []
+    assert actor.stopped
 
 
 def test_after_a_long_run_the_break_is_bounded_also_if_nothing_is_left() -> None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from harness import packets
 from harness import packets5 as p
+from harness.fixtures import unique
 from harness.packets import PUBCOMP, PUBREC, PUBREL, SUBACK, UNSUBACK
-from harness.packets5 import Publish
+from harness.packets5 import Answer, Publish
 from harness.rawclient5 import Clients5, RawClient5
 
 if TYPE_CHECKING:
@@ -589,3 +590,36 @@ def test_the_same_filter_twice_in_a_packet(clients: Clients5, topic: str) -> Non
     client.expect_answer(PUBREL, message.packet_id)
     client.send(p.acknowledge(PUBCOMP, message.packet_id))
     assert client.unsubscribe(topic, topic) == (0x00, 0x11)
+
+
+@pytest.mark.mqtt5("MQTT-3.8.4-1", "MQTT-4.5.0-1")
+@pytest.mark.parametrize("end", [packets.disconnect(), b"\x36\x02\0\0"], ids=["leaves", "errs"])
+def test_a_subscribe_counts_although_the_connection_ends_behind_it(
+    clients: Clients5, topic: str, end: bytes
+) -> None:
+    client, name = clients.raw5(), unique("c")
+    client.send(
+        p.connect(name, properties=p.prop(p.SESSION_EXPIRY, 100)),
+        p.subscribe(1, (topic, 1)),
+        p.publish(topic, b"own", 1, 4),
+        end,
+    )
+    found = [client.receive() for _ in range(3)]
+    kinds = [one.kind for one in found if isinstance(one, Answer)]
+    assert kinds == [packets.CONNACK, packets.SUBACK, packets.PUBACK]
+    again = clients.five(name, clean=False, session_present=True)
+    again.acknowledge(again.expect_message(topic, b"own", 1))
+
+
+@pytest.mark.mqtt5("MQTT-3.8.4-1")
+def test_a_long_subscribe_counts_although_its_client_leaves(clients: Clients5, topic: str) -> None:
+    name, count = unique("c"), 500
+    client = clients.five(name, properties=((p.SESSION_EXPIRY, 100),))
+    filters = [(f"{topic}/{number}", 1) for number in range(count)]
+    client.send(p.subscribe(1, *filters), packets.disconnect())
+    answer = client.receive()
+    assert isinstance(answer, Answer)
+    assert answer.codes == (1,) * count
+    clients.five().publish(f"{topic}/{count - 1}", b"last", 1)
+    again = clients.five(name, clean=False, session_present=True)
+    again.acknowledge(again.expect_message(f"{topic}/{count - 1}", b"last", 1))

@@ -238,6 +238,89 @@ def test_a_group_goes_with_clean_sessions() -> None:
     simulate(scenario)
 
 
+@pytest.mark.parametrize("how", ["lost", "kicked", "clean start"])
+def test_the_will_of_the_last_member_ends_nothing_but_its_group(how: str) -> None:
+    """The will is on its way to the group when that ends."""
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            will = p.Will("a/9", b"9", 1, retain=False)
+            keeper = await world.connect("keeper", filters=[("a/#", 1)])
+            one = await world.connect("m1", clean=True, will=will, filters=[(SHARED, 1)])
+            if how == "clean start":
+                await world.connect("m1", clean=True)
+            elif how == "kicked":
+                one.send(b"\x36\x02\0\0")  # which is no packet
+            else:
+                one.drop()
+            await world.go(0.1)
+            assert numbers(keeper) == [9]
+            assert SHARED not in world.broker.node.state.sessions
+            prove(world)
+
+    simulate(scenario)
+
+
+def test_the_last_member_publishes_to_its_group_and_leaves() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            one = await world.connect("m1", clean=True, filters=[(SHARED, 1)])
+            one.send(p.publish("a/1", b"1", 1, 7) + p.disconnect())
+            await world.go(0.1)
+            assert Puback(7) in one.take()
+            assert SHARED not in world.broker.node.state.sessions
+            (two,) = await members(world, "m2")
+            await world.go(0.1)
+            assert numbers(two) == []  # it was published before
+            prove(world)
+
+    simulate(scenario)
+
+
+def test_the_will_of_the_last_member_is_due_after_a_crash() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            will = p.Will("a/9", b"9", 1, retain=False)
+            keeper = await world.connect("keeper", filters=[("a/#", 1)])
+            keeper.drop()
+            await world.connect("m1", clean=True, will=will, filters=[(SHARED, 1)])
+            await world.restart()
+            assert SHARED not in world.broker.node.state.sessions
+            again = await world.connect("keeper")
+            await world.go(0.1)
+            assert numbers(again) == [9]
+            prove(world)
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_passive_group_that_ends_matches_nothing(restarts: bool) -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            keeper = await world.connect("keeper", filters=[("#", 1)])
+            one = await world.connect("m1", clean=True, filters=[(SHARED, 1)])
+            sender = await world.connect("d", clean=True)
+            publish(sender, 1)
+            await world.go(0.1)
+            assert numbers(one) == numbers(keeper) == [1]
+            await world.go(5)
+            assert SHARED not in world.broker.node.state.sessions.live
+            if restarts:
+                await world.restart()
+                keeper = await world.connect("keeper")
+            else:
+                one.drop()
+            await world.go(0.1)
+            assert SHARED not in world.broker.node.state.sessions
+            publish(await world.connect("e"), 2)
+            await world.go(0.1)
+            assert numbers(keeper) == [2]
+            prove(world)
+
+    simulate(scenario)
+
+
 def test_a_broker_that_is_killed_gives_what_was_unacknowledged_to_the_first_one_back() -> None:
     async def scenario() -> None:
         async with World(message_cache=0).running() as world:
