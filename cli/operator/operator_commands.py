@@ -62,7 +62,10 @@ def _nodes(
     ] = None,
     as_json: _JsonLines = False,
 ) -> None:
-    """List the nodes of a cluster: which one leads, and how far the others are."""
+    """List the nodes of a cluster.
+
+    Shows which one leads, and how far the others are.
+    """
     from cli.inspection import node_list
 
     node_list.run(source, cluster, as_json=as_json)
