@@ -323,9 +323,9 @@ class Broker(LoopActor):
         self.watch_expiry(session.state)
 
     def retire(self, session: Session, *, running: bool = True) -> None:
-        """Stop the actor of a session that ended or is passive; ``running``: it asks for it itself.
+        """Stop the actor of a session that ended or is passive.
 
-        What waits for a session that ended goes no further.
+        ``running``: it is the running actor, and asks for it itself.
         """
         if self._sessions.get(session.name) is session:
             del self._sessions[session.name]

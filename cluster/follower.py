@@ -103,11 +103,17 @@ class Follower:
             await self._take(record)
 
     async def _take(self, record: Record) -> None:
+        before = self.sequence, self.link
         self._checker.check(record)
         try:
             await self._reader.take(record)
-        except BadProjection as error:
-            raise FellBehind from error
+        except BaseException as error:
+            # It was not folded, and is to be read again: what it needs could not be read, or the
+            # reading was cancelled.
+            self._checker = ChainChecker(*before)
+            if isinstance(error, BadProjection):
+                raise FellBehind from error
+            raise
         self._look(record)
 
     def _look(self, record: Record) -> None:

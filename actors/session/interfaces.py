@@ -159,7 +159,10 @@ class SessionDirectory(Protocol):
         """Record that a session has no connection now."""
 
     def retire(self, session: Session, *, running: bool = True) -> None:
-        """Stop the actor of a session that ended or is passive; ``running``: it asks for it itself."""
+        """Stop the actor of a session that ended or is passive.
+
+        ``running``: it is the running actor, and asks for it itself.
+        """
 
     def passivate(self, name: str) -> None:
         """Keep of an offline session no more than it takes to have it back."""

@@ -294,14 +294,13 @@ class Decoder:
                 room -= 1 + len(reader.found)
             else:
                 packet = self._parse(PacketType(first >> 4), data[body:stop])
-                if self._decoder_v5 is not None and body - at > 2 and not data[body - 1]:
-                    what = "CONNECT: Remaining Length has needless bytes"  # legal before level 5
-                    raise ProtocolError(what, "MQTT-1.5.5-1")
+                if self._decoder_v5 is not None:
+                    _check_connect_length(data, at, body)
+                    packets.append(packet)
+                    return self._read_v5(self._decoder_v5, data, stop, packets)
                 packets.append(packet)
                 at = stop
                 room -= 1
-                if self._decoder_v5 is not None:
-                    return self._read_v5(self._decoder_v5, data, at, packets)
         return at
 
     def _read_v5(self, level: DecoderV5, data: bytes, at: int, packets: list[Packet]) -> int:
@@ -390,6 +389,12 @@ class Decoder:
             "MQTT-3.2.2-15" if self.level == MQTT_5 else "MQTT-4.8.0-1",
             reason=ReasonCode.PACKET_TOO_LARGE,
         )
+
+
+def _check_connect_length(data: bytes, at: int, body: int) -> None:
+    """Raise ``ProtocolError`` for needless bytes of a Remaining Length, legal before level 5."""
+    if body - at > 2 and not data[body - 1]:
+        raise ProtocolError("CONNECT: Remaining Length has needless bytes", "MQTT-1.5.5-1")
 
 
 def _names_v5(body: bytes) -> bool:

@@ -320,7 +320,7 @@ def test_why_of_qos_2(data: tuple[str, str]) -> None:
     assert (third["qos"], fourth["qos"]) == (1, 2)
     assert (fifth["effective"], fifth["packet_id"]) == (False, 77)
     out = run("why", *data, "--client", "archive", "--topic", "hall/#", "--last", "2").out
-    assert "for archive, subscription hall/#: dropped: the queue had reached" in out
+    assert "for archive, subscription hall/#: dropped: the queue was full: 3 messages waited" in out
     assert "waiting for PUBREL from its publisher" in out
 
 

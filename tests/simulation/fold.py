@@ -60,14 +60,9 @@ _REASONS = ("queue_", "not_permitted")
 """Why a message may be dropped that a session was to get."""
 
 
-def compare(world: World) -> None:
-    """Raise AssertionError where the broker's state is not the fold of its log.
-
-    Everything must be on disk. What sessions and the router have in memory must agree too.
-    """
-    broker = world.broker
-    assert broker.node.journal.idle
-    live, folded = described(broker.node.state), described(fold(world.disk.decoded()))
+def compare_states(state: NodeState, other: NodeState) -> None:
+    """Raise AssertionError where a state is not the one that was folded."""
+    live, folded = described(state), described(other)
     for part, wanted in folded.items():
         if part == "sessions":
             assert live[part].keys() == wanted.keys(), f"{list(live[part])}, not {list(wanted)}"
@@ -79,6 +74,16 @@ def compare(world: World) -> None:
                 }
                 assert not different, f"{name}: live and folded: {different}"
         assert live[part] == wanted, f"{part}: {live[part]}, folded: {wanted}"
+
+
+def compare(world: World) -> None:
+    """Raise AssertionError where the broker's state is not the fold of its log.
+
+    Everything must be on disk. What sessions and the router have in memory must agree too.
+    """
+    broker = world.broker
+    assert broker.node.journal.idle
+    compare_states(broker.node.state, fold(world.disk.decoded()))
     router, sessions = broker.node.router, broker.node.state.sessions
     frozen, counted = OutstandingTotals(), sessions.frozen_totals
     for name, state in sessions.items():

@@ -14,7 +14,7 @@ from cluster.suspicion import Cause
 from cluster.takeover import take_over
 from eventstore.errors import LogUnavailable
 from eventstore.log import Appended
-from simulation.fold import described, fold
+from simulation.fold import compare_states, fold
 from simulation.loop import SimClock
 from simulation.world import SimLog, World
 
@@ -46,7 +46,7 @@ class StandbyWorld(World):
         self._follower = None
         while await self._try(follower) is not Appended.STORED:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.1)
-        assert described(follower.state) == described(fold(self.disk.decoded()))
+        compare_states(follower.state, fold(self.disk.decoded()))
         self.takeovers += 1
         found, since_ms = follower.result(), follower.time_ms
         await self.begin(lambda broker: broker.adopt(found, since_ms))

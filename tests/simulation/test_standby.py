@@ -1,0 +1,52 @@
+"""A standby that is disturbed while it follows the log."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from harness import packets as p
+
+from actors.maintenance import StateReader
+from eventstore.errors import LogUnavailable
+from simulation.following import StandbyWorld
+from simulation.world import simulate
+
+if TYPE_CHECKING:
+    from eventstore.format import Record
+
+
+@pytest.mark.parametrize("error", [LogUnavailable, asyncio.CancelledError])
+def test_a_record_that_could_not_be_folded_is_read_again(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it needs from the log cannot be read, or the standby is told to stop following."""
+    take, failures = StateReader.take, [3, 2, 1]
+
+    async def fails(self: StateReader, record: Record) -> None:
+        if failures:
+            failures.pop()
+            raise error("test")
+        await take(self, record)
+
+    async def scenario() -> None:
+        async with StandbyWorld().running() as world:
+            client = await world.connect("c", filters=[("t", 1)])
+            follower = world._follower
+            assert follower is not None
+            await world.go(5)
+            monkeypatch.setattr(StateReader, "take", fails)
+            client.send(p.publish("t", b"1", 1, 1))
+            await world.go(0.001)
+            last = world.broker.node.journal.durable
+            while failures:
+                with pytest.raises(error):
+                    await follower.read_to(last)
+            client.drop()
+            await world.go(5)
+            await world.crash()
+            await world.start()  # which compares what was followed with the log
+            assert world.takeovers == 2
+
+    simulate(scenario)
