@@ -215,7 +215,7 @@
     moment.setAttribute("aria-valuetext", told);
   }
 
-  // Shows the state as of a point in time; what was asked for before is not wanted any more.
+  // Shows the state as of a moment; what was asked for before is not wanted any more.
   async function show(place) {
     if (loading) loading.abort();
     loading = new AbortController();
