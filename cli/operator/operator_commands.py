@@ -392,7 +392,7 @@ def _subscriptions(
     ] = 1,
     as_json: _Json = False,
 ) -> None:
-    """Show which clients would receive a message on a topic now, and how.
+    """Show how a message on a topic would be delivered.
 
     For each matching subscription: sent, queued, dropped or denied, and why.
     """

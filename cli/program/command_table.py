@@ -57,7 +57,7 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
             CommandEntry(
                 "subscriptions",
                 "cli.operator.operator_commands",
-                "Show which clients would receive a message on a topic now, and how.",
+                "Show how a message on a topic would be delivered.",
             ),
             CommandEntry(
                 "retained",
