@@ -499,7 +499,7 @@ class Broker(LoopActor):
         self.kernel.tell(session, Attach(request.connection, request.connect))
 
     def _is_will_above_maximum_qos(self, connect: Connect) -> bool:
-        """Return whether a client at level 5 has a will above the Maximum QoS [MQTT-3.2.2-12]."""
+        """Return whether an MQTT 5 client has a will above the Maximum QoS [MQTT-3.2.2-12]."""
         if connect.will is None or connect.properties is None:
             return False
         return connect.will.qos == 2 and self.node.options.reject_qos2_publish

@@ -1,4 +1,4 @@
-"""Staying up: good clients, an attack beside them, and what they, the host and the operator notice.
+"""Runs attacks beside well-behaved clients and measures what clients, host and operator notice.
 
 ``python bench/abuse.py`` runs the attacks of ATTACKS one after the other, ``python bench/abuse.py
 filter-bombs newcomers`` two of them; each has a fresh broker and takes about a minute at most.

@@ -1,4 +1,4 @@
-"""What processes beside a broker share: words on stdin, a low priority, file descriptors."""
+"""Helpers of the processes beside a broker: words on stdin, low priority, file descriptors."""
 
 import asyncio
 import os

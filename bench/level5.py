@@ -1,4 +1,4 @@
-"""The loads at level 5, each in pairs with the same at MQTT 3.1.1 on the same foldmq.
+"""The loads in MQTT 5, each in pairs with the same at MQTT 3.1.1 on the same foldmq.
 
 Both of a pair have a fresh broker, and the order changes. A ratio is the median of those of the
 pairs: what makes the machine slower for a while hits both.
@@ -19,7 +19,7 @@ from measuring import Row, own_rows, report, run_load
 
 PAIRS = 5
 ALONE = 0.95
-"""What a load must reach at level 5 without properties."""
+"""What a load must reach in MQTT 5 without properties."""
 _FAN = "pubsub -f -p 4 -s 4 -t 4 -T 300"
 _TEN = "pubsub -p 10 -s 10 -t 10 -q 1 -w 200 -T 300"
 

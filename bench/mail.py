@@ -1,4 +1,4 @@
-"""Messages on their way between the clients of loggen.py: published, delivered, acknowledged.
+"""Simulates message delivery between the clients of loggen.py: publish, deliver, acknowledge.
 
 What a client does later waits in a calendar of ticks; a tick is a record.
 """

@@ -36,7 +36,7 @@ def audit_all(log: Log) -> dict[str, Any]:
     found = {"events": sum(node.events for node in outcome.nodes)}
     if not outcome.kept:
         broken = [rule.rule for rule in outcome.rules if rule.violations]
-        return {**found, "problem": f"promises broken: {', '.join(broken)}"}
+        return {**found, "problem": f"guarantees broken: {', '.join(broken)}"}
     return found
 
 

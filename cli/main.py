@@ -13,7 +13,7 @@ from protocol.errors import FoldmqError
 
 app = Program(
     name="foldmq",
-    help="A crash-safe MQTT broker: it acknowledges a message when the message is on disk.",
+    help="A crash-safe MQTT broker: it acknowledges a message only once it is on disk.",
     cls=CommandGroup,
     no_args_is_help=True,
 )

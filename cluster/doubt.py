@@ -1,4 +1,4 @@
-"""Whether a leader may believe that it still leads: a rule without a clock and without a network.
+"""Decides whether this leader can be sure that it still leads; takes the time as an argument.
 
 No node can lead beside it while every other one says that it follows it; nor did one take over
 before an append of its own was stored. Without either for :data:`CERTAIN_FOR` it is in doubt, and

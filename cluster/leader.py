@@ -1,4 +1,4 @@
-"""What a leader does beside serving: it says that it leads, and knows when it cannot be sure."""
+"""Publishes the leader's status and stops serving when leadership is uncertain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a node that follows is to take over: a rule without a clock and without a network.
+"""Decides when a follower takes over from the leader; takes the time as an argument.
 
 A leader that is heard leads. Once it has been silent for :data:`SILENT_AFTER` it is asked. NATS
 knows whether a process is there to answer: if none is, twice in a row, the leader is dead. If one

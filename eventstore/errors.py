@@ -179,7 +179,7 @@ class RecordTooLarge(EventStoreError):
 
 
 SALVAGE = "foldmq salvage --data-dir DIR --to NEWDIR"
-"""What helps; for a log on a foreign server, its own backup does."""
+"""What helps; for a log on an external server, its own backup does."""
 
 
 class CorruptLog(EventStoreError):

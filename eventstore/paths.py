@@ -1,4 +1,4 @@
-"""Paths with a home directory written as ``~``."""
+"""Expands ``~`` in paths."""
 
 from pathlib import Path
 

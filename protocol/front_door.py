@@ -1,4 +1,4 @@
-"""The front door of a package: the names that other packages import from it, loaded when asked for.
+"""Lazy exports: builds a package's ``__getattr__`` (PEP 562), which imports a name on first use.
 
 Commands load only what they need: ``foldmq --help`` imports neither nats-py nor the broker.
 """

@@ -35,20 +35,26 @@ STATUSES = {"yes", "better", "not yet"}
 SEEDS = {"0", "1", "2", "3", "4"}
 
 _CODE = re.compile(
-    r"`((?:protocol|eventstore|projections|actors|cli|spark(?!\.(?:local|sql)\.))(?:\.\w+)+)"
+    r"`((?:protocol|eventstore|projections|actors|cluster|cli|spark(?!\.(?:local|sql)\.))(?:\.\w+)+)"
     r"(?:\(\))?`"
 )
 """Names in the code; ``spark.local.dir`` and the like are settings of Spark."""
 _TEST = re.compile(r"([\w/]+\.py)::(\w+)")
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 _FILE = re.compile(
-    r"`((?:tests|tools|docs|bench|deploy|protocol|eventstore|projections|actors|spark|cli)"
+    r"`((?:tests|tools|docs|bench|deploy|protocol|eventstore|projections|actors|cluster|spark|cli)"
     r"/[a-z0-9_./-]*)(?:::\w+)?`"
 )
 
 
 _HELD = re.compile(r"`(?P<name>\w+)`\s+of\s+`(?P<file>[\w/]+\.py)`")
 _HOLDS = re.compile(r"`(?P<file>[\w/]+\.py)`\s+\(`(?P<name>\w+)`\)")
+
+PACKAGES = ["protocol", "eventstore", "projections", "actors", "cluster", "spark", "cli"]
+_BARE = re.compile(r"`((?:[A-Z]\w+\.)?[a-z_]\w*_\w+|[A-Z][a-z]\w+(?:\.\w+)?)`")
+"""Names without their module: a name with an underscore, a class, or a member of a class."""
+_DEFINED = re.compile(r"(?m)^ *(?:async )?(?:def|class) (\w+)|^ +(?:self\.)?(\w+)(?:: |\b *=)")
+_PYKKA = {"Actor", "ActorDeadError", "ActorRef", "Future", "pyspark_foldmq"}
 
 
 def _name(page: Path) -> str:
@@ -117,6 +123,19 @@ def _not_held(text: str) -> list[str]:
         for one in found
         if not re.search(rf"\b{one['name']}\b", (ROOT / one["file"]).read_text("utf-8"))
     ]
+
+
+@functools.cache
+def _defined() -> frozenset[str]:
+    """The names of classes, functions, fields and attributes of the product."""
+    sources = (path.read_text("utf-8") for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
+    return frozenset(one or other for text in sources for one, other in _DEFINED.findall(text))
+
+
+def _missing_bare(text: str) -> list[str]:
+    """Return the names without their module that nothing in the product has."""
+    known = _defined() | _PYKKA
+    return [name for name in _BARE.findall(text) if not known.issuperset(name.split("."))]
 
 
 def _is_missing(page: Path, link: str) -> bool:
@@ -203,6 +222,16 @@ def test_what_a_page_names_exists(page: Path) -> None:
     assert [link for link in _LINK.findall(text) if _is_missing(page, link)] == []
     assert [name for name in _FILE.findall(text) if not (ROOT / name).exists()] == []
     assert _not_held(text) == []
+
+
+def test_bare_names_in_the_architecture_exist() -> None:
+    assert _missing_bare((DOCS / "architecture.md").read_text("utf-8")) == []
+    assert _missing_bare("`on_part_done` `Kernel.later` `Failed` `tell`") == []
+    assert _missing_bare("`put_off` `Kernel.put_off` `Faild`") == [
+        "put_off",
+        "Kernel.put_off",
+        "Faild",
+    ]
 
 
 def test_a_name_that_does_not_exist_is_noticed() -> None:

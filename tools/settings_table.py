@@ -60,7 +60,7 @@ OUTLOOK = """\
   fit is rejected instead, with the largest value that fits. A record is as large as the smallest of
   `max_payload` of the NATS server, `max_msg_size` of the stream and 32 MiB, which is what JetStream
   stores. A packet may take all of it but 772 KiB, or half of it if that is more: 31.2 MiB with
-  the embedded server, 512 KiB with a foreign one that has NATS's default of 1 MiB.
+  the embedded server, 512 KiB with an external one that has NATS's default of 1 MiB.
 - **Reload.** A smaller `max_ack_pending` or queue limit does not affect messages that are already
   in flight or queued. `max_packet_size`, `min_packet_rate`, `proxy_protocol`, `tls_*` and `ws_*`
   apply to connections made after the reload.

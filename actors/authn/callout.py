@@ -53,7 +53,7 @@ _FIELDS: Final = frozenset(
     {"allow", "user", "groups", "publish", "subscribe", "expires", "cache", "reason"}
 )
 _VERDICT_FIELDS: Final = _FIELDS | {"data_base64"}
-_WHERE: Final = "external check"
+_WHERE: Final = "auth callout"
 _NOTHING: Final = Rule(allow=False, publish=True, subscribe=True, filter="#", where=_WHERE)
 _TOO_LONG: Final = Verdict(AuthResult.BAD_CREDENTIALS, reason="the login is too long to ask about")
 
@@ -223,8 +223,8 @@ class Callout:
         self.unanswered += 1
         if why != self._last_problem:  # once until it works again, or fails differently
             self._last_problem = why
-            log.warning("external check of logins failed", reason=why)
-        return Verdict(AuthResult.UNAVAILABLE, reason=f"external check: {why}")
+            log.warning("auth callout failed", reason=why)
+        return Verdict(AuthResult.UNAVAILABLE, reason=f"auth callout: {why}")
 
 
 def render_request(credentials: Credentials, node: str) -> bytes:
@@ -285,7 +285,7 @@ def read_verdict(fields: dict[str, Any], credentials: Credentials, now_ms: int) 
     reason = fields.get("reason", "")
     if not isinstance(reason, str):
         raise BadAnswer('"reason" is no text')
-    why = escaped(reason, 100) if reason else "refused by the external check"
+    why = escaped(reason, 100) if reason else "refused by the auth callout"
     return Verdict(AuthResult.BAD_CREDENTIALS, reason=why)
 
 

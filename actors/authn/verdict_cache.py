@@ -1,4 +1,7 @@
-"""Cache of verdicts."""
+"""A bounded cache of the verdicts on logins, by a keyed hash of the credentials.
+
+An entry lives until the time given with it, or until newer ones need its room.
+"""
 
 from __future__ import annotations
 

@@ -285,7 +285,7 @@ class FromNats:
         return lambda subscriber: prefix_of(subscriber.session) == prefix
 
     def _is_read(self, topic: bytes) -> bool:
-        """Return whether a message at QoS 0 reaches a client at level 5."""
+        """Return whether a message at QoS 0 reaches an MQTT 5 client."""
         return _at_v5(self._node.router.routes[topic].targets)
 
     def _requested(self, topic: bytes) -> Sequence[Subscriber]:
@@ -307,7 +307,7 @@ class FromNats:
     ) -> tuple[bool, bytes]:
         """Deliver a request to subscribers of requests; return whether there are any.
 
-        Also return the properties of the message for others. Clients at level 5 that subscribe to
+        Also return the properties of the message for others. MQTT 5 clients that subscribe to
         the topic itself may answer too, unless the bridge does.
         """
         targets: Sequence[Subscriber] = ()
@@ -415,7 +415,7 @@ class _Run:
 
 
 def _at_v5(targets: Iterable[Subscriber]) -> bool:
-    """Return whether any of some subscribers may be a client at level 5."""
+    """Return whether any of some subscribers may be an MQTT 5 client."""
     for target in targets:
         actor = target.actor
         if is_shared(target.session) or (isinstance(actor, Subscription) and actor.session.v5):

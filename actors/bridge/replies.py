@@ -34,7 +34,7 @@ class Replies:
     def expect(self, reply: bytes, *, asked: bool = True) -> str:
         """Store a reply subject; return its token.
 
-        ``asked``: a subscriber of requests gets the message; otherwise clients at level 5 may
+        ``asked``: a subscriber of requests gets the message; otherwise MQTT 5 clients may
         answer it.
         """
         now = self._monotonic()

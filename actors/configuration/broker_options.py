@@ -26,14 +26,14 @@ class BrokerOptions:
     ack_wait: float = 30.0
     """Time after which an unacknowledged message is sent again; 0 = never while connected."""
     session_expiry: float = 0.0
-    """Time after which an offline persistent session is removed; 0 = never. A client at level 5 may
+    """Time after which an offline persistent session is removed; 0 = never. An MQTT 5 client may
     ask for less, not for more."""
     max_topic_aliases: int = 32
-    """Topic aliases that a client at level 5 may use."""
+    """Topic aliases that an MQTT 5 client may use."""
     topic_aliases_out: int = 0
-    """Topics that have an alias, which clients at level 5 are sent if they accept it."""
+    """Topics that have an alias, which MQTT 5 clients are sent if they accept it."""
     receive_maximum: int = 65_535
-    """PUBLISH packets at QoS 1 and 2 that a client at level 5 may have unacknowledged."""
+    """PUBLISH packets at QoS 1 and 2 that an MQTT 5 client may have unacknowledged."""
     check_payload_format: bool = False
     """Refuse messages that say that their payload is UTF-8 if it is not (MQTT 5)."""
     response_information: str = ""
@@ -63,7 +63,7 @@ class BrokerOptions:
     """How messages of a shared subscription are divided: by the room that its members have, or all
     of a topic to one member."""
     shared_for_mqtt3: bool = True
-    """Clients below level 5 may share subscriptions."""
+    """Clients below MQTT 5 may share subscriptions."""
     commit_timeout: float = 30.0
     """Time that the log may be unwritable before connections are closed."""
     keep: float = 7 * 86_400.0

@@ -1,4 +1,4 @@
-"""A client's way in: from what it sends first to the verdict about its CONNECT."""
+"""Handles a connection from its first bytes to the verdict on its CONNECT."""
 
 from __future__ import annotations
 

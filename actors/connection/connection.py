@@ -1,6 +1,6 @@
 """One actor for each socket: bytes to packets, and bytes out when the gate allows.
 
-It knows framing, the keep alive and back-pressure, and no rule of a session. Who the client is,
+It knows framing, the keep alive and backpressure, and no rule of a session. Who the client is,
 its :class:`~actors.connection.connect_handshake.ConnectHandshake` finds out; what may not be taken
 at once waits in :class:`~actors.connection.input_throttle.InputThrottle`. It is also the asyncio
 protocol of its transport; what the transport calls is told to the actor like any other message, so
@@ -187,7 +187,7 @@ class Connection(SocketActor):
         """The part of the usual work that this client may cause in one turn while others wait."""
         self.packets_in = 0
         self.properties: ConnectProperties | None = None
-        """What the CONNECT of a client at level 5 said; None: it speaks MQTT 3.1 or 3.1.1."""
+        """What the CONNECT of an MQTT 5 client said; None: it speaks MQTT 3.1 or 3.1.1."""
         self.receive_window: ReceiveWindow | None = None
         """Counts what the client published and was not acknowledged; None: that has no bound."""
         self.last_read = -math.inf
@@ -488,7 +488,7 @@ class Connection(SocketActor):
     def close(self, reason: str, code: int = 0, about: str = "") -> None:
         """Close the connection once what waits at the gate for it has been written.
 
-        A client at level 5 is sent a DISCONNECT with ``code``, or with the reason code that belongs
+        An MQTT 5 client is sent a DISCONNECT with ``code``, or with the reason code that belongs
         to ``reason``, and ``about`` as its reason string. The session, which may still have
         responses to send, says when (:meth:`close_when_written`).
         """
@@ -626,7 +626,7 @@ class Connection(SocketActor):
         self.close("protocol_error")
 
     def end_after_violation(self, about: str, code: int = ReasonCode.PROTOCOL_ERROR) -> None:
-        """Close after a protocol error of a client at level 5, with the reason code for it."""
+        """Close after a protocol error of an MQTT 5 client, with the reason code for it."""
         self._count_violation(about)
         if not self.connected_ms:
             # How large a packet may be is not known from a CONNECT that is not valid.

@@ -1,4 +1,4 @@
-"""What was read of a client and is not taken yet: in bites, and as fast as it may send."""
+"""Buffers received bytes and releases them in pieces, at the client's permitted rate."""
 
 from __future__ import annotations
 

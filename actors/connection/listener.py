@@ -51,7 +51,7 @@ class Listener:
         self.options = options
         """May be replaced: what comes from then on has the new ones."""
         self.v5: Final = partial(PacketDecoderV5, node.options.max_topic_aliases)
-        """Makes what reads the packets of a client at level 5."""
+        """Makes what reads the packets of an MQTT 5 client."""
 
     def admits(self, host: str) -> bool:
         """Say whether a socket from this host may become a connection; no host: not known yet."""

@@ -1,4 +1,4 @@
-"""The socket of a connection as its actor has it: writing, pausing, closing."""
+"""The base of the connection actor: writes to its socket, pauses and closes it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class SocketActor(LoopActor, asyncio.Protocol):
         self._closed = False
         self._ended = False
         self._farewell = b""
-        """The DISCONNECT that a client at level 5 is sent before the connection is closed."""
+        """The DISCONNECT that an MQTT 5 client is sent before the connection is closed."""
         self._alive: KeepAlive | None = None
         """None without a keep alive."""
         self._paused = 0

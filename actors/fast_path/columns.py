@@ -1,4 +1,4 @@
-"""What connections read in one turn, as columns."""
+"""Columns of the PUBLISH and acknowledgement packets read in one turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deliveries of a turn to receivers in whose way nothing stands."""
+"""Deliveries of a turn to receivers that need no queueing, permissions check or tracing."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ class FastPath:
         if len(data) < stop or not pid:
             return 0
         if data[at + 1] != 2:
-            # At level 5 a reason code of 0 and no properties may follow.
+            # In MQTT 5 a reason code of 0 and no properties may follow.
             stop = at + 2 + data[at + 1]
             if connection.properties is None or stop - at > 6 or data[at + 4 : stop].strip(b"\0"):
                 return 0

@@ -341,8 +341,8 @@ _VALUES = (
     ),
     _value(
         "foldmq_inflight_messages",
-        "Messages in flight: sent and not acknowledged, releasing (QoS 2, PUBREL sent), "
-        "received (QoS 2, not released by the client yet). At most 5 s old.",
+        "Messages in flight: sent (awaiting PUBACK or PUBREC), releasing (QoS 2, awaiting "
+        "PUBCOMP), received (QoS 2, awaiting PUBREL). At most 5 s old.",
         "census",
         None,
         labels=("stage",),
@@ -384,14 +384,14 @@ _VALUES = (
     ),
     _value(
         "foldmq_turn_cuts_total",
-        "Turns interrupted so that other actors could run.",
+        "Turns that were split: they yielded to the event loop before they continued.",
         "kernel.cuts",
         lambda sources: sources.node.kernel.cuts,
         kind="counter",
     ),
     _value(
         "foldmq_work_parts_total",
-        "Slices of long work of one client that ran in a turn of their own.",
+        "Parts of long work that ran in a turn of their own.",
         "kernel.parts",
         lambda sources: sources.node.kernel.parts,
         kind="counter",

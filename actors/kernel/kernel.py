@@ -1,16 +1,16 @@
 """pykka's actors on an event loop.
 
-The programming model is pykka's: subclass an actor, ``start`` it, ``tell`` and ``ask`` its ref,
-``on_receive`` gets one message at a time, ``on_start``, ``on_stop`` and ``on_failure`` frame its
-life. What runs the actors is different:
+The programming model is pykka's: subclass an actor, ``Kernel.spawn`` it, ``tell`` and ``ask`` its
+ref; ``on_receive`` gets one message at a time, ``on_start``, ``on_stop`` and ``on_failure`` frame
+its life. What runs the actors is different:
 
 - An actor costs no thread. A mailbox is a list that exists while there is something in it.
 - ``tell`` puts an actor with an empty mailbox on the ready list. A *turn* of the dispatcher runs
   ready actors until none is left, then calls ``turn_ended``: everything that one wake-up of the
   event loop causes is decided in one turn, and committed together.
-- A turn that takes longer than ``TURN_SLICE`` is *cut*: the event loop comes in between, and then
-  the turn goes on. Messages from outside that arrive meanwhile belong to the next turn, so a turn
-  decides the same whether it is cut or not.
+- A turn that takes longer than ``TURN_SLICE`` is *split*: it yields to the event loop once, then
+  continues. Messages from outside that arrive meanwhile belong to the next turn, so a turn
+  decides the same whether it is split or not.
 - ``later`` is for work that an actor does in parts: the next part runs when the actors that are
   ready are done. While light clients are active (``shared``), or new clients wait, each part is a
   turn of its own, and its actor is notified how long it took (``on_part_done``), so that it can

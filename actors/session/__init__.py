@@ -1,4 +1,4 @@
-"""Sessions: decisions, publishing, routing, subscriptions, delivery and back-pressure."""
+"""Sessions: decisions, publishing, routing, subscriptions, delivery and backpressure."""
 
 from actors.session.authorization import Authorizer
 from actors.session.delivery import Delivery

@@ -537,7 +537,7 @@ class Delivery:
     # Sending again.
 
     def attach(self, encoder: DeliveryEncoder | None) -> None:
-        """Send to a client that connected; ``encoder`` is that of one at level 5."""
+        """Send to a client that connected; ``encoder`` is that of one in MQTT 5."""
         self._encoder = encoder
         if encoder is not None:
             encoder.attach(self._session.state, self._session.connection)
@@ -548,11 +548,11 @@ class Delivery:
 
     @property
     def v5(self) -> bool:
-        """Whether messages are encoded for a client at level 5."""
+        """Whether messages are encoded for an MQTT 5 client."""
         return self._encoder is not None
 
     def takes_plain(self, *, v5: bool) -> bool:
-        """Return whether the client is at level 5, or not, and nothing is put into its messages."""
+        """Return whether the client speaks MQTT 5, or not, and nothing is put into its messages."""
         encoder = self._encoder
         return encoder.plain if encoder is not None and v5 else encoder is None and not v5
 
@@ -694,7 +694,7 @@ class Delivery:
         """Check after ``ack_wait`` whether what was sent has been acknowledged."""
         wait = self._node.options.ack_wait
         if self._encoder is not None:
-            return  # nothing is sent again to a client at level 5 that stays [MQTT-4.4.0-1]
+            return  # nothing is sent again to an MQTT 5 client that stays [MQTT-4.4.0-1]
         if wait and not self._ack_check_set:
             self._ack_check_set = True
             self._node.timers.remind(wait, self._remember_acks)

@@ -73,7 +73,7 @@ class ClientConnection(OutputSink, Paused, Protocol):
     """The part of the usual work that this client may cause in one turn while others wait."""
     packets_in: int
     properties: ConnectProperties | None
-    """What the CONNECT of a client at level 5 said; None: it speaks MQTT 3.1 or 3.1.1."""
+    """What the CONNECT of an MQTT 5 client said; None: it speaks MQTT 3.1 or 3.1.1."""
     session: Session | None
     starved: bool
     """Something was queued because too much waited at the gate already."""
@@ -120,7 +120,7 @@ class ClientConnection(OutputSink, Paused, Protocol):
     def close(self, reason: str, code: int = 0) -> None:
         """Close the connection once what waits at the gate for it has been written.
 
-        ``code`` is the reason code for a client at level 5; 0: the one that belongs to ``reason``.
+        ``code`` is the reason code for an MQTT 5 client; 0: the one that belongs to ``reason``.
         """
 
     def close_soon(self, reason: str) -> None:

@@ -215,7 +215,7 @@ class SessionLifecycle:
         return event
 
     def _expiry(self, asked: int) -> int:
-        """Return the session expiry that a client at level 5 gets, in seconds."""
+        """Return the session expiry that an MQTT 5 client gets, in seconds."""
         bound = math.ceil(self._node.options.session_expiry)
         return min(asked, bound) if bound else asked
 
@@ -399,7 +399,7 @@ class SessionLifecycle:
         """End what belongs to the connection: its will, and all of a clean session.
 
         ``resumed``: its subscriptions go on with the connection that took over. ``code`` and
-        ``expiry`` are those of a DISCONNECT at level 5.
+        ``expiry`` are those of a DISCONNECT in MQTT 5.
         """
         session = self._session
         state = session.state

@@ -177,7 +177,7 @@ class Session(LoopActor):
 
     @property
     def v5(self) -> bool:
-        """Whether its client is connected at level 5."""
+        """Whether its client is connected with MQTT 5."""
         return self._delivery.v5
 
     def takes_plain(self, publisher: ClientConnection) -> bool:

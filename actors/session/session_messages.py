@@ -144,7 +144,7 @@ class Batch:
         return found  # type: ignore[return-value]  # bytes stand under 0 only
 
     def prepared5(self, wire: Wire, numbers: Mapping[bytes, int] | None = None) -> PublishEncoderV5:
-        """Return what renders the messages for receivers at level 5 that have a wire in common.
+        """Return what renders the messages for MQTT 5 receivers that have a wire in common.
 
         ``numbers`` are the topic aliases of this node, for a wire that uses them.
         """
@@ -167,7 +167,7 @@ class Batch:
         return found  # type: ignore[return-value]  # bytes stand under 0
 
     def at_qos0_v5(self, wire: Wire) -> bytes:
-        """Return the messages as QoS 0 packets of level 5."""
+        """Return the messages as QoS 0 packets of MQTT 5."""
         if self.packets and self.blocks is not None and wire is WIRES_V5[0]:
             found = self._prepared.get(MQTT_5)
             if found is None:

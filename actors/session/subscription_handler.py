@@ -296,7 +296,7 @@ class SubscriptionHandler:
 
 
 _OLDER: Final = bytes(SUBSCRIBE_FAILURE if code >= FAILURE else code for code in range(256))
-"""Reason code of level 5 -> return code of older levels."""
+"""Reason code of MQTT 5 -> return code of older levels."""
 
 
 def _suback(connection: ClientConnection, packet: Subscribe, codes: Sequence[int]) -> bytes:
@@ -314,7 +314,7 @@ def _suback(connection: ClientConnection, packet: Subscribe, codes: Sequence[int
 
 
 def _unsuback(connection: ClientConnection, packet: Unsubscribe, removed: set[str]) -> bytes:
-    """Encode an UNSUBACK: at level 5 it says which subscriptions there were."""
+    """Encode an UNSUBACK: in MQTT 5 it says which subscriptions there were."""
     if connection.properties is None:
         return encode_unsuback(packet.packet_id)
     codes = []

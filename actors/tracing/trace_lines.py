@@ -145,7 +145,7 @@ def _publish(packet: Publish) -> dict[str, Any]:
 
 
 def property_fields(block: bytes) -> dict[str, Any]:
-    """Return the properties of a message at level 5, where it has any."""
+    """Return the properties of a message in MQTT 5, where it has any."""
     if not block:
         return {}
     found = message_properties(block)
@@ -181,7 +181,7 @@ def _connect(packet: Connect) -> dict[str, Any]:
 
 
 def _answer(packet: Answer) -> dict[str, Any]:
-    """Return what a packet to a client at level 5 says, but for its properties."""
+    """Return what a packet to an MQTT 5 client says, but for its properties."""
     found: dict[str, Any] = {"reason": packet.reason}
     if packet.packet_id:
         found["packet_id"] = packet.packet_id

@@ -39,7 +39,7 @@ LINGER = 2.0  # seconds to wait for the broker to close the connection
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRequest:
-    """What a client subscribes to; everything but filters and QoS needs level 5."""
+    """What a client subscribes to; everything but filters and QoS needs MQTT 5."""
 
     filters: tuple[str, ...]
     qos: int = 0

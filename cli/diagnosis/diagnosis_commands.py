@@ -18,7 +18,7 @@ def register_diagnosis_commands(app: Program) -> None:
 
 @with_broker_flags
 def _status(source: SourceFlags, as_json: _Json = False) -> None:
-    """Show whether the broker is well.
+    """Show whether the broker is healthy.
 
     Exits with 0 if it is ready and with 1 if it is not.
     """

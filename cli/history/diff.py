@@ -1,4 +1,4 @@
-"""``foldmq diff``: the differences between the states at two moments."""
+"""``foldmq diff``: the differences between the states at two points in time."""
 
 import asyncio
 import sys
@@ -16,7 +16,7 @@ from projections.replay import AsOf, Replay, options_text
 def run_diff(
     flags: SourceFlags, before: str, after: str, session: str | None, *, as_json: bool
 ) -> None:
-    """Print the differences between two moments, the earlier one first."""
+    """Print the differences between two points in time, the earlier one first."""
     asyncio.run(_run(flags, before, after, session, as_json=as_json))
 
 
@@ -27,7 +27,7 @@ async def _run(
     async with open_source(flags) as source:
         first, second = [await point_at(source, one) for one in moments]
         if (first.sequence, first.index) > (second.sequence, second.index):
-            raise UsageError(f"{before} is later than {after}: give the earlier moment first")
+            raise UsageError(f"{before} is later than {after}: give the earlier point first")
         replay = Replay(source, second.sequence, session, progress)
         from_moment = await replay.to(first)
         old = state_facts(replay.state, session, replay.origins)
@@ -36,7 +36,7 @@ async def _run(
         to_moment = await replay.to(second)
         new = state_facts(replay.state, session, replay.origins)
     if session is not None and session not in old.sessions and session not in new.sessions:
-        raise NotFound(f"no session {text.name(session)} at either moment")
+        raise NotFound(f"no session {text.name(session)} at either point")
     if as_json:
         found = diff_object(old, new)
         ends = {"from": from_moment.fields(), "to": to_moment.fields()}

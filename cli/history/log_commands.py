@@ -44,11 +44,11 @@ def _log(
     start: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="POS|TIME", help="Start at this moment: 12, 12.3, '10m ago', ..."
+            "--from", metavar="POS|TIME", help="Start at this point: 12, 12.3, '10m ago', ..."
         ),
     ] = None,
     end: Annotated[
-        str | None, typer.Option("--to", metavar="POS|TIME", help="End at this moment.")
+        str | None, typer.Option("--to", metavar="POS|TIME", help="End at this point.")
     ] = None,
     count: Annotated[
         int | None,
@@ -104,7 +104,7 @@ def _replay(
     source: SourceFlags,
     at: Annotated[
         str | None,
-        typer.Option("--at", metavar="POS|TIME", help="Moment of the state. [default: now]"),
+        typer.Option("--at", metavar="POS|TIME", help="Point in time of the state. [default: now]"),
     ] = None,
     session: Annotated[
         str | None, typer.Option("--session", metavar="ID", help="Show one session in full.")
@@ -117,7 +117,7 @@ def _replay(
     ] = None,
     as_json: _Json = False,
 ) -> None:
-    """Show the state of the broker at any moment.
+    """Show the state of the broker at any point in time.
 
     Prints totals, one session, or retained messages. The state is rebuilt from the log by the same
     code as at a start of the broker; the log is only read.
@@ -130,12 +130,12 @@ def _replay(
 @with_source_flags
 def _diff(
     source: SourceFlags,
-    before: Annotated[str, typer.Argument(metavar="A", help="Earlier moment.")],
-    after: Annotated[str, typer.Argument(metavar="B", help="Later moment.")],
+    before: Annotated[str, typer.Argument(metavar="A", help="Earlier point in time.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="Later point in time.")],
     session: _Session = None,
     as_json: _Json = False,
 ) -> None:
-    """Show the differences between the states at two moments."""
+    """Show the differences between the states at two points in time."""
     from cli.history import diff
 
     diff.run_diff(source, before, after, session, as_json=as_json)
@@ -196,7 +196,7 @@ def _why(
         typer.Option(
             "--at",
             metavar="WHEN",
-            help="With --topic: explain the latest message until this moment.",
+            help="With --topic: explain the latest message until this point.",
         ),
     ] = None,
     as_json: Annotated[

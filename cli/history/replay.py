@@ -1,4 +1,4 @@
-"""``foldmq replay``: the state as of a moment: totals, one session or retained messages."""
+"""``foldmq replay``: the state as of a point in time: totals, one session or retained messages."""
 
 import asyncio
 import sys
@@ -41,7 +41,7 @@ _SUMMED = (
 def run_replay(
     flags: SourceFlags, at: str | None, session: str | None, topic: str | None, *, as_json: bool
 ) -> None:
-    """Print the state as of a moment; raises NotFound if the session did not exist."""
+    """Print the state as of a point in time; raises NotFound if the session did not exist."""
     moment = parse_moment(at) if at is not None else None
     if topic is not None:
         check_filter(topic)
@@ -220,7 +220,7 @@ def session_at_lines(
 
 
 def _level5(state: SessionState) -> str:
-    """Return what a client at level 5 said about its session."""
+    """Return what an MQTT 5 client said about its session."""
     if state.level < 5:
         return ""
     parts = ["MQTT 5"]

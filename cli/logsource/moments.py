@@ -38,7 +38,7 @@ def parse_moment(text: str) -> Moment:
         given = f"{datetime.now(UTC).astimezone():%Y-%m-%d} {given.rjust(5, '0')}"
     moment = parse(given, zone=None)
     if moment is None:
-        raise UsageError(f'not a moment: "{escaped(text)}"; {_EXPECTED}')
+        raise UsageError(f'not a point in time: "{escaped(text)}"; {_EXPECTED}')
     return replace(moment, text=stripped)
 
 

@@ -62,7 +62,10 @@ def _nodes(
     ] = None,
     as_json: _JsonLines = False,
 ) -> None:
-    """List the nodes of a cluster: which one leads, and how far the others are."""
+    """List the nodes of a cluster.
+
+    Shows which one leads, and how far the others are.
+    """
     from cli.inspection import node_list
 
     node_list.run(source, cluster, as_json=as_json)
@@ -389,7 +392,7 @@ def _subscriptions(
     ] = 1,
     as_json: _Json = False,
 ) -> None:
-    """Show what would happen now to a message on a topic.
+    """Show how a message on a topic would be delivered.
 
     For each matching subscription: sent, queued, dropped or denied, and why.
     """

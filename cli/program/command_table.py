@@ -36,10 +36,12 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
         ),
     ),
     (
-        "Look into a running broker",
+        "Inspect a running broker",
         (
             CommandEntry(
-                "status", "cli.diagnosis.diagnosis_commands", "Show whether the broker is well."
+                "status",
+                "cli.diagnosis.diagnosis_commands",
+                "Show whether the broker is healthy.",
             ),
             CommandEntry(
                 "doctor",
@@ -55,7 +57,7 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
             CommandEntry(
                 "subscriptions",
                 "cli.operator.operator_commands",
-                "Show what would happen now to a message on a topic.",
+                "Show how a message on a topic would be delivered.",
             ),
             CommandEntry(
                 "retained",
@@ -77,19 +79,19 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
         ),
     ),
     (
-        "Read the log",
+        "Read the event log",
         (
             CommandEntry("why", "cli.history.log_commands", "Explain what happened to a message."),
             CommandEntry("log", "cli.history.log_commands", "List the events of the log."),
             CommandEntry(
                 "replay",
                 "cli.history.log_commands",
-                "Show the state of the broker at any moment.",
+                "Show the state of the broker at any point in time.",
             ),
             CommandEntry(
                 "diff",
                 "cli.history.log_commands",
-                "Show the differences between the states at two moments.",
+                "Show the differences between the states at two points in time.",
             ),
             CommandEntry("spark", "cli.sparkjobs.spark_commands", "Run Spark jobs on the log."),
         ),

@@ -47,7 +47,7 @@ _CACHE_DENIED = 5.0
 
 
 class Access:
-    """Builds both from the settings, at the start and at each reload; login back-off is kept."""
+    """Builds both from the settings, at the start and at each reload; login backoff is kept."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Access:
         return made
 
     def reloaded(self, settings: Settings) -> None:
-        """Apply new settings to the login back-off."""
+        """Apply new settings to the login backoff."""
         self._backoff.options = backoff_options(settings)
 
     def _callout(self, settings: Settings) -> Callout | None:
@@ -117,7 +117,7 @@ def _claimed(settings: Settings) -> bool:
 
 
 def backoff_options(settings: Settings) -> BackoffOptions:
-    """Return the options of the login back-off."""
+    """Return the options of the login backoff."""
     return BackoffOptions(
         failures=settings.login_failures,
         address_failures=settings.login_failures_per_address,

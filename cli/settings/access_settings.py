@@ -61,7 +61,7 @@ class AccessFields(BaseModel):
         default=60.0,
         ge=0,
         description="How long to cache an answer of the auth callout that "
-        "names no lifetime. 0 disables caching.",
+        "specifies no lifetime. 0 disables caching.",
     )
     auth_method: str | None = Field(
         default=None,

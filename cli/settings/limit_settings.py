@@ -24,7 +24,8 @@ class LimitFields(BaseModel):
     max_connections: int = Field(
         default=_OPTIONS.max_connections,
         ge=1,
-        description="Maximum number of connected clients, of the broker or of one listener.",
+        description="Maximum number of connected clients. In the settings of one listener: of "
+        "that listener, within the limit of the broker.",
     )
     max_connections_per_address: int = Field(
         default=_DEFAULTS.address.connections,
@@ -56,15 +57,15 @@ class LimitFields(BaseModel):
     )
     publish_rate_per_address: Rate = Field(
         default=int(_DEFAULTS.address.publish_rate),
-        description="Like publish_rate, for one address. 0: unlimited.",
+        description="Like --publish-rate, for one address. 0: unlimited.",
     )
     publish_rate_per_user: Rate = Field(
         default=int(_DEFAULTS.user.publish_rate),
-        description="Like publish_rate, for one user. 0: unlimited.",
+        description="Like --publish-rate, for one user. 0: unlimited.",
     )
     publish_rate_per_client: Rate = Field(
         default=int(_DEFAULTS.client.publish_rate),
-        description="Like publish_rate, for one client. 0: unlimited.",
+        description="Like --publish-rate, for one client. 0: unlimited.",
     )
     publish_bytes: Size = Field(
         default=0,
@@ -75,23 +76,23 @@ class LimitFields(BaseModel):
     publish_bytes_per_address: Size = Field(
         default=int(_DEFAULTS.address.publish_bytes),
         ge=0,
-        description="Like publish_bytes, for one address. 0: unlimited.",
+        description="Like --publish-bytes, for one address. 0: unlimited.",
     )
     publish_bytes_per_user: Size = Field(
         default=int(_DEFAULTS.user.publish_bytes),
         ge=0,
-        description="Like publish_bytes, for one user. 0: unlimited.",
+        description="Like --publish-bytes, for one user. 0: unlimited.",
     )
     publish_bytes_per_client: Size = Field(
         default=int(_DEFAULTS.client.publish_bytes),
         ge=0,
-        description="Like publish_bytes, for one client. 0: unlimited.",
+        description="Like --publish-bytes, for one client. 0: unlimited.",
     )
     throttle_timeout: Seconds = Field(
         default=_DEFAULTS.throttle_timeout,
         ge=0,
-        description="Close a client that is slowed down to its own publish rate (..._per_client) "
-        "without a break for this long. 0: never.",
+        description="Disconnect a client that is slowed down to --publish-rate-per-client or "
+        "--publish-bytes-per-client without a break for this long. 0: never.",
     )
     max_sessions: int = Field(
         default=_OPTIONS.max_sessions,
@@ -102,7 +103,7 @@ class LimitFields(BaseModel):
         default=_DEFAULTS.max_subscriptions,
         ge=1,
         description="Maximum number of subscriptions of one session. Further ones are refused "
-        "with 0x80.",
+        "with 0x97, below MQTT 5 with 0x80.",
     )
     max_shared_members: int = Field(
         default=_DEFAULTS.max_shared_members,
@@ -113,7 +114,7 @@ class LimitFields(BaseModel):
     subscribe_rate: Rate = Field(
         default=int(_DEFAULTS.subscribe_rate),
         description="Topic filters per second that one client may subscribe to and unsubscribe "
-        "from, on average, beyond the first max_subscriptions; the client is slowed down to "
+        "from, on average, beyond the first --max-subscriptions; the client is slowed down to "
         "this rate. 0: unlimited.",
     )
     max_topic_levels: int = Field(
@@ -131,15 +132,15 @@ class LimitFields(BaseModel):
         default=_DEFAULTS.max_wildcard_patterns,
         ge=0,
         description="Maximum number of wildcard patterns of one session. Topic filters that have "
-        "+ at the same levels share a pattern. Further patterns are refused with 0x80. 0: "
-        "unlimited.",
+        "+ at the same levels share a pattern. Further patterns are refused with 0x97, below "
+        "MQTT 5 with 0x80. 0: unlimited.",
     )
     max_wildcard_patterns_total: int = Field(
         default=_DEFAULTS.max_wildcard_patterns_total,
         ge=0,
         description="Maximum number of wildcard patterns of all sessions together, which bounds "
         "the time to match a topic. One user, or one address of clients without a user, may "
-        "use half of those that are left. 0: unlimited.",
+        "use at most half of the remaining ones. 0: unlimited.",
     )
     max_packet_size: Size = Field(
         default=_OPTIONS.max_packet_size,
@@ -163,13 +164,13 @@ class LimitFields(BaseModel):
         default=_DEFAULTS.max_unread_bytes,
         ge=_MIB,
         description="Maximum number of bytes buffered for all slow clients together. Beyond it, "
-        "the clients with the most buffered bytes are closed.",
+        "the clients with the most buffered bytes are disconnected.",
     )
     slow_reader_time: Seconds = Field(
         default=_DEFAULTS.slow_reader_time,
         ge=0,
-        description="Close a client that has read none of its buffered bytes for this long. 0: "
-        "never.",
+        description="Disconnect a client that has read none of its buffered bytes for this long. "
+        "0: never.",
     )
     connect_timeout: Seconds = Field(
         default=_OPTIONS.connect_timeout,
@@ -182,7 +183,7 @@ class LimitFields(BaseModel):
         default=_DEFAULTS.max_unauthenticated,
         ge=1,
         description="Maximum number of connections whose CONNECT is not accepted yet; at most "
-        "half of max_connections.",
+        "half of --max-connections.",
     )
     max_unauthenticated_bytes: Size = Field(
         default=_DEFAULTS.max_unauthenticated_bytes,
@@ -193,19 +194,20 @@ class LimitFields(BaseModel):
     max_auth_steps: int = Field(
         default=_DEFAULTS.max_auth_steps,
         ge=0,
-        description="Maximum number of packets with which a client authenticates by an "
-        "Authentication Method (MQTT 5), its CONNECT included. 0: unlimited.",
+        description="Maximum number of packets that a client may send in one authentication "
+        "exchange (MQTT 5), its CONNECT included. 0: unlimited.",
     )
     max_auth_bytes: Size = Field(
         default=_DEFAULTS.max_auth_bytes,
         ge=0,
-        description="Maximum number of bytes of Authentication Data in them. 0: unlimited.",
+        description="Maximum number of bytes of Authentication Data in one authentication "
+        "exchange (MQTT 5). 0: unlimited.",
     )
     max_reauthentications: int = Field(
         default=_DEFAULTS.max_reauthentications,
         ge=0,
-        description="Maximum number of times in a minute that a connected client may "
-        "authenticate again (MQTT 5). 0: unlimited.",
+        description="Maximum number of re-authentications of a connected client per minute "
+        "(MQTT 5). 0: unlimited.",
     )
     login_failures: int = Field(
         default=_BACKOFF.failures,
@@ -222,7 +224,7 @@ class LimitFields(BaseModel):
     login_backoff: Seconds = Field(
         default=_BACKOFF.duration,
         gt=0,
-        description="How long failed logins count, and for how long further ones are refused then.",
+        description="How long failed logins count, and how long further ones are then refused.",
     )
     max_faults_per_address: int = Field(
         default=_DEFAULTS.address_faults,
@@ -234,7 +236,8 @@ class LimitFields(BaseModel):
     fault_backoff: Seconds = Field(
         default=_DEFAULTS.fault_backoff,
         gt=0,
-        description="How long such faults of an address count.",
+        description="How long the faults of an address count, and how long an address that has "
+        "too many is then refused.",
     )
     flapping_connects: int = Field(
         default=_DEFAULTS.flapping_connects,
@@ -245,7 +248,8 @@ class LimitFields(BaseModel):
     flapping_backoff: Seconds = Field(
         default=_DEFAULTS.flapping_backoff,
         gt=0,
-        description="How long connects of a client identifier count.",
+        description="How long connects of a client identifier count, and how long a client "
+        "identifier with too many is then refused.",
     )
     overload_lag: Seconds = Field(
         default=_DEFAULTS.overload_lag,

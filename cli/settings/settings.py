@@ -88,28 +88,30 @@ class Settings(
         default=_OPTIONS.max_topic_aliases,
         ge=0,
         le=65_535,
-        description="Topic aliases that a client may use on a connection (MQTT 5); 0: none.",
+        description="Maximum number of topic aliases that a client may use on a connection "
+        "(MQTT 5). 0: none.",
     )
     topic_aliases_out: int = Field(
         default=_OPTIONS.topic_aliases_out,
         ge=0,
         le=65_535,
-        description="Topics of at least 8 bytes that get a topic alias, the first ones that are "
-        "published. It is sent in place of the topic to clients that accept so many aliases "
-        "(MQTT 5), which saves bytes and costs processor time. 0: none.",
+        description="Maximum number of topics to assign topic aliases to (MQTT 5): the first "
+        "topics of at least 8 bytes that are published. Clients that accept that many aliases "
+        "receive the alias instead of the topic, which saves bytes and costs processor time. "
+        "0: none.",
     )
     receive_maximum: int = Field(
         default=_OPTIONS.receive_maximum,
         ge=1,
         le=65_535,
-        description="PUBLISH packets at QoS 1 and 2 that a client at MQTT 5 may have "
-        "unacknowledged. Below 65535 it is announced in CONNACK (Receive Maximum), and a client "
-        "that exceeds it is disconnected with 0x93. Some clients ignore it.",
+        description="Maximum number of unacknowledged PUBLISH packets at QoS 1 and 2 from an "
+        "MQTT 5 client. A value below 65535 is announced in CONNACK (Receive Maximum), and a "
+        "client that exceeds it is disconnected with 0x93. Some clients ignore it.",
     )
     check_payload_format: bool = Field(
         default=_OPTIONS.check_payload_format,
-        description="Refuse a message or will whose Payload Format Indicator says UTF-8 and whose "
-        "payload is not (MQTT 5), with 0x99; at QoS 0 drop it.",
+        description="Refuse a message or will whose Payload Format Indicator says UTF-8 but whose "
+        "payload is not valid UTF-8 (MQTT 5), with 0x99; at QoS 0 drop it.",
     )
     response_information: str = Field(
         default=_OPTIONS.response_information,
@@ -128,12 +130,12 @@ class Settings(
     shared_strategy: Literal["balanced", "topic"] = Field(
         default="balanced",
         description="How messages of a shared subscription are divided among its members. "
-        "balanced: each to one that has room, in turn; topic: all of a topic to the same one as "
-        "long as the members are the same, in order.",
+        "balanced: each to the next member that has room; topic: all messages of a topic to the "
+        "same member, in order, until the membership changes.",
     )
     shared_for_mqtt3: bool = Field(
         default=True,
-        description="Let clients below MQTT 5 share subscriptions ($share/NAME/FILTER), too.",
+        description="Also let clients below MQTT 5 share subscriptions ($share/NAME/FILTER).",
     )
     keep: Seconds = Field(
         default=_OPTIONS.keep,
@@ -155,7 +157,7 @@ class Settings(
     commit_timeout: Seconds = Field(
         default=_OPTIONS.commit_timeout,
         gt=0,
-        description="Close the clients when the log could not be written for this long.",
+        description="Disconnect all clients when the event log could not be written for this long.",
     )
 
     metrics: OptionalAddress = Field(
@@ -185,10 +187,10 @@ class Settings(
     )
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Minimum level of log messages."
+        default="info", description="Minimum level of the lines logged to stderr."
     )
     log_format: Literal["text", "json"] = Field(
-        default="text", description="Format of the log on stderr."
+        default="text", description="Format of the lines logged to stderr."
     )
     event_loop: Literal["auto", "uvloop", "asyncio"] = Field(
         default="auto", description="Event loop; auto uses uvloop if it is installed."

@@ -58,7 +58,7 @@ class StorageFields(BaseModel):
         ge=1,
         le=5,
         description="Number of replicas of the log in the cluster of --nats-url; a log with fewer "
-        "gets more. Default: those that it has; for a new log 3 in a cluster of three servers or "
+        "is extended. Default: unchanged; for a new log 3 in a cluster of three servers or "
         "more, otherwise 1.",
     )
     sync: Annotated[Literal["always"] | Seconds, SyncOrSeconds] = Field(

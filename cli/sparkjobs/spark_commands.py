@@ -16,7 +16,7 @@ _LEVELS = 65_536
 
 _At = Annotated[
     str | None,
-    typer.Option("--at", metavar="POS|TIME", help="Moment of the state. [default: now]"),
+    typer.Option("--at", metavar="POS|TIME", help="Point in time of the state. [default: now]"),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _Output = Annotated[
@@ -185,10 +185,10 @@ def _stats(
         str, typer.Option("--window", metavar="TIME", help="Length of a time window: 10s, 1m, 1h.")
     ] = "1m",
     start: Annotated[
-        str | None, typer.Option("--from", metavar="POS|TIME", help="Start at this moment.")
+        str | None, typer.Option("--from", metavar="POS|TIME", help="Start at this point.")
     ] = None,
     end: Annotated[
-        str | None, typer.Option("--to", metavar="POS|TIME", help="End at this moment.")
+        str | None, typer.Option("--to", metavar="POS|TIME", help="End at this point.")
     ] = None,
     top: Annotated[
         int | None,

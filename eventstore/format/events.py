@@ -79,7 +79,7 @@ class SessionOpened:
     resumed: bool
     """True: earlier state goes on (session present). False: any earlier state is gone."""
     clean: bool
-    """The session ends with its connection: Clean Session, at level 5 a session expiry of 0."""
+    """The session ends with its connection: Clean Session, in MQTT 5 a session expiry of 0."""
     level: int
     """Protocol level: 3, 4 or 5."""
     keep_alive: int = 0

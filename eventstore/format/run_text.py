@@ -1,4 +1,4 @@
-"""Positions, packet identifiers and lists, as lines about a log show them."""
+"""Positions, packet identifiers and lists as text for displays."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class JournalStats:
     events: int = counted("foldmq_log_events_total", "Events in those records.", "log.events")
     entries: int = counted(
         "foldmq_log_entries_total",
-        "Positions in those records: each message of an event counts.",
+        "Log entries in those records; each message in an event counts as one.",
         "log.entries",
     )
     bytes: int = counted("foldmq_log_written_bytes_total", "Bytes of those records.", "log.bytes")

@@ -1,7 +1,7 @@
 """The stream that holds the log: how it is made, and what its acknowledgements promise.
 
 What a client can learn about a server's promise is checked before the first record is written.
-What it cannot learn (when a foreign server syncs its files) is part of ``StreamState.promise``.
+What it cannot learn (when an external server syncs its files) is part of ``StreamState.promise``.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ async def ensure_stream(
     three servers or more, and else one. A stream that has fewer gets more, one that has more keeps
     them.
 
-    ``sync`` is the embedded server's setting, None when a foreign one does not tell it.
+    ``sync`` is the embedded server's setting, None when an external one does not tell it.
     ``must_exist`` says that a log was there before: a missing stream is then damage. (Without
     it, NATS fills the stream that is made with what it finds of the old one: a way to repair.)
     ``seconds`` is how long an existing stream may take to answer (None: 10). ``identity`` is what

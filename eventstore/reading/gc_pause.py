@@ -1,4 +1,4 @@
-"""How often Python looks for garbage while much is read."""
+"""Reduces garbage collections during bulk reads."""
 
 import contextlib
 import gc

@@ -1,4 +1,4 @@
-"""How long work on a log tells how far it is: to a progress bar, or to nothing."""
+"""The interface for progress reports of long work."""
 
 from __future__ import annotations
 

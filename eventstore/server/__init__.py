@@ -1,6 +1,6 @@
 """The NATS servers that foldmq starts: that of the log, and that of NATS clients.
 
-Loaded lazily: a broker with a foreign server starts none.
+Loaded lazily: a broker with an external server starts none.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
-"""What keeps the embedded server from storing, and what helps.
+"""Detects a full disk and restarts the embedded NATS server when there is room.
 
 A nats-server whose disk is full freezes the stream: it answers no append any more, also when
-there is room again, until it is started anew. So the log is not written to the last byte of the
+there is room again, until it is restarted. So the log is not written to the last byte of the
 disk, and a server that ran into its end all the same is restarted once there is room.
 """
 

@@ -1,4 +1,4 @@
-"""What the audit of one session follows for the promises of MQTT 5."""
+"""Checks for No Local and unfinished deliveries of MQTT 5."""
 
 from __future__ import annotations
 

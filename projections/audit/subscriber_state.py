@@ -1,4 +1,4 @@
-"""How a session stood towards a message when it took effect: which filters matched, or nearly."""
+"""A session's subscriptions relative to a message: matching, denied and near-miss filters."""
 
 from __future__ import annotations
 

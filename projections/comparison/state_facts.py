@@ -1,4 +1,4 @@
-"""What two states of a node are compared by, to show what happened between two moments."""
+"""Comparable summaries of a node's state, for ``foldmq diff``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``eventstore.log.damaged_log`` has to keep for the sessions of a damaged log."""
+"""Finds what ``eventstore.log.damaged_log`` has to keep for the sessions of a damaged log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events that do not fit together: what folding them raises, and the error that says so."""
+"""Exceptions for events that contradict the state."""
 
 from __future__ import annotations
 

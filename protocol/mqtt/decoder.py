@@ -8,7 +8,7 @@ complete it goes to the parser of its kind; PUBLISH and acknowledgements go to
 ``protocol.mqtt.publish_decoder``, which reads as many as follow one another.
 
 The level that a CONNECT names decides how the packets after it are read. MQTT 3.1 and 3.1.1 are
-read here; a client at level 5 gets a reader of its own (``Level5``), if the decoder is given what
+read here; an MQTT 5 client gets a reader of its own (``Level5``), if the decoder is given what
 makes one. What both have in common is here: framing, limits, and how the work is cut into calls.
 
 With a bound on the work of a call, ``feed`` stops when that is reached and keeps the rest as it is;
@@ -43,7 +43,7 @@ MAX_CONNECT_SIZE = 327_701
 """The largest CONNECT there can be in MQTT 3.1 and 3.1.1, in bytes: five fields of 65 535 bytes.
 
 It is the limit for the first packet, so that an unauthenticated client cannot make the broker
-buffer more than that; at level 5 too, where properties could make it larger.
+buffer more than that; in MQTT 5 too, where properties could make it larger.
 """
 
 _CONNECT = 0x10
@@ -91,12 +91,12 @@ class FiltersInParts(Protocol):
 
 
 class DecoderV5(Protocol):
-    """Reads what a client at level 5 sends; see ``protocol.mqtt5``."""
+    """Reads what an MQTT 5 client sends; see ``protocol.mqtt5``."""
 
     legal: frozenset[int]
 
     def connect(self, body: bytes) -> Connect:
-        """Parse a CONNECT of level 5 or above."""
+        """Parse a CONNECT of MQTT 5 or above."""
 
     def read_frame(self, data: bytes, at: int) -> tuple[int, int] | None:
         """Read a Remaining Length as ``read_length`` does."""
@@ -124,7 +124,7 @@ class Decoder:
 
     ``max_packet_size`` is the largest whole packet accepted, in bytes; ``at_once``, which may
     be changed, is how many packets one call decodes, about: one of QoS 1 or 2 counts as eight.
-    ``v5`` makes the reader for a client at level 5; without it, that level is refused.
+    ``v5`` makes the reader for an MQTT 5 client; without it, that level is refused.
 
     ``feed`` never raises for what a client sent. After each call look at ``error``: once it is
     set, the packets returned by that call are still to be obeyed, then ``error.connack`` is to be
@@ -161,7 +161,7 @@ class Decoder:
         something else. 5 for all above."""
         self._v5 = v5
         self._decoder_v5: DecoderV5 | None = None
-        """Reads the packets of a client at level 5."""
+        """Reads the packets of an MQTT 5 client."""
         self._reader: FiltersInParts | None = None
         """A SUBSCRIBE or UNSUBSCRIBE of which topic filters are left to be read."""
         self._unread: tuple[bytes, int] | None = None
@@ -304,7 +304,7 @@ class Decoder:
         return at
 
     def _read_v5(self, level: DecoderV5, data: bytes, at: int, packets: list[Packet]) -> int:
-        """Read whole packets of a client at level 5, as ``_read`` does."""
+        """Read whole packets of an MQTT 5 client, as ``_read`` does."""
         end, room = len(data), self.at_once - len(packets)
         while at < end and not self._ended:
             if room <= 0:
@@ -377,7 +377,7 @@ class Decoder:
     def _refuse_size(self, data: bytes, at: int, body: int, stop: int) -> int:
         """Raise ``ProtocolError`` for a packet that is too large.
 
-        A CONNECT may name level 5, where its refusal has a reason: if that part of it has not come
+        A CONNECT may name MQTT 5, where its refusal has a reason: if that part of it has not come
         yet, the bytes needed for it are returned.
         """
         if self._legal is _FIRST and self._v5 is not None:
@@ -398,7 +398,7 @@ def _check_connect_length(data: bytes, at: int, body: int) -> None:
 
 
 def _names_v5(body: bytes) -> bool:
-    """Say whether a CONNECT is of level 5 or above."""
+    """Say whether a CONNECT is of MQTT 5 or above."""
     return body[:_LEVEL_AT] == b"\0\4MQTT" and body[_LEVEL_AT : _LEVEL_AT + 1] >= b"\5"
 
 

@@ -94,7 +94,7 @@ class Connect:
     client_id: str
     """Empty when the server is to make one up; before MQTT 5 ``clean`` is True then."""
     clean: bool
-    """Clean Session; at level 5 Clean Start, which says nothing about the session's end."""
+    """Clean Session; in MQTT 5 Clean Start, which says nothing about the session's end."""
     keep_alive: int
     """Seconds; 0 turns the keep alive off."""
     will: Will | None = None
@@ -135,7 +135,7 @@ class Pingreq:
 
 @dataclass(slots=True)
 class Disconnect:
-    """The client leaves in good order (section 3.14), or says at level 5 why it leaves."""
+    """The client leaves in good order (section 3.14), or says in MQTT 5 why it leaves."""
 
     reason: int = 0
     """0x04: the will is to be published; 0x80 and above: the client ended it for an error."""
@@ -200,9 +200,9 @@ class Publishes:
     At QoS 0 without retain ``packets`` holds the whole packets: exactly the bytes that every
     QoS 0 subscriber at the same level is sent, so that nothing has to be encoded. The decoder does
     not cut the payloads out then; ``payloads`` does so when it is first asked for. Otherwise
-    ``packets`` is empty, as it is at level 5 where a topic alias was used.
+    ``packets`` is empty, as it is in MQTT 5 where a topic alias was used.
 
-    ``blocks`` is None before MQTT 5. At level 5 it has a block for each message, or is empty if no
+    ``blocks`` is None before MQTT 5. In MQTT 5 it has a block for each message, or is empty if no
     message has properties.
 
     Iteration gives one ``Publish`` per message: for tests and paths that are not hot.

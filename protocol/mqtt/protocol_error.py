@@ -9,9 +9,9 @@ class ProtocolError(FoldmqError):
     """A client broke the standard; its network connection must be closed [MQTT-4.8.0-1].
 
     ``text`` says what was wrong, ``statement`` is the number of the normative statement that was
-    broken, of MQTT 3.1.1 or, from a client at level 5, of MQTT 5.0. ``connack`` is the return code
+    broken, of MQTT 3.1.1 or, from an MQTT 5 client, of MQTT 5.0. ``connack`` is the return code
     to be sent in a CONNACK of MQTT 3.1.1 before the connection is closed, or None when it is closed
-    without a word; at level 5 ``reason`` is sent, in a CONNACK or DISCONNECT [MQTT-4.13.1-1].
+    without a word; in MQTT 5 ``reason`` is sent, in a CONNACK or DISCONNECT [MQTT-4.13.1-1].
     """
 
     def __init__(

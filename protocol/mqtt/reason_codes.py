@@ -1,7 +1,7 @@
 """Reason codes of MQTT 5 (section 2.4): which packets carry them, from a client or a server.
 
 A reason code below 0x80 is success, from 0x80 on failure. MQTT 3.1 and 3.1.1 have return codes in
-CONNACK alone: ``FOR_CONNECT_CODES`` is what each is at level 5. Reason strings say in words why the
+CONNACK alone: ``FOR_CONNECT_CODES`` is what each is in MQTT 5. Reason strings say in words why the
 server refused something.
 """
 

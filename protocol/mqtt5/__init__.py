@@ -1,7 +1,7 @@
-"""MQTT 5 without I/O: what level 5 has that MQTT 3.1 and 3.1.1 have not.
+"""MQTT 5 without I/O: what MQTT 5 has that MQTT 3.1 and 3.1.1 have not.
 
 ``protocol.mqtt`` has the values, the rules for topics, and the ``Decoder``, which reads the packets
-of a client at level 5 with a ``PacketDecoderV5`` from here::
+of an MQTT 5 client with a ``PacketDecoderV5`` from here::
 
     decoder = Decoder(max_packet_size, v5=partial(PacketDecoderV5, max_topic_aliases))
 

@@ -1,4 +1,4 @@
-"""Packets of a few bytes at level 5: PUBACK, PUBREC, PUBREL, PUBCOMP, DISCONNECT and AUTH.
+"""Packets of a few bytes in MQTT 5: PUBACK, PUBREC, PUBREL, PUBCOMP, DISCONNECT and AUTH.
 
 All of them may be sent in shorter forms: without properties, and where the reason code is 0,
 without that too (sections 3.4.2.1, 3.14.2.1, 3.15.2.1).

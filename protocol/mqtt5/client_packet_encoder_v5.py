@@ -1,4 +1,4 @@
-"""What a client at level 5 sends, for tools and tests."""
+"""What an MQTT 5 client sends, for tools and tests."""
 
 from __future__ import annotations
 

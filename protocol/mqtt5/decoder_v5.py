@@ -1,4 +1,4 @@
-"""What a ``Decoder`` asks about the packets of a client at level 5."""
+"""What a ``Decoder`` asks about the packets of an MQTT 5 client."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _FLAG_STATEMENTS = {
 
 
 class PacketDecoderV5:
-    """Reads the packets of one client at level 5, and has the state that takes: topic aliases.
+    """Reads the packets of one client in MQTT 5, and has the state that takes: topic aliases.
 
     ``max_topic_aliases`` is the Topic Alias Maximum that the CONNACK is to say.
     """

@@ -1,4 +1,4 @@
-"""Reading a packet at level 5 field by field."""
+"""Reading a packet in MQTT 5 field by field."""
 
 from __future__ import annotations
 

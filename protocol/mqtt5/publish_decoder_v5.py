@@ -1,4 +1,4 @@
-"""PUBLISH at level 5 (section 3.3), many at a time.
+"""PUBLISH in MQTT 5 (section 3.3), many at a time.
 
 It is as in ``protocol.mqtt.publish_decoder``, with two columns more: property blocks, and topics
 that a topic alias stands for. A run is one of packets that are alike in the Property Length too;

@@ -1,4 +1,4 @@
-"""Messages to clients at level 5: encoded once for each wire.
+"""Messages to MQTT 5 clients: encoded once for each wire.
 
 Receivers of the same messages differ in few ways: the granted QoS, the level they speak, RETAIN,
 their subscription identifiers, how long the messages have waited, and whether topic aliases are
@@ -59,7 +59,7 @@ def prepare_publishes(
     """Prepare messages for a wire.
 
     ``blocks`` has one property block a message, or is empty if none has properties. ``numbers`` has
-    the topic aliases, for a wire that uses them. Before level 5 nothing but topic and payload is
+    the topic aliases, for a wire that uses them. Before MQTT 5 nothing but topic and payload is
     sent. Raises ``ValueError`` when a message is too large for any MQTT packet.
     """
     if wire.version < MQTT_5:
@@ -68,7 +68,7 @@ def prepare_publishes(
 
 
 class PublishEncoderV5:
-    """Messages prepared to be sent to any number of receivers of one wire at level 5.
+    """Messages prepared to be sent to any number of receivers of one wire in MQTT 5.
 
     It is used as ``protocol.mqtt.encoder.Outgoing`` is.
     """

@@ -1,4 +1,4 @@
-"""What a server sends at level 5, read back from its bytes: for traces.
+"""What a server sends in MQTT 5, read back from its bytes: for traces.
 
 As in ``protocol.mqtt.server_packet_decoder`` the bytes are those that the broker itself wrote,
 whole packets.

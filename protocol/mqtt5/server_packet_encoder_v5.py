@@ -1,4 +1,4 @@
-"""What a server sends to a client at level 5, but for messages.
+"""What a server sends to an MQTT 5 client, but for messages.
 
 ``limit`` is the client's Maximum Packet Size in bytes, 0 for none. User properties, and if need be
 the reason string, are left out of a packet that would exceed it; one that is still too large is not

@@ -1,4 +1,4 @@
-"""Claims as a table."""
+"""Turns the states that a broker or its projections report (claims) into a table."""
 
 from __future__ import annotations
 

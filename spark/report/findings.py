@@ -48,17 +48,17 @@ def entry_count(outcome: Outcome) -> int:
 
 
 def verdict(outcome: Outcome) -> str:
-    """Return in one line what the audit found; of promises that the log has cases of."""
+    """Return in one line what the audit found; of guarantees that the log has cases of."""
     rules = sum(rule.checked > 0 or rule.violations > 0 for rule in outcome.rules)
     where = extent(outcome)
     if not outcome.kept:
         broken = [rule for rule in outcome.rules if rule.violations]
         total = sum(rule.violations for rule in broken)
-        found = f"{len(broken)} of {count_of(rules, 'promise')}, {count_of(total, 'violation')}"
+        found = f"{len(broken)} of {count_of(rules, 'guarantee')}, {count_of(total, 'violation')}"
         return f"BROKEN: {found}, in {where}"
     if not entry_count(outcome):
         return "nothing to audit: the log is empty"
-    return f"kept: {count_of(rules, 'promise')}, in {where}"
+    return f"kept: {count_of(rules, 'guarantee')}, in {where}"
 
 
 def extent(outcome: Outcome) -> str:

@@ -48,7 +48,7 @@ def _violations(outcome: Outcome) -> Iterator[str]:
     for broken in findings.broken_rules(outcome, VIOLATIONS):
         yield ""
         yield f"{broken.result.rule}: {count_of(broken.result.violations, 'violation')}"
-        yield f"  the promise: {broken.promise}"
+        yield f"  the guarantee: {broken.promise}"
         for one in broken.shown:
             where = [name(one.node, _NAME)] if several else []
             where.append(f"at {format_position(one.at)}")
@@ -89,7 +89,7 @@ def _when(node: NodeSummary, time_ms: int) -> str:
 def _rules(outcome: Outcome) -> Iterator[str]:
     yield ""
     yield from table_lines(
-        ("promise", "checked", "", "broken"),
+        ("guarantee", "checked", "", "broken"),
         [
             (
                 rule.rule,

@@ -1,4 +1,4 @@
-"""An event about many messages as events about one message each, in JSON.
+"""Splits an event about many messages into events about one message each, in JSON.
 
 Folding these one after the other gives what folding the event gives: totals (the bytes that
 entered or left a queue) stand in the first one and are 0 in the others.

@@ -72,7 +72,7 @@ def test_a_plain_yes_and_a_plain_no() -> None:
     assert answer(allow=True) == Verdict(AuthResult.ACCEPTED, "ann")
     verdict = answer(allow=False)
     assert verdict.result is AuthResult.BAD_CREDENTIALS
-    assert verdict.reason == "refused by the external check"
+    assert verdict.reason == "refused by the auth callout"
     assert answer(allow=False, reason="locked").reason == "locked"
 
 
@@ -87,7 +87,7 @@ def test_all_that_an_answer_may_say() -> None:
         cache=10,
         reason="",
     )
-    where = "external check"
+    where = "auth callout"
     assert verdict == Verdict(
         AuthResult.ACCEPTED,
         "ann smith",
@@ -245,7 +245,7 @@ async def test_a_problem_is_logged_once_until_it_is_over(
     for _ in range(5):
         await asked.check(ANN)
     out = capsys.readouterr().out
-    assert out.count("external check of logins failed") == 2
+    assert out.count("auth callout failed") == 2
     assert "secret" not in out
 
 

@@ -1,4 +1,4 @@
-"""Which source decides about a login, and what the login back-off makes of it."""
+"""Which backend decides about a login, and what the login backoff makes of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods of enhanced authentication: what decides, the login back-off, the external check."""
+"""Methods of enhanced authentication: what decides, the login backoff, the auth callout."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ async def test_a_method_that_fails_lets_nobody_in() -> None:
     assert step.verdict.result is AuthResult.UNAVAILABLE
 
 
-# --- the external check
+# --- the auth callout
 
 
 def asking(*answers: dict[str, Any] | bytes | Exception, **options: Any) -> tuple[Any, Service]:
@@ -233,7 +233,7 @@ async def test_steps_of_an_external_method() -> None:
     assert step.data == b"welcome"
     verdict = step.verdict
     assert (verdict.user, verdict.groups, verdict.expires_ms) == ("ann", ("g",), NOW_MS + 60_000)
-    rule = Rule(allow=True, publish=True, subscribe=False, filter="a/#", where="external check")
+    rule = Rule(allow=True, publish=True, subscribe=False, filter="a/#", where="auth callout")
     assert verdict.rules == (rule,)
     first = service.requests[0]
     assert first == {

@@ -145,7 +145,7 @@ def test_times_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     ["", "-1", "1.x", "1.9999999", "x ago", "99:00", "2026-13-01", "12.3.4", "1e3", "\x1b[2J"],
 )
 def test_what_is_no_moment(given: str) -> None:
-    with pytest.raises(UsageError, match="not a moment") as caught:
+    with pytest.raises(UsageError, match="not a point in time") as caught:
         parse_moment(given)
     assert str(caught.value).isprintable()
 

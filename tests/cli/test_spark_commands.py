@@ -153,7 +153,7 @@ def test_other_commands_do_not_load_spark() -> None:
         (("audit", "--conf", "spark.x"), 2, "not a Spark setting"),
         (("audit", "--stored", "--no-broker"), 2, "--stored and --no-broker cannot be combined"),
         (("audit", "--stored", "--at", "12"), 2, "--stored and --at cannot be combined"),
-        (("audit", "--at", "soon"), 2, 'not a moment: "soon"'),
+        (("audit", "--at", "soon"), 2, 'not a point in time: "soon"'),
         (("audit", "--html", "/nowhere/at/all.html"), 73, "cannot write /nowhere/at/all.html: no"),
         (("audit", "--html", "/"), 73, "--html /: is a directory, give a file"),
         (("audit", "--memory", "much"), 2, "not a size of memory: 'much'"),
@@ -178,7 +178,7 @@ def test_other_commands_do_not_load_spark() -> None:
             73,
             "--output /: already exists, give another directory",
         ),
-        (("rebuild", "pending", "--at", "1.x"), 2, 'not a moment: "1.x"'),
+        (("rebuild", "pending", "--at", "1.x"), 2, 'not a point in time: "1.x"'),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )

@@ -256,7 +256,7 @@ def test_a_challenge_larger_than_the_client_allows(
 def test_an_auth_has_no_more_than_what_it_needs(
     guarded: Callable[..., tuple[Broker, Clients5]],
 ) -> None:
-    """No Reason String and no User Property; those of the external check are in tests/e2e."""
+    """No Reason String and no User Property; those of the auth callout are in tests/e2e."""
     _, clients = guarded()
     client = enter(clients)
     again = ScramClient("ann", "a")

@@ -440,7 +440,8 @@ def test_errors_are_one_line(data: tuple[str, str], tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     url = f"nats://127.0.0.1:{free_port()}"
     assert "cannot connect to NATS" in refused("replay", "--nats-url", url, code=69)
-    assert 'not a moment: "tomorrow-ish"' in refused("log", *data, "--from", "tomorrow-ish", code=2)
+    said = refused("log", *data, "--from", "tomorrow-ish", code=2)
+    assert 'not a point in time: "tomorrow-ish"' in said
     assert "beyond the end of the log" in refused("replay", *data, "--at", "999999", code=2)
     for start, end in (("3", "2.1"), ("now", "1h ago")):
         asked = ("--from", start, "--to", end)
@@ -448,7 +449,7 @@ def test_errors_are_one_line(data: tuple[str, str], tmp_path: Path) -> None:
     assert "beyond the end of the log" in refused("diff", *data, "1", "999999", code=2)
     assert "beyond the log" in refused("why", *data, "--position", "999999", code=2)
     assert "is no message but" in refused("why", *data, "--position", "1.0", code=2)
-    assert "give the earlier moment first" in refused("diff", *data, "5", "2", code=2)
+    assert "give the earlier point first" in refused("diff", *data, "5", "2", code=2)
     assert 'did you mean "Delivered"?' in refused("log", *data, "--type", "deliverd", code=2)
     assert "[MQTT-4.7.1-2]" in refused("log", *data, "--topic", "a#", code=2)
     assert "no session who as of" in refused("replay", *data, "--session", "who", code=1)

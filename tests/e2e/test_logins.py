@@ -1,4 +1,4 @@
-"""Who gets in: hashes of two kinds, tokens, an external check over NATS, and the login back-off."""
+"""Who gets in: hashes of two kinds, tokens, an auth callout over NATS, and the login back-off."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def ends_by_itself(place: Place, login: Callable[[float], tuple[str, str]]) -> N
     )
 
 
-# --- external check
+# --- auth callout
 
 
 def test_the_question_and_a_plain_answer(place: Place, keeper: Doorkeeper) -> None:
@@ -357,7 +357,7 @@ def test_an_answer_that_is_not_understood(
 
 def test_nobody_answers(place: Place) -> None:
     assert answered(place, "nobody", "x") == UNAVAILABLE
-    until(lambda: place.broker.told("external check of logins failed"), "a line about it")
+    until(lambda: place.broker.told("auth callout failed"), "a line about it")
 
 
 def test_passwords_are_not_on_their_way_to_clients(place: Place, keeper: Doorkeeper) -> None:

@@ -232,7 +232,7 @@ def test_the_slider_shows_the_past(
     assert page.url == f"{watch.origin}/session?client=walker"
     page.get_by_label("State as of", exact=True).fill("nonsense")
     page.get_by_role("button", name="Show").click()
-    page.get_by_text('not a moment: "nonsense"').wait_for()
+    page.get_by_text('not a point in time: "nonsense"').wait_for()
 
 
 def test_the_broker_is_played_and_compared(

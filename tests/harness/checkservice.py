@@ -1,4 +1,4 @@
-"""An external check of logins that answers what a test tells it."""
+"""an auth callout of logins that answers what a test tells it."""
 
 from __future__ import annotations
 

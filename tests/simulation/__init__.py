@@ -1,0 +1,1 @@
+"""The broker on a virtual event loop, clock, network and log: deterministic random runs."""

@@ -36,10 +36,11 @@ def test_every_line_is_printable_and_of_a_bounded_length(which: str) -> None:
 def test_the_verdict_comes_first() -> None:
     found = text.audit_text(kept()).splitlines()
     assert found[0] == (
-        "kept: 24 promises, in 5,000,083 entries of n1, 2026-05-28 20:26:40 to 20:36:40 UTC"
+        "kept: 24 guarantees, in 5,000,083 entries of n1, 2026-05-28 20:26:40 to 20:36:40 UTC"
     )
     assert text.audit_text(broken()).startswith(
-        "BROKEN: 4 of 24 promises, 12,356 violations, in 10,000,166 entries of the logs of 2 nodes"
+        "BROKEN: 4 of 24 guarantees, 12,356 violations, "
+        "in 10,000,166 entries of the logs of 2 nodes"
     )
 
 
@@ -52,7 +53,7 @@ def test_an_empty_log_is_no_success_story() -> None:
 def test_a_log_without_any_delivery_has_no_latencies() -> None:
     found = text.audit_text(silent())
     assert found.startswith(
-        "kept: 23 promises, in 4 entries of n1, 2026-05-28 20:26:40 to 20:26:45"
+        "kept: 23 guarantees, in 4 entries of n1, 2026-05-28 20:26:40 to 20:26:45"
     )
     assert "no delivery was acknowledged" in found
     assert "slowest" not in found
@@ -68,14 +69,16 @@ def test_a_broken_log_that_holds_nothing_is_broken() -> None:
         violations=(Violation("chain", 0, "record 1 is missing", node="n1"),),
     )
     found = text.audit_text(bad)
-    assert found.startswith("BROKEN: 1 of 1 promise, 1 violation, in an empty log")
+    assert found.startswith("BROKEN: 1 of 1 guarantee, 1 violation, in an empty log")
     assert "foldmq log verify" in found
 
 
 def test_violations_say_where_and_what_to_run_next() -> None:
     lines = text.audit_text(broken()).splitlines()
     at = lines.index("packet_id_reuse: 9 violations")
-    assert lines[at + 1] == "  the promise: no packet identifier is given out while it is in flight"
+    assert lines[at + 1] == (
+        "  the guarantee: no packet identifier is given out while it is in flight"
+    )
     assert lines[at + 2].startswith("  n1 at 12.0 <script>alert(1)</script>: packet identifier 0")
     assert lines[at + 3].strip() == (
         "foldmq log --node n1 --session '<script>alert(1)</script>' --to 12.0 -n 10"

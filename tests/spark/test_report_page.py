@@ -101,9 +101,9 @@ def test_names_are_shown_and_cannot_break_out(pages: dict[str, str]) -> None:
 
 def test_a_page_says_what_was_found(pages: dict[str, str]) -> None:
     good, bad = "".join(Read(pages["kept"]).texts), "".join(Read(pages["broken"]).texts)
-    assert "All promises were kept" in good
+    assert "All guarantees were kept" in good
     assert "What was broken" not in good
-    assert "Promises were broken" in bad
+    assert "Guarantees were broken" in bad
     assert "12,345 violations" in bad
     assert "And 12,245 more." in bad
     assert "foldmq why --node n2 --position 98.0 --client reader-00007" in bad

@@ -1,4 +1,4 @@
-"""What is stored of passwords: Mosquitto's hashes, and keys for SCRAM-SHA-256 with its messages."""
+"""Reads stored passwords: Mosquitto's hashes, and SCRAM-SHA-256 keys with their messages."""
 
 from actors.authn.stored import mosquitto_hashes
 from actors.authn.stored.scram import (

@@ -1,4 +1,4 @@
-"""What sessions do for clients at level 5 (MQTT 5.0) that they do not do for others."""
+"""What sessions do for MQTT 5 clients (MQTT 5.0) that they do not do for others."""
 
 from actors.session.mqtt5.delivery_encoder import WIRES_V5, DeliveryEncoder, left_of
 

@@ -1,4 +1,4 @@
-"""Encodes what a client at level 5 is sent: properties, identifiers, RETAIN, and their bounds."""
+"""Encodes what an MQTT 5 client is sent: properties, identifiers, RETAIN, and their bounds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from protocol.mqtt5 import AliasNumbers, PublishEncoderV5
 
 WIRES_V5: Final = tuple(Wire(qos) for qos in range(3))
-"""What most receivers at level 5 have in common, by QoS."""
+"""What most MQTT 5 receivers have in common, by QoS."""
 
 _CACHED_TOPICS = 1024
 """Topics of which it is known which subscription identifiers go with them."""
@@ -79,7 +79,7 @@ class _Asked(NamedTuple):
 
 
 class DeliveryEncoder:
-    """Encodes the deliveries of one session while its client is connected at level 5."""
+    """Encodes the deliveries of one session while its client is connected with MQTT 5."""
 
     __slots__ = (
         "_aliases",

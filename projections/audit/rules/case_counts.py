@@ -1,4 +1,4 @@
-"""How many cases each rule of a session sees in an event."""
+"""Counts the cases that each rule of a session checks in an event."""
 
 from __future__ import annotations
 

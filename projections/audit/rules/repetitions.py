@@ -1,4 +1,4 @@
-"""Whether a checkpoint repeats a session as it is: its state, and what it will retain."""
+"""The rule CHECKPOINT: a checkpoint repeats each session as it is, and what it will retain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Marks of a log, checkpoints or cuts, beside the rows that they concern.
+"""Assigns the marks of a log, its checkpoints and cuts, to the rows that they concern.
 
 There may be thousands of marks and millions of rows, and hardly any row concerns a mark: a join by
 the node alone would compare them all. Marks are sorted instead, and looked up.
