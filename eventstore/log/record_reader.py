@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _BATCH_MESSAGES = 512
 _BATCH_BYTES = 16 * 1024 * 1024
+_RANGES_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,14 @@ def _ranges(sequences: Iterable[int]) -> list[tuple[int, int]]:
     return ranges
 
 
+async def _read_range(
+    nc: Client, stream: str, first: int, last: int, seconds: float | None
+) -> list[Record]:
+    if first == last:
+        return [decode_record(first, await get_message(nc, stream, first, seconds))]
+    return [record async for record in read_records(nc, stream, first, last, seconds)]
+
+
 async def read_some(
     nc: Client, stream: str, sequences: Iterable[int], seconds: float | None = None
 ) -> list[Record]:
@@ -182,13 +191,11 @@ async def read_some(
     """
     records: dict[int, Record] = {}
     wanted = set(sequences)
-    for first, last in _ranges(wanted):
-        if first == last:
-            data = await get_message(nc, stream, first, seconds)
-            records[first] = decode_record(first, data)
-        else:
-            async for record in read_records(nc, stream, first, last, seconds):
-                records[record.sequence] = record
+    ranges = _ranges(wanted)
+    for start in range(0, len(ranges), _RANGES_AT_ONCE):
+        some = ranges[start : start + _RANGES_AT_ONCE]
+        parts = await asyncio.gather(*(_read_range(nc, stream, *one, seconds) for one in some))
+        records.update((record.sequence, record) for part in parts for record in part)
     for sequence in sorted(wanted - records.keys()):
         raise CorruptLog(sequence, f"is not in stream {stream} or cannot be read there")
     return list(records.values())
