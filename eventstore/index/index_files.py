@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+from dataclasses import replace
 from heapq import merge
 from itertools import groupby
 from operator import itemgetter
@@ -139,8 +140,8 @@ class IndexFiles:
             oldest, heir = self.segments[:2]
             if self.size <= most and oldest.head.last >= begin:
                 return
-            old = _kept(oldest)
-            self._replace([oldest, heir], heir.head, _merged([old, heir.items()]))
+            items = _merged([_kept(oldest), heir.items()])
+            self._replace([oldest, heir], replace(heir.head, heir=True), items)
 
     def _mergeable(self) -> list[Segment]:
         some = self.segments[-_MERGED_AT_ONCE:]
@@ -158,6 +159,7 @@ class IndexFiles:
             last.link,
             last.whole,
             first.began_ms,
+            first.heir,
         )
         self._replace(some, head, _merged([one.items() for one in some]))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from eventstore.format import Position, position
 from eventstore.index.keys import (
     CHECK_LENGTH,
     CHECKS,
@@ -20,7 +21,7 @@ from eventstore.index.segment import BadIndex
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from eventstore.format import Position, Record
+    from eventstore.format import Record
     from eventstore.index.segment import Segment
 
 
@@ -47,8 +48,9 @@ class LogIndex:
         self.first = max(begin, segments[0].head.first)
         """Stream sequences of the first and the last record that are indexed."""
         self.last = segments[-1].head.last
-        self.whole = segments[0].head.whole
-        """Position from which on the states are known that the first segment has; -1: from none."""
+        head = segments[0].head
+        self.known_before = head.heir and 0 <= head.whole <= position(head.first, 0)
+        """Whether the last states from before the first segment are known."""
 
     @property
     def size(self) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+import weakref
 import zlib
 from bisect import bisect_right
 from collections import OrderedDict
@@ -53,6 +54,8 @@ class SegmentHead:
     """Position from which on states are known; 0: always."""
     began_ms: int
     """Time of the first record, Unix time in milliseconds."""
+    heir: bool = False
+    """It has the last states of sessions from segments before it that were removed."""
 
 
 def write_segment(path: Path, head: SegmentHead, items: Iterable[tuple[str, Any]]) -> None:
@@ -112,6 +115,7 @@ class Segment:
             self._file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             raise BadIndex(f"index segment {path}: {error.strerror}") from None
+        self._closed = weakref.finalize(self, os.close, self._file)
         self._blocks: OrderedDict[int, dict[str, Any]] = OrderedDict()
         self._listed: dict[str, list[int]] = {}
         try:
@@ -141,10 +145,9 @@ class Segment:
             raise self._damaged() from None
 
     def close(self) -> None:
-        """Close the file."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        """Close the file; otherwise that happens when it is no longer used."""
+        self._closed()
+        self._file = -1
 
     def require(self, stream: str) -> None:
         """Raise BadIndex unless it is of the log in a stream."""

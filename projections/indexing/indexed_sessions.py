@@ -77,7 +77,7 @@ class IndexedSessions:
         """Return the position from which on the states of all sessions are known; -1: none."""
         source, index = self._source, self._index
         if index.first > source.begin:  # older segments were removed, their last states are kept
-            return index.whole
+            return 0 if index.known_before else -1
         if source.begin <= 1:
             return 0
         for sequence in index.rare("CheckpointCompleted", source.begin):

@@ -72,6 +72,8 @@ class SegmentBuilder:
         self._first = begin
         self._began_ms = 0
         self._link = ""
+        self.taken = begin - 1
+        """Stream sequence of the last record that was taken."""
         self.next = begin
         """Stream sequence of the first record that is not included: it, or its turn, is open."""
         self.bytes = 0
@@ -89,6 +91,7 @@ class SegmentBuilder:
 
     def take(self, record: Record) -> None:
         """Take the next record; raises CorruptLog or UnreadableEvent."""
+        self.taken = record.sequence
         void, complete = self._turns.take(record)
         for parts, effective in ((void, False), (complete, True)):
             if parts:
