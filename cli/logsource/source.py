@@ -29,7 +29,7 @@ async def open_source(flags: SourceFlags) -> AsyncIterator[LogSource]:
         client = await location.connect(stack)
         stream = _only(await location.streams(client), location.where)
         source = await location.open(client, stream)
-        source = await with_index(source, index_path(settings.data_dir, stream), stack)
+        source = await with_index(source, index_path(settings.data_dir, stream))
         if flags.verbose:
             say(location.reading([stream]))
             if source.index is not None:

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 _BATCH_MESSAGES = 512
 _BATCH_BYTES = 16 * 1024 * 1024
 _RANGES_AT_ONCE = 16
+_MANY = 16
+_SPARSE = 8
+"""Among how many records one of many is wanted at least, if all of them are read in one go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +169,11 @@ async def read_records(
 def _ranges(sequences: Iterable[int]) -> list[tuple[int, int]]:
     """Return the sequences as ranges, joining what is close enough to be read in one go."""
     ranges: list[tuple[int, int]] = []
-    for sequence in sorted(set(sequences)):
+    ordered = sorted(set(sequences))
+    # A request for each costs about as much as reading a few records that are not wanted.
+    if len(ordered) >= _MANY and ordered[-1] - ordered[0] <= _SPARSE * len(ordered):
+        return [(ordered[0], ordered[-1])]
+    for sequence in ordered:
         if ranges and sequence - ranges[-1][1] <= 4:
             ranges[-1] = (ranges[-1][0], sequence)
         else:
@@ -175,17 +182,19 @@ def _ranges(sequences: Iterable[int]) -> list[tuple[int, int]]:
 
 
 async def _read_range(
-    nc: Client, stream: str, first: int, last: int, seconds: float | None
+    nc: Client, stream: str, span: tuple[int, int], wanted: set[int], seconds: float | None
 ) -> list[Record]:
+    first, last = span
     if first == last:
         return [decode_record(first, await get_message(nc, stream, first, seconds))]
-    return [record async for record in read_records(nc, stream, first, last, seconds)]
+    stored = read_stored(nc, stream, first, last, seconds)
+    return [decode_record(one, data) async for one, data in stored if one in wanted]
 
 
 async def read_some(
     nc: Client, stream: str, sequences: Iterable[int], seconds: float | None = None
 ) -> list[Record]:
-    """Return the records with these stream sequences, and perhaps some between them.
+    """Return the records with these stream sequences.
 
     Raises CorruptLog when one of them is not there or bad, LogUnavailable as above.
     """
@@ -194,7 +203,9 @@ async def read_some(
     ranges = _ranges(wanted)
     for start in range(0, len(ranges), _RANGES_AT_ONCE):
         some = ranges[start : start + _RANGES_AT_ONCE]
-        parts = await asyncio.gather(*(_read_range(nc, stream, *one, seconds) for one in some))
+        parts = await asyncio.gather(
+            *(_read_range(nc, stream, one, wanted, seconds) for one in some)
+        )
         records.update((record.sequence, record) for part in parts for record in part)
     for sequence in sorted(wanted - records.keys()):
         raise CorruptLog(sequence, f"is not in stream {stream} or cannot be read there")

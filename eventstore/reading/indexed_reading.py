@@ -10,7 +10,6 @@ from eventstore.errors import CorruptLog
 from eventstore.index import BadIndex, IndexFiles, LogIndex
 
 if TYPE_CHECKING:
-    import contextlib
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
@@ -20,21 +19,19 @@ if TYPE_CHECKING:
 _AT_ONCE = 64
 
 
-async def with_index(
-    source: LogSource, path: Path, stack: contextlib.ExitStack | contextlib.AsyncExitStack
-) -> LogSource:
-    """Return the log with its index in a directory, if that is of this log; ``stack`` closes it.
+async def with_index(source: LogSource, path: Path) -> LogSource:
+    """Return the log with its index in a directory, if that is of this log.
 
-    An index that is damaged, of another log, or ahead of this one is not used.
+    An index that is damaged, of another log, or ahead of this one is not used. Its files are closed
+    when nothing refers to it any more.
     """
     files = IndexFiles(path)
     try:
         files.open(source.stream)
     except (BadIndex, OSError):
-        return source
-    stack.callback(files.close)
+        return replace(source, index=None)
     if not await is_of(source, files):
-        return source
+        return replace(source, index=None)
     return replace(source, index=LogIndex(files.segments, source.begin))
 
 

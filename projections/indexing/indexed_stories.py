@@ -184,6 +184,8 @@ class _Following:
         self.builder = StoryBuilder(refs=refs, last=len(refs), begin=source.begin)
         self._left: list[int] = []
         self._planned: set[int] = set()
+        self._doubtful: set[int] = set()
+        """Those that may refer to other messages of the same records only."""
         self._held: dict[int, Record] = {}
         self._next: dict[str, int | None] = {}
         self._known: set[str] = set()
@@ -219,6 +221,7 @@ class _Following:
         while new:
             found = index.referring(new, index.last) - self._planned
             self._plan(found)
+            self._doubtful |= found
             new = found & repeating  # those give messages other positions
         latest = index.latest_rare("LimitsApplied", records[0])
         if latest is not None and latest >= self._source.begin:
@@ -241,6 +244,7 @@ class _Following:
 
     def _plan(self, sequences: Iterable[int]) -> None:
         for sequence in sequences:
+            self._doubtful.discard(sequence)
             if sequence not in self._planned:
                 self._planned.add(sequence)
                 heappush(self._left, sequence)
@@ -274,13 +278,15 @@ class _Following:
         return found
 
     async def _turn(self, parts: Sequence[Record]) -> None:
+        doubtful = all(part.sequence in self._doubtful for part in parts)
         for part in parts:
             for raw in part.raw_events:
                 refs = raw.get("refs")
                 own = part.sequence in self._records and raw["e"] == "MessagePublished"
                 if own or (refs and self._concerned(refs)):
+                    doubtful = False
                     await self._learn(raw, part.sequence - part.part)
-        for part in parts:
+        for part in () if doubtful else parts:
             _take(self.builder, part)
 
     def _concerned(self, runs: list[Any]) -> bool:

@@ -15,17 +15,21 @@ from eventstore.format import (
     MessagesCarried,
     Position,
     Queued,
+    Redelivered,
     Released,
     RetainedCleared,
     RetainedExpired,
     RetainedSnapshot,
     Returned,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
     WillArmed,
     entries,
     from_runs,
     position,
 )
-from eventstore.index import SESSION
+from eventstore.index import LIFECYCLE, SESSION
 from eventstore.reading import Progress, read_listed, silent
 from projections.indexing import TopicRecords
 from projections.replay.topic_lookup import TopicBook, topic_matcher
@@ -39,6 +43,10 @@ if TYPE_CHECKING:
 
 EVENT_TYPES: Final[dict[str, type]] = {kind.__name__.casefold(): kind for kind in get_args(Event)}
 """The types of events by name, in lower case."""
+
+
+_LIFECYCLE: Final = frozenset({SessionOpened, SessionClosed, SessionExpired, Redelivered})
+"""The events for which the index lists records on their own."""
 
 
 class EventEntry(NamedTuple):
@@ -83,7 +91,9 @@ class EventFilter:
     def _listed(self, index: LogIndex, first: int, last: int) -> list[int]:
         found: list[set[int]] = []
         if self._session is not None:
-            found.append({*index.sequences(SESSION + self._session, first, last)})
+            own = self._types and _LIFECYCLE.issuperset(self._types)
+            kind = LIFECYCLE if own else SESSION
+            found.append({*index.sequences(kind + self._session, first, last)})
         if self._topic is not None and self._matches is not None:
             if self._named is None:
                 self._named = TopicRecords(index, self._topic, self._matches)

@@ -27,7 +27,7 @@ class IndexedSource(FakeSource):
     def __init__(self, node: Node, first: int = 1, cut_at: int = 0) -> None:
         super().__init__(node, first)
         self.stream = STREAM
-        self.index: LogIndex | None = None
+        self.index: LogIndex | None = None  # type: ignore[assignment]
         self.cut_at = cut_at
         self.read = 0
 

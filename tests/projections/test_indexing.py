@@ -18,6 +18,8 @@ from specification import snapshot
 from eventstore.format import (
     INDEX_BITS,
     MAX_INDEX,
+    Redelivered,
+    SessionOpened,
     TurnAssembler,
     entries,
     index_of,
@@ -164,8 +166,10 @@ class _Compared:
                 for topic in (None, *TOPIC_FILTERS):
                     if session is None and topic is None:
                         continue
-                    found = await listed(self.indexed, EventFilter((), session, topic), start)
-                    assert found == await listed(self.plain, EventFilter((), session, topic), start)
+                    for types in ((), (SessionOpened, Redelivered)):
+                        wanted = (types, session, topic)
+                        found = await listed(self.indexed, EventFilter(*wanted), start)
+                        assert found == await listed(self.plain, EventFilter(*wanted), start)
 
 
 INDEXED = {
