@@ -6,7 +6,8 @@ A key is a letter for its kind and a name. Values are JSON:
 key                 value
 ==================  ==========================================================================
 ``S`` session       records with an event of the session
-``L`` session       those of them in which it begins or ends, or packets are sent again
+``L`` session       those of them in which it begins, ends or is repeated, or packets are sent
+                    again
 ``T`` topic         records that name the topic of a message
 ``E`` topic         those of them in which the retained message on it expires
 ``R`` group         pairs: a record of the group, a later one that refers to a message in it

@@ -148,6 +148,15 @@ class LogIndex:
                     return SavedState(*saved[:3])
         return None
 
+    def listed_before(self, key: str, sequence: int) -> bool:
+        """Return whether a record that was cut off, from one on, is listed for a key."""
+        for segment in self._between(sequence, self.first - 1):
+            listed = segment.listed(key)
+            at = bisect_left(listed, sequence)
+            if at < len(listed) and listed[at] < self.first:
+                return True
+        return False
+
     def check(self, record: Record) -> None:
         """Raise BadIndex when a record is not the one that was indexed."""
         sequence = record.sequence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -20,19 +21,24 @@ _AT_ONCE = 64
 
 
 async def with_index(source: LogSource, path: Path) -> LogSource:
-    """Return the log with its index in a directory, if that is of this log.
+    """Return the log with its index in a directory, if there is one that is of this log."""
+    return replace(source, index=await find_index(source, path))
 
-    An index that is damaged, of another log, or ahead of this one is not used. Its files are closed
-    when nothing refers to it any more.
+
+async def find_index(source: LogSource, path: Path) -> LogIndex | None:
+    """Return the index of a log in a directory, None if there is none.
+
+    One that is damaged, of another log, or ahead of this one is not used. Its files are closed when
+    nothing refers to it any more.
     """
     files = IndexFiles(path)
     try:
         files.open(source.stream)
     except (BadIndex, OSError):
-        return replace(source, index=None)
+        return None
     if not await is_of(source, files):
-        return replace(source, index=None)
-    return replace(source, index=LogIndex(files.segments, source.begin))
+        return None
+    return LogIndex(files.segments, source.begin)
 
 
 async def is_of(source: LogSource, files: IndexFiles) -> bool:
@@ -58,32 +64,19 @@ async def read_listed(
     Those that are not indexed are yielded all, and so are those behind the first one that is not
     as it was indexed. Raises as :meth:`LogSource.records`.
     """
-    index = source.index
-    done = first - 1
+    index, done = source.index, first - 1
     if index is not None and first <= index.last and last >= index.first:
-        try:
+        if first < index.first:
+            async for record in source.records(first, index.first - 1):
+                yield record
+                done = record.sequence
+        with contextlib.suppress(BadIndex):
             listed = [one for one in choose(index) if max(first, index.first) <= one <= last]
-        except BadIndex:
-            listed, index = [], None
-        if index is not None:
-            if first < index.first:
-                async for record in source.records(first, index.first - 1):
-                    yield record
-            done = max(done, index.first - 1)
             for some in _chunks(listed):
-                records = {one.sequence: one for one in await source.some(some)}
-                for sequence in some:
-                    try:
-                        index.check(records[sequence])
-                    except BadIndex:
-                        index = None
-                        break
-                    yield records[sequence]
-                    done = sequence
-                if index is None:
-                    break
-            else:
-                done = min(last, source.index.last) if source.index is not None else done
+                for record in await fetch_listed(source, some):
+                    yield record
+                    done = record.sequence
+            done = min(last, index.last)
     if done < last:
         async for record in source.records(done + 1, last):
             yield record

@@ -13,6 +13,7 @@ from eventstore.format import (
     SessionClosed,
     SessionExpired,
     SessionOpened,
+    SessionSnapshot,
     TurnAssembler,
     count_runs,
     from_runs,
@@ -91,7 +92,7 @@ class IndexedSessions:
     async def at(self, name: str, point: LogPoint) -> SessionState | None:
         """Return the state as of a point: turns that are not complete then count for nothing."""
         bound = position(point.sequence + (point.index == MAX_INDEX), 0)
-        fold, start = self._begin(name, self._index.state_before(name, bound))
+        fold, start = self._begin(name, self._saved(name, bound))
         turns = TurnAssembler()
         async for record in self._records(name, start, point.sequence):
             for part in turns.take(record)[1]:
@@ -105,7 +106,7 @@ class IndexedSessions:
         The turn that the position belongs to is one that was completed.
         """
         sequence = at >> INDEX_BITS
-        saved = self._index.state_before(name, position(sequence, 0))
+        saved = self._saved(name, position(sequence, 0))
         fold, start = self._begin(name, saved)
         denied = DeniedFilters(saved.denied if saved is not None else ())
         turns = TurnAssembler()
@@ -122,7 +123,7 @@ class IndexedSessions:
 
     async def is_clean(self, name: str, sequence: int) -> bool:
         """Return whether a session, before a record, was one that ends with its connection."""
-        saved = self._index.state_before(name, position(sequence, 0))
+        saved = self._saved(name, position(sequence, 0))
         clean = bool(saved is not None and saved.parts and saved.parts[0].get("clean"))
         start = saved.bound >> INDEX_BITS if saved is not None else self._index.first
         listed = self._index.sequences(LIFECYCLE + name, start, sequence - 1)
@@ -151,6 +152,15 @@ class IndexedSessions:
                             if part.sequence not in carriers:
                                 carriers.append(part.sequence)
         return found
+
+    def _saved(self, name: str, bound: Position) -> SavedState | None:
+        """Return the last state before a position, if all that followed it can be read."""
+        saved = self._index.state_before(name, bound)
+        if saved is not None and saved.bound < position(self._index.first, 0):
+            since = saved.bound >> INDEX_BITS
+            if self._index.listed_before(SESSION + name, since):
+                return None
+        return saved
 
     def _begin(self, name: str, saved: SavedState | None) -> tuple[SessionFold, int]:
         """Return the fold to begin with, and with which record it goes on."""
@@ -228,4 +238,6 @@ def _clean_after(event: Event, clean: bool) -> bool:
         return event.clean
     if isinstance(event, SessionClosed):
         return clean if event.expiry is None else not event.expiry
+    if isinstance(event, SessionSnapshot) and event.part == 0:
+        return bool(event.state.get("clean"))
     return False if isinstance(event, SessionExpired) else clean

@@ -43,9 +43,9 @@ RARE_EVENTS: Final = frozenset(
         "RetainedSnapshot",
     }
 )
-WILL_SNAPSHOT: Final = "WillSnapshot"
-"""A SessionSnapshot that has a will, as a rare type."""
-_LIFECYCLE: Final = frozenset({"SessionOpened", "SessionClosed", "SessionExpired", "Redelivered"})
+_LIFECYCLE: Final = frozenset(
+    {"SessionOpened", "SessionClosed", "SessionExpired", "SessionSnapshot", "Redelivered"}
+)
 _LINK_DIGITS: Final = 8
 
 
@@ -190,8 +190,6 @@ def _collect(raw: dict[str, Any], keys: set[str]) -> None:
             keys.add(LIFECYCLE + name)
         elif kind == "WillArmed":
             keys.add(TOPIC + raw["topic"])
-        elif kind == "SessionSnapshot" and raw["state"].get("will") is not None:
-            keys.add(RARE + WILL_SNAPSHOT)
     if kind in RARE_EVENTS:
         keys.add(RARE + kind)
     if kind == "MessageDropped":

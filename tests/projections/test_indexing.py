@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from indexedlogs import IndexedSource, as_log, build, use
+from indexedlogs import STREAM, IndexedSource, as_log, build, use
 from playedlogs import MANY, played
 from randomnode import NAMES, Node
 from specification import snapshot
@@ -26,9 +26,10 @@ from eventstore.format import (
     position,
     sequence_of,
 )
-from eventstore.index import keys
-from eventstore.reading import LogPoint
+from eventstore.index import BadIndex, IndexFiles, keys
+from eventstore.reading import LogPoint, find_index
 from projections.indexing import session_at
+from projections.indexing.indexed_sessions import own_events
 from projections.replay import (
     EventEntry,
     EventFilter,
@@ -223,3 +224,112 @@ def test_a_log_that_was_cut(
             asyncio.run(compared.states(client))
             asyncio.run(compared.events())
             asyncio.run(compared.stories(client))
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=MANY, more=MANY, step=st.integers(1, 4), data=st.data())
+def test_older_segments_are_removed(
+    steps: Steps, more: Steps, step: int, data: st.DataObject
+) -> None:
+    node = played([*steps, *CHECKPOINT, *more], 600)
+    with tempfile.TemporaryDirectory() as place:
+        compared = _Compared(node, Path(place), 1, step, 1.0)
+        files = build(compared.plain, Path(place), compared.plain.last, step)
+        first = data.draw(st.integers(1, compared.plain.last), label="cut in the index before")
+        files.shrink(1 << 40, first)
+        use(compared.indexed, files)
+        for name in NAMES:
+            asyncio.run(compared.states(name))
+        asyncio.run(compared.events())
+        asyncio.run(compared.stories("ann"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=MANY, step=st.integers(1, 4), data=st.data())
+def test_a_damaged_index_gives_no_wrong_answer(
+    steps: Steps, step: int, data: st.DataObject
+) -> None:
+    """Any byte of any file may change, and any file may be missing or cut short."""
+    node = played(steps, 600)
+    with tempfile.TemporaryDirectory() as place:
+        compared = _Compared(node, Path(place), 1, step, 1.0)
+        paths = sorted(one for one in Path(place).iterdir() if one.suffix == ".index")
+        if not paths:
+            return
+        path = data.draw(st.sampled_from(paths), label="file")
+        stored = bytearray(path.read_bytes())
+        at = data.draw(st.integers(0, len(stored) - 1), label="byte")
+        harm = data.draw(st.sampled_from(["change", "cut", "remove"]), label="harm")
+        if harm == "change":
+            stored[at] ^= data.draw(st.integers(1, 255), label="bits")
+            path.write_bytes(stored)
+        elif harm == "cut":
+            path.write_bytes(stored[:at])
+        else:
+            path.unlink()
+        compared.indexed.index = None
+        files = IndexFiles(Path(place))
+        try:
+            files.open(STREAM)
+        except BadIndex:
+            return
+        use(compared.indexed, files)
+        asyncio.run(compared.states("ann"))
+        asyncio.run(compared.events())
+        asyncio.run(compared.stories("ann"))
+
+
+def test_a_record_that_was_replaced_is_noticed() -> None:
+    """The index may be of the log by its last record, and a record before be another one."""
+    one = played([("publish", "ann", 1), ("end_turn", "ann", 1), ("publish", "bob", 2)], 1 << 20)
+    two = played([("publish", "ann", 2), ("end_turn", "ann", 1), ("publish", "bob", 2)], 1 << 20)
+    with tempfile.TemporaryDirectory() as place:
+        source = IndexedSource(two)
+        files = build(IndexedSource(one), Path(place), 2, 8)
+        use(source, files)
+        index = source.index
+        assert index is not None
+        index.check(IndexedSource(one).record(1))
+        with pytest.raises(BadIndex, match="record 1 is not the one that was indexed"):
+            index.check(source.record(1))
+        wanted = EventFilter((), "ann", None)
+        assert asyncio.run(listed(source, wanted, 1)) == asyncio.run(
+            listed(IndexedSource(two), wanted, 1)
+        )
+
+
+def test_another_log_with_the_name_is_not_taken_for_it() -> None:
+    one = played([("publish", "ann", 1), ("end_turn", "ann", 1)], 1 << 20)
+    two = played([("publish", "ann", 2), ("end_turn", "ann", 1)], 1 << 20)
+    with tempfile.TemporaryDirectory() as place:
+        build(IndexedSource(one), Path(place), 1, 1).close()
+        assert asyncio.run(find_index(as_log(IndexedSource(one)), Path(place))) is not None
+        assert asyncio.run(find_index(as_log(IndexedSource(two)), Path(place))) is None
+
+
+def test_many_small_segments_become_few() -> None:
+    node = Node(1 << 20)
+    node.connect("ann", 1)
+    for number in range(300):
+        node.subscribe("ann", 1 + number % 3)
+        node.publish("ann", 1 + number % 2)
+        node.end_turn("ann", 1)
+    node.finish()
+    with tempfile.TemporaryDirectory() as place:
+        compared = _Compared(node, Path(place), 1, 3, 1.0)
+        assert len(list(Path(place).glob("*.index"))) < 20
+        asyncio.run(compared.states("ann"))
+        asyncio.run(compared.stories("ann"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=MANY, more=MANY)
+def test_entries_are_counted_without_reading_events(steps: Steps, more: Steps) -> None:
+    """What the index passes over has the positions that it has when it is read."""
+    node = played([*steps, *CHECKPOINT, *more], 600)
+    source = IndexedSource(node)
+    for sequence in range(1, source.last + 1):
+        record = source.record(sequence)
+        for name in NAMES:
+            own = [one for one in record.events() if getattr(one[1], "session", None) == name]
+            assert list(own_events(record, name)) == own
