@@ -7,7 +7,6 @@ from protocol.front_door import front_door
 if TYPE_CHECKING:
     from cli.common import interpreter, logging_setup, text
     from cli.common.allowed_hosts import Hosts, is_wildcard
-    from cli.common.broker_child import belong_to_the_broker, watch_stdin
     from cli.common.colour import Style, has_colours, painted
     from cli.common.endpoints import Endpoint, endpoint
     from cli.common.memory_trim import trim
@@ -22,7 +21,6 @@ else:
         __name__,
         {
             "allowed_hosts": "Hosts is_wildcard",
-            "broker_child": "belong_to_the_broker watch_stdin",
             "colour": "Style has_colours painted",
             "endpoints": "Endpoint endpoint",
             "interpreter": "interpreter",
@@ -45,7 +43,6 @@ __all__ = [
     "Style",
     "Table",
     "address",
-    "belong_to_the_broker",
     "clock",
     "count_of",
     "duration_text",
@@ -68,7 +65,6 @@ __all__ = [
     "time_ago",
     "trim",
     "version",
-    "watch_stdin",
     "whole_span",
     "with_option_groups",
 ]

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
+from cli.children import environment_for
 from cli.indexing.index_writer import SEGMENT_RECORDS
-from cli.settings import environment_for
+from cli.settings import PREFIX
 from eventstore.server import end_process
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class IndexProcess:
         """Begin; ``last`` returns the sequence of the last record of the log."""
         if settings.index_bytes:
             environment = environment_for(settings, datadir)
+            environment[f"{PREFIX}INDEX_BYTES"] = str(settings.index_bytes)
             self._keeping = asyncio.create_task(self._keep(datadir, environment, last))
 
     async def __aenter__(self) -> Self:

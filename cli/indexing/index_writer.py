@@ -6,7 +6,8 @@ import shutil
 import sys
 from collections.abc import Callable
 
-from cli.common import belong_to_the_broker, progress, text, watch_stdin
+from cli.children import belong_to_the_broker, watch_stdin
+from cli.common import progress, text
 from cli.logsource import SourceFlags, index_directory, open_source
 from cli.settings import ConfigError, load_settings
 from eventstore.errors import CutMeanwhile, EventStoreError
@@ -16,6 +17,7 @@ from projections.indexing import SegmentBuilder
 
 SEGMENT_RECORDS = 256
 """Records of a new segment; as many at the end of the log are not indexed yet."""
+_AT_ONCE = 64
 _SEGMENT_BYTES = 8 * 1024 * 1024
 _SEGMENT_SESSIONS = 20_000
 _LEAST_FREE = 128 * 1024 * 1024
@@ -124,19 +126,23 @@ class IndexWriter:
     async def extend(self, last: int, shown: Progress) -> None:
         """Index the records up to one. Raises NoRoomForIndex, CorruptLog and UnreadableEvent."""
         while True:
-            builder = self._builder
             try:
                 with few_collections(), shown("indexing", last) as update:
-                    # Parts of a turn that is not complete are read again.
-                    async for record in self.source.records(builder.taken + 1, last):
-                        builder.take(record)
-                        if _is_full(builder):
-                            self.close_segment()
-                            update(record.sequence)
+                    while self._builder.taken < last:
+                        await self._take_some(last)
+                        update(self._builder.taken)
             except CutMeanwhile:
                 await self._start_anew()
             else:
                 return
+
+    async def _take_some(self, last: int) -> None:
+        """Take a few records: a server cuts the connection to a slow reader of many."""
+        first = self._builder.taken + 1
+        async for record in self.source.records(first, min(last, first + _AT_ONCE - 1)):
+            self._builder.take(record)
+            if _is_full(self._builder):
+                self.close_segment()
 
     async def _start_anew(self) -> None:
         """Begin with the record that the log begins with now: some before were never indexed."""

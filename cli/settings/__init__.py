@@ -7,7 +7,6 @@ from protocol.front_door import front_door
 if TYPE_CHECKING:
     from cli.settings import settings
     from cli.settings.binding import ListenError, bind, probe, raise_unless_default
-    from cli.settings.child_environment import environment_for
     from cli.settings.log_settings import LogPlace, LogSettings, load_log_settings
     from cli.settings.setting_flags import with_settings_flags
     from cli.settings.setting_sources import (
@@ -23,7 +22,6 @@ else:
         __name__,
         {
             "binding": "ListenError bind raise_unless_default probe",
-            "child_environment": "environment_for",
             "log_settings": "LogPlace LogSettings load_log_settings",
             "setting_flags": "with_settings_flags",
             "setting_sources": "CONFIG_VARIABLE ConfigError PREFIX flag_of read_layers",
@@ -42,7 +40,6 @@ __all__ = [
     "Settings",
     "bind",
     "check_settings",
-    "environment_for",
     "flag_of",
     "load_log_settings",
     "load_settings",

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
+from cli.children import environment_for
 from cli.common import Address
-from cli.settings import ListenError, Settings, bind, environment_for, raise_unless_default
+from cli.settings import ListenError, Settings, bind, raise_unless_default
 from cli.web.auth import TOKEN_FILE, TokenError, find_token
 from eventstore.server import end_process
 

@@ -12,14 +12,13 @@ from pathlib import Path
 import structlog
 from aiohttp import web
 
+from cli.children import belong_to_the_broker, watch_stdin
 from cli.common import (
     Address,
     Hosts,
     address,
-    belong_to_the_broker,
     is_wildcard,
     logging_setup,
-    watch_stdin,
 )
 from cli.logsource import SourceFlags
 from cli.settings import bind, load_settings

@@ -117,7 +117,7 @@ class _Latest:
         source, index = self._source, self._index
         refs: list[Position] = []
         if self._until is None or self._until >> INDEX_BITS > index.last:
-            behind = _Published(self._matches, self._last, self._until)
+            behind = _MatchingMessages(self._matches, self._last, self._until)
             async for record in source.records(index.last + 1, source.last):
                 behind.take(record)
             refs = behind.refs
@@ -126,7 +126,7 @@ class _Latest:
         while len(refs) < self._last:
             left = self._last - len(refs)
             start = max(0, len(before) - look)
-            found = _Published(self._matches, left, self._until)
+            found = _MatchingMessages(self._matches, left, self._until)
             for record in await self._read(named, start, len(before)):
                 found.take(record)
             if len(found.refs) == left or not start:
@@ -148,7 +148,7 @@ class _Latest:
         return records
 
 
-class _Published:
+class _MatchingMessages:
     """The latest messages of some records."""
 
     def __init__(self, matches: Callable[[str], bool], last: int, until: Position | None) -> None:

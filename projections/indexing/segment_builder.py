@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.format import (
     INDEX_BITS,
+    ChainChecker,
     CheckpointBegun,
     CheckpointCompleted,
     TurnAssembler,
@@ -67,6 +68,9 @@ class SegmentBuilder:
         self._begun: Position | None = None
         self._previous = head.link if head is not None else ""
         self._turns = TurnAssembler()
+        self._chain: ChainChecker | None = None
+        if head is not None:
+            self._chain = ChainChecker(head.last, bytes.fromhex(head.link))
         self._lists: dict[str, list[int]] = {}
         self._checks: dict[str, list[int | str]] = {}
         self._first = begin
@@ -91,6 +95,9 @@ class SegmentBuilder:
 
     def take(self, record: Record) -> None:
         """Take the next record; raises CorruptLog or UnreadableEvent."""
+        if self._chain is None:
+            self._chain = ChainChecker.before(record)
+        self._chain.check(record)
         self.taken = record.sequence
         void, complete = self._turns.take(record)
         for parts, effective in ((void, False), (complete, True)):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from cli.settings.setting_sources import PREFIX
+from cli.settings import PREFIX
 
 if TYPE_CHECKING:
-    from cli.settings.settings import Settings
+    from cli.settings import Settings
     from eventstore.datadir import DataDir
 
 _FOR_NATS = (
@@ -42,5 +42,4 @@ def environment_for(settings: Settings, datadir: DataDir) -> dict[str, str]:
         # Host names of the page.
         chosen["web"] = str(settings.web)
     chosen["data_dir"] = str(datadir.path)
-    chosen["index_bytes"] = str(settings.index_bytes)
     return given | {PREFIX + name.upper(): value for name, value in chosen.items()}
