@@ -47,7 +47,7 @@ def run_index(flags: SourceFlags, *, child: bool) -> None:
     """
     settings = load_settings(flags.settings, os.environ, flags.config)
     if not settings.index_bytes:
-        raise ConfigError("index_bytes = 0: there is to be no index")
+        raise ConfigError("index_bytes = 0: there is to be no index; set a size, such as 1GiB")
     if child:
         belong_to_the_broker(_NICE)
     asyncio.run(_run(flags, settings.index_bytes, child=child))
