@@ -10,6 +10,7 @@
     nats.pid           its process id, written by itself
     nats.log           what it says; nats.stderr: what it says when it cannot log
     jetstream/         its store
+    index/             the index of the log; it may be removed
     pseudonym.key      key of the hashes that stand for client identifiers, where they do
     nats-clients/      the same of the NATS server for NATS clients
     (eventstore.server.client_server)

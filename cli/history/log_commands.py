@@ -99,6 +99,25 @@ def _verify(source: SourceFlags, context: typer.Context, as_json: _Json = False)
         raise typer.Exit(1)
 
 
+@log_app.command("index")
+@with_source_flags
+def _index(
+    source: SourceFlags,
+    context: typer.Context,
+    child: Annotated[bool, typer.Option("--child", hidden=True)] = False,
+) -> None:
+    """Bring the index of the log up to date.
+
+    'foldmq serve' does this while it runs. The index makes why, log, replay and the web page quick;
+    it is kept in the data directory, and made anew if it is missing, damaged or of another log.
+    """
+    from cli.indexing import index_writer
+
+    given = context.obj
+    flags = source.over(given) if isinstance(given, SourceFlags) else source
+    index_writer.run_index(flags, child=child)
+
+
 @with_source_flags
 def _replay(
     source: SourceFlags,

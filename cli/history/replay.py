@@ -11,6 +11,8 @@ from cli.common import progress, text
 from cli.logsource import SourceFlags, check_filter, open_source, parse_moment, point_at
 from eventstore.errors import NotFound, UsageError
 from eventstore.format import Moment, Position, format_position
+from eventstore.reading import LogPoint, LogSource, time_of
+from projections.indexing import session_at
 from projections.replay import AsOf, Replay, TopicBook, options_text
 from projections.state import (
     FLAG_BITS,
@@ -60,34 +62,49 @@ async def _run(
 ) -> None:
     async with open_source(flags) as source:
         point = await point_at(source, moment)
-        group = session is not None and session.startswith(SHARE)
-        # The members of a shared subscription are in the events of their own sessions.
-        replay = Replay(source, point.sequence, None if group else session, progress)
-        as_of = await replay.to(point)
-        state = replay.state
-        now_ms = _until(as_of, moment)
-        if topic is not None:
-            lines = _retained(state, topic, as_of, as_json=as_json)
-        elif session is not None:
-            found = state.sessions.get(session)
-            if found is None:
-                raise NotFound(f"no session {text.name(session)} as of {as_of}")
-            topics = TopicBook(source, state.carried)
-            await topics.load(_refs(found))
-            members = _members(state, found) if group else []
-            if as_json:
-                shown = session_object(found, topics)
-                if group:
-                    shown["members"] = [_member_object(*one) for one in members]
-                lines = iter([text.json_line({**as_of.fields(), **shown})])
-            else:
-                lines = session_at_lines(found, as_of, topics, now_ms, members)
-        elif as_json:
-            lines = _everything(state, as_of)
+        if session is not None:
+            lines = await _session(source, session, point, moment, as_json=as_json)
         else:
-            lines = summary_lines(state, as_of)
+            replay = Replay(source, point.sequence, None, progress)
+            as_of = await replay.to(point)
+            state = replay.state
+            if topic is not None:
+                lines = _retained(state, topic, as_of, as_json=as_json)
+            elif as_json:
+                lines = _everything(state, as_of)
+            else:
+                lines = summary_lines(state, as_of)
         for line in lines:
             sys.stdout.write(line + "\n")
+
+
+async def _session(
+    source: LogSource, name: str, point: LogPoint, moment: Moment | None, *, as_json: bool
+) -> Iterator[str]:
+    """Return a session in full; raises NotFound if it did not exist."""
+    members: list[tuple[SessionState, SubscriptionState]] = []
+    group = name.startswith(SHARE)
+    known = None if group else await session_at(source, name, point)
+    if known is not None:
+        as_of = AsOf(point, await time_of(source, point.sequence))
+        found, carried = known.state, known.carried
+    else:
+        # The members of a shared subscription are in the events of their own sessions.
+        replay = Replay(source, point.sequence, None if group else name, progress)
+        as_of = await replay.to(point)
+        found, carried = replay.state.sessions.get(name), replay.state.carried
+        if group and found is not None:
+            members = _members(replay.state, found)
+    if found is None:
+        raise NotFound(f"no session {text.name(name)} as of {as_of}")
+    topics = TopicBook(source, carried)
+    await topics.load(_refs(found))
+    if not as_json:
+        return session_at_lines(found, as_of, topics, _until(as_of, moment), members)
+    shown = session_object(found, topics)
+    if group:
+        shown["members"] = [_member_object(*one) for one in members]
+    return iter([text.json_line({**as_of.fields(), **shown})])
 
 
 def _until(as_of: AsOf, moment: Moment | None) -> int:

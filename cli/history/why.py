@@ -123,6 +123,7 @@ async def _run(
         stories = await find_stories(
             source,
             matches=matches,
+            topic_filter=topic,
             last=last,
             ref=ref,
             client=client,

@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     )
     from cli.logsource.moments import cut_off, parse_moment, point_at, start_at
     from cli.logsource.nats_access import foreign_access
-    from cli.logsource.source import find_location, named_stream, open_source, say
+    from cli.logsource.source import (
+        find_location,
+        index_directory,
+        index_path,
+        named_stream,
+        open_source,
+        say,
+    )
     from cli.logsource.source_flags import SourceFlags, with_broker_flags, with_source_flags
     from cli.logsource.topic_flags import check_filter, check_topic
 else:
@@ -30,7 +37,7 @@ else:
             ),
             "moments": "cut_off parse_moment point_at start_at",
             "nats_access": "foreign_access",
-            "source": "find_location named_stream open_source say",
+            "source": "find_location index_directory index_path named_stream open_source say",
             "source_flags": "SourceFlags with_broker_flags with_source_flags",
             "topic_flags": "check_filter check_topic",
         },
@@ -48,6 +55,8 @@ __all__ = [
     "find_location",
     "fit_packet_size",
     "foreign_access",
+    "index_directory",
+    "index_path",
     "named_stream",
     "nats_tls",
     "nats_users",

@@ -4,13 +4,15 @@ import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from cli.logsource.nats_access import foreign_access
 from cli.logsource.source_flags import SourceFlags
 from cli.settings import LogPlace, load_log_settings
 from eventstore.errors import UsageError
+from eventstore.index import IndexFiles
 from eventstore.nats import LOG_STREAM_PREFIX
-from eventstore.reading import LogLocation, LogSource, open_directory, stream_of
+from eventstore.reading import LogLocation, LogSource, open_directory, stream_of, with_index
 
 _LISTED = 10
 
@@ -27,9 +29,24 @@ async def open_source(flags: SourceFlags) -> AsyncIterator[LogSource]:
         client = await location.connect(stack)
         stream = _only(await location.streams(client), location.where)
         source = await location.open(client, stream)
+        source = await with_index(source, index_path(settings.data_dir, stream))
         if flags.verbose:
             say(location.reading([stream]))
+            if source.index is not None:
+                said = f"records {source.index.first} to {source.index.last} are indexed"
+                say(f"{said} in {index_path(settings.data_dir, stream)}")
         yield source
+
+
+def index_path(data_dir: Path, stream: str) -> Path:
+    """Return where the index of a log is."""
+    return data_dir / "index" / stream
+
+
+def index_directory(flags: SourceFlags, stream: str) -> IndexFiles:
+    """Return the files of the index of a log that the flags name, not opened."""
+    settings = load_log_settings(flags.settings, os.environ, flags.config)
+    return IndexFiles(index_path(settings.data_dir, stream))
 
 
 def say(line: str) -> None:

@@ -21,6 +21,7 @@ from actors.kernel import SystemClock, set_short_time_slice
 from actors.maintenance import Attestor, LeadingBroker, subject_of
 from actors.node import watch_loop
 from cli.common import Endpoint, logging_setup, trim
+from cli.indexing import IndexProcess
 from cli.logsource import Store, answer_requests, check_files, fit_packet_size, nats_tls, open_store
 from cli.monitoring import HttpMonitor, Notifier, serve_inspector
 from cli.serve.auth_factory import (
@@ -196,6 +197,7 @@ class Service:
         self._monitor = HttpMonitor()
         self._metrics: Address | None = None
         self._web = WebPage(settings)
+        self._index = IndexProcess()
         self._stop = asyncio.Event()
         self._hangup = asyncio.Event()
         self._listeners: Listeners
@@ -298,6 +300,9 @@ class Service:
         if self._member is not None:
             self._member.serves_at([str(place) for place in listening])
         await self._web.start(datadir)
+        await stack.enter_async_context(self._index)
+        journal = broker.node.journal
+        self._index.start(settings, datadir, lambda: journal.durable)
         self._announce(listening, datadir, store)
         return broker
 

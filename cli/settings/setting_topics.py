@@ -16,7 +16,9 @@ _TOPICS: Final = {
         "jwt_user_claim jwt_groups_claim auth_subject auth_nats_user auth_timeout auth_cache "
         "permissions denied_publish pseudonyms"
     ),
-    "Log and retention": ("data_dir sync keep keep_bytes keep_until_archived commit_timeout"),
+    "Log and retention": (
+        "data_dir sync keep keep_bytes keep_until_archived index_bytes commit_timeout"
+    ),
     "Log on an external NATS server": (
         "nats_url nats_user nats_password nats_password_file nats_creds nats_nkey nats_ca "
         "nats_cert nats_key nats_domain nats_replicas cluster "

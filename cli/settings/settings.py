@@ -154,6 +154,12 @@ class Settings(
         description="Delete only records that 'foldmq spark archive' has archived, even if the "
         "log exceeds --keep or --keep-bytes.",
     )
+    index_bytes: Size = Field(
+        default=1024 * _MIB,
+        ge=0,
+        description="Maximum size of the index of the event log. With it, why, log, replay and the "
+        "web page read only the records that an answer needs. 0: no index.",
+    )
     commit_timeout: Seconds = Field(
         default=_OPTIONS.commit_timeout,
         gt=0,

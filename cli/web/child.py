@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import sys
 from typing import TYPE_CHECKING, Self
 
 import structlog
 
+from cli.children import environment_for
 from cli.common import Address
-from cli.settings import PREFIX, ListenError, Settings, bind, raise_unless_default
+from cli.settings import ListenError, Settings, bind, raise_unless_default
 from cli.web.auth import TOKEN_FILE, TokenError, find_token
 from eventstore.server import end_process
 
@@ -31,19 +31,6 @@ log = structlog.get_logger("foldmq")
 _STOP_SECONDS = 3.0
 _BACKOFF_SECONDS = (0.2, 30.0)
 _STABLE_SECONDS = 30.0
-_FOR_NATS = (
-    "nats_url",
-    "nats_user",
-    "nats_password",
-    "nats_password_file",
-    "nats_creds",
-    "nats_nkey",
-    "nats_ca",
-    "nats_cert",
-    "nats_key",
-    "nats_domain",
-    "cluster",
-)
 
 
 class WebPage:
@@ -144,22 +131,3 @@ class WebPage:
 
     async def _end(self) -> None:
         await end_process(self._process, _STOP_SECONDS)
-
-
-def environment_for(settings: Settings, datadir: DataDir) -> dict[str, str]:
-    """Return the environment of the process: log settings and access to an external NATS server.
-
-    Secrets are not passed as arguments, which all users of the machine can see.
-    """
-    given = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
-    chosen: dict[str, str] = {"log_level": settings.log_level, "log_format": settings.log_format}
-    if settings.nats_url is not None:
-        for name in _FOR_NATS:
-            value = getattr(settings, name)
-            if value is not None:
-                chosen[name] = str(value)
-    if settings.web is not None:
-        # Host names of the page.
-        chosen["web"] = str(settings.web)
-    chosen["data_dir"] = str(datadir.path)
-    return given | {PREFIX + name.upper(): value for name, value in chosen.items()}

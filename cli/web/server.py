@@ -1,8 +1,6 @@
 """``foldmq web``: serves the page, alone or as a child process of the broker."""
 
 import asyncio
-import contextlib
-import ctypes
 import logging
 import os
 import signal
@@ -14,7 +12,14 @@ from pathlib import Path
 import structlog
 from aiohttp import web
 
-from cli.common import Address, Hosts, address, is_wildcard, logging_setup
+from cli.children import belong_to_the_broker, watch_stdin
+from cli.common import (
+    Address,
+    Hosts,
+    address,
+    is_wildcard,
+    logging_setup,
+)
 from cli.logsource import SourceFlags
 from cli.settings import bind, load_settings
 from cli.web.auth import RECORDED_FILE, TOKEN_FILE, TOKENS_FILE, Token, Tokens, find_token
@@ -27,7 +32,6 @@ _LONGEST_LINE = 512 * 1024
 """Maximum length of a URL: a name of 65,535 bytes takes three times as many when escaped."""
 _LONGEST_FIELD = 16 * 1024
 _NICE = 5
-_PR_SET_PDEATHSIG = 1
 
 
 def run_web_server(
@@ -58,7 +62,7 @@ def run_web_server(
         kept = settings.data_dir if settings.data_dir.is_dir() else tokens_file.parent
         recorded = kept.absolute() / RECORDED_FILE
     if fds:
-        _belong_to_the_broker()
+        belong_to_the_broker(_NICE)
         sockets = [socket.socket(fileno=fd) for fd in fds]
         places = [Address(*one.getsockname()[:2]) for one in sockets]
         if settings.web is not None:
@@ -109,15 +113,6 @@ def _announce(place: Address, port: int, token: Token) -> None:
     sys.stderr.flush()
 
 
-def _belong_to_the_broker() -> None:
-    """Lower the priority below the broker's, and end with the broker in any case."""
-    with contextlib.suppress(OSError):
-        os.nice(_NICE)
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 async def _serve(app: web.Application, sockets: Iterable[socket.socket], *, child: bool) -> None:
     listening = list(sockets)
     runner = web.AppRunner(
@@ -132,7 +127,7 @@ async def _serve(app: web.Application, sockets: Iterable[socket.socket], *, chil
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end.set)
     if child:
-        await _watch_stdin(end)
+        await watch_stdin(end)
     await runner.setup()
     try:
         for one in listening:
@@ -140,13 +135,3 @@ async def _serve(app: web.Application, sockets: Iterable[socket.socket], *, chil
         await end.wait()
     finally:
         await runner.cleanup()
-
-
-async def _watch_stdin(end: asyncio.Event) -> None:
-    """Set ``end`` when standard input ends: only the broker holds its other end."""
-
-    class Watch(asyncio.Protocol):
-        def connection_lost(self, _exc: Exception | None) -> None:
-            end.set()
-
-    await asyncio.get_running_loop().connect_read_pipe(Watch, sys.stdin)

@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 
 _BATCH_MESSAGES = 512
 _BATCH_BYTES = 16 * 1024 * 1024
+_RANGES_AT_ONCE = 16
+_MANY = 16
+_SPARSE = 8
+"""Among how many records one of many is wanted at least, if all of them are read in one go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +169,11 @@ async def read_records(
 def _ranges(sequences: Iterable[int]) -> list[tuple[int, int]]:
     """Return the sequences as ranges, joining what is close enough to be read in one go."""
     ranges: list[tuple[int, int]] = []
-    for sequence in sorted(set(sequences)):
+    ordered = sorted(set(sequences))
+    # A request for each costs about as much as reading a few records that are not wanted.
+    if len(ordered) >= _MANY and ordered[-1] - ordered[0] <= _SPARSE * len(ordered):
+        return [(ordered[0], ordered[-1])]
+    for sequence in ordered:
         if ranges and sequence - ranges[-1][1] <= 4:
             ranges[-1] = (ranges[-1][0], sequence)
         else:
@@ -173,22 +181,32 @@ def _ranges(sequences: Iterable[int]) -> list[tuple[int, int]]:
     return ranges
 
 
+async def _read_range(
+    nc: Client, stream: str, span: tuple[int, int], wanted: set[int], seconds: float | None
+) -> list[Record]:
+    first, last = span
+    if first == last:
+        return [decode_record(first, await get_message(nc, stream, first, seconds))]
+    stored = read_stored(nc, stream, first, last, seconds)
+    return [decode_record(one, data) async for one, data in stored if one in wanted]
+
+
 async def read_some(
     nc: Client, stream: str, sequences: Iterable[int], seconds: float | None = None
 ) -> list[Record]:
-    """Return the records with these stream sequences, and perhaps some between them.
+    """Return the records with these stream sequences.
 
     Raises CorruptLog when one of them is not there or bad, LogUnavailable as above.
     """
     records: dict[int, Record] = {}
     wanted = set(sequences)
-    for first, last in _ranges(wanted):
-        if first == last:
-            data = await get_message(nc, stream, first, seconds)
-            records[first] = decode_record(first, data)
-        else:
-            async for record in read_records(nc, stream, first, last, seconds):
-                records[record.sequence] = record
+    ranges = _ranges(wanted)
+    for start in range(0, len(ranges), _RANGES_AT_ONCE):
+        some = ranges[start : start + _RANGES_AT_ONCE]
+        parts = await asyncio.gather(
+            *(_read_range(nc, stream, one, wanted, seconds) for one in some)
+        )
+        records.update((record.sequence, record) for part in parts for record in part)
     for sequence in sorted(wanted - records.keys()):
         raise CorruptLog(sequence, f"is not in stream {stream} or cannot be read there")
     return list(records.values())

@@ -14,6 +14,13 @@ from protocol.front_door import front_door
 
 if TYPE_CHECKING:
     from eventstore.reading.gc_pause import few_collections
+    from eventstore.reading.indexed_reading import (
+        fetch_listed,
+        find_index,
+        is_of,
+        read_listed,
+        with_index,
+    )
     from eventstore.reading.log_location import LogLocation, open_directory, stream_of
     from eventstore.reading.log_points import LogPoint, last_until, time_of
     from eventstore.reading.log_source import LogSource, check_noted, open_log
@@ -24,6 +31,7 @@ else:
         __name__,
         {
             "gc_pause": "few_collections",
+            "indexed_reading": "fetch_listed find_index is_of read_listed with_index",
             "log_location": "LogLocation open_directory stream_of",
             "log_points": "LogPoint last_until time_of",
             "log_source": "LogSource check_noted open_log",
@@ -39,11 +47,16 @@ __all__ = [
     "Polling",
     "Progress",
     "check_noted",
+    "fetch_listed",
     "few_collections",
+    "find_index",
+    "is_of",
     "last_until",
     "open_directory",
     "open_log",
+    "read_listed",
     "silent",
     "stream_of",
     "time_of",
+    "with_index",
 ]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
+    from eventstore.index import LogIndex
     from eventstore.log import Watermark
 
 
@@ -45,6 +46,8 @@ class LogSource:
     """Sequence and link of a record that the broker noted, outside the log, as stored."""
     cut: RecordedCut | None = None
     """The newest cut that a log tells of which does not begin with record 1."""
+    index: LogIndex | None = None
+    """An index that was found to be of this log; None: there is none."""
 
     @property
     def begin(self) -> int:
@@ -99,11 +102,16 @@ class LogSource:
         These repeat what is needed of the time before the cut. ``progressed`` is called with each
         sequence that was read. Raises CorruptLog for a damaged record.
         """
-        last = sequence_of(self.cut.at) if self.cut is not None else self.begin - 1
+        last = self.cut_at
         async for sequence, data in self.stored(self.begin, last):
             if any(word in data for word in words):
                 yield decode_record(sequence, data)
             progressed(sequence)
+
+    @property
+    def cut_at(self) -> int:
+        """Sequence of the record that tells of the newest cut; one before the first without."""
+        return sequence_of(self.cut.at) if self.cut is not None else self.begin - 1
 
     async def bounds(self) -> tuple[int, int]:
         """Return the sequences of the first and the last record as of now."""

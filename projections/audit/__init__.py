@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from projections.audit.session_audit import BUCKETS, SessionAudit
     from projections.audit.shared_audit import SharedAudit
     from projections.audit.shared_steps import ASSIGNED, SHARE, SharedStep
-    from projections.audit.subscriber_state import DeniedFilter, SubscriberState
+    from projections.audit.subscriber_state import (
+        DeniedFilter,
+        SubscriberState,
+        subscriber_standing,
+    )
     from projections.audit.subscription_spans import (
         SUBSCRIPTION_EVENTS,
         SubscriptionSpan,
@@ -50,6 +54,7 @@ __all__ = [
     "SubscriptionSpans",
     "Violation",
     "is_clean_start",
+    "subscriber_standing",
     "topic_of",
 ]
 
@@ -62,6 +67,7 @@ _MODULE_OF = {
     "StoryStep": "message_story",
     "DeniedFilter": "subscriber_state",
     "SubscriberState": "subscriber_state",
+    "subscriber_standing": "subscriber_state",
     "topic_of": "message_story",
     "UNEXPECTED": "rules",
     "RULES": "rules",

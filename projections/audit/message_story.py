@@ -46,11 +46,11 @@ from eventstore.format import (
     from_runs,
     position,
 )
-from projections.audit.subscriber_state import DeniedFilter, SubscriberState, subscriber_state
+from projections.audit.subscriber_state import DeniedFilter, SubscriberState, subscriber_standing
 from projections.state import FLAG_BITS, QOS_MASK, RETAIN_FLAG, InFlight, NodeState, decode_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from eventstore.format import Record
     from projections.state import SessionState
@@ -133,6 +133,8 @@ class MessageStory:
     """None: no session was asked for, it has not taken effect, or it is not known."""
     effective: bool = False
     """Routed to subscribers: at QoS 2 with its PUBREL."""
+    effective_at: Position = 0
+    """The position of the event with which it was; 0: not known."""
     copies: list[DeliveryCopy] = field(default_factory=list)
 
     @property
@@ -145,9 +147,9 @@ class StoryBuilder:
     """Follows messages through the records of complete turns, from the first of the log on.
 
     ``wanted`` chooses topics; the latest ``last`` messages on them are followed. With ``ref``
-    it is this message alone. ``client`` is the session whose subscriptions are looked at,
-    ``begin`` the sequence of the first record that the log has. Messages published behind ``until``
-    are not followed.
+    it is this message alone, with ``refs`` these. ``client`` is the session whose subscriptions are
+    looked at, ``begin`` the sequence of the first record that the log has. Messages published
+    behind ``until`` are not followed.
     """
 
     def __init__(
@@ -156,6 +158,7 @@ class StoryBuilder:
         wanted: Callable[[str], bool] | None = None,
         last: int = 1,
         ref: Position | None = None,
+        refs: Iterable[Position] = (),
         client: str | None = None,
         begin: int = 1,
         until: Position | None = None,
@@ -165,7 +168,7 @@ class StoryBuilder:
         """Those that are followed, in the order of the log."""
         self._wanted = wanted
         self._last = last
-        self._ref = ref
+        self._refs = sorted({*refs} if ref is None else {ref})
         self._client = client
         self._begin = begin
         self._node = NodeState(begin)
@@ -181,8 +184,9 @@ class StoryBuilder:
         self._clean: set[str] = set()
         self._sent: dict[str, dict[int, DeliveryCopy]] = {}
         self._open: dict[str, set[DeliveryCopy]] = {}
-        if ref is not None and self._old(ref):
-            self._follow_old(ref)
+        for one in self._refs:
+            if self._old(one):
+                self._follow_old(one)
 
     @property
     def state(self) -> SessionState | None:
@@ -201,6 +205,26 @@ class StoryBuilder:
                     self._wills.add(will[3])
             elif isinstance(event, MessagesCarried):
                 self._carried_from(event)
+
+    def follows(self, refs: Iterable[Position]) -> bool:
+        """Return whether one of some positions is that of a message that is followed."""
+        return bool(self._known) and not self._known.keys().isdisjoint(refs)
+
+    def awaited(self) -> Iterator[tuple[Literal["sent", "held"], str]]:
+        """Yield the sessions on which it depends what becomes of the messages.
+
+        sent: a message was sent to the session, and its answer counts. held: only the end of the
+        session does, because a message waits for it, or the session has not released it yet.
+        """
+        for name, copies in self._open.items():
+            yield "sent" if any(one.fate != "queued" for one in copies) else "held", name
+        for story in self.stories.values():
+            if not story.effective and story.session is not None:
+                yield "held", story.session
+
+    def note_clean(self, session: str, *, clean: bool) -> None:
+        """Learn whether a session ends with its connection, from what is not read."""
+        (self._clean.add if clean else self._clean.discard)(session)
 
     def take(self, record: Record) -> None:
         """Follow the events of a record; raises UnreadableEvent."""
@@ -297,7 +321,7 @@ class StoryBuilder:
             )
             self.stories[story.ref] = self._known[story.ref] = story
             if event.qos < 2 or event.will:
-                self._takes_effect(story)
+                self._takes_effect(story, at)
         self._forget_oldest()
 
     def _released(self, event: Released, at: Position, ms: int) -> None:
@@ -306,15 +330,14 @@ class StoryBuilder:
                 story.session, story.qos = event.session, 2
                 story.pid = from_runs(event.pids)[offset]
             story.steps.append(StoryStep(at + offset, ms, "released", story.pid))
-            self._takes_effect(story)
+            self._takes_effect(story, at)
 
     def _chosen(self, event: MessagePublished, at: Position) -> list[int]:
         """Return which of an event's messages are followed, in order."""
         if self._until is not None and at > self._until:
             return []
-        if self._ref is not None:
-            offset = self._ref - at
-            return [offset] if 0 <= offset < event.count else []
+        if self._refs:
+            return [one - at for one in self._refs if 0 <= one - at < event.count]
         wanted = self._wanted
         if wanted is None:
             return []
@@ -328,15 +351,15 @@ class StoryBuilder:
         found = (offset for offset in backwards if event.which[offset] in topics)
         return list(islice(found, self._last))[::-1]
 
-    def _takes_effect(self, story: MessageStory) -> None:
-        story.effective = True
+    def _takes_effect(self, story: MessageStory, at: Position) -> None:
+        story.effective, story.effective_at = True, at
         if self._client is None or story.topic is None:
             return
         state = self.state
         if state is None and self._node.partial:
             return
         own, denied = story.session == self._client, self._denied.values()
-        story.standing = subscriber_state(state, story.topic, denied, own=own)
+        story.standing = subscriber_standing(state, story.topic, denied, own=own)
 
     def _forget_oldest(self) -> None:
         if self._wanted is None:

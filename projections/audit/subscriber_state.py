@@ -51,7 +51,7 @@ class SubscriberState(NamedTuple):
     """Its filters that resemble the topic and do not match; empty if any matches."""
 
 
-def subscriber_state(
+def subscriber_standing(
     state: SessionState | None, topic: str, denied: Iterable[DeniedFilter], *, own: bool
 ) -> SubscriberState:
     """Return how a session stands towards a message; None: there is none.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, get_args
 
 from eventstore.format import (
+    INDEX_BITS,
     Assigned,
     Delivered,
     Event,
@@ -14,27 +15,38 @@ from eventstore.format import (
     MessagesCarried,
     Position,
     Queued,
+    Redelivered,
     Released,
     RetainedCleared,
     RetainedExpired,
     RetainedSnapshot,
     Returned,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
     WillArmed,
     entries,
     from_runs,
     position,
 )
-from eventstore.reading import Progress, silent
+from eventstore.index import LIFECYCLE, SESSION
+from eventstore.reading import Progress, read_listed, silent
+from projections.indexing import TopicRecords
 from projections.replay.topic_lookup import TopicBook, topic_matcher
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
     from eventstore.format import Record, TurnAssembler
+    from eventstore.index import LogIndex
     from eventstore.reading import LogPoint, LogSource
 
 EVENT_TYPES: Final[dict[str, type]] = {kind.__name__.casefold(): kind for kind in get_args(Event)}
 """The types of events by name, in lower case."""
+
+
+_LIFECYCLE: Final = frozenset({SessionOpened, SessionClosed, SessionExpired, Redelivered})
+"""The events for which the index lists records on their own."""
 
 
 class EventEntry(NamedTuple):
@@ -58,12 +70,35 @@ class EventFilter:
         """``topic`` is a topic filter; raises TopicError if it is not."""
         self._types = types
         self._session = session
+        self._topic = topic
         self._matches = topic_matcher(topic) if topic is not None else None
+        self._named: TopicRecords | None = None
 
     @property
     def needs_topics(self) -> bool:
         """Whether the topics of messages matter that events name by position only."""
         return self._matches is not None
+
+    def records(self, source: LogSource, first: int, last: int) -> AsyncIterator[Record]:
+        """Yield the records between two sequences in which there may be an event to select.
+
+        With an index of the log these are few. Raises as ``LogSource.records``.
+        """
+        if source.index is None or (self._session is None and self._topic is None):
+            return source.records(first, last)
+        return read_listed(source, lambda index: self._listed(index, first, last), first, last)
+
+    def _listed(self, index: LogIndex, first: int, last: int) -> list[int]:
+        found: list[set[int]] = []
+        if self._session is not None:
+            own = self._types and _LIFECYCLE.issuperset(self._types)
+            kind = LIFECYCLE if own else SESSION
+            found.append({*index.sequences(kind + self._session, first, last)})
+        if self._topic is not None and self._matches is not None:
+            if self._named is None:
+                self._named = TopicRecords(index, self._topic, self._matches)
+            found.append(self._named.concerning(last))
+        return sorted(found[0].intersection(*found[1:]))
 
     async def selects(self, event: Event, topics: TopicBook) -> bool:
         """Return whether an event is selected; may read the log for the topics it concerns."""
@@ -74,6 +109,9 @@ class EventFilter:
         if self._matches is None:
             return True
         refs = refs_of(event)
+        named = self._named
+        if named is not None:
+            refs = [ref for ref in refs if named.may_name(ref >> INDEX_BITS)]
         await topics.load(refs)
         return any(map(self._matches, _topics(event, refs, topics)))
 
@@ -127,7 +165,7 @@ class EventReader:
         CutMeanwhile.
         """
         if start.sequence <= end.sequence:
-            async for record in self.source.records(start.sequence, end.sequence):
+            async for record in self._selected.records(self.source, start.sequence, end.sequence):
                 void, complete = turns.take(record)
                 for part in void:
                     async for entry in self._of(part, start, end, void=True):

@@ -19,6 +19,7 @@ from eventstore.format import (
 )
 from eventstore.reading import Progress, silent
 from projections.audit import StoryBuilder
+from projections.indexing import find_indexed_stories
 from projections.replay.event_reader import refs_of
 from projections.state import MISFITS, misfit
 
@@ -39,6 +40,7 @@ async def find_stories(
     *,
     matches: Callable[[str], bool] | None = None,
     last: int = 1,
+    topic_filter: str | None = None,
     ref: Position | None = None,
     client: str | None = None,
     until: Position | None = None,
@@ -46,10 +48,23 @@ async def find_stories(
 ) -> list[MessageStory]:
     """Return what became of the ``last`` messages whose topic ``matches``, or of that at ``ref``.
 
+    ``topic_filter`` is what ``matches`` was made of; with it the index of the log is used.
+
     ``client`` is the session whose subscriptions of that moment are told as well. Messages of
     which the log knows nothing are left out, and those published behind ``until``. Raises
     CorruptLog, UnreadableEvent or CutMeanwhile.
     """
+    found = await find_indexed_stories(
+        source,
+        topic_filter=topic_filter,
+        matches=matches,
+        last=last,
+        ref=ref,
+        client=client,
+        until=until,
+    )
+    if found is not None:
+        return found
     explainer = StoryBuilder(
         wanted=matches, last=last, ref=ref, client=client, begin=source.begin, until=until
     )

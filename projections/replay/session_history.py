@@ -13,7 +13,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
@@ -29,7 +29,8 @@ from eventstore.format import (
     TurnAssembler,
     position,
 )
-from eventstore.reading import few_collections
+from eventstore.index import SESSION
+from eventstore.reading import few_collections, read_listed, time_of
 from projections.state import (
     MISFITS,
     NodeState,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from eventstore.format import Event, Record
+    from eventstore.index import LogIndex
     from eventstore.reading import LogSource
     from projections.state import SessionState
 
@@ -186,11 +188,18 @@ class SessionHistory:
         if self.done >= last:
             return
         with few_collections():
-            async for record in source.records(self.done + 1, last):
+            async for record in read_listed(source, self._listed, self.done + 1, last):
                 async with self._still:
                     self._follow(record)
                 self.done, self.done_ms = record.sequence, record.time_ms
                 await pause(record.sequence)
+        if self.done < last:  # nothing of the session is in the last records
+            self.done, self.done_ms = last, await time_of(source, last)
+
+    def _listed(self, index: LogIndex) -> Sequence[int]:
+        """Return the records that matter to the session."""
+        kinds = (index.rare(kind) for kind in _NODE_EVENTS)
+        return sorted({*index.sequences(SESSION + self.name), *chain.from_iterable(kinds)})
 
     def _follow(self, record: Record) -> None:
         try:

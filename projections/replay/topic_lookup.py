@@ -15,14 +15,15 @@ from eventstore.format import (
     from_runs,
     position,
 )
-from eventstore.reading import Progress, silent
+from eventstore.reading import Progress, read_listed, silent
 from projections.audit import topic_of
 from protocol.mqtt import FilterTrie, validate_topic_filter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from eventstore.format import Event
+    from eventstore.index import LogIndex
     from eventstore.reading import LogSource
 
 _KNOWN_TOPICS = 100_000
@@ -162,8 +163,12 @@ class TopicBook:
         """Return the records that repeat messages, by the records that the messages were in."""
         found: dict[int, list[int]] = {}
         doing = "looking for messages from before the cut"
-        with self._progress(doing, self._source.last) as update:
-            async for record in self._source.records_with([b'"MessagesCarried"'], update):
+        source, words = self._source, [b'"MessagesCarried"']
+        with self._progress(doing, source.last) as update:
+            found_in = source.records_with(words, update)
+            if source.index is not None:
+                found_in = read_listed(source, _carriers, source.begin, source.cut_at)
+            async for record in found_in:
                 for _, event in record.events():
                     if isinstance(event, MessagesCarried):
                         for old in {ref >> INDEX_BITS for ref in from_runs(event.refs)}:
@@ -182,6 +187,10 @@ class TopicBook:
         size = event.sizes if isinstance(event.sizes, int) else event.sizes[offset]
         client = event.session if isinstance(event, MessagePublished) else None
         return Published(topic_of(event, offset), size, time_ms, client)
+
+
+def _carriers(index: LogIndex) -> Sequence[int]:
+    return index.rare("MessagesCarried")
 
 
 def _first(held: _Held) -> Position:

@@ -13,13 +13,13 @@ from typing import Any, cast
 
 import pytest
 
+from cli.children import environment_for
 from cli.common.allowed_hosts import Hosts
 from cli.common.units import Address
 from cli.live.broker_client import Refused, TooLarge
 from cli.serve.banner import Facts, announce
 from cli.settings.settings import load_settings
 from cli.web.auth.own_token import TokenError, find_token
-from cli.web.child import environment_for
 from cli.web.live.cursors import PAGE_ROWS, Listings, Order
 from cli.web.live.log_link import LogLink
 from cli.web.live.samples import Samples

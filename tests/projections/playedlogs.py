@@ -24,6 +24,7 @@ class FakeSource:
         self.first = self.begin = first
         self.last = max(self._data, default=0)
         self.asked: list[int] = []
+        self.index = None
 
     def record(self, sequence: int) -> Record:
         return decode_record(sequence, self._data[sequence])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import nats.errors
 
 from cli.live import BrokerLink, NoLiveBroker, TooLarge, open_broker, open_trace
+from cli.logsource import index_directory
 from eventstore.errors import NatsUnavailable
 from eventstore.nats import check_jetstream
-from eventstore.reading import open_log
+from eventstore.reading import open_log, with_index
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     from cli.logsource import SourceFlags
     from eventstore.reading import LogSource
 
+_LOOK_SECONDS = 10.0
+"""Seconds between searches for more of the index."""
+_NEW_RECORDS = 512
+"""Records that are not indexed, from which on that is worth it."""
 _RETRY_SECONDS = 1.0
 """Seconds between searches for an unreachable broker."""
 
@@ -31,6 +37,7 @@ class LogLink(BrokerLink):
         super().__init__(lambda: open_broker(flags), retry_seconds=_RETRY_SECONDS)
         self._flags = flags
         self._source: tuple[LiveBroker, LogSource] | None = None
+        self._look_again = 0.0
 
     async def ask_less(
         self,
@@ -79,9 +86,23 @@ class LogLink(BrokerLink):
             source = self._source[1]
             first, last = await source.bounds()
             if first == source.first:
-                return replace(source, last=last)
+                source = replace(source, last=last)
+                if last - _indexed(source) > _NEW_RECORDS and time.monotonic() > self._look_again:
+                    source = await self._with_index(source)
+                    self._source = broker, source
+                return source
         else:
             await check_jetstream(broker.client)
         source = await open_log(broker.client, f"FOLDMQ_LOG_{broker.node}", broker.where)
+        source = await self._with_index(source)
         self._source = broker, source
         return source
+
+    async def _with_index(self, source: LogSource) -> LogSource:
+        """Return the log with its index as of now; its files are closed when nothing reads them."""
+        self._look_again = time.monotonic() + _LOOK_SECONDS
+        return await with_index(source, index_directory(self._flags, source.stream).path)
+
+
+def _indexed(source: LogSource) -> int:
+    return source.index.last if source.index is not None else 0

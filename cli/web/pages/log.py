@@ -169,7 +169,7 @@ class _Search:
         """Return events, earliest first; the position to continue; and whether the time ran out."""
         rows: list[Row] = []
         turns = TurnAssembler(anywhere=True)
-        async for record in self._source.records(start.sequence, end.sequence):
+        async for record in self._selected.records(self._source, start.sequence, end.sequence):
             for part, void in _sorted_out(turns, record):
                 for found in await self._chosen(part, start, end, void=void):
                     rows.append(await self._row(found))
@@ -204,14 +204,15 @@ class _Search:
             if last.sequence >= start.sequence and not await self._budget.spend():
                 return rows, position(first, 0), True
             taken = max(time.perf_counter() - begun, 1e-3)
-            block = max(1, min(4 * block, _LOOK_MOST, int(block * _BLOCK_SECONDS / taken)))
+            most = _LOOK_MOST if self._source.index is None else self._source.last
+            block = max(1, min(4 * block, most, int(block * _BLOCK_SECONDS / taken)))
         return rows, None, False
 
     async def _block(self, first: int, last: LogPoint, start: LogPoint) -> list[_FoundEvents]:
         """Return the last selected events of some records, in order."""
         turns = TurnAssembler(anywhere=True)
         found: list[_FoundEvents] = []
-        async for record in self._source.records(first, last.sequence):
+        async for record in self._selected.records(self._source, first, last.sequence):
             self._look(record.sequence)
             for part, void in _sorted_out(turns, record):
                 found += await self._chosen(part, start, last, void=void)

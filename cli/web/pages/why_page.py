@@ -81,7 +81,7 @@ async def _stories(
     topic, place = given["topic"], given["position"]
     if topic is not None:
         check_filter(topic)
-        wanted["matches"] = topic_matcher(topic)
+        wanted |= {"matches": topic_matcher(topic), "topic_filter": topic}
     if place is not None:
         moment = parse_moment(place)
         if moment.position is None:

@@ -1,0 +1,19 @@
+"""The processes that the broker starts beside itself: their environment, and how they end."""
+
+from typing import TYPE_CHECKING
+
+from protocol.front_door import front_door
+
+if TYPE_CHECKING:
+    from cli.children.broker_child import belong_to_the_broker, watch_stdin
+    from cli.children.child_environment import environment_for
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "broker_child": "belong_to_the_broker watch_stdin",
+            "child_environment": "environment_for",
+        },
+    )
+
+__all__ = ["belong_to_the_broker", "environment_for", "watch_stdin"]

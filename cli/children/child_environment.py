@@ -1,0 +1,45 @@
+"""The environment of the processes that the broker starts."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from cli.settings import PREFIX
+
+if TYPE_CHECKING:
+    from cli.settings import Settings
+    from eventstore.datadir import DataDir
+
+_FOR_NATS = (
+    "nats_url",
+    "nats_user",
+    "nats_password",
+    "nats_password_file",
+    "nats_creds",
+    "nats_nkey",
+    "nats_ca",
+    "nats_cert",
+    "nats_key",
+    "nats_domain",
+    "cluster",
+)
+
+
+def environment_for(settings: Settings, datadir: DataDir) -> dict[str, str]:
+    """Return the environment of the process: log settings and access to an external NATS server.
+
+    Secrets are not passed as arguments, which all users of the machine can see.
+    """
+    given = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
+    chosen: dict[str, str] = {"log_level": settings.log_level, "log_format": settings.log_format}
+    if settings.nats_url is not None:
+        for name in _FOR_NATS:
+            value = getattr(settings, name)
+            if value is not None:
+                chosen[name] = str(value)
+    if settings.web is not None:
+        # Host names of the page.
+        chosen["web"] = str(settings.web)
+    chosen["data_dir"] = str(datadir.path)
+    return given | {PREFIX + name.upper(): value for name, value in chosen.items()}

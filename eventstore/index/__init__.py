@@ -1,0 +1,63 @@
+"""The index of a log: which records concern a session, a topic or a message.
+
+It is kept in files beside the log, made from the log alone, and believed only as far as the links
+of the log's records confirm it.
+"""
+
+from typing import TYPE_CHECKING
+
+from protocol.front_door import front_door
+
+if TYPE_CHECKING:
+    from eventstore.index.index_files import IndexFiles
+    from eventstore.index.keys import (
+        CHECKS,
+        GROUP_BITS,
+        LIFECYCLE,
+        RARE,
+        REFERRED,
+        RETAINED_EXPIRED,
+        SESSION,
+        STATES,
+        TOPIC,
+        group_key,
+        pack_sequences,
+        states_due,
+        unpack_sequences,
+    )
+    from eventstore.index.log_index import LogIndex, SavedState
+    from eventstore.index.segment import BadIndex, Segment, SegmentHead, write_segment
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "index_files": "IndexFiles",
+            "keys": "CHECKS GROUP_BITS LIFECYCLE RARE REFERRED RETAINED_EXPIRED SESSION STATES "
+            "TOPIC group_key pack_sequences states_due unpack_sequences",
+            "log_index": "LogIndex SavedState",
+            "segment": "BadIndex Segment SegmentHead write_segment",
+        },
+    )
+
+__all__ = [
+    "CHECKS",
+    "GROUP_BITS",
+    "LIFECYCLE",
+    "RARE",
+    "REFERRED",
+    "RETAINED_EXPIRED",
+    "SESSION",
+    "STATES",
+    "TOPIC",
+    "BadIndex",
+    "IndexFiles",
+    "LogIndex",
+    "SavedState",
+    "Segment",
+    "SegmentHead",
+    "group_key",
+    "pack_sequences",
+    "states_due",
+    "unpack_sequences",
+    "write_segment",
+]

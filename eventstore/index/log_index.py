@@ -1,0 +1,189 @@
+"""What an index answers: which records may concern a session, a topic or a message."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eventstore.format import Position, position
+from eventstore.index.keys import (
+    CHECK_LENGTH,
+    CHECKS,
+    RARE,
+    REFERRED,
+    STATES,
+    TOPIC,
+    group_key,
+    unpack_sequences,
+)
+from eventstore.index.segment import BadIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from eventstore.format import Record
+    from eventstore.index.segment import Segment
+
+
+class SavedState(NamedTuple):
+    """The state of a session, as it was when all before ``bound`` had happened."""
+
+    bound: Position
+    parts: list[dict[str, Any]] | None
+    """None: there was no such session."""
+    denied: list[list[Any]] | None
+    """Filters that it was denied, and not granted since: filter, reason code, position, time; None:
+    too many."""
+
+
+class LogIndex:
+    """The segments of an index that was found to be of the log that is read.
+
+    Every method raises BadIndex when what it looks at is damaged.
+    """
+
+    def __init__(self, segments: Sequence[Segment], begin: int) -> None:
+        """``segments`` follow each other; the log begins with record ``begin``."""
+        self._segments = segments
+        self.first = max(begin, segments[0].head.first)
+        """Stream sequences of the first and the last record that are indexed."""
+        self.last = segments[-1].head.last
+        head = segments[0].head
+        self.known_before = head.heir and 0 <= head.whole <= position(head.first, 0)
+        """Whether the last states from before the first segment are known."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(one.size for one in self._segments)
+
+    def sequences(self, key: str, first: int = 0, last: int | None = None) -> list[int]:
+        """Return the records listed for a key between two sequences, both included."""
+        found: list[int] = []
+        for segment in self._between(first, last):
+            found += segment.listed(key)
+        return self._within(found, first, last)
+
+    def next_after(self, key: str, sequence: int) -> int | None:
+        """Return the first record behind another one that is listed for a key; None: there is none.
+
+        Segments are looked at only until it is found.
+        """
+        for segment in self._between(sequence + 1, None):
+            listed = segment.listed(key)
+            at = bisect_right(listed, sequence)
+            if at < len(listed):
+                return listed[at]
+        return None
+
+    def topics(
+        self, prefix: str, matches: Callable[[str], bool], first: int = 0, last: int | None = None
+    ) -> list[int]:
+        """Return the records that name a topic that matches; all such topics have the prefix."""
+        found: set[int] = set()
+        for segment in self._between(first, last):
+            for key, value in segment.starting(TOPIC + prefix):
+                if matches(key[1:]):
+                    found.update(unpack_sequences(value))
+        return self._within(sorted(found), first, last)
+
+    def topic(self, topic: str, first: int = 0, last: int | None = None) -> list[int]:
+        """Return the records that name a topic."""
+        return self.sequences(TOPIC + topic, first, last)
+
+    def referring(self, sequences: Iterable[int], last: int | None = None) -> set[int]:
+        """Return the later records that refer to messages in some records, up to ``last``."""
+        groups: dict[str, set[int]] = {}
+        lowest: int | None = None
+        for sequence in sequences:
+            groups.setdefault(group_key(REFERRED, sequence), set()).add(sequence)
+            lowest = sequence if lowest is None else min(lowest, sequence)
+        found: set[int] = set()
+        if lowest is None:
+            return found
+        ordered = sorted(groups.items())
+        for segment in self._between(lowest, last):
+            for key, members in ordered:
+                pairs = segment.get(key)
+                if pairs is not None:
+                    found.update(
+                        by for at, by in zip(pairs[::2], pairs[1::2], strict=True) if at in members
+                    )
+        return {one for one in found if self.first <= one and (last is None or one <= last)}
+
+    def referring_before(self, last: int | None = None) -> set[int]:
+        """Return the records that refer to messages from before the first record indexed."""
+        end = group_key(REFERRED, self.first)
+        found: set[int] = set()
+        for segment in self._between(0, last):
+            for key, pairs in segment.starting(REFERRED):
+                if key > end:
+                    break
+                found.update(
+                    by for at, by in zip(pairs[::2], pairs[1::2], strict=True) if at < self.first
+                )
+        return {one for one in found if self.first <= one and (last is None or one <= last)}
+
+    def rare(self, kind: str, first: int = 0, last: int | None = None) -> list[int]:
+        """Return the records with an event of a rare type."""
+        return self.sequences(RARE + kind, first, last)
+
+    def latest_rare(self, kind: str, last: int) -> int | None:
+        """Return the last record up to ``last`` with an event of a rare type.
+
+        It may stand before the records that are indexed.
+        """
+        for segment in reversed(self._segments):
+            listed = segment.listed(RARE + kind)
+            at = bisect_right(listed, last)
+            if at:
+                return listed[at - 1]
+        return None
+
+    def state_before(self, session: str, bound: Position) -> SavedState | None:
+        """Return the last saved state of a session that is not beyond a position; None: none."""
+        for segment in reversed(self._segments):
+            for saved in reversed(segment.get(STATES + session) or ()):
+                if saved[0] <= bound:
+                    return SavedState(*saved[:3])
+        return None
+
+    def listed_before(self, key: str, sequence: int) -> bool:
+        """Return whether a record that was cut off, from one on, is listed for a key."""
+        for segment in self._between(sequence, self.first - 1):
+            listed = segment.listed(key)
+            at = bisect_left(listed, sequence)
+            if at < len(listed) and listed[at] < self.first:
+                return True
+        return False
+
+    def check(self, record: Record) -> None:
+        """Raise BadIndex when a record is not the one that was indexed."""
+        sequence = record.sequence
+        if not self.first <= sequence <= self.last:
+            return
+        at = bisect_right(self._segments, sequence, key=_first) - 1
+        rows = self._segments[at].get(group_key(CHECKS, sequence)) or ()
+        for first, row in zip(rows[::2], rows[1::2], strict=True):
+            offset = (sequence - first) * CHECK_LENGTH
+            if 0 <= offset < len(row):
+                if record.link.hex()[:CHECK_LENGTH] == row[offset : offset + CHECK_LENGTH]:
+                    return
+                break
+        raise BadIndex(f"record {sequence} is not the one that was indexed")
+
+    def _between(self, first: int, last: int | None) -> Sequence[Segment]:
+        """Return the segments that cover records between two sequences."""
+        start = max(0, bisect_right(self._segments, first, key=_first) - 1)
+        if last is None:
+            return self._segments[start:]
+        return self._segments[start : bisect_right(self._segments, last, key=_first)]
+
+    def _within(self, found: list[int], first: int, last: int | None) -> list[int]:
+        start = bisect_left(found, max(first, self.first))
+        stop = len(found) if last is None else bisect_right(found, last)
+        return found[start:stop]
+
+
+def _first(segment: Segment) -> int:
+    return segment.head.first

@@ -1,0 +1,208 @@
+"""A segment of an index: an immutable file of keys in order, with the records that it covers.
+
+A file is, in this order: blocks of neighbouring keys with their values, each compressed JSON; the
+directory, compressed JSON as well, with the head, the first key of each block, its place and its
+checksum; and a trailer that says where the directory is, with a digest of it. So a key that is not
+found is known to be missing: a changed byte anywhere is an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import weakref
+import zlib
+from bisect import bisect_right
+from collections import OrderedDict
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from eventstore.errors import EventStoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+_MAGIC: Final = b"FMQINDX1"
+_TRAILER: Final = struct.Struct(">QI16s8s")
+_BLOCK_BYTES: Final = 16 * 1024
+_HELD_BLOCKS: Final = 64
+_HELD_LISTS: Final = 256
+_LEVEL: Final = 1
+
+
+class BadIndex(EventStoreError):  # noqa: N818 - named as its siblings in errors
+    """A segment of an index is damaged, or is not of the log that is read: it is not believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHead:
+    """What a segment covers."""
+
+    stream: str
+    first: int
+    last: int
+    """Stream sequences of the records that it covers."""
+    previous: str
+    link: str
+    """Links of the record before the first one and of the last one, hexadecimal."""
+    whole: int
+    """Position from which on states are known; 0: always."""
+    began_ms: int
+    """Time of the first record, Unix time in milliseconds."""
+    heir: bool = False
+    """It has the last states of sessions from segments before it that were removed."""
+
+
+def write_segment(path: Path, head: SegmentHead, items: Iterable[tuple[str, Any]]) -> None:
+    """Write a segment, whole or not at all; the keys come in order. Raises OSError."""
+    draft = path.with_name(path.name + ".new")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    firsts: list[str] = []
+    ends: list[int] = []
+    sums: list[int] = []
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(_MAGIC)
+        for first, data in _blocks(items):
+            file.write(data)
+            firsts.append(first)
+            ends.append(file.tell())
+            sums.append(zlib.crc32(data))
+        directory = zlib.compress(
+            orjson.dumps({"head": asdict(head), "firsts": firsts, "ends": ends, "sums": sums}),
+            _LEVEL,
+        )
+        begin = file.tell()
+        file.write(directory)
+        digest = hashlib.sha256(directory).digest()[:16]
+        file.write(_TRAILER.pack(begin, len(directory), digest, _MAGIC))
+    draft.replace(path)
+
+
+def _blocks(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, bytes]]:
+    """Yield the first key of each block, and the block."""
+    texts: list[bytes] = []
+    first, size = "", 0
+    for key, value in items:
+        if not texts:
+            first = key
+        text = orjson.dumps((key, value))
+        texts.append(text)
+        size += len(text)
+        if size >= _BLOCK_BYTES:
+            yield first, _packed(texts)
+            texts, size = [], 0
+    if texts:
+        yield first, _packed(texts)
+
+
+def _packed(texts: list[bytes]) -> bytes:
+    return zlib.compress(b"[" + b",".join(texts) + b"]", _LEVEL)
+
+
+class Segment:
+    """A segment that is read; every error about its content is BadIndex."""
+
+    def __init__(self, path: Path) -> None:
+        """Open a segment; raises BadIndex if it cannot be read or is damaged."""
+        self.path = path
+        try:
+            self._file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise BadIndex(f"index segment {path}: {error.strerror}") from None
+        self._closed = weakref.finalize(self, os.close, self._file)
+        self._blocks: OrderedDict[int, dict[str, Any]] = OrderedDict()
+        self._listed: dict[str, list[int]] = {}
+        try:
+            self._read_directory()
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_directory(self) -> None:
+        try:
+            self.size = os.fstat(self._file).st_size
+            if self.size < _TRAILER.size + len(_MAGIC):
+                raise self._damaged()
+            trailer = os.pread(self._file, _TRAILER.size, self.size - _TRAILER.size)
+            begin, size, digest, magic = _TRAILER.unpack(trailer)
+            if magic != _MAGIC or begin + size + _TRAILER.size != self.size:
+                raise self._damaged()
+            data = os.pread(self._file, size, begin)
+            if hashlib.sha256(data).digest()[:16] != digest:
+                raise self._damaged()
+            directory = orjson.loads(zlib.decompress(data))
+            self.head = SegmentHead(**directory["head"])
+            self._firsts: list[str] = directory["firsts"]
+            self._ends: list[int] = directory["ends"]
+            self._sums: list[int] = directory["sums"]
+        except (OSError, ValueError, KeyError, TypeError, zlib.error, struct.error):
+            raise self._damaged() from None
+
+    def close(self) -> None:
+        """Close the file; otherwise that happens when it is no longer used."""
+        self._closed()
+        self._file = -1
+
+    def require(self, stream: str) -> None:
+        """Raise BadIndex unless it is of the log in a stream."""
+        if self.head.stream != stream:
+            raise BadIndex(f"index segment {self.path} is of another log")
+
+    def get(self, key: str) -> Any:
+        """Return the value of a key; None: the segment has no such key."""
+        number = bisect_right(self._firsts, key) - 1
+        return self._block(number).get(key) if number >= 0 else None
+
+    def listed(self, key: str) -> Sequence[int]:
+        """Return the records listed for a key."""
+        found = self._listed.get(key)
+        if found is None:
+            found = list(accumulate(self.get(key) or ()))
+            if len(self._listed) >= _HELD_LISTS:
+                self._listed.clear()
+            self._listed[key] = found
+        return found
+
+    def starting(self, prefix: str) -> Iterator[tuple[str, Any]]:
+        """Yield all keys that begin with a prefix, with their values, in order."""
+        for number in range(max(0, bisect_right(self._firsts, prefix) - 1), len(self._firsts)):
+            first = self._firsts[number]
+            if first > prefix and not first.startswith(prefix):
+                return
+            for key, value in self._block(number).items():
+                if key.startswith(prefix):
+                    yield key, value
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Yield all keys with their values, in order, without keeping them in memory."""
+        for number in range(len(self._firsts)):
+            yield from self._load(number).items()
+
+    def _block(self, number: int) -> dict[str, Any]:
+        found = self._blocks.get(number)
+        if found is None:
+            found = self._blocks[number] = self._load(number)
+            if len(self._blocks) > _HELD_BLOCKS:
+                self._blocks.popitem(last=False)
+        else:
+            self._blocks.move_to_end(number)
+        return found
+
+    def _load(self, number: int) -> dict[str, Any]:
+        begin = self._ends[number - 1] if number else len(_MAGIC)
+        try:
+            data = os.pread(self._file, self._ends[number] - begin, begin)
+            if zlib.crc32(data) != self._sums[number]:
+                raise self._damaged()
+            return dict(orjson.loads(zlib.decompress(data)))
+        except (OSError, ValueError, TypeError, zlib.error):
+            raise self._damaged() from None
+
+    def _damaged(self) -> BadIndex:
+        return BadIndex(f"index segment {self.path} is damaged")

@@ -1,0 +1,101 @@
+"""Reading only those records of a log that its index lists."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from eventstore.errors import CorruptLog
+from eventstore.index import BadIndex, IndexFiles, LogIndex
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from eventstore.format import Record
+    from eventstore.reading.log_source import LogSource
+
+_AT_ONCE = 64
+
+
+async def with_index(source: LogSource, path: Path) -> LogSource:
+    """Return the log with its index in a directory, if there is one that is of this log."""
+    return replace(source, index=await find_index(source, path))
+
+
+async def find_index(source: LogSource, path: Path) -> LogIndex | None:
+    """Return the index of a log in a directory, None if there is none.
+
+    One that is damaged, of another log, or ahead of this one is not used. Its files are closed when
+    nothing refers to it any more.
+    """
+    files = IndexFiles(path)
+    try:
+        files.open(source.stream)
+    except (BadIndex, OSError):
+        return None
+    if not await is_of(source, files):
+        return None
+    return LogIndex(files.segments, source.begin)
+
+
+async def is_of(source: LogSource, files: IndexFiles) -> bool:
+    """Return whether the last record of an index is in a log as it was when it was indexed.
+
+    It names all records before it by the chain of their links.
+    """
+    head = files.head
+    if head is None or not source.begin <= head.last <= source.last:
+        return False
+    try:
+        record = next(iter(await source.some([head.last])))
+    except CorruptLog:
+        return False
+    return record.link.hex() == head.link
+
+
+async def read_listed(
+    source: LogSource, choose: Callable[[LogIndex], Sequence[int]], first: int, last: int
+) -> AsyncIterator[Record]:
+    """Yield the records between two sequences that ``choose`` takes from the index.
+
+    Those that are not indexed are yielded all, and so are those behind the first one that is not
+    as it was indexed. Raises as :meth:`LogSource.records`.
+    """
+    index, done = source.index, first - 1
+    if index is not None and first <= index.last and last >= index.first:
+        if first < index.first:
+            async for record in source.records(first, index.first - 1):
+                yield record
+                done = record.sequence
+        with contextlib.suppress(BadIndex):
+            listed = [one for one in choose(index) if max(first, index.first) <= one <= last]
+            for some in _chunks(listed):
+                for record in await fetch_listed(source, some):
+                    yield record
+                    done = record.sequence
+            done = min(last, index.last)
+    if done < last:
+        async for record in source.records(done + 1, last):
+            yield record
+
+
+async def fetch_listed(source: LogSource, sequences: Sequence[int]) -> list[Record]:
+    """Return the records with these sequences in order.
+
+    Raises BadIndex if one is not as it was indexed, and as :meth:`LogSource.some`.
+    """
+    wanted = set(sequences)
+    found = {one.sequence: one for one in await source.some(wanted)}
+    if source.index is not None:
+        for sequence in wanted:
+            source.index.check(found[sequence])
+    return [found[sequence] for sequence in sorted(wanted)]
+
+
+def _chunks(sequences: Sequence[int]) -> Iterator[list[int]]:
+    left = iter(sequences)
+    while some := list(islice(left, _AT_ONCE)):
+        yield some

@@ -1,0 +1,31 @@
+"""The index of a log: made from its records, and used to answer without reading all of them."""
+
+from typing import TYPE_CHECKING
+
+from protocol.front_door import front_door
+
+if TYPE_CHECKING:
+    from projections.indexing.indexed_sessions import IndexedSessions, SessionAt, session_at
+    from projections.indexing.indexed_stories import find_indexed_stories
+    from projections.indexing.segment_builder import SegmentBuilder
+    from projections.indexing.topic_records import TopicRecords, fixed_prefix
+else:
+    __getattr__ = front_door(
+        __name__,
+        {
+            "indexed_sessions": "IndexedSessions SessionAt session_at",
+            "indexed_stories": "find_indexed_stories",
+            "segment_builder": "SegmentBuilder",
+            "topic_records": "TopicRecords fixed_prefix",
+        },
+    )
+
+__all__ = [
+    "IndexedSessions",
+    "SegmentBuilder",
+    "SessionAt",
+    "TopicRecords",
+    "find_indexed_stories",
+    "fixed_prefix",
+    "session_at",
+]

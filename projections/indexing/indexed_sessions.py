@@ -1,0 +1,243 @@
+"""The state of one session at a moment: the one saved last, and what happened since."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from eventstore.format import (
+    INDEX_BITS,
+    MAX_INDEX,
+    CheckpointCompleted,
+    MessagesCarried,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+    SessionSnapshot,
+    TurnAssembler,
+    count_runs,
+    from_runs,
+    parse_event,
+    position,
+)
+from eventstore.index import LIFECYCLE, SESSION, BadIndex
+from eventstore.reading import LogPoint, fetch_listed, read_listed
+from projections.indexing.state_cache import DeniedFilters
+from projections.state import MISFITS, SessionFold, decode_session, misfit
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from eventstore.format import Event, Position, Record
+    from eventstore.index import LogIndex, SavedState
+    from eventstore.reading import LogSource
+    from projections.state import SessionState
+
+
+@dataclass(slots=True)
+class SessionAt:
+    """A session as of a moment."""
+
+    state: SessionState | None
+    """None: there was no such session."""
+    carried: dict[int, list[int]] = field(default_factory=dict)
+    """Records that were cut off -> those that repeat messages of them."""
+
+
+async def session_at(source: LogSource, name: str, point: LogPoint) -> SessionAt | None:
+    """Return a session as of a point; None: the log must be folded, the index does not suffice.
+
+    Raises CorruptLog, UnreadableEvent or CutMeanwhile.
+    """
+    if source.index is None or not point.sequence:
+        return None
+    try:
+        sessions = IndexedSessions(source, source.index)
+        if not await sessions.covers(position(point.sequence, point.index)):
+            return None
+        return SessionAt(await sessions.at(name, point), await sessions.carried(point.sequence))
+    except BadIndex:
+        return None
+
+
+class IndexedSessions:
+    """Sessions of a log, looked up in its index; every method raises BadIndex."""
+
+    def __init__(self, source: LogSource, index: LogIndex) -> None:
+        self._source = source
+        self._index = index
+        self._whole: Position | None = None
+
+    async def covers(self, at: Position) -> bool:
+        """Return whether the states as of a position can be told."""
+        if self._whole is None:
+            self._whole = await self._known_from()
+        return self._whole >= 0 and at >= self._whole and at >= position(self._index.first, 0)
+
+    async def _known_from(self) -> Position:
+        """Return the position from which on the states of all sessions are known; -1: none."""
+        source, index = self._source, self._index
+        if index.first > source.begin:  # older segments were removed, their last states are kept
+            return 0 if index.known_before else -1
+        if source.begin <= 1:
+            return 0
+        for sequence in index.rare("CheckpointCompleted", source.begin):
+            (record,) = await fetch_listed(source, [sequence])
+            for at, event in record.events():
+                began = event.begun if isinstance(event, CheckpointCompleted) else 0
+                if began >= position(source.begin, 0):
+                    return position(sequence, at)
+        return -1
+
+    async def at(self, name: str, point: LogPoint) -> SessionState | None:
+        """Return the state as of a point: turns that are not complete then count for nothing."""
+        bound = position(point.sequence + (point.index == MAX_INDEX), 0)
+        fold, start = self._begin(name, self._saved(name, bound))
+        turns = TurnAssembler()
+        async for record in self._records(name, start, point.sequence):
+            for part in turns.take(record)[1]:
+                stop = point.index if part.sequence == point.sequence else MAX_INDEX
+                _fold(fold, None, part, name, stop + 1)
+        return fold.state
+
+    async def before(self, name: str, at: Position) -> tuple[SessionState | None, DeniedFilters]:
+        """Return the state and the denied filters when all before a position had happened.
+
+        The turn that the position belongs to is one that was completed.
+        """
+        sequence = at >> INDEX_BITS
+        saved = self._saved(name, position(sequence, 0))
+        fold, start = self._begin(name, saved)
+        denied = DeniedFilters(saved.denied if saved is not None else ())
+        turns = TurnAssembler()
+        async for record in self._records(name, start, sequence):
+            for part in turns.take(record)[1]:
+                stop = at & MAX_INDEX if part.sequence == sequence else MAX_INDEX
+                _fold(fold, denied, part, name, stop)
+        rest = turns.rest()
+        if rest and rest[-1].sequence == sequence:
+            for part in rest:
+                stop = at & MAX_INDEX if part.sequence == sequence else MAX_INDEX
+                _fold(fold, denied, part, name, stop)
+        return fold.state, denied
+
+    async def is_clean(self, name: str, sequence: int) -> bool:
+        """Return whether a session, before a record, was one that ends with its connection."""
+        saved = self._saved(name, position(sequence, 0))
+        clean = bool(saved is not None and saved.parts and saved.parts[0].get("clean"))
+        start = saved.bound >> INDEX_BITS if saved is not None else self._index.first
+        listed = self._index.sequences(LIFECYCLE + name, start, sequence - 1)
+        turns = TurnAssembler()
+        for record in await fetch_listed(self._source, listed):
+            for part in turns.take(record)[1]:
+                for _, event in own_events(part, name):
+                    clean = _clean_after(event, clean)
+        return clean
+
+    async def carried(self, last: int) -> dict[int, list[int]]:
+        """Return where the log repeats messages from before its beginning, up to a record."""
+        source, found = self._source, dict[int, list[int]]()
+        if source.begin <= 1:
+            return found
+        chosen = read_listed(
+            source, lambda index: index.rare("MessagesCarried"), source.begin, last
+        )
+        turns = TurnAssembler()
+        async for record in chosen:
+            for part in turns.take(record)[1]:
+                for _, event in part.events():
+                    if isinstance(event, MessagesCarried):
+                        for old in {ref >> INDEX_BITS for ref in from_runs(event.refs)}:
+                            carriers = found.setdefault(old, [])
+                            if part.sequence not in carriers:
+                                carriers.append(part.sequence)
+        return found
+
+    def _saved(self, name: str, bound: Position) -> SavedState | None:
+        """Return the last state before a position, if all that followed it can be read."""
+        saved = self._index.state_before(name, bound)
+        if saved is not None and saved.bound < position(self._index.first, 0):
+            since = saved.bound >> INDEX_BITS
+            if self._index.listed_before(SESSION + name, since):
+                return None
+        return saved
+
+    def _begin(self, name: str, saved: SavedState | None) -> tuple[SessionFold, int]:
+        """Return the fold to begin with, and with which record it goes on."""
+        source, index = self._source, self._index
+        if saved is not None:
+            fold = SessionFold(name)
+            if saved.parts is not None:
+                fold.state = decode_session(name, saved.parts)
+            return fold, max(saved.bound >> INDEX_BITS, index.first)
+        # Before older segments were removed there was no such session.
+        own = index.first == source.begin and source.begin > 1
+        return SessionFold(name, (self._whole or 0) if own else 0), index.first
+
+    def _records(self, name: str, first: int, last: int) -> AsyncIterator[Record]:
+        return read_listed(
+            self._source, lambda index: index.sequences(SESSION + name, first, last), first, last
+        )
+
+
+def _fold(
+    fold: SessionFold, denied: DeniedFilters | None, part: Record, name: str, stop: int
+) -> None:
+    """Fold the events of a session that begin before an index."""
+    base = position(part.sequence, 0)
+    try:
+        for index, event in own_events(part, name):
+            if index >= stop:
+                return
+            fold.take(event, base + index, part.time_ms)
+            if denied is not None:
+                denied.take(event, base + index, part.time_ms)
+    except MISFITS as error:
+        raise misfit(part, error) from error
+
+
+def own_events(record: Record, name: str) -> Iterator[tuple[int, Event]]:
+    """Yield the events of one session with the index of their first entry; others are not parsed.
+
+    Only for records that were indexed, and so were readable.
+    """
+    index = 0
+    for raw in record.raw_events:
+        if raw.get("session") == name:
+            yield index, parse_event(raw)
+        index += _entries(raw)
+
+
+def _entries(raw: dict[str, Any]) -> int:
+    kind = raw["e"]
+    column = _COLUMNS.get(kind)
+    if column is not None:
+        return count_runs(raw[column])
+    return int(raw["count"]) if kind in _COUNTED else 1
+
+
+_COLUMNS = {
+    "Delivered": "refs",
+    "Queued": "refs",
+    "Released": "refs",
+    "Expired": "refs",
+    "Assigned": "refs",
+    "Acked": "pids",
+    "Received": "pids",
+    "Completed": "pids",
+    "Refused": "pids",
+    "Returned": "pids",
+    "Redelivered": "pids",
+}
+"""The column of an event that has a value for each entry: see ``eventstore.format.entries``."""
+_COUNTED = frozenset({"MessagePublished", "MessagesCarried", "RetainedSnapshot"})
+
+
+def _clean_after(event: Event, clean: bool) -> bool:
+    if isinstance(event, SessionOpened):
+        return event.clean
+    if isinstance(event, SessionClosed):
+        return clean if event.expiry is None else not event.expiry
+    if isinstance(event, SessionSnapshot) and event.part == 0:
+        return bool(event.state.get("clean"))
+    return False if isinstance(event, SessionExpired) else clean

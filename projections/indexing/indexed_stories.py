@@ -1,0 +1,325 @@
+"""What became of messages, found with the index: only records that concern them are read.
+
+The same ``StoryBuilder`` puts the stories together that reads whole logs. It is given every record
+that says something of the messages that it follows:
+
+- those in which they were published, and those that refer to them;
+- of a session to which one was sent, all records until the delivery is complete; of one for which
+  it waits, those in which the session begins or ends;
+- the limits that held, and when a retained message expired;
+- everything that is not indexed yet.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush, nsmallest
+from typing import TYPE_CHECKING, Any
+
+from eventstore.format import INDEX_BITS, Position, TurnAssembler, from_runs, position
+from eventstore.index import LIFECYCLE, RETAINED_EXPIRED, SESSION, BadIndex
+from eventstore.reading import fetch_listed
+from projections.audit import DeniedFilter, StoryBuilder, subscriber_standing
+from projections.indexing.indexed_sessions import IndexedSessions
+from projections.indexing.topic_records import TopicRecords
+from projections.state import MISFITS, misfit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from eventstore.format import Record
+    from eventstore.index import LogIndex
+    from eventstore.reading import LogSource
+    from projections.audit import MessageStory
+
+_AT_ONCE = 16
+_FIRST_LOOK = 8
+"""Records to read first for the latest messages on a topic; each further attempt reads 4 times as
+many."""
+
+
+async def find_indexed_stories(
+    source: LogSource,
+    *,
+    topic_filter: str | None = None,
+    matches: Callable[[str], bool] | None = None,
+    last: int = 1,
+    ref: Position | None = None,
+    client: str | None = None,
+    until: Position | None = None,
+) -> list[MessageStory] | None:
+    """Return what became of messages as ``projections.replay.find_stories`` does.
+
+    ``topic_filter`` is what ``matches`` was made of. None: the index does not suffice. Raises
+    CorruptLog, UnreadableEvent or CutMeanwhile.
+    """
+    index = source.index
+    if index is None:
+        return None
+    try:
+        sessions = IndexedSessions(source, index)
+        refs: list[Position] | None = [ref] if ref is not None else []
+        if topic_filter is not None and matches is not None:
+            topics = TopicRecords(index, topic_filter, matches)
+            refs = await _Latest(source, index, matches, last, until).find(topics.named)
+        if refs is None or not all([await sessions.covers(one) for one in refs]):
+            return None
+        following = _Following(source, index, sessions, refs)
+        if refs:
+            await following.run()
+        stories = [story for story in following.builder.stories.values() if story.known]
+        if client is not None and not await _tell_standing(source, sessions, stories, client):
+            return None
+    except BadIndex:
+        return None
+    return stories
+
+
+async def _tell_standing(
+    source: LogSource, sessions: IndexedSessions, stories: Iterable[MessageStory], client: str
+) -> bool:
+    """Say how a session stood towards messages; return whether that could be told."""
+    for story in stories:
+        if not story.effective or story.topic is None:
+            continue
+        state, found = await sessions.before(client, story.effective_at)
+        rows = found.rows()
+        if rows is None:
+            return False
+        begin = position(source.begin, 0)
+        denied = [DeniedFilter(*row) for row in rows if row[2] >= begin]
+        own = story.session == client
+        story.standing = subscriber_standing(state, story.topic, denied, own=own)
+    return True
+
+
+class _Latest:
+    """Looks for the latest messages on topics, from the end of the log."""
+
+    def __init__(
+        self,
+        source: LogSource,
+        index: LogIndex,
+        matches: Callable[[str], bool],
+        last: int,
+        until: Position | None,
+    ) -> None:
+        self._source = source
+        self._index = index
+        self._matches = matches
+        self._last = last
+        self._until = until
+
+    async def find(self, named: Sequence[int]) -> list[Position] | None:
+        """Return the positions of the messages; None: there may be some that are not indexed.
+
+        ``named`` are the indexed records that name such topics.
+        """
+        source, index = self._source, self._index
+        refs: list[Position] = []
+        if self._until is None or self._until >> INDEX_BITS > index.last:
+            behind = _MatchingMessages(self._matches, self._last, self._until)
+            async for record in source.records(index.last + 1, source.last):
+                behind.take(record)
+            refs = behind.refs
+        look = _FIRST_LOOK
+        before = named if self._until is None else _up_to(named, self._until >> INDEX_BITS)
+        while len(refs) < self._last:
+            left = self._last - len(refs)
+            start = max(0, len(before) - look)
+            found = _MatchingMessages(self._matches, left, self._until)
+            for record in await self._read(named, start, len(before)):
+                found.take(record)
+            if len(found.refs) == left or not start:
+                refs = [*found.refs, *refs]
+                break
+            look *= 4
+        whole = source.begin <= 1 and index.first == 1
+        return refs if len(refs) == self._last or whole else None
+
+    async def _read(self, named: Sequence[int], start: int, stop: int) -> list[Record]:
+        """Return some of the records that are named, with all parts of their turns."""
+        records = await fetch_listed(self._source, named[start:stop])
+        while records and records[0].part and start:
+            start -= 1
+            records = [*await fetch_listed(self._source, [named[start]]), *records]
+        while records and not records[-1].last and stop < len(named):
+            records += await fetch_listed(self._source, [named[stop]])
+            stop += 1
+        return records
+
+
+class _MatchingMessages:
+    """The latest messages of some records."""
+
+    def __init__(self, matches: Callable[[str], bool], last: int, until: Position | None) -> None:
+        self._builder = StoryBuilder(wanted=matches, last=last, until=until)
+        self._turns = TurnAssembler()
+
+    @property
+    def refs(self) -> list[Position]:
+        """Their positions."""
+        return list(self._builder.stories)
+
+    def take(self, record: Record) -> None:
+        """Take the next record."""
+        for part in self._turns.take(record)[1]:
+            _take(self._builder, part)
+
+
+class _Following:
+    """Reads what concerns some messages, in the order of the log."""
+
+    def __init__(
+        self,
+        source: LogSource,
+        index: LogIndex,
+        sessions: IndexedSessions,
+        refs: Sequence[Position],
+    ) -> None:
+        self._source = source
+        self._index = index
+        self._sessions = sessions
+        self._refs = frozenset(refs)
+        self._records = frozenset(ref >> INDEX_BITS for ref in refs)
+        self.builder = StoryBuilder(refs=refs, last=len(refs), begin=source.begin)
+        self._left: list[int] = []
+        self._planned: set[int] = set()
+        self._doubtful: set[int] = set()
+        """Those that may refer to other messages of the same records only."""
+        self._held: dict[int, Record] = {}
+        self._next: dict[str, int | None] = {}
+        self._known: set[str] = set()
+        """Sessions of which it is known whether they end with their connection."""
+        self._retained: set[Position] = set()
+
+    async def run(self) -> None:
+        """Follow the messages to the end of the log."""
+        source, index = self._source, self._index
+        await self._plan_messages()
+        turns = TurnAssembler()
+        while self._left:
+            record = await self._read(heappop(self._left))
+            complete = turns.take(record)[1]
+            if complete:
+                await self._turn(complete)
+                self._plan_sessions(complete[-1].sequence)
+        async for record in source.records(index.last + 1, source.last):
+            complete = turns.take(record)[1]
+            if complete:
+                await self._turn(complete)
+                self._known.update(_decided(complete))
+
+    async def _plan_messages(self) -> None:
+        """Plan to read the messages, what refers to them, and the limits that held."""
+        index = self._index
+        records = sorted(self._records)
+        for sequence in records:
+            if sequence <= index.last:
+                await self._plan_turn(sequence)
+        new = set(records)
+        repeating = set(index.rare("RetainedSnapshot", records[0]))
+        while new:
+            found = index.referring(new, index.last) - self._planned
+            self._plan(found)
+            self._doubtful |= found
+            new = found & repeating  # those give messages other positions
+        latest = index.latest_rare("LimitsApplied", records[0])
+        if latest is not None and latest >= self._source.begin:
+            self._plan([latest])
+        self._plan(index.rare("LimitsApplied", records[0]))
+
+    async def _plan_turn(self, sequence: int) -> None:
+        """Plan to read a record and the other parts of its turn."""
+        self._plan([sequence])
+        (record,) = await fetch_listed(self._source, [sequence])
+        first = record
+        while first.part and first.sequence > self._index.first:
+            (first,) = await fetch_listed(self._source, [first.sequence - 1])
+            self._plan([first.sequence])
+        while not record.last and record.sequence < self._index.last:
+            (record,) = await fetch_listed(self._source, [record.sequence + 1])
+            if not record.part:
+                return  # the turn was never complete
+            self._plan([record.sequence])
+
+    def _plan(self, sequences: Iterable[int]) -> None:
+        for sequence in sequences:
+            self._doubtful.discard(sequence)
+            if sequence not in self._planned:
+                self._planned.add(sequence)
+                heappush(self._left, sequence)
+
+    def _plan_sessions(self, after: int) -> None:
+        """Plan to read the next record of each session that a message is on its way to."""
+        awaited = dict[str, None]()
+        for kind, session in self.builder.awaited():
+            awaited[session] = None
+            key = (SESSION if kind == "sent" else LIFECYCLE) + session
+            following = self._next.get(key, 0)
+            if following is not None and following <= after:
+                following = self._next[key] = self._index.next_after(key, after)
+                if following is not None:
+                    self._plan([following])
+        self._known &= awaited.keys()
+        for story in self.builder.stories.values():
+            if story.retain and story.topic is not None and story.ref not in self._retained:
+                self._retained.add(story.ref)
+                self._plan(self._index.sequences(RETAINED_EXPIRED + story.topic, after + 1))
+
+    async def _read(self, sequence: int) -> Record:
+        """Return a record, and fetch some that follow."""
+        found = self._held.pop(sequence, None)
+        if found is None:
+            some = [sequence, *nsmallest(_AT_ONCE, self._left)]
+            missing = [one for one in some if one not in self._held]
+            for one in await fetch_listed(self._source, missing):
+                self._held[one.sequence] = one
+            found = self._held.pop(sequence)
+        return found
+
+    async def _turn(self, parts: Sequence[Record]) -> None:
+        doubtful = all(part.sequence in self._doubtful for part in parts)
+        for part in parts:
+            for raw in part.raw_events:
+                refs = raw.get("refs")
+                own = part.sequence in self._records and raw["e"] == "MessagePublished"
+                if own or (refs and self._concerned(refs)):
+                    doubtful = False
+                    await self._learn(raw, part.sequence - part.part)
+        for part in () if doubtful else parts:
+            _take(self.builder, part)
+
+    def _concerned(self, runs: list[Any]) -> bool:
+        refs = from_runs(runs)
+        return not self._refs.isdisjoint(refs) or self.builder.follows(refs)
+
+    async def _learn(self, raw: dict[str, Any], sequence: int) -> None:
+        """Learn whether a session that a message comes to ends with its connection."""
+        session = raw.get("session")
+        if session is None or session in self._known:
+            return
+        self._known.add(session)
+        clean = await self._sessions.is_clean(session, sequence)
+        self.builder.note_clean(session, clean=clean)
+
+
+def _decided(parts: Iterable[Record]) -> Iterator[str]:
+    """Yield the sessions of which some records say whether they end with their connection."""
+    for part in parts:
+        for raw in part.raw_events:
+            kind = raw["e"]
+            if kind in ("SessionOpened", "SessionExpired") or (
+                kind == "SessionClosed" and raw.get("expiry") is not None
+            ):
+                yield raw["session"]
+
+
+def _up_to(sequences: Sequence[int], last: int) -> list[int]:
+    return [one for one in sequences if one <= last]
+
+
+def _take(builder: StoryBuilder, record: Record) -> None:
+    try:
+        builder.take(record)
+    except MISFITS as error:
+        raise misfit(record, error) from error

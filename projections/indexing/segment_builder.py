@@ -1,0 +1,225 @@
+"""Makes segments of an index from the records of a log, and folds the states that they hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from eventstore.format import (
+    INDEX_BITS,
+    ChainChecker,
+    CheckpointBegun,
+    CheckpointCompleted,
+    TurnAssembler,
+    from_runs,
+    position,
+)
+from eventstore.index import (
+    CHECKS,
+    LIFECYCLE,
+    RARE,
+    REFERRED,
+    RETAINED_EXPIRED,
+    SESSION,
+    STATES,
+    TOPIC,
+    SegmentHead,
+    group_key,
+    pack_sequences,
+)
+from projections.indexing.state_cache import StateCache
+from projections.state import MISFITS, misfit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from eventstore.format import Event, Position, Record
+    from eventstore.index import LogIndex
+
+RARE_EVENTS: Final = frozenset(
+    {
+        "CheckpointBegun",
+        "CheckpointCompleted",
+        "LimitsApplied",
+        "MessagesCarried",
+        "RetainedSnapshot",
+    }
+)
+_LIFECYCLE: Final = frozenset(
+    {"SessionOpened", "SessionClosed", "SessionExpired", "SessionSnapshot", "Redelivered"}
+)
+_LINK_DIGITS: Final = 8
+
+
+class SegmentBuilder:
+    """Collects what a segment says of the records that follow the index.
+
+    Parts of a turn are held back until it is complete, or known to be void.
+    """
+
+    def __init__(self, stream: str, begin: int, index: LogIndex | None, head: SegmentHead | None):
+        """Go on behind ``head``, the last one of ``index``, or begin with record ``begin``."""
+        self._stream = stream
+        self._whole: Position = 0
+        if head is not None:
+            begin, self._whole = head.last + 1, head.whole
+        elif begin > 1:
+            self._whole = -1
+        self._states = StateCache(index, self._whole)
+        self._begun: Position | None = None
+        self._previous = head.link if head is not None else ""
+        self._turns = TurnAssembler()
+        self._chain: ChainChecker | None = None
+        if head is not None:
+            self._chain = ChainChecker(head.last, bytes.fromhex(head.link))
+        self._lists: dict[str, list[int]] = {}
+        self._checks: dict[str, list[int | str]] = {}
+        self._first = begin
+        self._began_ms = 0
+        self._link = ""
+        self.taken = begin - 1
+        """Stream sequence of the last record that was taken."""
+        self.next = begin
+        """Stream sequence of the first record that is not included: it, or its turn, is open."""
+        self.bytes = 0
+        """Payload and JSON bytes of the records that are included, about."""
+
+    @property
+    def records(self) -> int:
+        """How many records are included."""
+        return self.next - self._first
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions changed."""
+        return self._states.changed
+
+    def take(self, record: Record) -> None:
+        """Take the next record; raises CorruptLog or UnreadableEvent."""
+        if self._chain is None:
+            self._chain = ChainChecker.before(record)
+        self._chain.check(record)
+        self.taken = record.sequence
+        void, complete = self._turns.take(record)
+        for parts, effective in ((void, False), (complete, True)):
+            if parts:
+                self._turn(parts, effective=effective)
+
+    def finish(self) -> tuple[SegmentHead, Iterator[tuple[str, Any]]]:
+        """Return the segment of what was taken since the last one, which is complete after that."""
+        head = SegmentHead(
+            self._stream,
+            self._first,
+            self.next - 1,
+            self._previous,
+            self._link,
+            self._whole,
+            self._began_ms,
+        )
+        lists, checks = self._lists, self._checks
+        states = self._states.saved(position(self.next, 0)) if self._whole >= 0 else {}
+        self._lists, self._checks, self.bytes = {}, {}, 0
+        self._first, self._previous = self.next, self._link
+        return head, _items(lists, checks, states)
+
+    def adopt(self, index: LogIndex) -> None:
+        """Go on with the index that has all segments so far."""
+        self._states.forget(index)
+
+    def _turn(self, parts: Sequence[Record], *, effective: bool) -> None:
+        sequences = [one.sequence for one in parts]
+        keys: set[str] = set()
+        for part in parts:
+            try:
+                events = list(part.events())
+                for raw in part.raw_events:
+                    _collect(raw, keys)
+                for index, event in events:
+                    self._refer(event, sequences)
+                    if effective:
+                        self._fold(event, position(part.sequence, index), part.time_ms)
+            except MISFITS as error:
+                raise misfit(part, error) from error
+            self._note(part)
+        for key in keys:
+            self._lists.setdefault(key, []).extend(sequences)
+        touched = [key[1:] for key in keys if key[0] == SESSION]
+        self._states.passed(touched, len(sequences))
+        self.next = sequences[-1] + 1
+        if self._whole >= 0:
+            self._states.save_due(touched, position(self.next, 0))
+
+    def _note(self, part: Record) -> None:
+        """Note the check of a record, and where the segment begins and ends."""
+        if part.sequence == self._first:
+            self._began_ms = part.time_ms
+            self._previous = part.previous.hex()
+        self._link = part.link.hex()
+        self.bytes += len(part.payload) + 64 * len(part.raw_events)
+        row = self._checks.setdefault(group_key(CHECKS, part.sequence), [])
+        row += [part.sequence, self._link[:_LINK_DIGITS]]
+
+    def _refer(self, event: Event, sequences: Sequence[int]) -> None:
+        """Note to which earlier records an event of a turn refers."""
+        runs = getattr(event, "refs", None)
+        if not runs:
+            return
+        if len(runs) == 1 and isinstance(runs[0], int):
+            earlier = {runs[0] >> INDEX_BITS}
+        else:
+            earlier = {ref >> INDEX_BITS for ref in from_runs(runs)}
+        for one in earlier:
+            if one < sequences[0]:
+                pairs = self._lists.setdefault(group_key(REFERRED, one), [])
+                for by in sequences:
+                    if pairs[-2:] != [one, by]:
+                        pairs += [one, by]
+
+    def _fold(self, event: Event, at: Position, time_ms: int) -> None:
+        if isinstance(event, CheckpointBegun):
+            self._begun = at
+        elif isinstance(event, CheckpointCompleted):
+            if self._whole < 0 and self._begun == event.begun:
+                self._whole = at
+                self._states.complete()
+            self._begun = None
+        name = getattr(event, "session", None)
+        if name is not None:
+            self._states.take(name, event, at, time_ms)
+
+
+def _collect(raw: dict[str, Any], keys: set[str]) -> None:
+    """Add the keys under which the record of an event is listed."""
+    kind = raw["e"]
+    name = raw.get("session")
+    if name is not None:
+        keys.add(SESSION + name)
+        if kind in _LIFECYCLE:
+            keys.add(LIFECYCLE + name)
+        elif kind == "WillArmed":
+            keys.add(TOPIC + raw["topic"])
+    if kind in RARE_EVENTS:
+        keys.add(RARE + kind)
+    if kind == "MessageDropped":
+        return  # its topics are those of messages that were never published
+    for topic in raw.get("topics", ()):
+        keys.add(TOPIC + topic)
+    if kind == "RetainedExpired":
+        keys.update(RETAINED_EXPIRED + topic for topic in raw["topics"])
+
+
+def _items(
+    lists: dict[str, list[int]],
+    checks: dict[str, list[int | str]],
+    states: dict[str, list[list[Any]]],
+) -> Iterator[tuple[str, Any]]:
+    """Yield all keys in order, with their values."""
+    for key in sorted([*lists, *checks, *(STATES + name for name in states)]):
+        if key[0] == STATES:
+            yield key, states[key[1:]]
+        elif key[0] == CHECKS:
+            row = checks[key]
+            yield key, [row[0], "".join(map(str, row[1::2]))]
+        elif key[0] == REFERRED:
+            yield key, lists[key]
+        else:
+            yield key, pack_sequences(lists[key])

@@ -1,0 +1,95 @@
+"""The index of a log as a user makes and uses it: answers are the same with it and without."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from harness.broker import Broker
+from harness.fixtures import EXTERNAL, Clients
+
+from e2e.playing import play
+from e2e.tools import refused, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
+    pytest.mark.timeout(180),
+]
+
+QUESTIONS = [
+    ("log", "--session", "screen"),
+    ("log", "--topic", "hall/+", "--payload"),
+    ("log", "--session", "archive", "--type", "SessionOpened"),
+    ("replay", "--session", "archive", "--at", "12", "--json"),
+    ("replay", "--session", "screen", "--json"),
+    ("why", "--client", "screen", "--topic", "hall/#", "--last", "3"),
+    ("why", "--client", "nobody", "--topic", "hall/door"),
+]
+
+
+@pytest.fixture
+def played(tmp_path: Path) -> Iterator[Broker]:
+    broker = Broker(tmp_path, config="ack_wait = 0\n", forked=True)
+    broker.start()
+    try:
+        with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
+            play(clients)
+            yield broker
+    finally:
+        broker.clean_up()
+
+
+def test_answers_are_the_same_with_an_index(played: Broker) -> None:
+    data = ("--data-dir", str(played.data_dir))
+    index = played.data_dir / "index"
+    assert not index.exists(), "so few records are not indexed by the broker"
+    before = [run(*question, *data).out for question in QUESTIONS]
+    said = run("log", "index", *data).err
+    assert "the index covers records 1 to " in said
+    assert "are indexed in" in run("log", "-n", "1", *data, "-v").err
+    assert [run(*question, *data).out for question in QUESTIONS] == before
+
+    # A file that is damaged is not believed, and made anew.
+    (segment,) = index.rglob("*.index")
+    damaged = bytearray(segment.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    segment.write_bytes(damaged)
+    assert [run(*question, *data).out for question in QUESTIONS] == before
+    run("log", "index", *data)
+    assert "are indexed in" in run("log", "-n", "1", *data, "-v").err
+    shutil.rmtree(index)
+    assert [run(*question, *data).out for question in QUESTIONS] == before
+
+
+def test_the_index_of_another_log_is_replaced(played: Broker, tmp_path: Path) -> None:
+    data = ("--data-dir", str(played.data_dir))
+    run("log", "index", *data)
+    (segment,) = (played.data_dir / "index").rglob("*.index")
+    (tmp_path / "other").mkdir()
+    other = Broker(tmp_path / "other", config="ack_wait = 0\n", forked=True)
+    other.start()
+    try:
+        (stream,) = (other.data_dir / "jetstream").rglob("FOLDMQ_LOG_*")
+        foreign = other.data_dir / "index" / stream.name
+        foreign.mkdir(parents=True, mode=0o700)
+        shutil.copy(segment, foreign)
+        there = ("--data-dir", str(other.data_dir))
+        assert "are indexed" not in run("log", *there, "-v").err
+        run("log", "index", *there)
+        assert "are indexed" in run("log", *there, "-v").err
+    finally:
+        other.clean_up()
+
+
+def test_no_index_is_wanted(played: Broker, tmp_path: Path) -> None:
+    config = tmp_path / "none.toml"
+    config.write_text("index_bytes = 0\n")
+    data = ("--data-dir", str(played.data_dir), "--config", str(config))
+    said = refused("log", "index", *data, code=78)
+    assert said.startswith("index_bytes = 0: there is to be no index")

@@ -1,0 +1,86 @@
+"""Logs in memory with an index in files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from playedlogs import FakeSource
+
+from eventstore.index import IndexFiles, LogIndex
+from projections.indexing import SegmentBuilder
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from pathlib import Path
+
+    from randomnode import Node
+
+    from eventstore.format import Record
+    from eventstore.reading import LogSource
+
+STREAM = "FOLDMQ_LOG_n"
+
+
+class IndexedSource(FakeSource):
+    """A log in memory that may have an index; whether it was cut is told by its first record."""
+
+    def __init__(self, node: Node, first: int = 1, cut_at: int = 0) -> None:
+        super().__init__(node, first)
+        self.stream = STREAM
+        self.index: LogIndex | None = None  # type: ignore[assignment]
+        self.cut_at = cut_at
+        self.read = 0
+
+    async def records(self, first: int, last: int) -> AsyncIterator[Record]:
+        for sequence in range(first, last + 1):
+            self.read += 1
+            yield self.record(sequence)
+
+    async def records_with(
+        self, words: Sequence[bytes], progressed: Callable[[int], None]
+    ) -> AsyncIterator[Record]:
+        for sequence in range(self.begin, self.cut_at + 1):
+            if any(word in self._data[sequence] for word in words):
+                yield self.record(sequence)
+            progressed(sequence)
+
+
+def as_log(source: IndexedSource) -> LogSource:
+    return cast("LogSource", source)
+
+
+def build(
+    source: IndexedSource, path: Path, last: int, step: int, *, restart: bool = False
+) -> IndexFiles:
+    """Index a log up to a record, `step` records or a little more in a segment.
+
+    `restart`: each segment is made by another process.
+    """
+    files = IndexFiles(path)
+    files.path.mkdir(exist_ok=True)
+    files.open(source.stream)
+    builder = _builder(source, files)
+    for sequence in range(builder.next, last + 1):
+        builder.take(source.record(sequence))
+        if builder.records >= step:
+            files.append(*builder.finish())
+            if restart and builder.next == sequence + 1:
+                builder = _builder(source, files)
+            else:
+                builder.adopt(LogIndex(files.segments, source.begin))
+    if builder.records:
+        files.append(*builder.finish())
+    return files
+
+
+def _builder(source: IndexedSource, files: IndexFiles) -> SegmentBuilder:
+    index = LogIndex(files.segments, source.begin) if files.segments else None
+    return SegmentBuilder(source.stream, source.begin, index, files.head)
+
+
+def use(source: IndexedSource, files: IndexFiles) -> IndexedSource:
+    """Let a log be read with an index."""
+    head = files.head
+    if head is not None and head.last >= source.begin:
+        source.index = LogIndex(files.segments, source.begin)
+    return source

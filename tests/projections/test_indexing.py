@@ -1,0 +1,335 @@
+"""What is answered with the index of a log is what the whole log answers."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from indexedlogs import STREAM, IndexedSource, as_log, build, use
+from playedlogs import MANY, played
+from randomnode import NAMES, Node
+from specification import snapshot
+
+from eventstore.format import (
+    INDEX_BITS,
+    MAX_INDEX,
+    Redelivered,
+    SessionOpened,
+    TurnAssembler,
+    entries,
+    index_of,
+    position,
+    sequence_of,
+)
+from eventstore.index import BadIndex, IndexFiles, keys
+from eventstore.reading import LogPoint, find_index
+from projections.indexing import session_at
+from projections.indexing.indexed_sessions import own_events
+from projections.replay import (
+    EventEntry,
+    EventFilter,
+    EventReader,
+    find_stories,
+    fold,
+    head,
+    topic_matcher,
+)
+from projections.state import NodeState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from eventstore.format import Position
+    from projections.audit import MessageStory
+
+Steps = list[tuple[str, str, int]]
+CHECKPOINT: Steps = [("end_turn", "ann", 1), *[("checkpoint", "ann", 0)] * 2, ("end_turn", "a", 1)]
+TOPIC_FILTERS = ["a", "a/b", "c", "w", "a/#", "+", "#", "a/+", "none"]
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep many states, so that all ways to find one are taken."""
+    monkeypatch.setattr(keys, "_RECORDS_BETWEEN", 3)
+
+
+def places(source: IndexedSource) -> Iterator[Position]:
+    """Every record, and every event in it."""
+    for sequence in range(source.begin, source.last + 1):
+        for index, _ in source.record(sequence).events():
+            yield position(sequence, index)
+        yield position(sequence, MAX_INDEX)
+
+
+def told(stories: list[MessageStory]) -> list[Any]:
+    """What is to be compared of stories."""
+    return [
+        (
+            story.ref,
+            story.time_ms,
+            story.session,
+            story.topic,
+            story.qos,
+            story.retain,
+            story.will,
+            story.size,
+            story.expires,
+            story.pid,
+            story.steps,
+            story.standing,
+            story.effective,
+            [
+                (copy.session, copy.filter, copy.qos, copy.retain, copy.fate, copy.pid, copy.steps)
+                for copy in story.copies
+            ],
+        )
+        for story in stories
+    ]
+
+
+async def listed(source: IndexedSource, selected: EventFilter, start: int) -> list[Any]:
+    reader = EventReader(as_log(source), selected)
+    turns = TurnAssembler(anywhere=True)
+    end = LogPoint(source.last)
+    found: list[EventEntry] = [
+        one async for one in reader.entries(LogPoint(start, 0), end, turns, ended=True)
+    ]
+    return [(one.at, one.time_ms, one.event, one.void) for one in found]
+
+
+class _Compared:
+    """A log with an index, and the same log without."""
+
+    def __init__(self, node: Node, path: Path, first: int, step: int, share: float) -> None:
+        self.plain = IndexedSource(node, first)
+        self.indexed = IndexedSource(node, first)
+        whole = IndexedSource(node)
+        last = max(1, round(share * whole.last))
+        use(self.indexed, build(whole, path, last, step, restart=step % 2 == 0))
+
+    async def states(self, name: str) -> int:
+        """Compare the states of a session at all places; return how many the index told."""
+        known = 0
+        for at in places(self.plain):
+            point = LogPoint(sequence_of(at), index_of(at))
+            found = await session_at(as_log(self.indexed), name, point)
+            if found is None:
+                continue
+            known += 1
+            node = NodeState(self.plain.begin)
+            for sequence in range(self.plain.begin, point.sequence + 1):
+                record = self.plain.record(sequence)
+                if sequence == point.sequence and point.index != MAX_INDEX:
+                    record = head(record, point.index)
+                fold(node, record, name)
+            expected = node.sessions.peek(name)
+            assert (found.state is None) == (expected is None), at
+            if found.state is not None and expected is not None:
+                assert snapshot(found.state) == snapshot(expected), at
+            assert found.carried == node.carried
+        return known
+
+    async def stories(self, client: str) -> None:
+        """Compare the stories of all messages, and the latest ones on topics."""
+        for sequence in range(self.plain.begin, self.plain.last + 1):
+            for index, event in self.plain.record(sequence).events():
+                if event.e == "MessagePublished":
+                    at = position(sequence, index)
+                    for ref in range(at, at + entries(event)):
+                        await self._same(ref=ref, client=client)
+        middle = position((self.plain.begin + self.plain.last) // 2, 0)
+        for topic in TOPIC_FILTERS:
+            for last in (1, 3):
+                for until in (None, middle):
+                    await self._same(
+                        matches=topic_matcher(topic),
+                        topic_filter=topic,
+                        last=last,
+                        client=client,
+                        until=until,
+                    )
+
+    async def _same(self, **asked: Any) -> None:
+        found = await find_stories(as_log(self.indexed), **asked)
+        asked.pop("topic_filter", None)
+        assert told(found) == told(await find_stories(as_log(self.plain), **asked)), asked
+
+    async def events(self) -> None:
+        """Compare the events of sessions and topics."""
+        starts = {self.plain.begin, max(self.plain.begin, self.plain.last // 2)}
+        for start in starts:
+            for session in (None, *NAMES):
+                for topic in (None, *TOPIC_FILTERS):
+                    if session is None and topic is None:
+                        continue
+                    for types in ((), (SessionOpened, Redelivered)):
+                        wanted = (types, session, topic)
+                        found = await listed(self.indexed, EventFilter(*wanted), start)
+                        assert found == await listed(self.plain, EventFilter(*wanted), start)
+
+
+INDEXED = {
+    "steps": MANY,
+    "max_record": st.sampled_from([600, 1 << 20]),
+    "step": st.integers(1, 6),
+    "share": st.sampled_from([0.3, 0.8, 1.0]),
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(**INDEXED)
+def test_states_of_sessions(steps: Steps, max_record: int, step: int, share: float) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        compared = _Compared(played(steps, max_record), Path(place), 1, step, share)
+        known = len(list(places(compared.plain))) if compared.indexed.index is not None else 0
+        for name in NAMES:
+            assert asyncio.run(compared.states(name)) == known
+
+
+@settings(max_examples=60, deadline=None)
+@given(**INDEXED)
+def test_events_of_sessions_and_topics(
+    steps: Steps, max_record: int, step: int, share: float
+) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        compared = _Compared(played(steps, max_record), Path(place), 1, step, share)
+        asyncio.run(compared.events())
+
+
+@settings(max_examples=60, deadline=None)
+@given(**INDEXED, client=st.sampled_from(NAMES))
+def test_stories_of_messages(
+    steps: Steps, max_record: int, step: int, share: float, client: str
+) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        compared = _Compared(played(steps, max_record), Path(place), 1, step, share)
+        asyncio.run(compared.stories(client))
+
+
+@settings(max_examples=60, deadline=None)
+@given(**INDEXED, more=MANY, client=st.sampled_from(NAMES))
+def test_a_log_that_was_cut(
+    steps: Steps, max_record: int, step: int, share: float, more: Steps, client: str
+) -> None:
+    node = played([*steps, *CHECKPOINT, *more], max_record)
+    for checkpoint in node.live.checkpoints[:1]:
+        first = checkpoint.begun >> INDEX_BITS
+        with tempfile.TemporaryDirectory() as place:
+            compared = _Compared(node, Path(place), first, step, share)
+            asyncio.run(compared.states(client))
+            asyncio.run(compared.events())
+            asyncio.run(compared.stories(client))
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=MANY, more=MANY, step=st.integers(1, 4), data=st.data())
+def test_older_segments_are_removed(
+    steps: Steps, more: Steps, step: int, data: st.DataObject
+) -> None:
+    node = played([*steps, *CHECKPOINT, *more], 600)
+    with tempfile.TemporaryDirectory() as place:
+        compared = _Compared(node, Path(place), 1, step, 1.0)
+        files = build(compared.plain, Path(place), compared.plain.last, step)
+        first = data.draw(st.integers(1, compared.plain.last), label="cut in the index before")
+        files.shrink(1 << 40, first)
+        use(compared.indexed, files)
+        for name in NAMES:
+            asyncio.run(compared.states(name))
+        asyncio.run(compared.events())
+        asyncio.run(compared.stories("ann"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=MANY, step=st.integers(1, 4), data=st.data())
+def test_a_damaged_index_gives_no_wrong_answer(
+    steps: Steps, step: int, data: st.DataObject
+) -> None:
+    """Any byte of any file may change, and any file may be missing or cut short."""
+    node = played(steps, 600)
+    with tempfile.TemporaryDirectory() as place:
+        compared = _Compared(node, Path(place), 1, step, 1.0)
+        paths = sorted(one for one in Path(place).iterdir() if one.suffix == ".index")
+        if not paths:
+            return
+        path = data.draw(st.sampled_from(paths), label="file")
+        stored = bytearray(path.read_bytes())
+        at = data.draw(st.integers(0, len(stored) - 1), label="byte")
+        harm = data.draw(st.sampled_from(["change", "cut", "remove"]), label="harm")
+        if harm == "change":
+            stored[at] ^= data.draw(st.integers(1, 255), label="bits")
+            path.write_bytes(stored)
+        elif harm == "cut":
+            path.write_bytes(stored[:at])
+        else:
+            path.unlink()
+        compared.indexed.index = None
+        files = IndexFiles(Path(place))
+        try:
+            files.open(STREAM)
+        except BadIndex:
+            return
+        use(compared.indexed, files)
+        asyncio.run(compared.states("ann"))
+        asyncio.run(compared.events())
+        asyncio.run(compared.stories("ann"))
+
+
+def test_a_record_that_was_replaced_is_noticed() -> None:
+    """The index may be of the log by its last record, and a record before be another one."""
+    one = played([("publish", "ann", 1), ("end_turn", "ann", 1), ("publish", "bob", 2)], 1 << 20)
+    two = played([("publish", "ann", 2), ("end_turn", "ann", 1), ("publish", "bob", 2)], 1 << 20)
+    with tempfile.TemporaryDirectory() as place:
+        source = IndexedSource(two)
+        files = build(IndexedSource(one), Path(place), 2, 8)
+        use(source, files)
+        index = source.index
+        assert index is not None
+        index.check(IndexedSource(one).record(1))
+        with pytest.raises(BadIndex, match="record 1 is not the one that was indexed"):
+            index.check(source.record(1))
+        wanted = EventFilter((), "ann", None)
+        assert asyncio.run(listed(source, wanted, 1)) == asyncio.run(
+            listed(IndexedSource(two), wanted, 1)
+        )
+
+
+def test_another_log_with_the_name_is_not_taken_for_it() -> None:
+    one = played([("publish", "ann", 1), ("end_turn", "ann", 1)], 1 << 20)
+    two = played([("publish", "ann", 2), ("end_turn", "ann", 1)], 1 << 20)
+    with tempfile.TemporaryDirectory() as place:
+        build(IndexedSource(one), Path(place), 1, 1).close()
+        assert asyncio.run(find_index(as_log(IndexedSource(one)), Path(place))) is not None
+        assert asyncio.run(find_index(as_log(IndexedSource(two)), Path(place))) is None
+
+
+def test_many_small_segments_become_few() -> None:
+    node = Node(1 << 20)
+    node.connect("ann", 1)
+    for number in range(300):
+        node.subscribe("ann", 1 + number % 3)
+        node.publish("ann", 1 + number % 2)
+        node.end_turn("ann", 1)
+    node.finish()
+    with tempfile.TemporaryDirectory() as place:
+        compared = _Compared(node, Path(place), 1, 3, 1.0)
+        assert len(list(Path(place).glob("*.index"))) < 20
+        asyncio.run(compared.states("ann"))
+        asyncio.run(compared.stories("ann"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=MANY, more=MANY)
+def test_entries_are_counted_without_reading_events(steps: Steps, more: Steps) -> None:
+    """What the index passes over has the positions that it has when it is read."""
+    node = played([*steps, *CHECKPOINT, *more], 600)
+    source = IndexedSource(node)
+    for sequence in range(1, source.last + 1):
+        record = source.record(sequence)
+        for name in NAMES:
+            own = [one for one in record.events() if getattr(one[1], "session", None) == name]
+            assert list(own_events(record, name)) == own
