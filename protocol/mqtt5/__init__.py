@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from protocol.mqtt5.field_reader import SHARE, check_topic_filter, split_share
     from protocol.mqtt5.property_block import (
         MAX_BLOCK,
+        MOST_PROPERTIES,
         MessageBlock,
         MessageProperties,
         count_down,
@@ -101,7 +102,7 @@ else:
             "decoder_v5": "PacketDecoderV5",
             "field_reader": "SHARE check_topic_filter split_share",
             "property_block": (
-                "MAX_BLOCK MessageBlock MessageProperties count_down encode_block "
+                "MAX_BLOCK MOST_PROPERTIES MessageBlock MessageProperties count_down encode_block "
                 "expiry_of is_payload_format_broken known_blocks message_block "
                 "message_properties properties_object read_message_block with_length"
             ),
@@ -120,6 +121,7 @@ else:
 
 __all__ = [
     "MAX_BLOCK",
+    "MOST_PROPERTIES",
     "NO_EXPLANATION",
     "NO_LOCAL",
     "RETAIN_AS_PUBLISHED",

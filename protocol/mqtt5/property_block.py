@@ -34,11 +34,13 @@ if TYPE_CHECKING:
 
     from protocol.mqtt import UserProperties
 
-MAX_BLOCK = 65_535
-"""The largest property block read, in bytes.
+MAX_BLOCK = 5 * 65_540
+"""The largest property block read, in bytes: five strings of the greatest length fit.
 
 A block may be as large as a packet, and each property of it costs time that a payload does not.
 """
+MOST_PROPERTIES = 8192
+"""Properties that are read of a block."""
 
 LARGE_BLOCK = 512
 """Blocks of more bytes are read each time. What may be one counts for the work that it is."""
@@ -145,13 +147,18 @@ def spans(
     ``user``: user properties are yielded as well; they are checked in any case.
     """
     seen: set[int] = set()
+    count = 0
     while at < stop:
         begin, identifier = at, data[at]
         if identifier == USER_PROPERTY and not user and identifier in allowed:
-            at = _end_of_pairs(data, at, stop)
+            at, pairs = _end_of_pairs(data, at, stop)
             if at > begin:
+                count += pairs
                 continue
         at += 1
+        count += 1
+        if count > MOST_PROPERTIES:
+            break
         prop = allowed.get(identifier)
         if prop is None:
             raise _not_allowed(data, begin, stop, place)
@@ -164,16 +171,21 @@ def spans(
             seen.add(identifier)
         value, at = _read_value(prop, data, at, stop, place)
         yield prop, value, begin, at
+    if count > MOST_PROPERTIES:
+        raise violation(
+            f"{place_name(place)}: more than {MOST_PROPERTIES} properties",
+            reason=ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
+        )
 
 
-def _end_of_pairs(data: bytes, at: int, stop: int) -> int:
-    """Return where the user properties that stand at ``at`` one behind the other end.
+def _end_of_pairs(data: bytes, at: int, stop: int) -> tuple[int, int]:
+    """Return where the user properties that stand at ``at`` one behind the other end, and how many.
 
     Up to the first one that is wrong, or ``at`` if any may be: a block holds thousands.
     """
     begin = at
     parts: list[bytes] = []
-    while at + 5 <= stop and data[at] == USER_PROPERTY:
+    while at + 5 <= stop and data[at] == USER_PROPERTY and len(parts) <= 2 * MOST_PROPERTIES:
         middle = at + 3 + (data[at + 1] << 8 | data[at + 2])
         if middle + 2 > stop:
             break
@@ -189,8 +201,8 @@ def _end_of_pairs(data: bytes, at: int, stop: int) -> int:
             for part in parts:
                 part.decode()
         except UnicodeDecodeError:
-            return begin
-    return begin if b"\0" in text else at
+            return begin, 0
+    return (begin, 0) if b"\0" in text else (at, len(parts) // 2)
 
 
 def read_block(

@@ -136,3 +136,21 @@ def test_other_characters_are_passed_on(clients: Clients5, topic: str, text: str
     properties = ((p.CONTENT_TYPE, text), (p.USER_PROPERTY, (text, text)))
     clients.five(topic + text).publish(topic + text, b"x", properties=properties)
     client.expect_message(topic + text, b"x", properties=properties)
+
+
+@pytest.mark.mqtt5("MQTT-1.5.4-1")
+def test_the_longest_properties(clients: Clients5, topic: str) -> None:
+    """Strings may have 65,535 bytes each, and a message has all of them."""
+    longest = "x" * 65_535
+    properties: p.Properties = (
+        (p.CONTENT_TYPE, longest),
+        (p.RESPONSE_TOPIC, longest),
+        (p.CORRELATION_DATA, longest.encode()),
+        (p.USER_PROPERTY, (longest, "y")),
+    )
+    client = clients.five(properties=((p.SESSION_EXPIRY, 100),))
+    assert client.subscribe((topic, 1)) == (1,)
+    clients.five().publish(topic, b"large", 1, properties=properties)
+    found = client.expect_message(topic, b"large", 1, properties=None)
+    assert sorted(found.properties) == sorted(properties)
+    client.acknowledge(found)

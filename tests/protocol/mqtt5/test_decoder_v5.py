@@ -291,10 +291,10 @@ def test_what_is_illegal_inside_a_run_is_found(
 @pytest.mark.parametrize(
     "packet",
     [
-        Publish(b"t", b"", 0, False, False, 0, b"\x26\0\0\0\0" * 13_000),
-        Publish(b"t", b"", 1, False, False, 1, b"\x26\0\0\0\0" * 13_000),
-        Subscribe(1, [("t", 0)], [0], 0, (("", ""),) * 13_000),
-        Auth(0x18, "m", None, None, (("", ""),) * 13_000),
+        Publish(b"t", b"", 0, False, False, 0, b"\x26\0\0\0\0" * 8_000),
+        Publish(b"t", b"", 1, False, False, 1, b"\x26\0\0\0\0" * 8_000),
+        Subscribe(1, [("t", 0)], [0], 0, (("", ""),) * 8_000),
+        Auth(0x18, "m", None, None, (("", ""),) * 8_000),
     ],
     ids=["publish", "publish-QoS-1", "subscribe", "auth"],
 )

@@ -12,6 +12,7 @@ from protocol.mqtt import PacketType, ProtocolError, ReasonCode
 from protocol.mqtt5 import property_block
 from protocol.mqtt5.property_block import (
     MAX_BLOCK,
+    MOST_PROPERTIES,
     MessageProperties,
     Value,
     encode_block,
@@ -263,11 +264,28 @@ def test_variable_byte_integers_that_are_too_long(raw: bytes) -> None:
 
 def test_a_block_is_bounded() -> None:
     fits = with_length(bytes(MAX_BLOCK))
-    assert find_block(fits, 0, len(fits), "it") == (3, len(fits))
+    assert find_block(fits, 0, len(fits), "it") == (len(fits) - MAX_BLOCK, len(fits))
     large = with_length(bytes(MAX_BLOCK + 1))
     with pytest.raises(ProtocolError) as caught:
         find_block(large, 0, len(large), "it")
     assert caught.value.reason is ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+
+
+@pytest.mark.parametrize("first", [b"", b"\x01\1"])
+def test_the_number_of_properties_is_bounded(first: bytes) -> None:
+    pair = b"\x26\0\1a\0\0"
+    fits = first + (MOST_PROPERTIES - bool(first)) * pair
+    assert read_message_block(fits).block == fits
+    with pytest.raises(ProtocolError) as caught:
+        read_message_block(fits + pair)
+    assert caught.value.reason is ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+
+
+def test_the_longest_strings_fit_into_a_block() -> None:
+    longest = "x" * 65_535
+    block = encode_block({3: longest, 8: longest, 9: longest.encode()}, ((longest, longest),))
+    assert len(block) <= MAX_BLOCK
+    assert read_message_block(block).block == block
 
 
 def test_the_memory_of_blocks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
