@@ -69,7 +69,11 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
                 "cli.operator.operator_commands",
                 "Inspect the actors of a running broker.",
             ),
-            CommandEntry("nodes", "cli.operator.operator_commands", "List the nodes of a cluster."),
+            CommandEntry(
+                "nodes",
+                "cli.operator.operator_commands",
+                "List the nodes of a cluster: which one leads, and how far the others are.",
+            ),
             CommandEntry("web", "cli.web.web_command", "Serve the web page of a running broker."),
             CommandEntry(
                 "web-token",

@@ -79,9 +79,22 @@ def test_options_without_an_effect_on_routes_keep_them(router: Router) -> None:
     router.subscribe("s", "#", 1)
     known = router.routes[b"a"]
     router.subscribe("t", "b", 1, options=RETAIN_HANDLING | RETAIN_AS_PUBLISHED)
-    router.subscribe("s", "#", 1, options=RETAIN_AS_PUBLISHED)
+    router.subscribe("s", "#", 1, options=RETAIN_HANDLING)
     router.subscribe("t", "b", 1)
     assert router.routes.get(b"a") is known
+    # Of equal subscriptions one with Retain As Published is taken.
+    router.subscribe("s", "#", 1, options=RETAIN_AS_PUBLISHED)
+    assert router.routes.get(b"a") is None
+
+
+def test_of_equal_subscriptions_one_with_retain_as_published_is_taken(router: Router) -> None:
+    router.subscribe("s", "#", 1)
+    router.subscribe("s", "+", 1, options=RETAIN_AS_PUBLISHED)
+    router.subscribe("s", "a", 1)
+    assert [one.filter for one in router.routes[b"a"].targets] == ["+"]
+    router.subscribe("s", "+", 1)
+    router.subscribe("s", "a", 1, options=RETAIN_AS_PUBLISHED)
+    assert [one.filter for one in router.routes[b"a"].targets] == ["a"]
 
 
 def test_a_route_knows_who_gets_own_messages_by_another_subscription(router: Router) -> None:

@@ -20,7 +20,7 @@ from harness.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-STARTUP = 30.0
+STARTUP = 90.0
 """Seconds a broker may take until its port accepts."""
 SHUTDOWN = 20.0
 """Seconds a broker may take to end after SIGTERM."""
