@@ -62,13 +62,23 @@ class Follower:
         return self._state
 
     async def begin(self, progress: Callable[[int, int], None]) -> None:
-        """Read the log; raises the EventStoreError that prevents it."""
-        found = await self._reader.read(self._state, NodeState, progress)
-        self._state = found.state
-        self._checker = ChainChecker(found.tail.sequence, found.tail.link)
-        if found.tail.sequence:
-            for record in await self._log.read_some([found.tail.sequence]):
-                self._look(record)
+        """Read the log.
+
+        Raises the EventStoreError that prevents it, FellBehind when the log was cut meanwhile.
+        """
+        try:
+            found = await self._reader.read(self._state, NodeState, progress)
+            self._state = found.state
+            self._checker = ChainChecker(found.tail.sequence, found.tail.link)
+            if found.tail.sequence:
+                for record in await self._log.read_some([found.tail.sequence]):
+                    self._look(record)
+        except CorruptLog:
+            read_from = self._log.first
+            await self._log.tail()
+            if self._log.first > read_from:
+                raise FellBehind from None
+            raise
 
     async def read_to(self, last: int) -> None:
         """Fold the records up to a sequence.

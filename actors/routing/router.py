@@ -266,9 +266,8 @@ class Router:
         """Return the subscribers of a topic.
 
         Of each session the subscription with the highest QoS counts, of several such one with
-        Retain As Published. ``until`` limits the time for
-        activating passive sessions, of which at least one is activated; raises _EnoughMatched if it
-        is over.
+        Retain As Published. ``until`` limits the time for activating passive sessions, of which at
+        least one is activated; raises _EnoughMatched if it is over.
         """
         if is_reserved_topic(topic):
             return _NO_RECEIVERS

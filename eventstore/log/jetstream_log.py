@@ -66,11 +66,13 @@ class EventLog:
         LogUnavailable when JetStream does not answer.
         """
         looks = 1 if self._replicas == 1 else VERDICTS
+        # The beginning comes first: a cut at it is then on record before the end that is found,
+        # also while another node writes.
+        bounds = await self._until_answered(
+            lambda seconds: read_bounds(self._nc, self._stream, seconds)
+        )
         tail = await self._until_answered(lambda seconds: self._checked_tail(looks, seconds))
         if tail.sequence:
-            bounds = await self._until_answered(
-                lambda seconds: read_bounds(self._nc, self._stream, seconds)
-            )
             self.first = bounds[0]
         return tail
 

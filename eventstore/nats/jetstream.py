@@ -37,9 +37,9 @@ REQUEST_SECONDS: Final = 10.0
 
 NO_MESSAGE: Final = 10037
 OVER_STREAM_LIMIT: Final = 10054
+"""The message is larger than ``max_msg_size`` of the stream."""
 WRONG_LAST_SEQUENCE: Final = 10071
 """Error code of an append behind a message that is not the last one."""
-"""The message is larger than ``max_msg_size`` of the stream."""
 NO_STREAM: Final = 10059
 NOT_STORED: Final = 10077
 """The file store did not take a message; it has one code for all its reasons."""

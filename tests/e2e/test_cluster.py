@@ -7,7 +7,9 @@ by a leader that was replaced. Clients come through a balancer that asks for `/r
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+import urllib.request
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -71,6 +73,15 @@ def starts(nats: Nats) -> list[dict[str, Any]]:
     """The starts of leaders, as the log has them."""
     lines = command(nats, "log", "--node=c1", "--json", "--type=BrokerStarted").splitlines()
     return [json.loads(line) for line in lines]
+
+
+def cluster_metrics(node: ClusterNode) -> dict[str, float]:
+    """Its metrics of a cluster, by what follows `foldmq_cluster_` in their names."""
+    address = f"http://127.0.0.1:{node.metrics}/metrics"
+    with urllib.request.urlopen(address, timeout=10.0) as answer:
+        text = answer.read().decode()
+    found = re.findall(r"^foldmq_cluster_(\w+)(?:{.*})? (\S+)$", text, re.MULTILINE)
+    return {name: float(value) for name, value in found}
 
 
 def drill_of(nodes: Nodes) -> Drill:
@@ -192,6 +203,8 @@ def test_nodes_are_listed_and_say_what_they_are(nodes: Nodes, nats: Nats) -> Non
     assert (following["node"], following["role"]) == (second.name, "following")
     assert leading["listen"] == [f"127.0.0.1:{first.port}"]
     assert leading["epoch"] == following["epoch"] == 1
+    assert cluster_metrics(first) == {"leader": 1, "epoch": 1, "behind_records": 0}
+    assert cluster_metrics(second) == {"leader": 0, "epoch": 1, "behind_records": 0}
 
 
 def test_a_leader_that_is_cut_off_closes_its_clients_and_acknowledges_nothing(

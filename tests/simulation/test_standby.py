@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def test_a_record_that_could_not_be_folded_is_read_again(
     error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it needs from the log cannot be read, or the standby is told to stop following."""
+    """A read from the log fails, or the task that follows is cancelled."""
     take, failures = StateReader.take, [3, 2, 1]
 
     async def fails(self: StateReader, record: Record) -> None:
