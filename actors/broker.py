@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from actors.authz import Permissions
-from actors.bridge import BridgeHost
-from actors.connection import Admission, Old, Takeovers
+from actors.bridge import BridgeSupervisor
+from actors.connection import Admission, PreviousConnection, TakeoverThrottle
 from actors.fast_path import FastPath
 from actors.inspection import BrokerInspection, Inspector, SysTopicTree
-from actors.kernel import Failed, Kernel, LoopActor
+from actors.kernel import ActorFailed, Kernel, LoopActor
 from actors.maintenance import (
     Expiries,
     Projector,
@@ -33,21 +33,21 @@ from actors.maintenance import (
 from actors.node import ReadPause
 from actors.routing import Router
 from actors.session import (
-    Attach,
     Authorizer,
+    ConnectionAttached,
     ConnectRequest,
     Expire,
     Kick,
     Loaded,
     NodeContext,
     Outgoing,
+    Passivate,
     Remove,
-    Retire,
     Session,
 )
 from actors.session.decisions import DeliveryLimits, by_text
 from actors.sharing import SharedSubscriptions, make_session
-from actors.supervision import inherit, replace, succeed
+from actors.supervision import inherit, replace, start_successor
 from eventstore.errors import CorruptLog, LogUnavailable
 from eventstore.format import (
     INDEX_BITS,
@@ -117,7 +117,7 @@ class Broker(LoopActor):
         self.node = NodeContext(options, log, clock, self, self, software())
         """What all actors share."""
         node = self.node
-        self.bridge = BridgeHost(node, bridge) if bridge is not None else None
+        self.bridge = BridgeSupervisor(node, bridge) if bridge is not None else None
         """The bridge to NATS; None: there is none."""
         node.bridge = self.bridge
         self.admission = Admission(node, authenticator)
@@ -127,7 +127,7 @@ class Broker(LoopActor):
         self._loop = asyncio.get_running_loop()
         self._sessions: dict[str, Session] = {}
         self._offline: set[Session] = set()
-        self._takeovers = Takeovers()
+        self._takeovers = TakeoverThrottle()
         self._expiries = Expiries(clock.monotonic, node.timers.after, self._expiry_due)
         self._reset()
         self.projector = Projector(node, log.projections)
@@ -296,7 +296,7 @@ class Broker(LoopActor):
 
     def on_session_failure(self, session: Session) -> None:
         """Replace a session that has just failed."""
-        succeed(self.node, session)
+        start_successor(self.node, session)
 
     def redirect(self, name: str, messages: list[Any]) -> None:
         """Pass messages to the session that replaced one that ended."""
@@ -308,7 +308,7 @@ class Broker(LoopActor):
                 self.kernel.tell(session, message)
             return
         for message in messages:
-            if isinstance(message, Attach):
+            if isinstance(message, ConnectionAttached):
                 self.kernel.tell(self, ConnectRequest(message.connection, message.connect))
             elif isinstance(message, (Kick, Remove)):
                 message.command.refuse("ended meanwhile")
@@ -386,7 +386,7 @@ class Broker(LoopActor):
         """Handle a connection that requests its session, or the failure of an actor."""
         if isinstance(message, ConnectRequest):
             self._on_connect(message)
-        elif isinstance(message, Failed):
+        elif isinstance(message, ActorFailed):
             self._on_failed(message)
         elif message is _SWEEP_INDEX and self._clear_away():
             self._sweep_later()
@@ -466,8 +466,10 @@ class Broker(LoopActor):
     def _fought(self, name: str, new: ClientConnection, old: ClientConnection) -> bool:
         """Return whether two clients keep taking over this session: then the new one waits."""
         now = self.node.clock.monotonic()
-        holder = Old(old.host, now - old.last_read)
-        return self._takeovers.fought(name, new.host, holder, now, self.node.options.takeover_delay)
+        holder = PreviousConnection(old.host, now - old.last_read)
+        return self._takeovers.must_wait(
+            name, new.host, holder, now, self.node.options.takeover_delay
+        )
 
     def _release(self, request: ConnectRequest) -> None:
         if not request.connection.ended:
@@ -496,7 +498,7 @@ class Broker(LoopActor):
             connection.refuse(ConnectCode.NOT_AUTHORIZED, "payload_format")
             return
         session = self.session(request.connect.client_id)
-        self.kernel.tell(session, Attach(request.connection, request.connect))
+        self.kernel.tell(session, ConnectionAttached(request.connection, request.connect))
 
     def _is_will_above_maximum_qos(self, connect: Connect) -> bool:
         """Return whether an MQTT 5 client has a will above the Maximum QoS [MQTT-3.2.2-12]."""
@@ -511,7 +513,7 @@ class Broker(LoopActor):
             return False
         return is_payload_format_broken(will.block, will.payload)
 
-    def _on_failed(self, failed: Failed) -> None:
+    def _on_failed(self, failed: ActorFailed) -> None:
         actor = failed.actor
         if isinstance(actor, Session):
             others = inherit(self.node, actor, failed)
@@ -597,7 +599,7 @@ class Broker(LoopActor):
         idle_since = self.node.clock.monotonic() - _IDLE_SWEEP
         for session in list(self._offline):
             if session.connection is None and session.last_active < idle_since:
-                self.node.tell_if_alive(session, Retire())
+                self.node.tell_if_alive(session, Passivate())
         if self.node.paused and not self.node.journal.congested:
             self._on_relief()
         self._expire_retained()

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from actors.kernel import Failed
+from actors.kernel import ActorFailed
 from actors.maintenance import rebuild_session
 from actors.session import (
-    Attach,
-    Detached,
+    ConnectionAttached,
+    ConnectionDetached,
     Expire,
     Kick,
     Outgoing,
@@ -47,7 +47,7 @@ MAX_ATTEMPTS = 3
 """How often a session may fail on the end of its connection before it is abandoned."""
 
 
-def succeed(node: NodeContext, broken: Session) -> None:
+def start_successor(node: NodeContext, broken: Session) -> None:
     """Replace a session that has just failed."""
     fresh = make_session(node, broken.name, None)
     fresh.begin_rebuild()
@@ -72,24 +72,24 @@ def succeed(node: NodeContext, broken: Session) -> None:
     node.directory.stop_all(actors)
 
 
-def inherit(node: NodeContext, broken: Session, failed: Failed) -> list[Any]:
+def inherit(node: NodeContext, broken: Session, failed: ActorFailed) -> list[Any]:
     """Record the failed session's pending deliveries; return its other messages."""
     fresh = node.directory.session(broken.name)
     others: list[Any] = []
     for message in (failed.message, *broken.drain_stash(), *failed.unseen):
         if isinstance(message, Outgoing):
             fresh.record_unseen(message, broken.recorded_of(message))
-        elif isinstance(message, Failed):
+        elif isinstance(message, ActorFailed):
             for outgoing in _left(broken, message):
                 fresh.record_unseen(outgoing, broken.recorded_of(outgoing))
-        elif isinstance(message, Attach) and message is failed.message:
+        elif isinstance(message, ConnectionAttached) and message is failed.message:
             message.connection.abort("session_failed")
         elif message is not None:
             others.append(message)
     return others
 
 
-def _left(broken: Session, failed: Failed) -> list[Outgoing]:
+def _left(broken: Session, failed: ActorFailed) -> list[Outgoing]:
     """Return the deliveries left of a failed subscription whose session failed as well."""
     if broken.to_deliver:
         return broken.to_deliver
@@ -138,11 +138,11 @@ def _again(
 ) -> Iterator[Any]:
     """Yield the messages that the successor handles first."""
     attempts = failing.attempts if isinstance(failing, Retry) else 0
-    if isinstance(failing, (Detached, Retry)):
+    if isinstance(failing, (ConnectionDetached, Retry)):
         attempts += 1
     if state is not None and state.connected:
         if attempts < MAX_ATTEMPTS:
-            yield Retry(Detached(None, "session_failed", orderly=False), attempts)
+            yield Retry(ConnectionDetached(None, "session_failed", orderly=False), attempts)
         else:
             node.emit(SessionClosed(fresh.name, "session_failed", state.generation))
             node.clients.closed(fresh.name, "session_failed", node.clock.time_ms())
@@ -151,5 +151,5 @@ def _again(
     for message in others:
         if isinstance(message, (Kick, Remove)) and message is failing:
             message.command.refuse("failed: see the broker's messages")
-        elif isinstance(message, (Attach, Expire, Kick, Remove)):
+        elif isinstance(message, (ConnectionAttached, Expire, Kick, Remove)):
             yield message

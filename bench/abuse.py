@@ -69,7 +69,7 @@ def measure(attack: Attack, plan: Plan, work: Path) -> dict[str, Any]:
             crowd = ("idle", "--count", attack.idle, *SHOWN)
             stack.enter_context(helper("attackers.py", broker.port, *crowd)).hear()
         flow = ("--clients", attack.clients, "--rate", plan.rate or attack.rate)
-        good = stack.enter_context(helper("goodclients.py", broker.port, *flow, *SHOWN))
+        good = stack.enter_context(helper("wellbehaved_clients.py", broker.port, *flow, *SHOWN))
         good.hear()
         probes = stack.enter_context(helper("probes.py", broker.port, metrics, *SHOWN))
         if plan.busy:

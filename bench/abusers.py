@@ -18,8 +18,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from beside import run_as_attacker, stdin
 from client import connect, packet, publish, subscribe, text
+from helper_process import run_as_attacker, stdin
 
 _TICK = 1.0
 """Seconds after which each connection does something again."""

@@ -17,9 +17,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from beside import run_as_attacker, stdin
 from client import CONNACK, PUBACK, SUBACK, connect, packet, subscribe, text
-from goodclients import packets_in
+from helper_process import run_as_attacker, stdin
+from wellbehaved_clients import packets_in
 
 PINGRESP, UNSUBACK = 13, 11
 _PINGREQ = b"\xc0\x00"

@@ -18,7 +18,7 @@ from brokers import Foldmq, Running, running
 from client import session_name
 from loads import LOADS, Metric, Target, value
 from measuring import HERE, Row, cpu, number, own_rows, report, run_load, say
-from timemachine import SETTLED, workplace
+from recovery_loads import SETTLED, workplace
 from watchers import Asker, Speaker, Tail, Top, idle_clients
 
 PAIRS = 9

@@ -1,8 +1,8 @@
 """How a broker answers meanwhile: to ``/healthz``, to a PINGREQ, and to a client that logs in.
 
-A process of its own, told what to do on stdin like goodclients.py: ``phase NAME`` ends a phase and
-gives a line of JSON about it, ``end`` ends. An answer that has not come yet when a phase ends
-counts with the time that it has taken so far, so silence is seen.
+A process of its own, told what to do on stdin like wellbehaved_clients.py: ``phase NAME`` ends a
+phase and gives a line of JSON about it, ``end`` ends. An answer that has not come yet when a phase
+ends counts with the time that it has taken so far, so silence is seen.
 """
 
 import argparse
@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from attackers import PINGRESP, Link, Target
-from beside import stdin
 from client import PUBACK, publish
+from helper_process import stdin
 from helpers import NEWCOMERS
 
 _TIMEOUT = 60.0

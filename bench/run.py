@@ -24,14 +24,14 @@ from inspection import INSPECTION
 from level5 import LEVEL5_LOADS
 from loads import BULK, DEVICES, LEVEL5, LOADS
 from measuring import Row, compile_loader, say
+from recovery_loads import RECOVERY_LOADS
 from sparkload import SPARK_LOADS
-from timemachine import TIME_MACHINE
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 HISTORY = ROOT / "bench" / "history.jsonl"
 NOTHING = "nothing"
 OTHERS = [broker.name for broker in BROKERS[1:]]
-OWN_LOADS = TIME_MACHINE | INSPECTION | BRIDGE | SPARK_LOADS
+OWN_LOADS = RECOVERY_LOADS | INSPECTION | BRIDGE | SPARK_LOADS
 ALONE = LEVEL5_LOADS | OWN_LOADS
 """Loads that only foldmq has, and what measures each."""
 NAMES = {

@@ -14,7 +14,7 @@ from typing import Any
 from brokers import ROOT, BenchError, NatsServer, free_port
 from loads import Metric, Target, value
 from measuring import HERE, Row, number, own_rows, report, say
-from timemachine import workplace
+from recovery_loads import workplace
 
 ENTRIES = 5_000_000
 _STREAM = "FOLDMQ_LOG_bench"

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 
 from fleet import Client, Draft, Flavour, Message, make_fleet
-from mail import QUEUED_AT_MOST, Mail
+from message_queue import QUEUED_AT_MOST, MessageQueue
 
 from eventstore.format import (
     BrokerStarted,
@@ -52,7 +52,7 @@ class Traffic:
         self._later: list[tuple[int, int, Callable[[Client], None], Client]] = []
         self._planned = 0
         self._clients, topics = make_fleet(self._chance, clients)
-        self._mail = Mail(flavour, self._chance, topics)
+        self._queue = MessageQueue(flavour, self._chance, topics)
         self._turns = self._forever()
         self.time_ms = began_ms
 
@@ -73,14 +73,14 @@ class Traffic:
 
     def start(self, draft: Draft) -> None:
         """Start the broker and connect all clients within the next ticks."""
-        self._mail.draft = draft
+        self._queue.draft = draft
         draft.add(BrokerStarted("0.1.0"))
         draft.add(LimitsApplied({"max_queued_messages": QUEUED_AT_MOST}))
         self._call_all()
 
     def crash(self, draft: Draft) -> None:
         """Start the broker again after it was killed: what was connected is so no longer."""
-        self._mail.draft = draft
+        self._queue.draft = draft
         draft.add(BrokerStarted("0.1.0"))
         draft.add(LimitsApplied({"max_queued_messages": QUEUED_AT_MOST}))
         connected = [client for client in self._clients if client.connected]
@@ -98,13 +98,13 @@ class Traffic:
         """
         client = next(client for client in self._clients if client.topics)
         topic = client.topics[0]
-        size = draft.store(self._mail.payloads[0])
-        name = self._mail.topics[topic]
+        size = draft.store(self._queue.payloads[0])
+        name = self._queue.topics[topic]
         draft.add(MessagePublished(client.name, 1, True, [name], [], [1], size, 0, 1))
 
     def tick(self, draft: Draft, entries: int) -> None:
         """Run the clients until the record has this many entries or slightly more."""
-        mail = self._mail
+        mail = self._queue
         mail.draft = draft
         self.time_ms += max(1, entries * 1000 // self._rate)
         mail.calendar.go_on()
@@ -129,7 +129,7 @@ class Traffic:
 
     def _plan(self, ticks: int, live: Callable[[Client], None], client: Client) -> None:
         self._planned += 1
-        day = self._mail.calendar.tick + 1 + ticks
+        day = self._queue.calendar.tick + 1 + ticks
         heapq.heappush(self._later, (day, self._planned, live, client))
 
     # How connections begin.
@@ -139,12 +139,12 @@ class Traffic:
             return
         resumed = client.known and not client.clean
         if not resumed:
-            self._mail.unroute(client)
+            self._queue.unroute(client)
             client.end()
         client.generation += 1
         client.connected = client.known = True
-        tick = self._mail.calendar.tick
-        draft = self._mail.draft
+        tick = self._queue.calendar.tick
+        draft = self._queue.draft
         draft.add(
             SessionOpened(
                 client.name,
@@ -160,11 +160,11 @@ class Traffic:
         if client.will is not None:
             topic, qos, retain = client.will
             offset = draft.area
-            size = draft.store(self._mail.will_payload(topic))
-            name = self._mail.topics[topic]
+            size = draft.store(self._queue.will_payload(topic))
+            name = self._queue.topics[topic]
             draft.add(WillArmed(client.name, name, qos, retain, size, offset))
         if resumed:
-            self._mail.resume(client)
+            self._queue.resume(client)
         else:
             self._subscribe(client, client.filters)
         self._plan_end(client)
@@ -181,20 +181,20 @@ class Traffic:
 
     def _subscribe(self, client: Client, filters: Sequence[tuple[str, int]]) -> None:
         if filters:
-            self._mail.draft.add(Subscribed(client.name, list(filters)))
+            self._queue.draft.add(Subscribed(client.name, list(filters)))
         for topic_filter, qos in filters:
-            self._mail.route(client, topic_filter, qos)
+            self._queue.route(client, topic_filter, qos)
 
     def _change(self, client: Client) -> None:
         """Unsubscribe and subscribe again, and go on."""
         if not client.connected:
             return
-        draft = self._mail.draft
+        draft = self._queue.draft
         if client.granted:
             topic_filter = next(iter(client.granted))
-            self._mail.drop_waiting(client, topic_filter)
+            self._queue.drop_waiting(client, topic_filter)
             draft.add(Unsubscribed(client.name, [topic_filter]))
-            self._mail.unroute(client, topic_filter)
+            self._queue.unroute(client, topic_filter)
             wanted = [(name, qos) for name, qos in client.filters if name == topic_filter]
             self._subscribe(client, wanted)
         if client.topics and self._chance.random() < 0.2:
@@ -208,7 +208,7 @@ class Traffic:
     def _leave(self, client: Client) -> None:
         if client.connected:
             if client.will is not None:
-                self._mail.draft.add(WillCancelled(client.name))
+                self._queue.draft.add(WillCancelled(client.name))
             self._ended(client, "disconnect")
 
     def _vanish(self, client: Client) -> None:
@@ -217,14 +217,14 @@ class Traffic:
 
     def _kick(self, client: Client) -> None:
         if client.connected:
-            self._mail.draft.add(OperatorActed("kick", "ops", client.name, client.name))
+            self._queue.draft.add(OperatorActed("kick", "ops", client.name, client.name))
             self._close(client, "kicked")
             self._clear_some()
 
     def _again(self, client: Client) -> None:
         """Come again while the broker still has the connection before."""
         if client.connected:
-            self._mail.draft.add(SessionTakenOver(client.name, client.generation))
+            self._queue.draft.add(SessionTakenOver(client.name, client.generation))
             self._close(client, "taken_over", back=False)
             self._connect(client)
 
@@ -233,17 +233,17 @@ class Traffic:
         message: Message | None = None
         if client.will is not None:
             topic, qos, retain = client.will
-            self._mail.draft.add(WillFired(client.name))
-            message = self._mail.will(client, topic, qos, retain=retain)
+            self._queue.draft.add(WillFired(client.name))
+            message = self._queue.will(client, topic, qos, retain=retain)
         self._ended(client, reason, back=back)
         if message is not None:
-            self._mail.take_effect([message])
+            self._queue.take_effect([message])
 
     def _ended(self, client: Client, reason: str, *, back: bool = True) -> None:
-        self._mail.draft.add(SessionClosed(client.name, reason, client.generation))
+        self._queue.draft.add(SessionClosed(client.name, reason, client.generation))
         client.connected = False
         if client.clean:
-            self._mail.unroute(client)
+            self._queue.unroute(client)
             client.end()
         if not back:
             return
@@ -256,17 +256,17 @@ class Traffic:
 
     def _expire(self, client: Client) -> None:
         if client.known and not client.connected:
-            self._mail.draft.add(SessionExpired(client.name, "expired"))
-            self._mail.unroute(client)
+            self._queue.draft.add(SessionExpired(client.name, "expired"))
+            self._queue.unroute(client)
             client.end()
 
     def _clear_some(self) -> None:
         """Clear retained messages, as an operator does."""
-        retained = self._mail.retained
+        retained = self._queue.retained
         topics = list(retained)[:3]
         if topics:
-            draft = self._mail.draft
-            names = [self._mail.topics[topic] for topic in topics]
+            draft = self._queue.draft
+            names = [self._queue.topics[topic] for topic in topics]
             target = names[0] if len(names) == 1 else f"{len(names)} topics"
             draft.add(OperatorActed("clear_retained", "ops", target))
             draft.add(RetainedCleared(names))

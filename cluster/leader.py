@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from cluster.doubt import Belief, Doubt
+from cluster.leadership_check import Confidence, LeadershipCheck
 from cluster.status import STATUS_EVERY, NodeStatus, Role, decode_status
 from eventstore.errors import EventStoreError
 
@@ -29,7 +29,7 @@ class Replaced(EventStoreError):  # noqa: N818 - as in eventstore.errors
         super().__init__(f"node {other} leads the cluster now, in epoch {epoch}")
 
 
-class LedBroker(Protocol):
+class BrokerHooks(Protocol):
     """What a leader sees of its broker."""
 
     @property
@@ -63,7 +63,7 @@ class Leader:
         clock: Clock,
         me: NodeStatus,
         epoch: int,
-        broker: LedBroker,
+        broker: BrokerHooks,
     ) -> None:
         self._messages = messages
         self._members = members
@@ -71,8 +71,8 @@ class Leader:
         self._me = me
         self._epoch = epoch
         self._broker = broker
-        self._doubt = Doubt(clock.monotonic(), broker.stored[0])
-        self._belief = Belief.CERTAIN
+        self._leadership = LeadershipCheck(clock.monotonic(), broker.stored[0])
+        self._confidence = Confidence.CERTAIN
         self.listen: list[str] = []
         """Where clients connect."""
         self.role = Role.LEADING
@@ -117,20 +117,20 @@ class Leader:
     def look(self) -> None:
         """Act on what there is to believe."""
         now = self._clock.monotonic()
-        doubt = self._doubt
-        belief = doubt.look(
+        leadership = self._leadership
+        confidence = leadership.look(
             now,
             durable=self._broker.stored[0],
             others=self._members.follow(self._epoch, now),
             connected=self._messages.is_connected,
         )
-        if doubt.needs_proof:
-            doubt.needs(self._broker.prove(self._epoch))
-        if belief is not self._belief:
-            before, self._belief = self._belief, belief
-            if belief is Belief.GIVEN_UP:
+        if leadership.needs_proof:
+            leadership.needs(self._broker.prove(self._epoch))
+        if confidence is not self._confidence:
+            before, self._confidence = self._confidence, confidence
+            if confidence is Confidence.GIVEN_UP:
                 self._broker.let_go("this node cannot prove that it leads the cluster")
-            elif before is Belief.GIVEN_UP:
+            elif before is Confidence.GIVEN_UP:
                 self._broker.let_go("")
 
     async def stopped(self) -> None:

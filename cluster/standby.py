@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from cluster.failover import take_over
+from cluster.failure_detector import ASK_SECONDS, Cause, FailureDetector, Step
 from cluster.follower import Follower
 from cluster.status import FOLLOWER_STATUS_EVERY, NodeStatus, Role, decode_status
-from cluster.suspicion import ASK_SECONDS, Cause, Step, Suspicion
-from cluster.takeover import take_over
 from eventstore.errors import CorruptLog, LogUnavailable
 from eventstore.log import Appended
 
@@ -68,7 +68,7 @@ class Standby:
         self._me = me
         self._on_following = on_following
         self._follower = Follower(log)
-        self._suspicion = Suspicion(clock.monotonic())
+        self._detector = FailureDetector(clock.monotonic())
         self._leader: NodeStatus | None = None
         self._news = asyncio.Event()
         self._outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -109,13 +109,13 @@ class Standby:
             if leader is None or leader.node != status.node:
                 _log.info("following", leader=status.node, host=status.host, epoch=status.epoch)
             self._leader = status
-            self._suspicion.heard(now)
+            self._detector.heard(now)
             if self._log.watermark is not None:
                 self._log.watermark.note(status.sequence, bytes.fromhex(status.link))
             self._news.set()
         elif status.role is Role.STOPPED and leader is not None and leader.node == status.node:
             self._leader = None
-            self._suspicion.stopped()
+            self._detector.stopped()
 
     async def lead(self, progress: Callable[[int, int], None]) -> Leadership:
         """Follow until this node leads.
@@ -129,7 +129,7 @@ class Standby:
             await self._follower.begin(progress)
             self._on_following()
             self.role = Role.FOLLOWING
-            self._suspicion = Suspicion(self._clock.monotonic())
+            self._detector = FailureDetector(self._clock.monotonic())
             following = asyncio.create_task(self._follow(), name="follow")
             return await self._until_leading(following)
         finally:
@@ -179,10 +179,10 @@ class Standby:
             if following.done():
                 following.result()
             now = self._clock.monotonic()
-            step = self._suspicion.step(now)
+            step = self._detector.step(now)
             if step is Step.ASK:
                 answer: LeaderAnswer = await self._messages.ask_leader(ASK_SECONDS)
-                self._suspicion.answered(answer, self._clock.monotonic())
+                self._detector.answered(answer, self._clock.monotonic())
             elif step is Step.TAKE_OVER:
                 leadership = await self._try()
                 if leadership is not None:
@@ -191,10 +191,10 @@ class Standby:
 
     async def _try(self) -> Leadership | None:
         """Try to become the leader, if no other node does first."""
-        suspicion = self._suspicion
+        detector = self._detector
         now = self._clock.monotonic()
         await asyncio.sleep(self._members.wait_before_takeover(self._follower.sequence, now))
-        cause = suspicion.cause
+        cause = detector.cause
         if cause is None:  # the leader was heard, or another one
             return None
         if not self._follower.sequence:
@@ -222,5 +222,5 @@ class Standby:
             return Leadership(epoch, self._follower.result(), self._follower.time_ms)
         if outcome is Appended.REFUSED:
             _log.info("another node wrote to the log: this one goes on following it")
-            suspicion.refused(self._clock.monotonic())
+            detector.refused(self._clock.monotonic())
         return None

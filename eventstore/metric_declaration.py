@@ -77,10 +77,10 @@ def put_counters(status: dict[str, Any], counters: Any) -> None:
     for one in fields(counters):
         metric = one.metadata.get(_METRIC)
         if metric is not None:
-            put(status, metric.path, _copied(getattr(counters, one.name)))
+            set_path(status, metric.path, _copied(getattr(counters, one.name)))
 
 
-def put(status: dict[str, Any], path: str, value: Any) -> None:
+def set_path(status: dict[str, Any], path: str, value: Any) -> None:
     """Put a value at its place in a status."""
     *steps, last = path.split(".")
     for step in steps:

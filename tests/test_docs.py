@@ -226,7 +226,7 @@ def test_what_a_page_names_exists(page: Path) -> None:
 
 def test_bare_names_in_the_architecture_exist() -> None:
     assert _missing_bare((DOCS / "architecture.md").read_text("utf-8")) == []
-    assert _missing_bare("`on_part_done` `Kernel.later` `Failed` `tell`") == []
+    assert _missing_bare("`on_part_done` `Kernel.later` `ActorFailed` `tell`") == []
     assert _missing_bare("`put_off` `Kernel.put_off` `Faild`") == [
         "put_off",
         "Kernel.put_off",

@@ -342,14 +342,14 @@ def test_packages_are_entered_by_the_front_door() -> None:
 @pytest.mark.parametrize(
     ("name", "source", "wrong"),
     [
-        ("cli.web.child", "from cli.live.broker_client import LiveBroker", True),
-        ("cli.web.child", "from projections.replay.replay import Replay", True),
-        ("cli.web.child", "from cli.live import LiveBroker", False),
+        ("cli.web.web_process", "from cli.live.broker_client import LiveBroker", True),
+        ("cli.web.web_process", "from projections.replay.replay import Replay", True),
+        ("cli.web.web_process", "from cli.live import LiveBroker", False),
         ("cli.serve.service", "from actors.authn.chain import AuthenticatorChain", True),
         ("actors.broker", "from actors.session import Session", False),
-        ("cli.live.broker_link", "from cli.live.broker_client import LiveBroker", False),
+        ("cli.live.reconnecting_client", "from cli.live.broker_client import LiveBroker", False),
         ("cli.sparkjobs.claimed_states", "from spark.audit.facts import Claim", False),
-        ("cli.sparkjobs.claimed_states", "from spark.audit.facts.outcome import Claim", True),
+        ("cli.sparkjobs.claimed_states", "from spark.audit.facts.audit_outcome import Claim", True),
     ],
 )
 def test_an_import_past_the_door_is_found(name: str, source: str, wrong: bool) -> None:

@@ -5,13 +5,19 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from actors.authn.backends import make_backends
     from actors.authn.callout import Callout, CalloutMethod, CalloutOptions
     from actors.authn.chain import LOCKED_OUT, AuthenticatorChain
-    from actors.authn.credentials import Authenticator, AuthResult, Credentials, Verdict, suspects
+    from actors.authn.credentials import (
+        Authenticator,
+        AuthResult,
+        Credentials,
+        Verdict,
+        failed_recently,
+    )
     from actors.authn.enhanced import Challenge, Exchange, Outcome, Step, make_methods
     from actors.authn.jwt_keys import KeySet, load_keys
     from actors.authn.jwt_tokens import TokenOptions, Tokens
@@ -19,13 +25,13 @@ if TYPE_CHECKING:
     from actors.authn.passwords import PasswordFile
     from actors.authn.stored import SCRAM_SHA_256
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "backends": "make_backends",
             "callout": "Callout CalloutMethod CalloutOptions",
             "chain": "AuthenticatorChain LOCKED_OUT",
-            "credentials": "AuthResult Authenticator Credentials Verdict suspects",
+            "credentials": "AuthResult Authenticator Credentials Verdict failed_recently",
             "enhanced": "Challenge Exchange Outcome Step make_methods",
             "jwt_keys": "KeySet load_keys",
             "jwt_tokens": "TokenOptions Tokens",
@@ -56,9 +62,9 @@ __all__ = [
     "TokenOptions",
     "Tokens",
     "Verdict",
+    "failed_recently",
     "load_keys",
     "make_backends",
     "make_methods",
     "network",
-    "suspects",
 ]

@@ -90,9 +90,9 @@ class AuthenticatorChain:
         """The number of users in the backends' own databases."""
         return sum(backend.user_count for backend in self._backends)
 
-    def suspects(self, credentials: Credentials) -> bool:
+    def failed_recently(self, credentials: Credentials) -> bool:
         """Return whether logins of this user or from this address failed recently."""
-        return self._backoff is not None and self._backoff.suspects(
+        return self._backoff is not None and self._backoff.failed_recently(
             credentials.address, self._who(credentials)
         )
 
@@ -109,7 +109,7 @@ class AuthenticatorChain:
         backend = self._choose(credentials)
         if self._backoff is not None:
             suspect = functools.partial(
-                self._backoff.suspects, credentials.address, self._who(credentials)
+                self._backoff.failed_recently, credentials.address, self._who(credentials)
             )
             credentials = credentials._replace(suspect=suspect)
         attempt = asyncio.create_task(backend.check(credentials))

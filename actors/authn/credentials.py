@@ -102,10 +102,10 @@ class Authenticator(Source, Protocol):
         """
 
 
-def suspects(authenticator: object, credentials: Credentials) -> bool:
+def failed_recently(authenticator: object, credentials: Credentials) -> bool:
     """Return whether an authenticator has seen logins like this one fail recently.
 
     False for those without a backoff.
     """
-    ask = getattr(authenticator, "suspects", None)
+    ask = getattr(authenticator, "failed_recently", None)
     return ask is not None and bool(ask(credentials))

@@ -26,10 +26,10 @@ _Queue: TypeAlias = "OrderedDict[str, OrderedDict[str, _Lane]]"
 class FairQueue:
     """At most ``at_once`` callers run; all others wait, each address in a queue of its own.
 
-    Networks (:func:`site`) are served in rotation, and so are the addresses of each. A client with
-    a thousand logins from one address, or one from each address of a network, waits for them; a
-    single login from elsewhere is next. Callers that go ``last`` wait in queues of their own,
-    served when the others are empty.
+    Networks (:func:`network_key`) are served in rotation, and so are the addresses of each. A
+    client with a thousand logins from one address, or one from each address of a network, waits for
+    them; a single login from elsewhere is next. Callers that go ``last`` wait in queues of their
+    own, served when the others are empty.
     """
 
     def __init__(self, at_once: int) -> None:
@@ -81,7 +81,7 @@ class FairQueue:
 
 
 @lru_cache(maxsize=4096)
-def site(address: str) -> str:
+def network_key(address: str) -> str:
     """Return the network that one attacker may own: an IPv4 /24, an IPv6 /48.
 
     Anything but an address is a network of its own.
@@ -95,7 +95,7 @@ def site(address: str) -> str:
 def _add(
     queue: _Queue, name: str, turn: asyncio.Future[None], last: Callable[[], bool] | None
 ) -> None:
-    queue.setdefault(site(name), OrderedDict()).setdefault(name, {})[turn] = last
+    queue.setdefault(network_key(name), OrderedDict()).setdefault(name, {})[turn] = last
 
 
 def _next(queue: _Queue) -> tuple[str, asyncio.Future[None], Callable[[], bool] | None]:
@@ -112,7 +112,7 @@ def _next(queue: _Queue) -> tuple[str, asyncio.Future[None], Callable[[], bool] 
 
 
 def _forget(queue: _Queue, name: str, turn: asyncio.Future[None]) -> None:
-    where = site(name)
+    where = network_key(name)
     queues = queue.get(where, OrderedDict())
     lane = queues.get(name)
     if lane is not None:

@@ -98,7 +98,7 @@ class LoginBackoff:
             self._address_key(address), now
         )
 
-    def suspects(self, address: str, user: str | None) -> bool:
+    def failed_recently(self, address: str, user: str | None) -> bool:
         """Return whether logins from this address, or of this user from anywhere, failed recently.
 
         They are not rejected; but other logins are verified first.

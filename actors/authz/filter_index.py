@@ -46,7 +46,7 @@ Template: TypeAlias = tuple[str | NameWildcard, ...]
 Level: TypeAlias = str | Template
 
 
-class Names(NamedTuple):
+class NameValues(NamedTuple):
     """The values of ``%u`` and ``%c``; None or empty: there is no such name."""
 
     user: str | None
@@ -141,7 +141,7 @@ class Filters:
         if node.here is None:
             node.here = number
 
-    def covering(self, levels: Sequence[str], names: Names) -> Iterator[int]:
+    def covering(self, levels: Sequence[str], names: NameValues) -> Iterator[int]:
         """Return the numbers of the filters that cover a valid filter or match a topic."""
         root, end = self._root, len(levels)
         stack = [(root, 0)]
@@ -164,7 +164,7 @@ class Filters:
                         yield child.below
 
     def overlapping(
-        self, levels: Sequence[str], names: Names, most: int | None = None
+        self, levels: Sequence[str], names: NameValues, most: int | None = None
     ) -> Iterator[int]:
         """Yield the numbers of the filters that overlap with a valid filter.
 
@@ -190,7 +190,7 @@ class Filters:
             elif level is not None:
                 stack += [(child, at + 1) for child in self._meeting(node, level, names, first)]
 
-    def _wider(self, node: _Node, level: str, names: Names, first: bool) -> Iterator[_Node]:
+    def _wider(self, node: _Node, level: str, names: NameValues, first: bool) -> Iterator[_Node]:
         """Return the nodes of levels that match everything this one matches."""
         wild = not (first and level.startswith("$"))
         if wild and node.any is not None:
@@ -202,7 +202,7 @@ class Filters:
             if stands_for == level or (wild and stands_for == _ANY):
                 yield child
 
-    def _meeting(self, node: _Node, level: str, names: Names, first: bool) -> Iterator[_Node]:
+    def _meeting(self, node: _Node, level: str, names: NameValues, first: bool) -> Iterator[_Node]:
         """Return the nodes of levels that match something this one matches."""
         wild = level == _ANY
         if node.any is not None and not (first and level.startswith("$")):
@@ -219,7 +219,7 @@ class Filters:
             if stands_for is not None and _meet(stands_for, level, first):
                 yield child
 
-    def _rendered(self, template: Template, names: Names, first: bool) -> str | None:
+    def _rendered(self, template: Template, names: NameValues, first: bool) -> str | None:
         """Return a level with the names of a client; None: it does not exist."""
         text = ""
         fit = True

@@ -30,10 +30,12 @@ class NameSet:
         return bool(self.exact or self._patterns)
 
     def __contains__(self, name: str) -> bool:
-        return name in self.exact or any(fits(pattern, name) for pattern in self._patterns)
+        return name in self.exact or any(
+            matches_pattern(pattern, name) for pattern in self._patterns
+        )
 
 
-def fits(pattern: str, name: str) -> bool:
+def matches_pattern(pattern: str, name: str) -> bool:
     """Return whether a name matches a pattern. Linear: no part of the name is tried twice."""
     first, *others = pattern.split(_ANY)
     if not others:

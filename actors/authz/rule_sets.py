@@ -17,7 +17,7 @@ Action: TypeAlias = Literal["publish", "subscribe"]
 """What a client wants to do."""
 
 
-class Section:
+class RuleSet:
     """The rules with the same selectors: for the same users, groups and clients."""
 
     __slots__ = ("_anonymous", "_clients", "_everybody", "_groups", "_users", "filters", "names")
@@ -68,22 +68,22 @@ class Section:
         ]
 
 
-class Sections:
+class RuleIndex:
     """All sections of some rules."""
 
     __slots__ = ("_found_by", "_others")
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         """Index the rules; raises FilterError for an invalid filter."""
-        sections: dict[tuple[object, ...], Section] = {}
+        sections: dict[tuple[object, ...], RuleSet] = {}
         for number, rule in enumerate(rules):
             who = frozenset(rule.users), frozenset(rule.groups), frozenset(rule.clients)
             key = (*who, rule.anonymous)
             if key not in sections:
-                sections[key] = Section(rule)
+                sections[key] = RuleSet(rule)
             sections[key].add(rule, number)
-        self._found_by: dict[tuple[str, str], list[Section]] = {}
-        self._others: list[Section] = []
+        self._found_by: dict[tuple[str, str], list[RuleSet]] = {}
+        self._others: list[RuleSet] = []
         """For everybody, for clients without user, and for users like a pattern."""
         for section in sections.values():
             keys = section.keys()
@@ -94,7 +94,7 @@ class Sections:
 
     def concerning(
         self, user: str | None, groups: frozenset[str], client: str
-    ) -> tuple[Section, ...]:
+    ) -> tuple[RuleSet, ...]:
         """Return the sections that apply to a client, each once, in a fixed order."""
         found_by = self._found_by
         candidates = dict.fromkeys(

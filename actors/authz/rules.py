@@ -14,16 +14,16 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakSet, WeakValueDictionary
 
-from actors.authz.filter_index import Names, NameWildcard
+from actors.authz.filter_index import NameValues, NameWildcard
 from actors.authz.name_patterns import NameSet
-from actors.authz.rule_sets import Sections
+from actors.authz.rule_sets import RuleIndex
 from protocol.mqtt import split_levels
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from actors.authz.filter_index import Filters
-    from actors.authz.rule_sets import Action, Section
+    from actors.authz.rule_sets import Action, RuleSet
 
 BRIDGE: Final = "$nats"
 """The user, and the client identifier, as which the bridge to NATS acts."""
@@ -88,14 +88,14 @@ class _Grants(NamedTuple):
     allows: tuple[Filters, ...]
     denies: tuple[Filters, ...]
 
-    def allow(self, levels: Sequence[str], names: Names) -> bool:
+    def allow(self, levels: Sequence[str], names: NameValues) -> bool:
         """Return whether a topic, or all of a filter, is allowed."""
         for filters in self.denies:
             for _ in filters.covering(levels, names):
                 return False
         return self.cover(levels, names)
 
-    def cover(self, levels: Sequence[str], names: Names) -> bool:
+    def cover(self, levels: Sequence[str], names: NameValues) -> bool:
         """Return whether one allow covers a filter, regardless of denies."""
         for filters in self.allows:
             for _ in filters.covering(levels, names):
@@ -108,7 +108,7 @@ class TopicAnswers(dict[bytes, bool]):
 
     __slots__ = ("_grants", "_memory", "_names")
 
-    def __init__(self, grants: _Grants, names: Names, memory: _Memory | None) -> None:
+    def __init__(self, grants: _Grants, names: NameValues, memory: _Memory | None) -> None:
         super().__init__()
         self._grants = grants
         self._names = names
@@ -164,8 +164,8 @@ class TopicAcl:
     def __init__(
         self,
         rules: Sequence[Rule],
-        sections: Iterable[Section],
-        names: Names,
+        sections: Iterable[RuleSet],
+        names: NameValues,
         memory: _Memory | None,
     ) -> None:
         self._rules = rules
@@ -265,7 +265,7 @@ def _digest(rules: Iterable[Rule], groups: Mapping[str, Sequence[str]]) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def _grants(sections: Iterable[Section], action: Action) -> _Grants:
+def _grants(sections: Iterable[RuleSet], action: Action) -> _Grants:
     allows, denies = (
         tuple(
             section.filters[allow, action]
@@ -292,7 +292,7 @@ class Permissions:
         members_of = {group: sorted(users) for group, users in (groups or {}).items()}
         self.digest = _digest(self.rules, members_of) if self.rules else ""
         """Of rules and groups, wherever they stand in their file; empty: there is no rule."""
-        self._sections = Sections(self.rules)
+        self._sections = RuleIndex(self.rules)
         self._groups: dict[str, list[str]] = {}
         """Of users by name."""
         self._like: list[tuple[NameSet, str]] = []
@@ -305,7 +305,7 @@ class Permissions:
                 self._like.append((members, group))
         self._memory = _Memory()
         self._accesses: WeakValueDictionary[object, TopicAcl] = WeakValueDictionary()
-        self._own: OrderedDict[int, tuple[tuple[Rule, ...], Sections]] = OrderedDict()
+        self._own: OrderedDict[int, tuple[tuple[Rule, ...], RuleIndex]] = OrderedDict()
 
     def groups_of(self, user: str | None) -> frozenset[str]:
         """Return the groups that a user is in."""
@@ -331,7 +331,7 @@ class Permissions:
         index = self._sections if own_rules is None else self._kept_ready(own_rules)
         sections = index.concerning(user, all_groups, client_id)
         used = {who for section in sections for who in section.names}
-        names = Names(
+        names = NameValues(
             user if NameWildcard.USER in used else None,
             client_id if NameWildcard.CLIENT in used else None,
         )
@@ -343,11 +343,11 @@ class Permissions:
             self._accesses[key] = found
         return found
 
-    def _kept_ready(self, own_rules: tuple[Rule, ...]) -> Sections:
+    def _kept_ready(self, own_rules: tuple[Rule, ...]) -> RuleIndex:
         """Return the sections of rules from a login; many logins have the same rules."""
         kept = self._own.pop(id(own_rules), None)
         if kept is None:
-            kept = own_rules, Sections(own_rules)
+            kept = own_rules, RuleIndex(own_rules)
         self._own[id(own_rules)] = kept
         while len(self._own) > _OWN:
             self._own.popitem(last=False)

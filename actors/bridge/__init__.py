@@ -5,24 +5,24 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from actors.bridge.bridge import Bridge
     from actors.bridge.bridge_stats import BridgeStats
-    from actors.bridge.host import BridgeHost
+    from actors.bridge.host import BridgeSupervisor
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "bridge": "Bridge",
             "bridge_stats": "BridgeStats",
-            "host": "BridgeHost",
+            "host": "BridgeSupervisor",
         },
     )
 
 __all__ = [
     "Bridge",
-    "BridgeHost",
     "BridgeStats",
+    "BridgeSupervisor",
 ]

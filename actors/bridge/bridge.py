@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
-from actors.bridge.flow import OutgoingMessages
-from actors.bridge.flows import Flows
 from actors.bridge.from_nats import FromNats
 from actors.bridge.nats_backpressure import NatsBackpressure
 from actors.bridge.outbox import Outbox
@@ -29,7 +27,9 @@ from actors.bridge.properties import (
     ReplySubjects,
 )
 from actors.bridge.replies import Replies
+from actors.bridge.subscriber_probes import SubscriberProbes
 from actors.bridge.to_nats import ToNats
+from actors.bridge.topic_flow import OutgoingMessages
 from actors.kernel import LoopActor
 from actors.node import ReadPause
 from eventstore.format import NATS_SESSION, Bridged, expiries
@@ -70,13 +70,13 @@ class Disconnected(NamedTuple):
     """The connection to NATS is lost."""
 
 
-class Fenced(NamedTuple):
+class FencePassed(NamedTuple):
     """The server has processed everything written before, and its answers were received."""
 
     done: Callable[[], None]
 
 
-class InOrder:
+class OrderedLink:
     """A connection whose fences pass through the bridge's mailbox, behind earlier input."""
 
     __slots__ = ("_link", "_tell", "inbox", "subscribe", "unsubscribe", "write")
@@ -91,7 +91,7 @@ class InOrder:
 
     def fence(self, done: Callable[[], None]) -> None:
         """Call ``done`` when everything written so far is processed."""
-        self._link.fence(lambda: self._tell(Fenced(done)))
+        self._link.fence(lambda: self._tell(FencePassed(done)))
 
 
 class _ReplyOutput:
@@ -118,7 +118,7 @@ class Bridge(LoopActor):
         options: BridgeOptions,
         interest: Interest,
         link: BatchClient,
-        wire: InOrder,
+        wire: OrderedLink,
         stats: BridgeStats,
         prefix_of: Callable[[str], str],
         failed: Callable[[BaseException], None],
@@ -139,7 +139,7 @@ class Bridge(LoopActor):
         self._properties = PropertyWriter(
             options, self._reply_subjects, clock.time_ms, losses, self._expired
         )
-        self._flows = Flows(
+        self._flows = SubscriberProbes(
             wire, name, clock.monotonic, node.timers.after, stats, properties=self._properties
         )
         self._replies = Replies(clock.monotonic, secrets.token_hex)
@@ -229,7 +229,7 @@ class Bridge(LoopActor):
             self._connected()
         elif type(message) is Disconnected:
             self._disconnected()
-        elif type(message) is Fenced:
+        elif type(message) is FencePassed:
             message.done()
 
     # From MQTT.

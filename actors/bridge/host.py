@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from actors.bridge.bridge import Bridge, Connected, Disconnected, InOrder
+from actors.bridge.bridge import Bridge, Connected, Disconnected, OrderedLink
 from actors.bridge.bridge_stats import BridgeStats
 from actors.bridge.interest import Interest
 from eventstore.display import escaped
@@ -41,7 +41,7 @@ _QUIET = 60.0
 """Seconds after which a failure counts as the first one again."""
 
 
-class BridgeHost:
+class BridgeSupervisor:
     """Keeps one bridge running."""
 
     def __init__(self, node: NodeContext, options: BridgeOptions) -> None:
@@ -50,7 +50,7 @@ class BridgeHost:
         self.stats = BridgeStats()
         self._node = node
         self._link: BatchClient | None = None
-        self._wire: InOrder | None = None
+        self._wire: OrderedLink | None = None
         self._actor: Bridge | None = None
         self._dialling: asyncio.Task[None] | None = None
         self._starting = False
@@ -207,7 +207,7 @@ class BridgeHost:
             on_error=lambda line: _log.warning(f"bridge: {line}"),
             on_refused=self._refused,
         )
-        self._link, self._wire = link, InOrder(link, self._tell)
+        self._link, self._wire = link, OrderedLink(link, self._tell)
         self._begin()
 
     def _begin(self) -> None:

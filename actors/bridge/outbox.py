@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.bridge.flow import OutgoingMessages
+from actors.bridge.topic_flow import OutgoingMessages
 from eventstore.errors import LogUnavailable
 from eventstore.format import (
     INDEX_BITS,
@@ -37,7 +37,7 @@ from eventstore.log import MessageStore, StoredMessages, messages_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.bridge.flows import Flows
+    from actors.bridge.subscriber_probes import SubscriberProbes
     from actors.configuration import BridgeOptions
     from actors.session import NodeContext
     from eventstore.format import Record
@@ -62,7 +62,7 @@ class Outbox:
         self,
         node: NodeContext,
         options: BridgeOptions,
-        flows: Flows,
+        flows: SubscriberProbes,
         send: Callable[[OutgoingMessages], None],
         room: Callable[[], bool],
         failed: Callable[[BaseException], None],

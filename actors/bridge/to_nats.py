@@ -10,8 +10,8 @@ from collections import defaultdict, deque
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from actors.bridge.flow import Flow
 from actors.bridge.properties import header_room
+from actors.bridge.topic_flow import TopicFlow
 from actors.configuration import REPLIES
 from eventstore.format import NATS_SESSION
 from protocol.nats import MAX_CLIENT, MAX_SUBJECT
@@ -19,8 +19,8 @@ from protocol.nats import MAX_CLIENT, MAX_SUBJECT
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.bridge.flow import OutgoingMessages
-    from actors.bridge.flows import Flows
+    from actors.bridge.subscriber_probes import SubscriberProbes
+    from actors.bridge.topic_flow import OutgoingMessages
     from actors.configuration import BridgeOptions
     from eventstore.log import GatedOutput
 
@@ -59,7 +59,7 @@ class ToNats:
 
     def __init__(
         self,
-        flows: Flows,
+        flows: SubscriberProbes,
         options: BridgeOptions,
         answer: Callable[[str, bytes, bytes, str], None],
         may_publish: Callable[[bytes], bool],
@@ -68,7 +68,7 @@ class ToNats:
         self._options = options
         self._answer = answer
         self._may_publish = may_publish
-        self._topics: dict[str, dict[bytes, Flow | None]] = defaultdict(dict)
+        self._topics: dict[str, dict[bytes, TopicFlow | None]] = defaultdict(dict)
         self._count = 0
         self._size = 0
         self._most = _MOST_FLOWS
@@ -135,7 +135,7 @@ class ToNats:
             for at in range(len(payloads)) if by_topic is None else by_topic.at(raw):
                 self._answer(token, payloads[at], blocks[at] if blocks else b"", leaving.prefix)
 
-    def _flow(self, prefix: str, raw: bytes) -> Flow | None:
+    def _flow(self, prefix: str, raw: bytes) -> TopicFlow | None:
         """Return the flow of a topic; None if it is not bridged."""
         known = self._topics[prefix]
         try:
@@ -149,7 +149,7 @@ class ToNats:
             known = self._topics[prefix]
         topic = raw.decode()
         subject = self._options.rules.subject(topic, prefix) if self._may_publish(raw) else None
-        flow = Flow(topic, raw, subject.encode()) if subject is not None else None
+        flow = TopicFlow(topic, raw, subject.encode()) if subject is not None else None
         known[raw] = flow
         self._count += 1
         self._size += len(raw)
@@ -170,7 +170,7 @@ class ToNats:
         """
         self._count = self._size = 0
         for prefix, known in self._topics.items():
-            busy: dict[bytes, Flow | None] = {
+            busy: dict[bytes, TopicFlow | None] = {
                 raw: flow for raw, flow in known.items() if flow is not None and flow.busy
             }
             self._topics[prefix] = busy

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from actors.connection.admission import Admission
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from actors.connection.listener import Listener, ListenerOptions
     from actors.connection.pseudonyms import KEY_SIZE, pseudonym
     from actors.connection.receive_window import ReceiveWindow
-    from actors.connection.takeovers import Old, Takeovers
+    from actors.connection.takeover_throttle import PreviousConnection, TakeoverThrottle
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "admission": "Admission",
@@ -20,7 +20,7 @@ else:
             "listener": "Listener ListenerOptions",
             "pseudonyms": "KEY_SIZE pseudonym",
             "receive_window": "ReceiveWindow",
-            "takeovers": "Old Takeovers",
+            "takeover_throttle": "PreviousConnection TakeoverThrottle",
         },
     )
 
@@ -30,8 +30,8 @@ __all__ = [
     "Connection",
     "Listener",
     "ListenerOptions",
-    "Old",
+    "PreviousConnection",
     "ReceiveWindow",
-    "Takeovers",
+    "TakeoverThrottle",
     "pseudonym",
 ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from actors.authn import Outcome, suspects
+from actors.authn import Outcome, failed_recently
 from actors.connection.listener import Listener
 from actors.connection.pseudonyms import pseudonym
 from actors.limits import ClientLimits
@@ -259,7 +259,7 @@ class Admission:
     def _has_too_many_logins(self, connection: Connection, credentials: Credentials) -> bool:
         """Return whether a login can not even wait, and count it then."""
         most = _MAX_LOGINS
-        if self._logins >= most // 2 and suspects(self.authenticator, credentials):
+        if self._logins >= most // 2 and failed_recently(self.authenticator, credentials):
             most //= 2  # the rest is for clients of which nothing is known against them
         if self._logins < most:
             return False

@@ -22,9 +22,16 @@ from actors.connection.keep_alive import KeepAlive
 from actors.connection.reauthentication import Reauthentication
 from actors.connection.receive_window import ReceiveWindow
 from actors.connection.socket_actor import SocketActor
-from actors.kernel import LATER_SLICE, Read
+from actors.kernel import LATER_SLICE, DeferredRead
 from actors.node import ReadPause
-from actors.session import Authenticated, AuthenticationStep, Close, Detached, Packets, select
+from actors.session import (
+    Authenticated,
+    AuthenticationStep,
+    Close,
+    ConnectionDetached,
+    Packets,
+    select,
+)
 from actors.session.decisions import PACKET_IDS
 from actors.transports import HandshakeError, WebSocketStage, identity, keep_alive_in_tcp
 from protocol.mqtt import (
@@ -239,7 +246,7 @@ class Connection(SocketActor):
                 if self._deferred_reads:
                     self.pause(ReadPause.TURN)
                 self._deferred_reads += 1
-                self.kernel.later(self, Read(data))
+                self.kernel.later(self, DeferredRead(data))
             else:
                 if data[:1] not in _UNHURRIED:
                     self.kernel.light_at = now
@@ -323,7 +330,7 @@ class Connection(SocketActor):
         return (
             self._throttle is None
             and self._handshake is None
-            and self.tap is None
+            and self.observer is None
             and not self.ignores_input
             and not self._ended
             and not self.stopped
@@ -550,8 +557,8 @@ class Connection(SocketActor):
             handshake.hold()
             if self._ended:
                 return
-        if self.tap is not None:
-            self.tap.took(self, packets, self._decoder.error)
+        if self.observer is not None:
+            self.observer.took(self, packets, self._decoder.error)
         if packets:
             if handshake is not None:
                 handshake.begin(packets)
@@ -789,11 +796,11 @@ class Connection(SocketActor):
         self._ended = True
         if self._throttle is not None:
             self._throttle.clear()
-        if self.tap is not None:
-            self.tap.closes(self, reason)
+        if self.observer is not None:
+            self.observer.closes(self, reason)
         if self._handshake is not None:
             self._handshake.give_up()
         if self._reauthentication is not None:
             self._reauthentication.give_up()
         if self.session is not None:
-            self._tell_session(Detached(self, reason, orderly, code, expiry))
+            self._tell_session(ConnectionDetached(self, reason, orderly, code, expiry))

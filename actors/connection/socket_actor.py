@@ -211,8 +211,8 @@ class SocketActor(LoopActor, asyncio.Protocol):
             self.bytes_out += len(data)
             self._node.counters.bytes_out += len(data)
             transport.write(data)
-            if self.tap is not None:
-                self.tap.wrote(self, data)
+            if self.observer is not None:
+                self.observer.wrote(self, data)
             if self.starved and not self.gated:
                 self.starved = False
                 self._tell_session(Writable(cast("ClientConnection", self)))

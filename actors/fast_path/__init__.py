@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from actors.fast_path.fast_path import FastPath, is_bulk
 else:
-    __getattr__ = front_door(__name__, {"fast_path": "FastPath is_bulk"})
+    __getattr__ = lazy_exports(__name__, {"fast_path": "FastPath is_bulk"})
 
 __all__ = ["FastPath", "is_bulk"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from actors.fast_path.columns import distinct
+from actors.fast_path.read_columns import distinct
 from actors.routing import is_shared
 from actors.session import Batch, Outgoing
 from actors.session.decisions import PACKET_IDS
@@ -15,7 +15,7 @@ from protocol.mqtt5 import with_length
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.fast_path.columns import MessageColumns
+    from actors.fast_path.read_columns import MessageColumns
     from actors.routing import Subscriber
     from actors.session import ClientConnection, NodeContext, Session, Subscription
     from projections.state import SessionState, SubscriptionState

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import structlog
 
-from actors.fast_path.columns import AckColumns, MessageColumns, distinct
 from actors.fast_path.fast_delivery import FastDelivery
+from actors.fast_path.read_columns import AckColumns, MessageColumns, distinct
 from actors.node import ReadPause
 from actors.routing import is_shared
 from actors.session import Batch, Outgoing, Writable

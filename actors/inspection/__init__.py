@@ -1,28 +1,28 @@
 """The inspector: questions about a running broker, operators' changes, and ``$SYS`` topics.
 
-``gauges`` has the values of the status that are read; counters are declared where they are counted,
-most of them in ``actors.node.counters``.
+``status_metrics`` has the values of the status that are read; counters are declared where they are
+counted, most of them in ``actors.node.counters``.
 """
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from actors.inspection.broker_inspection import BrokerInspection
-    from actors.inspection.gauges import METRICS
     from actors.inspection.inspector import Handler, Inspector
     from actors.inspection.requests import Refused, TooLarge, number, optional, shown, text
+    from actors.inspection.status_metrics import METRICS
     from actors.inspection.sys_topics import SysTopicTree
     from actors.inspection.views import client_of
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "broker_inspection": "BrokerInspection",
             "inspector": "Handler Inspector",
             "requests": "Refused TooLarge number optional shown text",
-            "gauges": "METRICS",
+            "status_metrics": "METRICS",
             "sys_topics": "SysTopicTree",
             "views": "client_of",
         },

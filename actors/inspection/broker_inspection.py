@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from actors.inspection.busiest_topics import BusiestTopics
-from actors.inspection.gauges import StatusSources, status
 from actors.inspection.inspector import Inspector
 from actors.inspection.log_storage import LogStorage
 from actors.inspection.operations import Operations
 from actors.inspection.queries import Queries
+from actors.inspection.status_metrics import StatusSources, status
 
 if TYPE_CHECKING:
-    from actors.bridge import BridgeHost
+    from actors.bridge import BridgeSupervisor
     from actors.connection import Admission
     from actors.inspection.inspector import Handler
     from actors.maintenance import Projector
@@ -27,7 +27,7 @@ class BrokerInspection:
         node: NodeContext,
         admission: Admission,
         projector: Projector,
-        bridge: BridgeHost | None,
+        bridge: BridgeSupervisor | None,
     ) -> None:
         self.node = node
         self.admission = admission

@@ -29,7 +29,7 @@ class BusiestTopics:
         self._last: list[tuple[str, float]] = []
         self._watching = False
 
-    def told(self) -> list[tuple[str, float]]:
+    def take_rates(self) -> list[tuple[str, float]]:
         """Return the busiest topics with their messages per second, and start anew.
 
         The first query starts the counting and returns nothing. A query right after another one

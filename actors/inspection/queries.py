@@ -12,10 +12,10 @@ from re import compile as compile_pattern
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.inspection import receivers, views
-from actors.inspection.gauges import status
 from actors.inspection.inspector import Listing, in_steps
 from actors.inspection.problems import ProblemSearch
 from actors.inspection.requests import Refused, flag, number, optional, shown, text
+from actors.inspection.status_metrics import status
 from projections.state import OutstandingTotals
 from protocol.mqtt import (
     FilterTrie,
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from actors.inspection.busiest_topics import BusiestTopics
-    from actors.inspection.gauges import StatusSources
     from actors.inspection.inspector import Answer, Handler, Work
+    from actors.inspection.status_metrics import StatusSources
     from actors.kernel import LoopActor
     from actors.session import NodeContext
     from projections.state import SessionState
@@ -96,7 +96,7 @@ class Queries:
 
     def status(self, request: Mapping[str, Any]) -> Work:
         """Counters and gauges; with ``topics`` also the busiest topics."""
-        topics = self._busiest.told() if flag(request, "topics") else None
+        topics = self._busiest.take_rates() if flag(request, "topics") else None
         yield from self._count()
         self._sources.storage.refresh()
         owed = self._owed

@@ -86,7 +86,7 @@ def _of_client(
         return {"why": "dropped", "reason": "reader"} if slow else {"why": "sent", "reason": ""}
     else:
         hindrance = actor.hindrance
-    found = decisions.forecast(state, topic_filter, qos, node.delivery_limits, hindrance)
+    found = decisions.preview_delivery(state, topic_filter, qos, node.delivery_limits, hindrance)
     return {"why": found.outcome, "reason": found.reason, "queue": found.queue}
 
 

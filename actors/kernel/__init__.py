@@ -1,6 +1,14 @@
 """pykka's programming model on an event loop: mailboxes, one dispatcher, supervision."""
 
-from actors.kernel.actor import Failed, LoopActor, LoopFuture, LoopRef, Read, Restarted, describe
+from actors.kernel.actor import (
+    ActorFailed,
+    ActorRestarted,
+    DeferredRead,
+    LoopActor,
+    LoopFuture,
+    LoopRef,
+    describe,
+)
 from actors.kernel.clock import Clock, SystemClock, Timers
 from actors.kernel.kernel import LATER_SLICE, TURN_SLICE, Kernel
 from actors.kernel.os_priority import lower_thread_priority, set_short_time_slice
@@ -8,14 +16,14 @@ from actors.kernel.os_priority import lower_thread_priority, set_short_time_slic
 __all__ = [
     "LATER_SLICE",
     "TURN_SLICE",
+    "ActorFailed",
+    "ActorRestarted",
     "Clock",
-    "Failed",
+    "DeferredRead",
     "Kernel",
     "LoopActor",
     "LoopFuture",
     "LoopRef",
-    "Read",
-    "Restarted",
     "SystemClock",
     "Timers",
     "describe",

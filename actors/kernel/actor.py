@@ -13,8 +13,8 @@ import structlog
 from pykka.messages import _ActorStop
 
 if TYPE_CHECKING:
+    from actors.kernel.actor_observer import ActorObserver
     from actors.kernel.kernel import Kernel
-    from actors.kernel.tap import Tap
 
 _log = structlog.get_logger("foldmq")
 
@@ -69,12 +69,12 @@ class Ask:
     reply_to: LoopFuture
 
 
-class Restarted(Exception):  # noqa: N818 - what happened, not what went wrong
+class ActorRestarted(Exception):  # noqa: N818 - what happened, not what went wrong
     """An actor failed because a restart was requested."""
 
 
 @dataclass(slots=True)
-class Failed:
+class ActorFailed:
     """Told to the parent of an actor that failed."""
 
     actor: LoopActor
@@ -86,7 +86,7 @@ class Failed:
 
 
 @dataclass(slots=True)
-class Read:
+class DeferredRead:
     """Bytes that an actor read; gathered with the reads of other actors, see ``Kernel.gather``."""
 
     data: bytes
@@ -203,7 +203,7 @@ class LoopActor(pykka.Actor):
         self.marked_busy = 0.0
         self.marked_handled = 0
         self.stopped = False
-        self.tap: Tap | None = None
+        self.observer: ActorObserver | None = None
         """Observes this actor; None unless it is traced."""
 
     @classmethod
@@ -286,7 +286,7 @@ def describe(message: Any) -> str:
 
 def log_failure(actor: LoopActor, error: Exception, message: Any) -> None:
     """Log that an actor failed, or was restarted, and what it was handling."""
-    if isinstance(error, Restarted):
+    if isinstance(error, ActorRestarted):
         _log.info("actor restarted", **about(actor))
     else:
         _log.error(

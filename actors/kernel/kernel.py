@@ -18,13 +18,13 @@ its life. What runs the actors is different:
 - ``tell_low_priority`` is ``tell`` for work that others must not wait for. Such actors run once
   those that are ready have nothing left to do, for no longer than ``SLICE``, and then not for as
   long as that took if others are busy: they get half of the time at most.
-- Actors form a tree. An actor that fails is stopped and its parent gets a :class:`Failed` with the
-  message that it failed on and those not handled yet: no message is lost silently. Messages left by
-  a stopped actor are passed to its ``on_dead_letters``.
+- Actors form a tree. An actor that fails is stopped and its parent gets a :class:`ActorFailed` with
+  the message that it failed on and those not handled yet: no message is lost silently. Messages
+  left by a stopped actor are passed to its ``on_dead_letters``.
 - Refs are found by urn in a dict: starting and stopping take constant time for any number.
 - Each actor counts what it handled, for how long, and how full its mailbox was; one reading of
   the clock for each run of an actor pays for all of it.
-- An actor may have a ``tap`` that observes it. Other actors pay nothing for that.
+- An actor may have an ``observer``. Other actors pay nothing for that.
 
 Kernel actors belong to one thread, that of the event loop. pykka's own registry is not used; its
 proxies are not supported, since nothing may block the loop.
@@ -42,12 +42,12 @@ from pykka.messages import _ActorStop
 
 from actors.kernel.actor import (
     RESTART,
+    ActorFailed,
+    ActorRestarted,
     Ask,
-    Failed,
+    DeferredRead,
     LoopActor,
     LoopFuture,
-    Read,
-    Restarted,
     about,
     log_failure,
     refuse_asks,
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from actors.kernel.actor import LoopRef
-    from actors.kernel.tap import Tap
+    from actors.kernel.actor_observer import ActorObserver
 
 _log = structlog.get_logger("foldmq")
 
@@ -161,8 +161,8 @@ class Kernel(ActorRegistry):
         """Parts of longer work that had a turn of their own."""
         self.on_spawn: Callable[[LoopActor], None] | None = None
         """Called for each actor before it starts, while there is an observer."""
-        self.observer: Tap | None = None
-        """The tap of the running actor, which observes its messages; None unless it is traced."""
+        self.observer: ActorObserver | None = None
+        """The observer of the running actor; None unless it is traced."""
         self.turns = 0
         self.handled = 0
         self.high_water = 0
@@ -227,7 +227,7 @@ class Kernel(ActorRegistry):
         It goes before messages told from now on, and behind messages told before.
         """
         if self._between and not actor.stopped:
-            self._came.append((actor, Read(data), None))
+            self._came.append((actor, DeferredRead(data), None))
             return
         if actor._waiting is not None:
             self.tell(actor, data)
@@ -263,7 +263,7 @@ class Kernel(ActorRegistry):
         self._read = now
         for actor, data in reversed(reads[taken:]):
             actor.on_read_deferred()
-            self._later.appendleft((actor, Read(data)))
+            self._later.appendleft((actor, DeferredRead(data)))
 
     def tell_low_priority(self, actor: LoopActor, message: Any, *, first: bool = False) -> None:
         """Like :meth:`tell`, but the actor runs only when others have nothing to do.
@@ -399,8 +399,10 @@ class Kernel(ActorRegistry):
         came, self._came = self._came, []
         for actor, message, first in came:
             if actor.stopped:
-                self._dead_letters(actor, [message.data if type(message) is Read else message])
-            elif type(message) is Read:
+                self._dead_letters(
+                    actor, [message.data if type(message) is DeferredRead else message]
+                )
+            elif type(message) is DeferredRead:
                 self.gather(actor, message.data)
             elif first is None:
                 self.tell(actor, message)
@@ -452,14 +454,18 @@ class Kernel(ActorRegistry):
         if self._gathered:
             later = self._later
             for _ in range(_READS_TOGETHER):
-                if not later or type(later[0][1]) is not Read or len(later[0][1].data) > _SMALL:
+                if (
+                    not later
+                    or type(later[0][1]) is not DeferredRead
+                    or len(later[0][1].data) > _SMALL
+                ):
                     break
                 actor, message = later.popleft()
                 if not actor.stopped:
                     self._begin_part(actor, message)
 
     def _begin_part(self, actor: LoopActor, message: Any) -> None:
-        if type(message) is Read:
+        if type(message) is DeferredRead:
             actor.on_read_resumed()
             if actor._waiting is None:
                 self._gathered.append((actor, message.data))
@@ -495,10 +501,10 @@ class Kernel(ActorRegistry):
         while self._ready:
             ready, self._ready = self._ready, []
             for at, actor in enumerate(ready, 1):
-                if actor.tap is None:
+                if actor.observer is None:
                     self._run(actor)
                 else:
-                    self._run_tapped(actor, actor.tap)
+                    self._run_observed(actor, actor.observer)
                 if self._read >= until:
                     # The turn continues at this place: the order does not change.
                     first = [actor] if actor._waiting else []
@@ -521,15 +527,15 @@ class Kernel(ActorRegistry):
         waiting = actor._waiting
         if waiting is None:
             return
-        handled, tap = 0, actor.tap
+        handled, observer = 0, actor.observer
         message = None
         try:
             # A mailbox that grows while it is being emptied is emptied to its end.
             for message in waiting:
                 handled += 1
                 kind = type(message)
-                if tap is not None:
-                    tap.gets(actor, message.message if kind is Ask else message)
+                if observer is not None:
+                    observer.gets(actor, message.message if kind is Ask else message)
                 if kind is Ask:
                     self._answer(actor, cast("Ask", message))
                 elif kind is _ActorStop:
@@ -567,17 +573,17 @@ class Kernel(ActorRegistry):
         else:
             actor._waiting = rest
 
-    def _run_tapped(self, actor: LoopActor, tap: Tap) -> None:
-        """Run an actor while its tap observes it."""
+    def _run_observed(self, actor: LoopActor, observer: ActorObserver) -> None:
+        """Run an actor that has an observer."""
         if actor._waiting is None:
             return
-        tap.begin(actor)
-        self.observer = tap
+        observer.begin(actor)
+        self.observer = observer
         try:
             self._run(actor)
         finally:
             self.observer = None
-            tap.end(actor)
+            observer.end(actor)
 
     def _answer(self, actor: LoopActor, ask: Ask) -> None:
         if isinstance(ask.message, _ActorStop):
@@ -588,7 +594,7 @@ class Kernel(ActorRegistry):
             return
         if ask.message is RESTART:
             ask.reply_to.set(value=True)
-            raise Restarted("restarted by an operator")
+            raise ActorRestarted("restarted by an operator")
         try:
             ask.reply_to.set(actor.on_receive(ask.message))
         except Exception:
@@ -599,8 +605,8 @@ class Kernel(ActorRegistry):
         actor._ref = None
         self.remove(actor)
         actor.on_stop()
-        if actor.tap is not None:
-            actor.tap.ended(actor, None)
+        if actor.observer is not None:
+            actor.observer.ended(actor, None)
 
     def _dead_letters(self, actor: LoopActor, messages: list[Any]) -> None:
         """Pass unhandled messages to the actor that stopped."""
@@ -620,11 +626,11 @@ class Kernel(ActorRegistry):
             actor.on_failure(type(error), error, cast("TracebackType", error.__traceback__))
         except Exception as second:
             _log.error("actor failed in on_failure", **about(actor), exc_info=second)
-        if actor.tap is not None:
-            actor.tap.ended(actor, error)
+        if actor.observer is not None:
+            actor.observer.ended(actor, error)
         parent, unseen = actor.parent, refuse_asks(actor, unseen)
         if parent is not None:
-            failed = Failed(actor, error, message, unseen)
+            failed = ActorFailed(actor, error, message, unseen)
             try:
                 self.tell(parent, failed)
             except pykka.ActorDeadError:

@@ -1,6 +1,6 @@
 """Limits on what clients take: connections, rates, memory, subscriptions and topics."""
 
-from actors.limits.addresses import network_of
+from actors.limits.address_networks import network_of
 from actors.limits.client_limits import ClientLimits
 from actors.limits.publish_rates import RateLimiter
 from actors.limits.rejection_log import RejectionLog

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import structlog
 
-from actors.limits.addresses import network_of
+from actors.limits.address_networks import network_of
 from actors.limits.connection_quota import ConnectionQuotas
 from actors.limits.flapping import Flapping
 from actors.limits.overload import Overload

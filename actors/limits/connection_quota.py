@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from actors.configuration import NO_QUOTA, Quota
-from actors.limits.addresses import network_of
+from actors.limits.address_networks import network_of
 from actors.limits.token_bucket import Buckets
 
 if TYPE_CHECKING:

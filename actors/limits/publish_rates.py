@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from weakref import WeakSet, WeakValueDictionary
 
-from actors.limits.addresses import network_of
+from actors.limits.address_networks import network_of
 from actors.limits.token_bucket import Bucket, Buckets
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class RateLimiter:
     def __init__(
         self,
         own: tuple[Bucket | None, Bucket | None],
-        shared: tuple[tuple[Share, ...], tuple[Share, ...]],
+        shared: tuple[tuple[RateShare, ...], tuple[RateShare, ...]],
         patience: float,
     ) -> None:
         """``own`` and ``shared`` hold buckets of messages and of bytes."""
@@ -85,12 +85,12 @@ class RateLimiter:
         return bool(self._patience) and since is not None and now - since >= self._patience
 
 
-class Share:
+class RateShare:
     """The share of one connection in a bucket that it shares with others."""
 
     __slots__ = ("__weakref__", "_paid_at", "_pool", "_waiting", "_who")
 
-    def __init__(self, pool: Pool, who: str, waiting: WeakSet[Share]) -> None:
+    def __init__(self, pool: RatePool, who: str, waiting: WeakSet[RateShare]) -> None:
         self._pool = pool
         self._who = who
         self._waiting = waiting
@@ -113,7 +113,7 @@ class Share:
         return self._pool.buckets.take(self._who, 0.0, now)
 
 
-class Pool:
+class RatePool:
     """The buckets of all parties of a kind: each is shared by the connections of one party."""
 
     __slots__ = ("_waiting", "buckets", "rate")
@@ -121,18 +121,18 @@ class Pool:
     def __init__(self, rate: float, burst: float) -> None:
         self.rate = rate
         self.buckets = Buckets(rate, _burst_of(rate, burst))
-        self._waiting: WeakValueDictionary[str, WeakSet[Share]] = WeakValueDictionary()
+        self._waiting: WeakValueDictionary[str, WeakSet[RateShare]] = WeakValueDictionary()
         """Shares by party that were in debt when they were last used."""
 
-    def share(self, who: str) -> Share:
+    def share(self, who: str) -> RateShare:
         """Return the share of a new connection of a party."""
         waiting = self._waiting.get(who)
         if waiting is None:
             waiting = self._waiting[who] = WeakSet()
-        return Share(self, who, waiting)
+        return RateShare(self, who, waiting)
 
 
-def _longest(shares: Iterable[Share], amount: float, now: float) -> float:
+def _longest(shares: Iterable[RateShare], amount: float, now: float) -> float:
     wait = 0.0
     for share in shares:
         wait = max(wait, share.take(amount, now))
@@ -171,8 +171,8 @@ class PublishRates:
             _bucket(client.publish_rate, self._burst, now),
             _bucket(client.publish_bytes, self._burst, now),
         )
-        messages: list[Share] = []
-        sizes: list[Share] = []
+        messages: list[RateShare] = []
+        sizes: list[RateShare] = []
         place = f"listener {listener}"
         for kind, who in (("address", network_of(address)), ("user", user), (place, listener)):
             shared = self._shared.get(kind)
@@ -210,8 +210,8 @@ class _Shared:
     __slots__ = ("bytes", "messages")
 
     def __init__(self, quota: Quota, burst: float) -> None:
-        self.messages = Pool(quota.publish_rate, burst) if quota.publish_rate else None
-        self.bytes = Pool(quota.publish_bytes, burst) if quota.publish_bytes else None
+        self.messages = RatePool(quota.publish_rate, burst) if quota.publish_rate else None
+        self.bytes = RatePool(quota.publish_bytes, burst) if quota.publish_bytes else None
 
 
 def _bucket(rate: float, burst: float, now: float) -> Bucket | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from typing import Generic, TypeVar
 
-from actors.limits.addresses import network_of
+from actors.limits.address_networks import network_of
 
 ConnectionT = TypeVar("ConnectionT")
 

@@ -2,27 +2,27 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from actors.maintenance.attestation import Attestor, subject_of
     from actors.maintenance.background_verify import verify_in_background
+    from actors.maintenance.cluster_hooks import ClusterHooks
     from actors.maintenance.expiry import Expiries
-    from actors.maintenance.leading import LeadingBroker
-    from actors.maintenance.limit_record import applied_limits
+    from actors.maintenance.limits_event import applied_limits
     from actors.maintenance.projector import Projector
     from actors.maintenance.recovery import adopt, rebuild_session, recover, software
     from actors.maintenance.retention import Retention
     from actors.maintenance.state_reader import ReadState, StateReader
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "attestation": "Attestor subject_of",
             "background_verify": "verify_in_background",
             "expiry": "Expiries",
-            "limit_record": "applied_limits",
-            "leading": "LeadingBroker",
+            "limits_event": "applied_limits",
+            "cluster_hooks": "ClusterHooks",
             "projector": "Projector",
             "recovery": "adopt rebuild_session recover software",
             "retention": "Retention",
@@ -32,8 +32,8 @@ else:
 
 __all__ = [
     "Attestor",
+    "ClusterHooks",
     "Expiries",
-    "LeadingBroker",
     "Projector",
     "ReadState",
     "Retention",

@@ -114,7 +114,7 @@ def _batches(messages: Iterable[RetainedMessage]) -> Iterator[list[RetainedMessa
         yield some
 
 
-def carry(
+def repeat_messages(
     messages: Iterable[tuple[Position, Message]], waiting: AbstractSet[Position]
 ) -> Iterator[StateEvent]:
     """Repeat messages under their positions; ``waiting`` are retained with their PUBREL."""

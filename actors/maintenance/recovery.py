@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.maintenance.limit_record import applied_limits
+from actors.maintenance.limits_event import applied_limits
 from actors.maintenance.state_reader import StateReader
-from actors.session import Detached
+from actors.session import ConnectionDetached
 from actors.session.decisions import shared_in_flight
 from eventstore.display import iso
 from eventstore.errors import CorruptLog
@@ -159,7 +159,7 @@ def _end_connections(node: NodeContext) -> None:
             node.directory.watch_expiry(state)
         elif state.will is not None or shared_in_flight(state):
             node.kernel.tell(
-                node.directory.session(name), Detached(None, "broker_restarted", False)
+                node.directory.session(name), ConnectionDetached(None, "broker_restarted", False)
             )
         else:
             node.emit(SessionClosed(name, "broker_restarted", state.generation))

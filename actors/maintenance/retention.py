@@ -24,11 +24,11 @@ from actors.maintenance.archive_hold import ArchiveHold
 from actors.maintenance.checkpoints import (
     BYTES_AT_ONCE,
     MESSAGES_AT_ONCE,
-    carry,
+    repeat_messages,
     repeat_retained,
     repeat_session,
 )
-from actors.maintenance.limit_record import applied_limits
+from actors.maintenance.limits_event import applied_limits
 from actors.maintenance.log_quota import LogQuota
 from eventstore.errors import CorruptLog, EventTooLarge, LogUnavailable
 from eventstore.format import (
@@ -422,7 +422,7 @@ class Retention:
                 if message is None:
                     raise CorruptLog(ref >> INDEX_BITS, "does not hold a message it should")
                 messages.append((ref, message))
-            self._say(carry(messages, waiting), "waiting")
+            self._say(repeat_messages(messages, waiting), "waiting")
             await self._breathe(started)
 
     async def _look_for(self, before: Position, needed: dict[int, set[Position]]) -> set[Position]:

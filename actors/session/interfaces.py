@@ -184,7 +184,7 @@ class SessionDirectory(Protocol):
 
 
 class PublicationBridge(Protocol):
-    """What exchanges messages with NATS: ``actors.bridge.host.BridgeHost``."""
+    """What exchanges messages with NATS: ``actors.bridge.host.BridgeSupervisor``."""
 
     def packets(self, client: str, packet: Publishes, publisher: ClientConnection | None) -> None:
         """Send QoS 0 messages that are not retained, as whole packets of ``publisher``."""

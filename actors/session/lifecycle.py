@@ -12,12 +12,12 @@ from actors.session import decisions
 from actors.session.mqtt5 import DeliveryEncoder
 from actors.session.session_messages import (
     NEXT_TURN,
-    Attach,
-    Detached,
+    ConnectionAttached,
+    ConnectionDetached,
     Expire,
     Kick,
+    Passivate,
     Remove,
-    Retire,
     Retry,
 )
 from eventstore.format import (
@@ -104,12 +104,12 @@ class SessionLifecycle:
         """Handle a message about the session's life."""
         self._HANDLERS[type(message)](self, message)
 
-    def _on_attach(self, message: Attach) -> None:
+    def _on_attach(self, message: ConnectionAttached) -> None:
         self.attaching = message.connection
         if self._load_closing(lambda: self._on_attach(message)):
             self._session.begin_work(self._attach(message))
 
-    def _attach(self, message: Attach) -> Iterator[object]:
+    def _attach(self, message: ConnectionAttached) -> Iterator[object]:
         """Start the subscriptions of a session that comes back, then let its client in."""
         session, properties = self._session, message.connect.properties
         known = self._node.state.sessions.get(session.name)
@@ -130,7 +130,7 @@ class SessionLifecycle:
         self._open(message, encoder)
         self.attaching = None
 
-    def _open(self, message: Attach, encoder: DeliveryEncoder | None) -> None:
+    def _open(self, message: ConnectionAttached, encoder: DeliveryEncoder | None) -> None:
         session = self._session
         connection, connect = message.connection, message.connect
         if connection.ended:
@@ -363,7 +363,7 @@ class SessionLifecycle:
         if self._node.state.sessions.get(session.name) is state and not session.stopped:
             self._end("removed")
 
-    def _on_detached(self, message: Detached) -> None:
+    def _on_detached(self, message: ConnectionDetached) -> None:
         session = self._session
         state, connection = session.state, message.connection
         if connection is not None:
@@ -514,7 +514,7 @@ class SessionLifecycle:
         )
         self._node.directory.retire(session)
 
-    def _on_retire(self, _message: Retire) -> None:
+    def _on_retire(self, _message: Passivate) -> None:
         session = self._session
         many = len(session.state.subscriptions) > _FROZEN_AT_MOST
         if session.connection is None and not self._delivery.loading and not many:
@@ -524,11 +524,11 @@ class SessionLifecycle:
         self._on_detached(message.message)
 
     _HANDLERS: ClassVar[dict[type, Callable[[SessionLifecycle, Any], None]]] = {
-        Attach: _on_attach,
-        Detached: _on_detached,
+        ConnectionAttached: _on_attach,
+        ConnectionDetached: _on_detached,
         Expire: _on_expire,
         Kick: _on_kick,
         Remove: _on_remove,
-        Retire: _on_retire,
+        Passivate: _on_retire,
         Retry: _on_retry,
     }

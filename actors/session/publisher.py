@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from actors.routing import NOWHERE, Route, Subscriber, is_shared
 from actors.session.decisions import dropped
-from actors.session.session_messages import Batch, Outgoing, Publication, Withheld
+from actors.session.session_messages import Batch, DeniedMessages, Outgoing, Publication
 from eventstore.format import (
     ESCAPED,
     NAMES,
@@ -377,7 +377,7 @@ class Publisher:
             missed = [refs[at] for at in sorted(some)]
             actor = subscriber.actor
             if actor is not None and not actor.stopped:
-                node.kernel.tell(actor, Withheld(missed))
+                node.kernel.tell(actor, DeniedMessages(missed))
             else:
                 node.drop_denied(subscriber.session, missed, subscriber.filter)
 

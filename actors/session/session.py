@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import structlog
 
-from actors.kernel import Failed, LoopActor
+from actors.kernel import ActorFailed, LoopActor
 from actors.node import ReadPause
 from actors.session import decisions
 from actors.session.delivery import Delivery
@@ -29,9 +29,9 @@ from actors.session.session_messages import (
     NEXT_TURN,
     SAME_TURN,
     AckCheck,
-    Attach,
+    ConnectionAttached,
+    ConnectionDetached,
     ContinueSending,
-    Detached,
     Kick,
     Loaded,
     Outgoing,
@@ -39,7 +39,7 @@ from actors.session.session_messages import (
     Remove,
     Writable,
 )
-from actors.session.subscription import Subscription
+from actors.session.subscription_actor import Subscription
 from actors.session.subscription_handler import SubscriptionHandler
 from eventstore.format import (
     Event,
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
-_ENDS_REST: Final = frozenset({Attach, Detached, Kick, Remove})
+_ENDS_REST: Final = frozenset({ConnectionAttached, ConnectionDetached, Kick, Remove})
 """What a session is told that does not wait until its client may change subscriptions again."""
 _CONTINUE: Final = object()
 """Told to itself by a session that is to do the next part of longer work."""
@@ -133,7 +133,7 @@ class Session(LoopActor):
             return
         if message is _CONTINUE:
             self._continue_work()
-        elif self.occupied and type(message) not in (Loaded, Outgoing, Failed):
+        elif self.occupied and type(message) not in (Loaded, Outgoing, ActorFailed):
             self._stash.append(message)
             if self._subscriptions.throttled and type(message) in _ENDS_REST:
                 self._continue_work()
@@ -160,7 +160,7 @@ class Session(LoopActor):
             self._waiting is None
             and self._work is None
             and self._recorded is None
-            and self.tap is None
+            and self.observer is None
             and not self.stopped
             and not self._stash
             and not self._delivery.loading
@@ -292,7 +292,7 @@ class Session(LoopActor):
         if self.name in node.state.sessions or self.name in node.rebuilding:  # it has not ended
             node.drop_denied(self.name, refs, topic_filter)
 
-    def _on_failed(self, message: Failed) -> None:
+    def _on_failed(self, message: ActorFailed) -> None:
         """Replace a subscription that failed; deliver what it had been told in its place."""
         failed = message.actor
         if not isinstance(failed, Subscription):
@@ -409,5 +409,5 @@ class Session(LoopActor):
         Loaded: _on_loaded,
         AckCheck: _on_ack_check,
         ContinueSending: _on_continue_sending,
-        Failed: _on_failed,
+        ActorFailed: _on_failed,
     }

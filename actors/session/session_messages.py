@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from eventstore.format import Position
     from eventstore.log import Message
     from protocol.mqtt import Connect, Packet
-    from protocol.mqtt5 import PublishEncoderV5, Wire
+    from protocol.mqtt5 import PacketVariant, PublishEncoderV5
 
 NEXT_TURN: Final = object()
 """Yielded by longer work: the next part is a turn of its own, others come in between. A number
@@ -103,7 +103,7 @@ class Batch:
         self.gated = gated
         """It is not sent before the log has it on disk, not even at QoS 0: a will, which would be
         published again after a crash."""
-        self._prepared: dict[Wire | int, PublishEncoder | PublishEncoderV5 | bytes] = {}
+        self._prepared: dict[PacketVariant | int, PublishEncoder | PublishEncoderV5 | bytes] = {}
 
     def __len__(self) -> int:
         """Return the number of messages."""
@@ -143,7 +143,9 @@ class Batch:
             self._prepared[qos] = found
         return found  # type: ignore[return-value]  # bytes stand under 0 only
 
-    def prepared5(self, wire: Wire, numbers: Mapping[bytes, int] | None = None) -> PublishEncoderV5:
+    def prepared5(
+        self, wire: PacketVariant, numbers: Mapping[bytes, int] | None = None
+    ) -> PublishEncoderV5:
         """Return what renders the messages for MQTT 5 receivers that have a wire in common.
 
         ``numbers`` are the topic aliases of this node, for a wire that uses them.
@@ -166,7 +168,7 @@ class Batch:
             self._prepared[0] = found
         return found  # type: ignore[return-value]  # bytes stand under 0
 
-    def at_qos0_v5(self, wire: Wire) -> bytes:
+    def at_qos0_v5(self, wire: PacketVariant) -> bytes:
         """Return the messages as QoS 0 packets of MQTT 5."""
         if self.packets and self.blocks is not None and wire is WIRES_V5[0]:
             found = self._prepared.get(MQTT_5)
@@ -230,7 +232,7 @@ class Outgoing(NamedTuple):
     """The lower of the publication's and the granted QoS [MQTT-3.8.4-6]."""
 
 
-class Withheld(NamedTuple):
+class DeniedMessages(NamedTuple):
     """Tells a subscription which messages its client may not read, for the log."""
 
     refs: Sequence[Position]
@@ -258,7 +260,7 @@ class ConnectRequest(NamedTuple):
     connect: Connect
 
 
-class Attach(NamedTuple):
+class ConnectionAttached(NamedTuple):
     """The broker gives a session its new connection."""
 
     connection: ClientConnection
@@ -276,7 +278,7 @@ class Packets(NamedTuple):
         return f"Packets({', '.join(type(packet).__name__ for packet in self.packets)})"
 
 
-class Detached(NamedTuple):
+class ConnectionDetached(NamedTuple):
     """The connection ended. ``orderly``: with a DISCONNECT, so the will is discarded."""
 
     connection: ClientConnection | None
@@ -291,7 +293,7 @@ class Detached(NamedTuple):
 class Retry(NamedTuple):
     """The end of a connection that sessions failed on before."""
 
-    message: Detached
+    message: ConnectionDetached
     attempts: int
     """How often."""
 
@@ -322,7 +324,7 @@ class AckCheck(NamedTuple):
     """Time to check for deliveries that were not acknowledged within ``ack_wait``."""
 
 
-class Retire(NamedTuple):
+class Passivate(NamedTuple):
     """An offline session that had no work for a while may be passivated."""
 
 

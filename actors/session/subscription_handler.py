@@ -11,7 +11,7 @@ from actors.limits import SubscriptionRate
 from actors.routing import is_shared
 from actors.session import decisions
 from actors.session.session_messages import NEXT_TURN, SAME_TURN, ChangeQos
-from actors.session.subscription import Subscription
+from actors.session.subscription_actor import Subscription
 from protocol.mqtt import (
     FAILURE,
     SUBSCRIBE_FAILURE,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from actors.node import BACKLOG, Backlog
 from actors.session import Batch, Delivery, Outgoing, decisions
-from actors.session.mqtt5 import left_of
+from actors.session.mqtt5 import remaining_properties
 from eventstore.format import (
     Assigned,
     Expired,
@@ -508,7 +508,7 @@ class SharedDelivery(Delivery):
     def _batch_of(self, qos: int, refs: Sequence[Position], messages: Sequence[Message]) -> Batch:
         """Return messages that waited as a batch; all were published with RETAIN, or none."""
         now_ms = self._node.clock.time_ms()
-        blocks = [left_of(message, now_ms) for message in messages]
+        blocks = [remaining_properties(message, now_ms) for message in messages]
         payloads = [message.payload for message in messages]
         expires = [message.expires for message in messages]
         return Batch(

@@ -1,6 +1,6 @@
 """Records what traced actors do, as lines of the traces that cover them.
 
-A traced actor has a tap, which is the kernel's observer while the actor runs. The journal's
+A traced actor has an observer, which the kernel calls while the actor runs. The journal's
 observer sees what the actor appends and passes to the gate; it exists while anything is traced
 (:class:`actors.tracing.tracer.Tracer`). Failures here are logged and do not affect actors.
 
@@ -19,10 +19,10 @@ from pykka.messages import _ActorStop
 
 from actors.connection import Connection
 from actors.inspection import client_of
-from actors.session import Attach, Packets, Session, Subscription
+from actors.session import ConnectionAttached, Packets, Session, Subscription
 from actors.tracing import trace_lines as tracelines
-from actors.tracing.actor_tap import ActorTap
 from actors.tracing.trace import AT_ONCE, End, Trace, add_lines
+from actors.tracing.tracing_observer import TracingObserver
 from eventstore.format import MessagePublished, SessionSnapshot
 from protocol.mqtt import count_server_packets, read_server_packets
 from protocol.mqtt5 import read_server_packets_v5
@@ -71,7 +71,7 @@ class TraceRecorder:
         self._ended = ended
         self.running: LoopActor | None = None
         """The traced actor that runs."""
-        self._tap: ActorTap | None = None
+        self._observer: TracingObserver | None = None
         self._told: _Told | None = None
         self._failures = 0
         self.clients: dict[str, list[Trace]] = {}
@@ -92,8 +92,8 @@ class TraceRecorder:
         """Add an actor to a trace."""
         if actor.stopped or trace.over or trace in self._traces(actor):
             return
-        if actor.tap is None:
-            actor.tap = ActorTap(self)
+        if actor.observer is None:
+            actor.observer = TracingObserver(self)
         self._traces(actor).append(trace)
         trace.actors.add(actor)
 
@@ -147,10 +147,10 @@ class TraceRecorder:
         if trace in traces:
             traces.remove(trace)
         if not traces:
-            actor.tap = None
+            actor.observer = None
 
     def _traces(self, actor: LoopActor) -> list[Trace]:
-        return actor.tap.traces if isinstance(actor.tap, ActorTap) else []
+        return actor.observer.traces if isinstance(actor.observer, TracingObserver) else []
 
     def _on_spawn(self, actor: LoopActor) -> None:
         self.run_safely(self._cover_new, actor)
@@ -171,19 +171,19 @@ class TraceRecorder:
 
     # What it does.
 
-    def begin(self, actor: LoopActor, tap: ActorTap) -> None:
+    def begin(self, actor: LoopActor, observer: TracingObserver) -> None:
         """Observe what is sent while an actor runs."""
-        self.running, self._tap = actor, tap
+        self.running, self._observer = actor, observer
 
     def end(self) -> None:
         """See no more what is sent."""
         self.run_safely(self._say_told)
-        self.running = self._tap = None
+        self.running = self._observer = None
 
     def on_gets(self, actor: LoopActor, traces: Sequence[Trace], message: Any) -> None:
         """Show a message that an actor receives."""
         self._say_told()
-        if isinstance(message, Attach) and isinstance(message.connection, Connection):
+        if isinstance(message, ConnectionAttached) and isinstance(message.connection, Connection):
             for trace in traces:
                 if trace.client is not None:
                     self.cover(message.connection, trace)
@@ -202,10 +202,10 @@ class TraceRecorder:
 
     def on_sends(self, target: LoopActor, message: Any) -> None:
         """Show a message that the running actor sends."""
-        actor, tap = self.running, self._tap
-        if actor is None or tap is None or target.stopped:
+        actor, observer = self.running, self._observer
+        if actor is None or observer is None or target.stopped:
             return
-        others = [trace for trace in tap.traces if target not in trace.actors]
+        others = [trace for trace in observer.traces if target not in trace.actors]
         told = self._told
         if told is not None and told.message is message and told.traces == others:
             told.more += 1
@@ -224,11 +224,11 @@ class TraceRecorder:
 
     def on_gated(self, sink: OutputSink, data: bytes) -> None:
         """Show output passed to the gate; if the connection is traced, when it is sent."""
-        actor, tap = self.running, self._tap
-        if actor is None or tap is None or not isinstance(sink, Connection):
+        actor, observer = self.running, self._observer
+        if actor is None or observer is None or not isinstance(sink, Connection):
             return
         self._say_told()
-        others = [trace for trace in tap.traces if sink not in trace.actors]
+        others = [trace for trace in observer.traces if sink not in trace.actors]
         more = {"to": sink.actor_urn, "to_client": _client(sink)}
         self._say_bytes(actor, others, "sends", data, **more)
 
@@ -268,7 +268,7 @@ class TraceRecorder:
     def on_event(self, event: Event, at: Position, payloads: Sequence[bytes]) -> None:
         """Show an event in traces of the running actor, and of the event's session."""
         session = getattr(event, "session", None)
-        traces = list(self._tap.traces) if self._tap is not None else []
+        traces = list(self._observer.traces) if self._observer is not None else []
         if session in self.clients and not isinstance(event, SessionSnapshot):
             traces += [trace for trace in self.clients[session] if trace not in traces]
         if not traces:

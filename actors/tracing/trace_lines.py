@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from pykka.messages import _ActorStop
 
-from actors.kernel import Failed
+from actors.kernel import ActorFailed
 from actors.session import (
-    Attach,
     Authenticated,
     Batch,
     ChangeQos,
     Close,
+    ConnectionAttached,
+    ConnectionDetached,
     ConnectRequest,
-    Detached,
     Loaded,
     Outgoing,
     Packets,
@@ -263,11 +263,11 @@ def _outgoing(message: Outgoing) -> dict[str, Any]:
     return {**about, "qos": message.qos, "filter": short(message.subscriber.filter)}
 
 
-def _asks_to_connect(message: Attach | ConnectRequest) -> dict[str, Any]:
+def _asks_to_connect(message: ConnectionAttached | ConnectRequest) -> dict[str, Any]:
     return {"connection": message.connection.actor_urn, **_connect(message.connect)}
 
 
-def _detached(message: Detached) -> dict[str, Any]:
+def _detached(message: ConnectionDetached) -> dict[str, Any]:
     urn = None if message.connection is None else message.connection.actor_urn
     return {"connection": urn, "reason": short(message.reason), "orderly": message.orderly}
 
@@ -282,19 +282,19 @@ def _packets(message: Packets) -> dict[str, Any]:
     return {"connection": message.connection.actor_urn, "count": count, "packets": names}
 
 
-def _failed(message: Failed) -> dict[str, Any]:
+def _failed(message: ActorFailed) -> dict[str, Any]:
     error = f"{type(message.error).__name__}: {message.error}"
     return {"failed": message.actor.actor_urn, "error": short(error)}
 
 
 _MESSAGES_MADE: dict[type, Callable[[Any], dict[str, Any]]] = {
-    Attach: _asks_to_connect,
+    ConnectionAttached: _asks_to_connect,
     Authenticated: lambda message: {"result": message.verdict.result.name.lower()},
     Batch: _batch,
     Close: lambda message: {"reason": short(message.reason)},
     ConnectRequest: _asks_to_connect,
-    Detached: _detached,
-    Failed: _failed,
+    ConnectionDetached: _detached,
+    ActorFailed: _failed,
     Loaded: lambda message: {"count": len(message.found)},
     Outgoing: _outgoing,
     Packets: _packets,

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from actors.transports.acceptor import Acceptor, listening_socket
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from actors.transports.tls_context import TlsConfigError, TlsOptions, make_context
     from actors.transports.websocket import WebSocketOptions, WebSocketStage, WebSocketStats
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "acceptor": "Acceptor listening_socket",

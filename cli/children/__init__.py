@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.children.broker_child import belong_to_the_broker, watch_stdin
     from cli.children.child_environment import environment_for
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "broker_child": "belong_to_the_broker watch_stdin",

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.clients import (
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     )
     from cli.clients.client_errors import BadArgumentError
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "client_commands": "client_commands",

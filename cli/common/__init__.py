@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.common import interpreter, logging_setup, text
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cli.common.text import clock, count_of, escaped, name, payload_text, printable
     from cli.common.units import Address, address, seconds, size
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "allowed_hosts": "Hosts is_wildcard",

@@ -1,4 +1,4 @@
-"""Text of command output: all of ``eventstore.display`` and ``eventstore.format.run_text``."""
+"""Text of command output: all of ``eventstore.display`` and ``eventstore.format.range_text``."""
 
 import json
 

@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.diagnosis import doctor, status
     from cli.diagnosis.advice import Advice, advise, merge_advice
     from cli.diagnosis.broker_advice import advise_on_broker, lagging_replicas
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "advice": "Advice advise merge_advice",

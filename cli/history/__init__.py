@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.history import log_commands, salvage
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from cli.history.log_events import Selection, event_selection
     from cli.history.why import story_lines
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "diff": "diff_lines session_diff",

@@ -14,13 +14,13 @@ from cli.logsource import (
     check_filter,
     cut_off,
     open_source,
-    parse_moment,
+    parse_point,
     point_at,
-    say,
     start_at,
+    write_notice,
 )
 from eventstore.errors import CutMeanwhile, CutOff, UsageError
-from eventstore.format import Moment, TurnAssembler, sequence_of
+from eventstore.format import PointSpec, TurnAssembler, sequence_of
 from eventstore.reading import LogPoint, LogSource
 from projections.replay import (
     EVENT_TYPES,
@@ -48,8 +48,8 @@ class Selection:
     session: str | None = None
     topic: str | None = None
     types: tuple[type, ...] = ()
-    start: Moment | None = None
-    end: Moment | None = None
+    start: PointSpec | None = None
+    end: PointSpec | None = None
     count: int | None = None
     follow: bool = False
 
@@ -72,7 +72,7 @@ def event_selection(
     follow: bool,
 ) -> Selection:
     """Read the selection from the flags; raises UsageError."""
-    start, end = (parse_moment(one) if one is not None else None for one in bounds)
+    start, end = (parse_point(one) if one is not None else None for one in bounds)
     if follow and end is not None:
         raise UsageError("-f and --to cannot be combined")
     if follow and count is None and start is None:
@@ -122,7 +122,7 @@ async def _run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
             await _follow(reader, printer, turns)
 
 
-def _is_later(one: Moment | None, other: Moment | None) -> bool:
+def _is_later(one: PointSpec | None, other: PointSpec | None) -> bool:
     """Return whether a moment is later than another; False if that depends on the log."""
     if one is None or other is None:
         return False
@@ -138,7 +138,7 @@ async def _check_bounds(source: LogSource, wanted: Selection) -> None:
     if await cut_off(source, wanted.end):
         raise CutOff(f"these records were deleted: {source.beginning()}")
     if await cut_off(source, wanted.start):
-        say(source.beginning())
+        write_notice(source.beginning())
 
 
 async def _print_from(
@@ -186,7 +186,9 @@ async def _follow(reader: EventReader, printer: "_EventPrinter", turns: TurnAsse
         sys.stdout.flush()
         first, last = await reader.source.bounds()
         if first > done + 1:  # the broker deleted records meanwhile
-            say(f"some records before record {first} were deleted before they could be shown")
+            write_notice(
+                f"some records before record {first} were deleted before they could be shown"
+            )
             done, turns = first - 1, TurnAssembler(anywhere=True)
         if last > done:
             try:

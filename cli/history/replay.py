@@ -8,9 +8,9 @@ from heapq import nsmallest
 from itertools import chain, islice
 
 from cli.common import progress, text
-from cli.logsource import SourceFlags, check_filter, open_source, parse_moment, point_at
+from cli.logsource import SourceFlags, check_filter, open_source, parse_point, point_at
 from eventstore.errors import NotFound, UsageError
-from eventstore.format import Moment, Position, format_position
+from eventstore.format import PointSpec, Position, format_position
 from eventstore.reading import LogPoint, LogSource, time_of
 from projections.indexing import session_at
 from projections.replay import AsOf, Replay, TopicBook, options_text
@@ -44,7 +44,7 @@ def run_replay(
     flags: SourceFlags, at: str | None, session: str | None, topic: str | None, *, as_json: bool
 ) -> None:
     """Print the state as of a point in time; raises NotFound if the session did not exist."""
-    moment = parse_moment(at) if at is not None else None
+    moment = parse_point(at) if at is not None else None
     if topic is not None:
         check_filter(topic)
         if session is not None:
@@ -54,7 +54,7 @@ def run_replay(
 
 async def _run(
     flags: SourceFlags,
-    moment: Moment | None,
+    moment: PointSpec | None,
     session: str | None,
     topic: str | None,
     *,
@@ -79,7 +79,7 @@ async def _run(
 
 
 async def _session(
-    source: LogSource, name: str, point: LogPoint, moment: Moment | None, *, as_json: bool
+    source: LogSource, name: str, point: LogPoint, moment: PointSpec | None, *, as_json: bool
 ) -> Iterator[str]:
     """Return a session in full; raises NotFound if it did not exist."""
     members: list[tuple[SessionState, SubscriptionState]] = []
@@ -107,7 +107,7 @@ async def _session(
     return iter([text.json_line({**as_of.fields(), **shown})])
 
 
-def _until(as_of: AsOf, moment: Moment | None) -> int:
+def _until(as_of: AsOf, moment: PointSpec | None) -> int:
     """Return the time that ages are relative to, in Unix milliseconds."""
     if moment is None:
         return round(time.time() * 1000)

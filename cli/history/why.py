@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from cli.common import progress, text
-from cli.logsource import SourceFlags, check_filter, open_source, parse_moment, point_at
+from cli.logsource import SourceFlags, check_filter, open_source, parse_point, point_at
 from eventstore.errors import CutOff, NotFound, UsageError
 from eventstore.format import Position, format_position, position
 from projections.audit import (
@@ -110,7 +110,7 @@ async def _run(
 ) -> None:
     if topic is not None:
         check_filter(topic)
-    moment = parse_moment(when) if when is not None else None
+    moment = parse_point(when) if when is not None else None
     matches = topic_matcher(topic) if topic is not None else None
     place = _position(where) if where is not None else None
     async with open_source(flags) as source:
@@ -150,7 +150,7 @@ async def _run(
 
 
 def _position(where: str) -> Position:
-    moment = parse_moment(where)
+    moment = parse_point(where)
     if moment.position is None:
         raise UsageError(f'not a position: "{text.escaped(where)}"; expected one such as 12.3')
     if "." not in moment.text:

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.indexing import index_writer
     from cli.indexing.index_process import IndexProcess
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "index_process": "IndexProcess",

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.inspection import (
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cli.inspection.session_list import session_selection
     from cli.inspection.session_page import history_lines, session_lines
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "actor_list": "actor_list gather log_broker",

@@ -11,7 +11,7 @@ from typing import Any
 from cli.common import Column, text
 from cli.inspection.actor_list import show
 from cli.live import NoLiveBroker
-from cli.logsource import SourceFlags, foreign_access
+from cli.logsource import SourceFlags, external_access
 from cli.settings import load_settings
 from cluster import NodeStatus, Role, decode_status
 from eventstore.errors import UsageError
@@ -27,7 +27,7 @@ def run(flags: SourceFlags, cluster: str | None, *, as_json: bool) -> None:
     name = cluster or settings.cluster
     if name is None or settings.nats_url is None:
         raise UsageError("give the cluster and its NATS server: --cluster NAME --nats-url URL")
-    access = foreign_access(settings)
+    access = external_access(settings)
 
     async def ask() -> list[bytes]:
         async with contextlib.AsyncExitStack() as stack:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.live.broker_client import (
@@ -15,18 +15,23 @@ if TYPE_CHECKING:
         TooLarge,
         open_broker,
     )
-    from cli.live.broker_link import BrokerLink, NotUnderstood, OpenBroker, understood
+    from cli.live.reconnecting_client import (
+        NotUnderstood,
+        OpenBroker,
+        ReconnectingClient,
+        understood,
+    )
     from cli.live.state_client import NoBroker, StateClient
     from cli.live.trace_client import LiveTrace, Portion, open_trace
     from cli.live.trace_text import TraceWords
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "broker_client": (
                 "LiveBroker NoAnswer NoLiveBroker Refused SERVICE SUBJECTS TooLarge open_broker"
             ),
-            "broker_link": "BrokerLink NotUnderstood OpenBroker understood",
+            "reconnecting_client": "ReconnectingClient NotUnderstood OpenBroker understood",
             "state_client": "NoBroker StateClient",
             "trace_client": "LiveTrace Portion open_trace",
             "trace_text": "TraceWords",
@@ -36,7 +41,6 @@ else:
 __all__ = [
     "SERVICE",
     "SUBJECTS",
-    "BrokerLink",
     "LiveBroker",
     "LiveTrace",
     "NoAnswer",
@@ -45,6 +49,7 @@ __all__ = [
     "NotUnderstood",
     "OpenBroker",
     "Portion",
+    "ReconnectingClient",
     "Refused",
     "StateClient",
     "TooLarge",

@@ -20,8 +20,8 @@ import orjson
 from nats.aio.client import Client
 
 from cli.common import escaped, name
-from cli.logsource import SourceFlags, foreign_access
-from cli.settings import LogPlace, load_log_settings
+from cli.logsource import SourceFlags, external_access
+from cli.settings import LogLocationSettings, load_log_settings
 from eventstore.datadir import DataDir
 from eventstore.errors import UsageError
 from eventstore.nats import LOG_STREAM_PREFIX, ConnectionOptions, connect, disconnect
@@ -150,12 +150,12 @@ async def open_broker(flags: SourceFlags) -> AsyncIterator[LiveBroker]:
         if settings.nats_url is None:
             broker = await _in_directory(stack, settings, node)
         else:
-            broker = await _on_foreign(stack, settings, node)
+            broker = await _on_external(stack, settings, node)
         yield broker
 
 
 async def _in_directory(
-    stack: contextlib.AsyncExitStack, settings: LogPlace, node: str | None
+    stack: contextlib.AsyncExitStack, settings: LogLocationSettings, node: str | None
 ) -> LiveBroker:
     datadir = DataDir(settings.data_dir)
     try:
@@ -241,10 +241,10 @@ def _in_use(datadir: DataDir) -> bool:
         os.close(held)
 
 
-async def _on_foreign(
-    stack: contextlib.AsyncExitStack, settings: LogPlace, node: str | None
+async def _on_external(
+    stack: contextlib.AsyncExitStack, settings: LogLocationSettings, node: str | None
 ) -> LiveBroker:
-    access = foreign_access(settings)
+    access = external_access(settings)
     where = f"NATS at {access.where}"
     client = await _connect(stack, access)
     datadir = DataDir(settings.data_dir)

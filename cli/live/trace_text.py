@@ -265,10 +265,10 @@ def _fields(about: Mapping[str, Any]) -> str:
 
 
 _TOLD: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "Attach": _connection_words,
+    "ConnectionAttached": _connection_words,
     "Batch": _batch_words,
     "ConnectRequest": _connection_words,
-    "Detached": _detached_words,
+    "ConnectionDetached": _detached_words,
     "Outgoing": _batch_words,
     "Packets": _packets_words,
     "Retained": _retained_words,

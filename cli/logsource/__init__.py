@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.logsource.log_store import (
@@ -15,29 +15,31 @@ if TYPE_CHECKING:
         nats_users,
         open_store,
     )
-    from cli.logsource.moments import cut_off, parse_moment, point_at, start_at
-    from cli.logsource.nats_access import foreign_access
+    from cli.logsource.nats_access import external_access
+    from cli.logsource.point_resolution import cut_off, parse_point, point_at, start_at
     from cli.logsource.source import (
         find_location,
         index_directory,
         index_path,
         named_stream,
         open_source,
-        say,
+        write_notice,
     )
     from cli.logsource.source_flags import SourceFlags, with_broker_flags, with_source_flags
     from cli.logsource.topic_flags import check_filter, check_topic
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "log_store": (
                 "Store answer_requests check_files cluster_key fit_packet_size nats_tls nats_users "
                 "open_store"
             ),
-            "moments": "cut_off parse_moment point_at start_at",
-            "nats_access": "foreign_access",
-            "source": "find_location index_directory index_path named_stream open_source say",
+            "point_resolution": "cut_off parse_point point_at start_at",
+            "nats_access": "external_access",
+            "source": (
+                "find_location index_directory index_path named_stream open_source write_notice"
+            ),
             "source_flags": "SourceFlags with_broker_flags with_source_flags",
             "topic_flags": "check_filter check_topic",
         },
@@ -52,9 +54,9 @@ __all__ = [
     "check_topic",
     "cluster_key",
     "cut_off",
+    "external_access",
     "find_location",
     "fit_packet_size",
-    "foreign_access",
     "index_directory",
     "index_path",
     "named_stream",
@@ -62,10 +64,10 @@ __all__ = [
     "nats_users",
     "open_source",
     "open_store",
-    "parse_moment",
+    "parse_point",
     "point_at",
-    "say",
     "start_at",
     "with_broker_flags",
     "with_source_flags",
+    "write_notice",
 ]

@@ -18,7 +18,7 @@ from nats.aio.msg import Msg
 
 from actors.transports import TlsConfigError, TlsOptions, make_context
 from cli.common import Address
-from cli.logsource.nats_access import foreign_access, password_in
+from cli.logsource.nats_access import external_access, password_in
 from cli.settings import ConfigError, Settings, probe
 from eventstore.datadir import DataDir
 from eventstore.errors import BadNatsOptions, ClusterBusy, LogUnavailable, LostLog
@@ -34,7 +34,7 @@ from eventstore.nats import (
     DEFAULT_REPLICAS,
     ConnectionOptions,
     DirectClient,
-    ForeignLog,
+    LogIdentityMismatch,
     StreamState,
     check_access,
     check_jetstream,
@@ -157,7 +157,7 @@ async def open_store(
         server = await _start_embedded(stack, settings, datadir)
         access = ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
     else:
-        access = foreign_access(settings)
+        access = external_access(settings)
     logs: list[EventLog] = []
 
     def connection_lost() -> None:
@@ -201,7 +201,7 @@ async def open_store(
         state = await _when_led(client, ensure)
     except LostLog:
         raise LostLog(stream, stored=stored) from None
-    except ForeignLog as error:
+    except LogIdentityMismatch as error:
         raise ClusterBusy(name, f"NATS at {access.where}", str(error)) from None
     where = f"NATS at {access.where}{_placed(settings, state)}"
     if server is None and state.replicas == 1 and in_cluster(client):
@@ -432,7 +432,7 @@ def check_files(settings: Settings) -> None:
     Raises ConfigError for an invalid file.
     """
     if settings.nats_url is not None:
-        _check_files(settings, "nats", foreign_access(settings))
+        _check_files(settings, "nats", external_access(settings))
     access = clients_access(settings, None) if settings.bridge or settings.auth_subject else None
     if settings.bridge_url is not None and access is not None:
         _check_files(settings, "bridge", access)
@@ -475,7 +475,7 @@ def clients_access(settings: Settings, server: ClientServer | None) -> Connectio
     if server is not None:
         return server.access()
     if settings.bridge_url is None:
-        return foreign_access(settings) if settings.nats_url is not None else None
+        return external_access(settings) if settings.nats_url is not None else None
     password = settings.bridge_password
     if settings.bridge_password_file is not None:
         password = password_in("bridge_password_file", settings.bridge_password_file)

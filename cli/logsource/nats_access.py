@@ -10,10 +10,10 @@ from eventstore.nats import ConnectionOptions, split_urls
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cli.settings import LogPlace
+    from cli.settings import LogLocationSettings
 
 
-def foreign_access(settings: LogPlace) -> ConnectionOptions:
+def external_access(settings: LogLocationSettings) -> ConnectionOptions:
     """Return how to connect to the external NATS server with the log.
 
     Raises ConfigError if the password file cannot be read.

@@ -6,9 +6,9 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from cli.logsource.nats_access import foreign_access
+from cli.logsource.nats_access import external_access
 from cli.logsource.source_flags import SourceFlags
-from cli.settings import LogPlace, load_log_settings
+from cli.settings import LogLocationSettings, load_log_settings
 from eventstore.errors import UsageError
 from eventstore.index import IndexFiles
 from eventstore.nats import LOG_STREAM_PREFIX
@@ -31,10 +31,10 @@ async def open_source(flags: SourceFlags) -> AsyncIterator[LogSource]:
         source = await location.open(client, stream)
         source = await with_index(source, index_path(settings.data_dir, stream))
         if flags.verbose:
-            say(location.reading([stream]))
+            write_notice(location.reading([stream]))
             if source.index is not None:
                 said = f"records {source.index.first} to {source.index.last} are indexed"
-                say(f"{said} in {index_path(settings.data_dir, stream)}")
+                write_notice(f"{said} in {index_path(settings.data_dir, stream)}")
         yield source
 
 
@@ -49,13 +49,13 @@ def index_directory(flags: SourceFlags, stream: str) -> IndexFiles:
     return IndexFiles(index_path(settings.data_dir, stream))
 
 
-def say(line: str) -> None:
+def write_notice(line: str) -> None:
     """Write one line for the operator to stderr."""
     sys.stderr.write(f"foldmq: {line}\n")
 
 
 async def find_location(
-    stack: contextlib.AsyncExitStack, settings: LogPlace, flags: SourceFlags
+    stack: contextlib.AsyncExitStack, settings: LogLocationSettings, flags: SourceFlags
 ) -> LogLocation:
     """Return the NATS server with the log; ``stack`` stops a server that was started for it.
 
@@ -63,11 +63,11 @@ async def find_location(
     """
     stream = named_stream(flags)
     if settings.nats_url is None:
-        server_log = say if flags.verbose else _ignore
+        server_log = write_notice if flags.verbose else _ignore
         return await open_directory(
-            stack, settings.data_dir, stream, note=say, server_log=server_log
+            stack, settings.data_dir, stream, note=write_notice, server_log=server_log
         )
-    access = foreign_access(settings)
+    access = external_access(settings)
     if stream is None and settings.cluster is not None:
         stream = LOG_STREAM_PREFIX + settings.cluster
     if stream is None and "data_dir" in settings.model_fields_set:

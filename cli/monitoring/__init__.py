@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.monitoring.http_monitor import HttpMonitor
     from cli.monitoring.microservice import serve_inspector
     from cli.monitoring.systemd_notify import Notifier
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "http_monitor": "HttpMonitor",

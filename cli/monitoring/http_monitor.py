@@ -20,7 +20,7 @@ import structlog
 from aiohttp import web
 
 from cli.common import Address, Hosts
-from cli.monitoring.prometheus import CONTENT_TYPE, families, process_families, text
+from cli.monitoring.prometheus_exporter import CONTENT_TYPE, families, process_families, text
 from cli.settings import ListenError, raise_unless_default
 from eventstore.display import escaped
 from protocol.errors import FoldmqError

@@ -24,7 +24,7 @@ _REASON = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class ChangeOptions:
     """How to make a change."""
 
     yes: bool
@@ -34,7 +34,7 @@ class Manner:
 
 
 @dataclass(slots=True)
-class Done:
+class ChangeResult:
     """The result of a change."""
 
     done: list[str] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Done:
             self.position = answer["position"]
 
 
-def by() -> str:
+def operator_name() -> str:
     """Return the operator for the event in the log: the user of this process at this machine."""
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
@@ -62,7 +62,7 @@ def by() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-async def confirmed(lines: Sequence[str], what: str, manner: Manner) -> bool:
+async def confirmed(lines: Sequence[str], what: str, manner: ChangeOptions) -> bool:
     """Show what would be done, and ask for confirmation if required.
 
     ``lines`` name everything affected; a dry run prints them all and what ``what`` would do,
@@ -102,13 +102,13 @@ async def _line_typed() -> str:
     return sys.stdin.readline()
 
 
-async def change(broker: LiveBroker, what: str, done: Done, /, **request: Any) -> None:
+async def change(broker: LiveBroker, what: str, done: ChangeResult, /, **request: Any) -> None:
     """Request a change; ``done`` is called with the replies.
 
     Raises Refused, NoLiveBroker, and NoAnswer if the result is unknown.
     """
     try:
-        answer = await broker.ask("change", do=what, by=by(), **request)
+        answer = await broker.ask("change", do=what, by=operator_name(), **request)
     except NoAnswer as error:
         raise NoAnswer(f"{error}; the change may still be made") from None
     done.take(answer)
@@ -129,7 +129,7 @@ def portions(names: Iterable[str]) -> Iterable[list[str]]:
         yield portion
 
 
-def tell(done: Done, verb: str, noun: str, manner: Manner) -> None:
+def tell(done: ChangeResult, verb: str, noun: str, manner: ChangeOptions) -> None:
     """Print the result; raise typer.Exit if anything was refused."""
     if not manner.dry_run and (done.done or not done.refused):
         recorded = ""

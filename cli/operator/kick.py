@@ -8,29 +8,29 @@ from cli.common import text
 from cli.inspection import ask_session, find_actor, log_broker
 from cli.live import LiveBroker, Refused, open_broker
 from cli.logsource import SourceFlags
-from cli.operator.bulk_change import Done, Manner, change, confirmed, tell
+from cli.operator.bulk_change import ChangeOptions, ChangeResult, change, confirmed, tell
 
 
-def kick(flags: SourceFlags, clients: list[str], manner: Manner) -> None:
+def kick(flags: SourceFlags, clients: list[str], manner: ChangeOptions) -> None:
     """Close the connections of clients; raises typer.Exit if some were not connected."""
     asyncio.run(_kick(flags, clients, manner))
 
 
-def kick_actor(flags: SourceFlags, which: str, manner: Manner) -> None:
+def kick_actor(flags: SourceFlags, which: str, manner: ChangeOptions) -> None:
     """Close the connection with an actor ID, of a session's actor ID, or of a client."""
     asyncio.run(_kick_actor(flags, which, manner))
 
 
-def restart(flags: SourceFlags, which: str, manner: Manner) -> None:
+def restart(flags: SourceFlags, which: str, manner: ChangeOptions) -> None:
     """Replace an actor, or the session of a client; raises Refused if that is impossible."""
     asyncio.run(_restart(flags, which, manner))
 
 
-async def _kick(flags: SourceFlags, clients: Iterable[str], manner: Manner) -> None:
+async def _kick(flags: SourceFlags, clients: Iterable[str], manner: ChangeOptions) -> None:
     async with open_broker(flags) as broker:
         if flags.verbose:
             log_broker(broker)
-        done = Done()
+        done = ChangeResult()
         found: dict[str, str] = {}
         for client in dict.fromkeys(clients):
             try:
@@ -45,7 +45,7 @@ async def _kick(flags: SourceFlags, clients: Iterable[str], manner: Manner) -> N
         tell(done, "kicked", "client", manner)
 
 
-async def _kick_actor(flags: SourceFlags, which: str, manner: Manner) -> None:
+async def _kick_actor(flags: SourceFlags, which: str, manner: ChangeOptions) -> None:
     async with open_broker(flags) as broker:
         found = await find_actor(broker, which)
         if found is None:
@@ -55,7 +55,7 @@ async def _kick_actor(flags: SourceFlags, which: str, manner: Manner) -> None:
         if found is not None and found["actor"]["type"] == "connection":
             row = found["actor"]
             whose = f" of {text.name(client)}" if client is not None else ", not logged in yet"
-            done = Done()
+            done = ChangeResult()
             lines = [f"  {row['id']}  from {text.escaped(row['name'])}{whose}"]
             if await confirmed(lines, "close 1 connection", manner):
                 await _try(broker, done, "kick", actor=row["id"])
@@ -66,7 +66,7 @@ async def _kick_actor(flags: SourceFlags, which: str, manner: Manner) -> None:
     await _kick(flags, [client], manner)
 
 
-async def _restart(flags: SourceFlags, which: str, manner: Manner) -> None:
+async def _restart(flags: SourceFlags, which: str, manner: ChangeOptions) -> None:
     async with open_broker(flags) as broker:
         if flags.verbose:
             log_broker(broker)
@@ -75,7 +75,7 @@ async def _restart(flags: SourceFlags, which: str, manner: Manner) -> None:
         what = f"restart {text.escaped(row['id'])}"
         if row["type"] == "session" and row["state"] == "connected":
             what += " and disconnect its client"
-        done = Done()
+        done = ChangeResult()
         if await confirmed(lines, what, manner):
             await _try(broker, done, "restart", actor=row["id"])
         tell(done, "restarted", "actor", manner)
@@ -95,7 +95,7 @@ async def _actor(broker: LiveBroker, which: str) -> dict[str, Any]:
     return row
 
 
-async def _try(broker: LiveBroker, done: Done, what: str, /, **request: Any) -> None:
+async def _try(broker: LiveBroker, done: ChangeResult, what: str, /, **request: Any) -> None:
     """Request one change and record a refusal in the result."""
     try:
         await change(broker, what, done, **request)

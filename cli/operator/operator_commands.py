@@ -209,7 +209,7 @@ def _actors_kick(
     """
     from cli.operator import bulk_change, kick
 
-    kick.kick_actor(source, which, bulk_change.Manner(yes, dry_run))
+    kick.kick_actor(source, which, bulk_change.ChangeOptions(yes, dry_run))
 
 
 @actors_app.command("restart")
@@ -231,7 +231,7 @@ def _actors_restart(
     """
     from cli.operator import bulk_change, kick
 
-    kick.restart(source, which, bulk_change.Manner(yes, dry_run))
+    kick.restart(source, which, bulk_change.ChangeOptions(yes, dry_run))
 
 
 @sessions_app.command("ls")
@@ -293,7 +293,7 @@ def _sessions_kick(
     """
     from cli.operator import bulk_change, kick
 
-    kick.kick(source, clients, bulk_change.Manner(yes, dry_run))
+    kick.kick(source, clients, bulk_change.ChangeOptions(yes, dry_run))
 
 
 @sessions_app.command("rm")
@@ -310,7 +310,7 @@ def _sessions_rm(
     """
     from cli.operator import bulk_change, remove
 
-    remove.remove(source, clients, bulk_change.Manner(yes, dry_run))
+    remove.remove(source, clients, bulk_change.ChangeOptions(yes, dry_run))
 
 
 @sessions_app.command("purge")
@@ -329,7 +329,7 @@ def _sessions_purge(
     """
     from cli.operator import bulk_change, remove
 
-    remove.purge(source, older_than, match, bulk_change.Manner(yes, dry_run))
+    remove.purge(source, older_than, match, bulk_change.ChangeOptions(yes, dry_run))
 
 
 @retained_app.command("ls")
@@ -378,7 +378,7 @@ def _retained_rm(
     """Remove retained messages."""
     from cli.operator import bulk_change, remove
 
-    remove.clear(source, topic_filter, bulk_change.Manner(yes, dry_run))
+    remove.clear(source, topic_filter, bulk_change.ChangeOptions(yes, dry_run))
 
 
 @with_broker_flags

@@ -9,33 +9,35 @@ from cli.common import text
 from cli.inspection import gather, log_broker, session_selection
 from cli.live import LiveBroker, Refused, open_broker
 from cli.logsource import SourceFlags, check_filter
-from cli.operator.bulk_change import Done, Manner, change, confirmed, portions, tell
+from cli.operator.bulk_change import ChangeOptions, ChangeResult, change, confirmed, portions, tell
 from eventstore.errors import UsageError
 
 
-def remove(flags: SourceFlags, clients: list[str], manner: Manner) -> None:
+def remove(flags: SourceFlags, clients: list[str], manner: ChangeOptions) -> None:
     """Remove the sessions of clients; raises typer.Exit if some do not exist."""
     asyncio.run(_remove(flags, clients, manner))
 
 
-def purge(flags: SourceFlags, older_than: str | None, match: str | None, manner: Manner) -> None:
+def purge(
+    flags: SourceFlags, older_than: str | None, match: str | None, manner: ChangeOptions
+) -> None:
     """Remove offline sessions; raises UsageError without a selection."""
     if older_than is None and match is None:
         raise UsageError("give --older-than or --match to select sessions")
     asyncio.run(_purge(flags, session_selection(match, False, older_than), manner))
 
 
-def clear(flags: SourceFlags, topic_filter: str, manner: Manner) -> None:
+def clear(flags: SourceFlags, topic_filter: str, manner: ChangeOptions) -> None:
     """Remove the matching retained messages; raises UsageError for an invalid filter."""
     check_filter(topic_filter)
     asyncio.run(_clear(flags, topic_filter, manner))
 
 
-async def _remove(flags: SourceFlags, clients: Iterable[str], manner: Manner) -> None:
+async def _remove(flags: SourceFlags, clients: Iterable[str], manner: ChangeOptions) -> None:
     async with open_broker(flags) as broker:
         if flags.verbose:
             log_broker(broker)
-        done = Done()
+        done = ChangeResult()
         found: dict[str, dict[str, Any]] = {}
         for client in dict.fromkeys(clients):
             try:
@@ -52,7 +54,7 @@ async def _remove(flags: SourceFlags, clients: Iterable[str], manner: Manner) ->
         tell(done, "removed", "session", manner)
 
 
-async def _purge(flags: SourceFlags, wanted: dict[str, Any], manner: Manner) -> None:
+async def _purge(flags: SourceFlags, wanted: dict[str, Any], manner: ChangeOptions) -> None:
     async with open_broker(flags) as broker:
         if flags.verbose:
             log_broker(broker)
@@ -62,14 +64,16 @@ async def _purge(flags: SourceFlags, wanted: dict[str, Any], manner: Manner) -> 
         if not rows:
             sys.stdout.write("no matching offline session\n")
             return
-        done = Done()
+        done = ChangeResult()
         by_name = sorted(rows, key=lambda row: str(row["client"]))
         if await confirmed(list(map(_session_line, by_name)), _removal(len(rows)), manner):
             await remove_offline(broker, rows, done)
         tell(done, "removed", "session", manner)
 
 
-async def remove_offline(broker: LiveBroker, rows: list[dict[str, Any]], done: Done) -> None:
+async def remove_offline(
+    broker: LiveBroker, rows: list[dict[str, Any]], done: ChangeResult
+) -> None:
     """Remove sessions unless their clients have connected since they were listed."""
     closed = {row["client"]: row["closed_ms"] for row in rows}
     for portion in portions(closed):
@@ -77,7 +81,7 @@ async def remove_offline(broker: LiveBroker, rows: list[dict[str, Any]], done: D
         await change(broker, "remove_sessions", done, clients=portion, offline_before_ms=before)
 
 
-async def _clear(flags: SourceFlags, topic_filter: str, manner: Manner) -> None:
+async def _clear(flags: SourceFlags, topic_filter: str, manner: ChangeOptions) -> None:
     async with open_broker(flags) as broker:
         if flags.verbose:
             log_broker(broker)
@@ -85,7 +89,7 @@ async def _clear(flags: SourceFlags, topic_filter: str, manner: Manner) -> None:
         if not rows:
             raise Refused(f"no retained message on {text.name(topic_filter)}")
         rows.sort(key=lambda row: str(row["topic"]))
-        done = Done()
+        done = ChangeResult()
         lines = [f"  {text.name(row['topic'])}  {text.size(row['size'])}" for row in rows]
         what = f"remove {text.count_of(len(rows), 'retained message')}"
         if await confirmed(lines, what, manner):

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.program import argv_secrets
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cli.program.help_pages import PageCommand, Program
     from cli.program.version_command import show_version
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "argv_secrets": "argv_secrets",

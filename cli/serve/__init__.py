@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.serve import auth_factory, config_check, service
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "auth_factory": "auth_factory",

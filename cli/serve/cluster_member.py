@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from actors.kernel import Clock
-    from actors.maintenance import LeadingBroker
+    from actors.maintenance import ClusterHooks
     from cli.logsource import Store
     from cli.settings import Settings
     from cluster import Leadership
@@ -93,7 +93,7 @@ class ClusterMember:
         await self._messages.answer(self._status)
         return await standby.lead(progress)
 
-    async def begin(self, stack: contextlib.AsyncExitStack, led: LeadingBroker, epoch: int) -> None:
+    async def begin(self, stack: contextlib.AsyncExitStack, led: ClusterHooks, epoch: int) -> None:
         """Say from now on that this node leads."""
         self._leader = Leader(self._messages, self._members, self._clock, self._me, epoch, led)
         await self._messages.answer_as_leader(self._status)
@@ -151,7 +151,7 @@ class ClusterMember:
             part.take(data)
 
 
-def _report(task: asyncio.Task[None], led: LeadingBroker) -> None:
+def _report(task: asyncio.Task[None], led: ClusterHooks) -> None:
     """End the broker when it can no longer say that it leads."""
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.error("the leader's work failed", exc_info=error)

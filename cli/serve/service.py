@@ -18,7 +18,7 @@ import structlog
 from actors.broker import Broker
 from actors.configuration import BridgeOptions, BrokerOptions
 from actors.kernel import SystemClock, set_short_time_slice
-from actors.maintenance import Attestor, LeadingBroker, subject_of
+from actors.maintenance import Attestor, ClusterHooks, subject_of
 from actors.node import watch_loop
 from cli.common import Endpoint, logging_setup, trim
 from cli.indexing import IndexProcess
@@ -36,7 +36,7 @@ from cli.serve.cluster_member import ClusterMember, SteppedDown
 from cli.serve.limits_factory import limit_options
 from cli.serve.listener_factory import Listeners
 from cli.settings import RELOADABLE, ConfigError, Settings, check_settings, load_settings
-from cli.web import WebPage
+from cli.web import WebProcess
 from cluster import FellBehind, Leadership, Replaced
 from eventstore.datadir import DataDir
 from eventstore.errors import Fenced, RecordTooLarge
@@ -196,7 +196,7 @@ class Service:
         self._notifier = Notifier()
         self._monitor = HttpMonitor()
         self._metrics: Address | None = None
-        self._web = WebPage(settings)
+        self._web = WebProcess(settings)
         self._index = IndexProcess()
         self._stop = asyncio.Event()
         self._hangup = asyncio.Event()
@@ -286,7 +286,7 @@ class Service:
         self._monitor.inspection = broker.inspection
         await _recover(broker, self._notifier, leadership)
         if self._member is not None and leadership is not None:
-            led = LeadingBroker(broker.node, broker.admission.connections)
+            led = ClusterHooks(broker.node, broker.admission.connections)
             await self._member.begin(stack, led, leadership.epoch)
         await answer_requests(store.client, subject_of(self._node), Attestor(broker.node).answer)
         if settings.nats_url is None:

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.settings import settings
     from cli.settings.binding import ListenError, bind, probe, raise_unless_default
-    from cli.settings.log_settings import LogPlace, LogSettings, load_log_settings
+    from cli.settings.log_settings import LogLocationSettings, LogSettings, load_log_settings
     from cli.settings.setting_flags import with_settings_flags
     from cli.settings.setting_sources import (
         CONFIG_VARIABLE,
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     )
     from cli.settings.settings import RELOADABLE, Settings, check_settings, load_settings
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "binding": "ListenError bind raise_unless_default probe",
-            "log_settings": "LogPlace LogSettings load_log_settings",
+            "log_settings": "LogLocationSettings LogSettings load_log_settings",
             "setting_flags": "with_settings_flags",
             "setting_sources": "CONFIG_VARIABLE ConfigError PREFIX flag_of read_layers",
             "settings": "RELOADABLE Settings check_settings load_settings settings",
@@ -35,7 +35,7 @@ __all__ = [
     "RELOADABLE",
     "ConfigError",
     "ListenError",
-    "LogPlace",
+    "LogLocationSettings",
     "LogSettings",
     "Settings",
     "bind",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _SUBJECT = re.compile(r"foldmq(\.[A-Za-z0-9_-]+)+")
 
-Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(several)]
+TextList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(several)]
 
 
 class AccessFields(BaseModel):
@@ -32,7 +32,7 @@ class AccessFields(BaseModel):
         "keys in PEM.",
     )
     jwt_issuer: str | None = Field(default=None, description="Required issuer of the tokens.")
-    jwt_audience: Names = Field(
+    jwt_audience: TextList = Field(
         default=(), description="Accepted audience of the tokens. May be repeated."
     )
     jwt_user_claim: str = Field(

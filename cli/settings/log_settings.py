@@ -37,7 +37,7 @@ _DOMAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CLUSTER = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
-class LogPlace(Protocol):
+class LogLocationSettings(Protocol):
     """Where the log is: these settings, or all of them."""
 
     @property
@@ -160,7 +160,7 @@ def _value(name: str, value: object, layers: list[Layer]) -> Any:
     return value
 
 
-def log_contradictions(settings: LogPlace) -> Iterator[str]:
+def log_contradictions(settings: LogLocationSettings) -> Iterator[str]:
     """Yield a message for each contradiction of these settings, with the remedy."""
     if settings.nats_url is None:
         needing = ["nats_user", "nats_password", "nats_password_file", "nats_creds", "nats_nkey"]
@@ -192,6 +192,6 @@ def log_contradictions(settings: LogPlace) -> Iterator[str]:
         yield "nats_password and nats_password_file cannot be combined: set one of them"
 
 
-def _needs(settings: LogPlace, name: str, other: str) -> Iterator[str]:
+def _needs(settings: LogLocationSettings, name: str, other: str) -> Iterator[str]:
     if getattr(settings, name) is not None and getattr(settings, other) is None:
         yield f"{name} also needs {other}"

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from cli.common import text
 from cli.live import LiveBroker, NoAnswer, NoLiveBroker
-from cli.logsource import say
-from cli.operator import by
+from cli.logsource import write_notice
+from cli.operator import operator_name
 from cli.sparkjobs.job_runner import Job, run_job, write_result
 from cli.sparkjobs.log_location import Found, absolute
 from cli.sparkjobs.spark_flags import SparkFlags
@@ -47,7 +47,7 @@ class Brokers:
             await LiveBroker(node, self._where, client).ask(
                 "change",
                 do="archived",
-                by=by(),
+                by=operator_name(),
                 through=archived.through,
                 link=archived.link,
                 where=archived.where,
@@ -105,7 +105,7 @@ def run_archive(flags: SparkFlags, directory: str, *, as_json: bool) -> None:
             text.json_line(_as_object(archived, told=told)) if as_json else _words(archived)
         )
     for problem in report.problems[1:]:
-        say(str(problem))
+        write_notice(str(problem))
     if report.problems:
         raise report.problems[0]
 
@@ -131,7 +131,7 @@ def _told(brokers: Brokers, archived: ArchiveExtent) -> bool:
     except NoAnswer:
         raise
     except NoLiveBroker as error:
-        say(f"the broker will be notified at the next run: {error}")
+        write_notice(f"the broker will be notified at the next run: {error}")
         return False
     return True
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from cli.common import text
-from cli.logsource import parse_moment
+from cli.logsource import parse_point
 from cli.sparkjobs.claimed_states import (
     ClaimedStates,
     claims_of_brokers,
@@ -54,7 +54,7 @@ def run_audit(flags: SparkFlags, wanted: Wanted) -> bool:
     if wanted.html is not None:
         require_matplotlib()
         _check_file(wanted.html)
-    moment = None if wanted.at is None else parse_moment(wanted.at)
+    moment = None if wanted.at is None else parse_point(wanted.at)
     nobody = wanted.alone or moment is not None
     gather = no_claims if nobody else claims_of_projections if wanted.stored else claims_of_brokers
 

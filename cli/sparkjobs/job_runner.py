@@ -14,7 +14,7 @@ from cli.sparkjobs.log_location import Found, find, until
 from cli.sparkjobs.spark_flags import MASTER, MEMORY, SparkFlags
 from cli.sparkjobs.spark_progress import Tasks, busy
 from eventstore.errors import UsageError
-from eventstore.format import Moment
+from eventstore.format import PointSpec
 from spark.datasource import Log
 from spark.runtime import is_submitted, kill_jvm, running_session
 
@@ -44,7 +44,7 @@ async def nothing(_found: Found) -> None:
 
 def run_job(
     flags: SparkFlags,
-    at: Moment | None,
+    at: PointSpec | None,
     gather: Callable[[Found], Awaitable[_Gathered]],
     work: Callable[[Job, _Gathered], _Result],
     idle: Callable[[_Gathered], _Result | None] = lambda _gathered: None,

@@ -9,11 +9,11 @@ from pathlib import Path
 from nats.aio.client import Client
 
 from cli.common import text
-from cli.logsource import cut_off, find_location, named_stream, point_at, say
-from cli.settings import LogPlace, load_log_settings
+from cli.logsource import cut_off, find_location, named_stream, point_at, write_notice
+from cli.settings import LogLocationSettings, load_log_settings
 from cli.sparkjobs.spark_flags import MASTER, SparkFlags
 from eventstore.errors import CutOff, UsageError
-from eventstore.format import Moment
+from eventstore.format import PointSpec
 from eventstore.nats import ConnectionOptions
 from eventstore.paths import expand_home
 from eventstore.reading import LogLocation, LogSource
@@ -62,7 +62,7 @@ async def find(
     logs = await _logs(location, await location.connect(client))
     streams = [log.stream for log in logs]
     if flags.source.verbose:
-        say(location.reading(streams))
+        write_notice(location.reading(streams))
     options = {**_access(location.access), "stream": ",".join(streams), **archive}
     return Found(options, logs, location.where, tuple(streams))
 
@@ -70,7 +70,7 @@ async def find(
 def _archive_alone(archive: dict[str, str], flags: SparkFlags) -> Found:
     where = f"archive {directory_text(flags.archive or '')}"
     if flags.source.verbose:
-        say(f"reading {where}")
+        write_notice(f"reading {where}")
     wanted = {**archive, "stream": named_stream(flags.source) or "*"}
     options = SourceOptions.read(wanted)
     archived = join_with_archive(options, [], find_in_archive(options))
@@ -93,7 +93,7 @@ def absolute(path: str) -> str:
     return place
 
 
-async def until(found: Found, at: Moment | None) -> dict[str, str]:
+async def until(found: Found, at: PointSpec | None) -> dict[str, str]:
     """Return the option for the end of the log to read.
 
     Raises UsageError for a moment after the end of the log, CutOff for a deleted one; without a
@@ -109,7 +109,7 @@ async def until(found: Found, at: Moment | None) -> dict[str, str]:
     return _known(found, {"until": said})
 
 
-def since(found: Found, begin: Moment | None) -> dict[str, str]:
+def since(found: Found, begin: PointSpec | None) -> dict[str, str]:
     """Return the option for the start of the log to read; raises as :func:`until`."""
     return {} if begin is None else _known(found, {"from": _said(found, begin)})
 
@@ -121,7 +121,7 @@ def _known(found: Found, option: dict[str, str]) -> dict[str, str]:
     return option
 
 
-def _said(found: Found, moment: Moment) -> str:
+def _said(found: Found, moment: PointSpec) -> str:
     if moment.time_ms is not None:
         return text.iso(moment.time_ms)
     if len(found.streams) > 1:
@@ -132,7 +132,7 @@ def _said(found: Found, moment: Moment) -> str:
     return moment.text
 
 
-async def _check_kept(found: Found, log: LogSource, at: Moment) -> None:
+async def _check_kept(found: Found, log: LogSource, at: PointSpec) -> None:
     if "archive" not in found.options and await cut_off(log, at):
         raise CutOff(f"no records of {at.text}: {log.beginning()}")
 
@@ -145,7 +145,7 @@ async def _logs(location: LogLocation, client: Client) -> list[LogSource]:
     return logs
 
 
-def _require_reachable(settings: LogPlace, flags: SparkFlags) -> None:
+def _require_reachable(settings: LogLocationSettings, flags: SparkFlags) -> None:
     """Raise UsageError if executors on other machines cannot reach the log."""
     elsewhere = is_submitted() or not is_local(flags.master or MASTER)
     if elsewhere and settings.nats_url is None:

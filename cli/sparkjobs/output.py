@@ -92,7 +92,7 @@ def _place(end: Position) -> str:
     return f"position {format_position(end)}"
 
 
-def put(
+def write_rows(
     job: Job,
     found: DataFrame,
     to: OutputTarget,
@@ -111,7 +111,7 @@ def put(
         return
     ordered = found.orderBy(*order)
     if to.format == "json":
-        with _made(job, told(ordered)) as made:
+        with _made(job, as_text_columns(ordered)) as made:
             for row in made.toLocalIterator():
                 write_result(text.json_line(_object(row)))
         return
@@ -129,7 +129,7 @@ def _in_milliseconds(found: DataFrame) -> DataFrame:
     return found.withColumns({name: F.unix_millis(name) for name in times})
 
 
-def told(found: DataFrame) -> DataFrame:
+def as_text_columns(found: DataFrame) -> DataFrame:
     """Return rows in text form: positions as 5.0, times and payloads as text.
 
     A payload that is not UTF-8 is in base64, in a column of its own.
@@ -188,7 +188,7 @@ def save(found: DataFrame, to: OutputTarget) -> int:
     seen = found.observe(counted, F.count(F.lit(1)).alias("rows"))
     directory = to.directory or ""
     if to.format == "json":
-        told(seen).write.json(directory)
+        as_text_columns(seen).write.json(directory)
     else:
         seen.write.parquet(directory)
     return int(counted.get["rows"])

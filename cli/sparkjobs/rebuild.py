@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pyspark.sql import Row
 
 from cli.common import Column, text
-from cli.logsource import parse_moment
+from cli.logsource import parse_point
 from cli.sparkjobs.job_runner import Job, nothing, run_job
-from cli.sparkjobs.output import as_of, output_target, put
+from cli.sparkjobs.output import as_of, output_target, write_rows
 from cli.sparkjobs.spark_flags import SparkFlags
 from eventstore.format import format_position
 from spark.rebuild import rebuild
@@ -142,12 +142,12 @@ def run_rebuild(
     """
     view = _VIEWS[what]
     to = output_target(output, format_, limit)
-    moment = None if at is None else parse_moment(at)
+    moment = None if at is None else parse_point(at)
 
     def work(job: Job, _nothing: None) -> None:
         with job.busy("reading the log"):
             log = job.log.pinned()
             found = rebuild(log, what)
-        put(job, found, to, view.order, view.columns, view.noun, as_of(log))
+        write_rows(job, found, to, view.order, view.columns, view.noun, as_of(log))
 
     run_job(flags, moment, nothing, work)

@@ -3,7 +3,7 @@
 import sys
 
 from cli.common import seconds, text
-from cli.logsource import parse_moment
+from cli.logsource import parse_point
 from cli.sparkjobs.job_runner import Job, run_job
 from cli.sparkjobs.log_location import Found, since
 from cli.sparkjobs.output import output_target, save
@@ -39,7 +39,7 @@ def run_stats(
         )
     span = _window(window)
     to = output_target(output, None, None) if output is not None else None
-    begin, end = (None if one is None else parse_moment(one) for one in between)
+    begin, end = (None if one is None else parse_point(one) for one in between)
 
     async def beginning(found: Found) -> dict[str, str]:
         return since(found, begin)

@@ -7,12 +7,12 @@ connection to the broker and its queries; ``once`` prints one frame as text or J
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.top import top_command
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "top_command": "top_command",

@@ -32,7 +32,7 @@ from cli.top.text import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cli.live import BrokerLink
+    from cli.live import ReconnectingClient
 
 _ROWS = 20
 """Rows of each table."""
@@ -41,7 +41,7 @@ _NO_CURVES = 80
 
 
 async def run_once(
-    link: BrokerLink, interval: float, sort: str, width: int, *, as_json: bool
+    link: ReconnectingClient, interval: float, sort: str, width: int, *, as_json: bool
 ) -> None:
     """Print a frame that is ``width`` columns wide; raises NoLiveBroker."""
     questions = Questions(link)

@@ -17,7 +17,7 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     from textual.screen import Screen
 
-    from cli.live import BrokerLink
+    from cli.live import ReconnectingClient
 
 
 class Top(App[str]):
@@ -34,7 +34,7 @@ class Top(App[str]):
         Binding("question_mark,f1", "help", show=False),
     ]
 
-    def __init__(self, link: BrokerLink, interval: float, sort: str) -> None:
+    def __init__(self, link: ReconnectingClient, interval: float, sort: str) -> None:
         super().__init__(ansi_color=True)
         self.theme = "ansi-dark"
         self.animation_level = "none"

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from cli.inspection import log_broker
-from cli.live import BrokerLink, LiveBroker, NoLiveBroker, open_broker, understood
+from cli.live import LiveBroker, NoLiveBroker, ReconnectingClient, open_broker, understood
 from cli.settings import load_log_settings
 from cli.top.text import ACTOR_SORTS
 from eventstore.errors import UsageError
@@ -53,7 +53,7 @@ async def _run(
                 log_broker(broker)
             yield broker
 
-    link = BrokerLink(find, answer_seconds=ANSWER_SECONDS)
+    link = ReconnectingClient(find, answer_seconds=ANSWER_SECONDS)
     try:
         if once:
             await _print(link, interval, sort, as_json=as_json)
@@ -64,7 +64,7 @@ async def _run(
         await link.close()
 
 
-async def _print(link: BrokerLink, interval: float, sort: str, *, as_json: bool) -> None:
+async def _print(link: ReconnectingClient, interval: float, sort: str, *, as_json: bool) -> None:
     from cli.top import once
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
@@ -72,7 +72,7 @@ async def _print(link: BrokerLink, interval: float, sort: str, *, as_json: bool)
         await once.run_once(link, interval, sort, width, as_json=as_json)
 
 
-async def _watch(link: BrokerLink, interval: float, sort: str) -> None:
+async def _watch(link: ReconnectingClient, interval: float, sort: str) -> None:
     # Loading textual takes a quarter of a second.
     from cli.top.top_app import Top
 

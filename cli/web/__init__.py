@@ -7,18 +7,18 @@ past from its log, by the same modules as ``foldmq log`` and ``foldmq replay``.
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.web import web_command
-    from cli.web.child import WebPage
+    from cli.web.web_process import WebProcess
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
-            "child": "WebPage",
+            "web_process": "WebProcess",
             "web_command": "web_command",
         },
     )
 
-__all__ = ["WebPage", "web_command"]
+__all__ = ["WebProcess", "web_command"]

@@ -12,7 +12,7 @@ from cli.logsource import SourceFlags
 from cli.web.auth import AuditTrail, TokenAudit, Tokens
 from cli.web.changes import ChangePages
 from cli.web.history import ActivityReader, Histories, StateDiffs
-from cli.web.live import LogLink, Samples, TopicTails
+from cli.web.live import Samples, TopicTails, WebLogClient
 from cli.web.pages import Guard, Lists, Pages, SessionPages, Site, TimePages, TopicPages, WhyPage
 
 _STATIC = Path(__file__).parent / "static"
@@ -34,7 +34,7 @@ def make_app(
     permits tokens with the role operate to make changes.
     """
     app = web.Application(client_max_size=_LARGEST_FORM)
-    link = LogLink(flags)
+    link = WebLogClient(flags)
     site = Site(link, changes=changes)
     samples = Samples(link)
     histories = Histories(link)

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
         upcast,
     )
     from eventstore.format.fast_parse import parse_frequent
-    from eventstore.format.moments import Moment, parse_moment
     from eventstore.format.node_events import (
         Bridged,
         BrokerStarted,
@@ -66,6 +65,7 @@ if TYPE_CHECKING:
         SessionSnapshot,
         WebAccessed,
     )
+    from eventstore.format.point_spec import PointSpec, parse_point
     from eventstore.format.positions import (
         INDEX_BITS,
         MAX_INDEX,
@@ -80,6 +80,7 @@ if TYPE_CHECKING:
         sequence_of,
         to_runs,
     )
+    from eventstore.format.range_text import packet_ids_text, positions_text, several, stamp
     from eventstore.format.record_size import (
         ENTRIES_AT_ONCE,
         ESCAPED,
@@ -105,7 +106,6 @@ if TYPE_CHECKING:
         payload_bounds,
         previous_of,
     )
-    from eventstore.format.run_text import packet_ids_text, positions_text, several, stamp
     from eventstore.format.stored_properties import (
         BlockColumns,
         WithBlocks,
@@ -169,8 +169,8 @@ __all__ = [
     "MessageDropped",
     "MessagePublished",
     "MessagesCarried",
-    "Moment",
     "OperatorActed",
+    "PointSpec",
     "Position",
     "Queued",
     "Received",
@@ -229,7 +229,7 @@ __all__ = [
     "packet_ids_text",
     "parse_event",
     "parse_frequent",
-    "parse_moment",
+    "parse_point",
     "parse_position",
     "payload_bounds",
     "position",
@@ -296,8 +296,8 @@ _MODULE_OF = {
     "parse_event": "events",
     "upcast": "events",
     "parse_frequent": "fast_parse",
-    "Moment": "moments",
-    "parse_moment": "moments",
+    "PointSpec": "point_spec",
+    "parse_point": "point_spec",
     "BlockColumns": "stored_properties",
     "WithBlocks": "stored_properties",
     "block_bounds": "stored_properties",
@@ -333,10 +333,10 @@ _MODULE_OF = {
     "STORED_OVERHEAD": "record_size",
     "largest_packet": "record_size",
     "largest_record": "record_size",
-    "packet_ids_text": "run_text",
-    "positions_text": "run_text",
-    "several": "run_text",
-    "stamp": "run_text",
+    "packet_ids_text": "range_text",
+    "positions_text": "range_text",
+    "several": "range_text",
+    "stamp": "range_text",
     "STANDS_FOR": "turn_events",
     "TurnAcked": "turn_events",
     "TurnDelivered": "turn_events",

@@ -6,7 +6,7 @@ of the log's records confirm it.
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from eventstore.index.index_files import IndexFiles
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from eventstore.index.log_index import LogIndex, SavedState
     from eventstore.index.segment import BadIndex, Segment, SegmentHead, write_segment
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "index_files": "IndexFiles",

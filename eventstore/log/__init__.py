@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from eventstore.log.conditional_append import Appended, append_behind
     from eventstore.log.damaged_log import SalvageResult, SessionNeeds, salvage
     from eventstore.log.jetstream_log import EventLog
     from eventstore.log.journal import (
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
         read_stored,
         read_tail,
     )
-    from eventstore.log.single_append import Appended, append_behind
     from eventstore.log.watermark import Watermark
 
 __all__ = [
@@ -117,8 +117,8 @@ _MODULE_OF = {
     "StoredMessages": "message_store",
     "messages_of": "message_store",
     "properties_of": "message_store",
-    "Appended": "single_append",
-    "append_behind": "single_append",
+    "Appended": "conditional_append",
+    "append_behind": "conditional_append",
     "Watermark": "watermark",
 }
 

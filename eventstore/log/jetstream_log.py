@@ -7,9 +7,9 @@ import contextlib
 from typing import TYPE_CHECKING, TypeVar
 
 from eventstore.errors import CorruptLog, EventStoreError, LogUnavailable, LostLog
+from eventstore.log.conditional_append import Appended, append_behind
 from eventstore.log.log_writer import VERDICT_EVERY, VERDICTS, LogWriter
 from eventstore.log.record_reader import LogTail, read_records, read_some, read_tail
-from eventstore.log.single_append import Appended, append_behind
 from eventstore.nats import purge, read_bounds, read_info
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         status_of,
     )
     from eventstore.nats.log_stream import (
-        ForeignLog,
+        LogIdentityMismatch,
         StreamState,
         check_stream,
         durability_promise,
@@ -67,7 +67,7 @@ __all__ = [
     "BatchClient",
     "ConnectionOptions",
     "DirectClient",
-    "ForeignLog",
+    "LogIdentityMismatch",
     "NatsMessage",
     "RequestClient",
     "StreamState",
@@ -135,7 +135,7 @@ _MODULE_OF = {
     "request_stream": "jetstream",
     "sending": "jetstream",
     "status_of": "jetstream",
-    "ForeignLog": "log_stream",
+    "LogIdentityMismatch": "log_stream",
     "StreamState": "log_stream",
     "check_stream": "log_stream",
     "durability_promise": "log_stream",

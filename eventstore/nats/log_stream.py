@@ -46,7 +46,7 @@ _NEW_SECONDS: Final = 5.0
 """How long the replicas of a new stream are waited for; one server of three may be away."""
 
 
-class ForeignLog(EventStoreError):  # noqa: N818 - as in eventstore.errors
+class LogIdentityMismatch(EventStoreError):  # noqa: N818 - as in eventstore.errors
     """The stream holds a log of another kind, or of another cluster."""
 
     exit_code = 75
@@ -231,8 +231,10 @@ def _check_identity(config: Mapping[str, Any], identity: str | None) -> None:
     if found == identity:
         return
     if found is None:
-        raise ForeignLog("its log is that of a single node")
-    raise ForeignLog("its key is another one" if identity else "its log is that of a cluster")
+        raise LogIdentityMismatch("its log is that of a single node")
+    raise LogIdentityMismatch(
+        "its key is another one" if identity else "its log is that of a cluster"
+    )
 
 
 def _stream_config(name: str, subjects: Sequence[str], identity: str | None) -> dict[str, object]:

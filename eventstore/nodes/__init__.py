@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from eventstore.nodes.node_messages import LeaderAnswer, NodeMessages, ask_nodes
 else:
-    __getattr__ = front_door(__name__, {"node_messages": "LeaderAnswer NodeMessages ask_nodes"})
+    __getattr__ = lazy_exports(__name__, {"node_messages": "LeaderAnswer NodeMessages ask_nodes"})
 
 __all__ = ["LeaderAnswer", "NodeMessages", "ask_nodes"]

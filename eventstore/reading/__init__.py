@@ -10,7 +10,7 @@ async for record in source.records(source.begin, source.last):
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from eventstore.reading.gc_pause import few_collections
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from eventstore.reading.polling import Polling
     from eventstore.reading.progress import Progress, silent
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "gc_pause": "few_collections",

@@ -48,11 +48,11 @@ from projections.audit.mqtt5_checks import OwnMessages, UnfinishedDeliveries
 from projections.audit.ordering import RedeliveryOrder, TopicOrder
 from projections.audit.rules import (
     UNEXPECTED,
+    CheckpointSnapshotAudit,
     DropAudit,
     LogOutline,
     OwnershipAudit,
     QueueProgress,
-    RepetitionAudit,
     Rule,
     SessionEnds,
     Violation,
@@ -61,7 +61,7 @@ from projections.audit.rules import (
 )
 from projections.audit.shared_steps import SHARE, SharedSteps
 from projections.audit.turn_subscriptions import TurnSubscriptions
-from projections.state import MISFITS, QOS_MASK, RETAIN_FLAG, SessionFold
+from projections.state import INCONSISTENCIES, QOS_MASK, RETAIN_FLAG, SessionFold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -131,7 +131,7 @@ class SessionAudit:
         self._unfinished = UnfinishedDeliveries()
         self._local = OwnMessages()
         self._shared = None if shared is None else SharedSteps(session, shared, begun=not whole)
-        self._repetitions = RepetitionAudit(self._found)
+        self._repetitions = CheckpointSnapshotAudit(self._found)
         self._turn: Position = 0
         """Where the turn of the event that is looked at begins."""
         self._in_turn = TurnSubscriptions()
@@ -208,7 +208,7 @@ class SessionAudit:
                 self._wills.take(event, fold.state, at, time_ms, turn)
                 self._progress.before(at, time_ms)
             fold.take(event, at, time_ms, payload)
-        except MISFITS as error:
+        except INCONSISTENCIES as error:
             self._broken = True
             self._tell(Rule.EVENT, at, f"{type(event).__name__} does not fit: {error!r:.100}")
             return

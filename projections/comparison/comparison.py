@@ -18,7 +18,13 @@ from eventstore.format import (
 from eventstore.reading import LogSource, Progress, few_collections, silent
 from projections.comparison.live_state import LivePage, LiveState, digest_number
 from projections.replay import fold
-from projections.state import MISFITS, NodeState, misfit, retained_digest, session_digest
+from projections.state import (
+    INCONSISTENCIES,
+    NodeState,
+    inconsistency,
+    retained_digest,
+    session_digest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -71,8 +77,8 @@ def apply(node: NodeState, event: Event, at: Position, record: Record) -> None:
         pieces = record.pieces(event)
     try:
         node.apply(event, at, record.time_ms, pieces)
-    except MISFITS as error:
-        raise misfit(record, error) from error
+    except INCONSISTENCIES as error:
+        raise inconsistency(record, error) from error
 
 
 async def read_turns(

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from projections.indexing.indexed_sessions import IndexedSessions, SessionAt, session_at
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from projections.indexing.segment_builder import SegmentBuilder
     from projections.indexing.topic_records import TopicRecords, fixed_prefix
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "indexed_sessions": "IndexedSessions SessionAt session_at",

@@ -23,7 +23,7 @@ from eventstore.format import (
 from eventstore.index import LIFECYCLE, SESSION, BadIndex
 from eventstore.reading import LogPoint, fetch_listed, read_listed
 from projections.indexing.state_cache import DeniedFilters
-from projections.state import MISFITS, SessionFold, decode_session, misfit
+from projections.state import INCONSISTENCIES, SessionFold, decode_session, inconsistency
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -192,8 +192,8 @@ def _fold(
             fold.take(event, base + index, part.time_ms)
             if denied is not None:
                 denied.take(event, base + index, part.time_ms)
-    except MISFITS as error:
-        raise misfit(part, error) from error
+    except INCONSISTENCIES as error:
+        raise inconsistency(part, error) from error
 
 
 def own_events(record: Record, name: str) -> Iterator[tuple[int, Event]]:

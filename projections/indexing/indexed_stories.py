@@ -21,7 +21,7 @@ from eventstore.reading import fetch_listed
 from projections.audit import DeniedFilter, StoryBuilder, subscriber_standing
 from projections.indexing.indexed_sessions import IndexedSessions
 from projections.indexing.topic_records import TopicRecords
-from projections.state import MISFITS, misfit
+from projections.state import INCONSISTENCIES, inconsistency
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -321,5 +321,5 @@ def _up_to(sequences: Sequence[int], last: int) -> list[int]:
 def _take(builder: StoryBuilder, record: Record) -> None:
     try:
         builder.take(record)
-    except MISFITS as error:
-        raise misfit(record, error) from error
+    except INCONSISTENCIES as error:
+        raise inconsistency(record, error) from error

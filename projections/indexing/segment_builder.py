@@ -27,7 +27,7 @@ from eventstore.index import (
     pack_sequences,
 )
 from projections.indexing.state_cache import StateCache
-from projections.state import MISFITS, misfit
+from projections.state import INCONSISTENCIES, inconsistency
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -137,8 +137,8 @@ class SegmentBuilder:
                     self._refer(event, sequences)
                     if effective:
                         self._fold(event, position(part.sequence, index), part.time_ms)
-            except MISFITS as error:
-                raise misfit(part, error) from error
+            except INCONSISTENCIES as error:
+                raise inconsistency(part, error) from error
             self._note(part)
         for key in keys:
             self._lists.setdefault(key, []).extend(sequences)

@@ -6,7 +6,7 @@ These read a log through ``eventstore.reading.LogSource`` and never write. They 
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from projections.replay.event_reader import (
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from projections.replay.subscription_text import options_text
     from projections.replay.topic_lookup import Published, TopicBook, Topics, topic_matcher
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "event_reader": "EVENT_TYPES EventEntry EventFilter EventReader refs_of",

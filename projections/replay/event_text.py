@@ -52,7 +52,7 @@ from eventstore.format import (
     format_position,
     from_runs,
     payload_bounds,
-    run_text,
+    range_text,
 )
 from projections.audit import topic_of
 from projections.replay.subscription_text import options_text
@@ -79,7 +79,7 @@ def payload_words(event: Event, area: memoryview) -> str:
     if not payloads:
         return ""
     total = event.count if isinstance(event, _WITH_MESSAGES) else 1
-    return ": " + run_text.several(map(display.payload_text, payloads), total)
+    return ": " + range_text.several(map(display.payload_text, payloads), total)
 
 
 def _payloads(event: Event, area: memoryview, most: int) -> list[bytes]:
@@ -94,9 +94,9 @@ def _payloads(event: Event, area: memoryview, most: int) -> list[bytes]:
 def _ids(runs: list[Run]) -> str:
     single = len(runs) == 1 and isinstance(runs[0], int)
     return (
-        f"packet {run_text.packet_ids_text(runs)}"
+        f"packet {range_text.packet_ids_text(runs)}"
         if single
-        else f"packets {run_text.packet_ids_text(runs)}"
+        else f"packets {range_text.packet_ids_text(runs)}"
     )
 
 
@@ -106,11 +106,11 @@ def _messages(refs: list[Run], topics: Topics) -> str:
     if not values:
         return ""
     names = {found.topic: None for ref in values if (found := topics.get(ref)) is not None}
-    where = run_text.positions_text(refs)
+    where = range_text.positions_text(refs)
     label = "" if len(values) == 1 else f"{len(values):,} messages "
     if not names:  # from before the log begins
         return f"message {where}" if len(values) == 1 else f"{label}{where}"
-    return f"{run_text.several(map(display.name, names), len(names))} ({label}{where})"
+    return f"{range_text.several(map(display.name, names), len(names))} ({label}{where})"
 
 
 def _opened(event: SessionOpened, _topics: Topics) -> str:
@@ -147,7 +147,7 @@ def _published(event: MessagePublished, _topics: Topics) -> str:
     total = sizes * event.count if isinstance(sizes, int) else sum(sizes)
     what = "" if event.count == 1 else f" {event.count:,} messages to"
     verb = "will published" if event.will else "published"
-    topics = run_text.several(map(display.name, event.topics), len(event.topics))
+    topics = range_text.several(map(display.name, event.topics), len(event.topics))
     retained = " retained" if event.retain else ""
     ids = f", {_ids(event.pids)}" if event.pids else ""
     return f"{verb}{what} {topics} QoS {event.qos}{retained}, {display.size(total)}{ids}"
@@ -178,14 +178,14 @@ def _dropped(event: MessageDropped, topics: Topics) -> str:
     where = " from the queue" if event.queued >= 0 else ""
     by = f", for {display.name(event.filter)}" if event.filter else ""
     if event.topics:
-        what += f" to {run_text.several(map(display.name, event.topics), len(event.topics))}"
+        what += f" to {range_text.several(map(display.name, event.topics), len(event.topics))}"
     return f"dropped{where} {what}: {display.escaped(event.reason)}{by}"
 
 
 def _codes(reasons: Sequence[Run]) -> str:
     """Return reason codes as the standard writes them: ``0x87``."""
     distinct = dict.fromkeys(from_runs(reasons))
-    return run_text.several((f"0x{code:02x}" for code in distinct), len(distinct))
+    return range_text.several((f"0x{code:02x}" for code in distinct), len(distinct))
 
 
 def _with(reasons: Sequence[Run]) -> str:
@@ -204,7 +204,7 @@ def _granted(event: Subscribed, _topics: Topics) -> str:
         for (one, qos), bits in zip(event.filters, options, strict=False)
     )
     identifier = f", identifier {event.identifier}" if event.identifier else ""
-    return f"subscribed {run_text.several(granted, len(event.filters))}{identifier}"
+    return f"subscribed {range_text.several(granted, len(event.filters))}{identifier}"
 
 
 def _denied(event: SubscriptionDenied, _topics: Topics) -> str:
@@ -213,7 +213,7 @@ def _denied(event: SubscriptionDenied, _topics: Topics) -> str:
         f"{display.name(one)} {reason_text(code)}"
         for one, code in zip(event.filters, codes, strict=False)
     )
-    return f"subscription denied: {run_text.several(denied, len(event.filters))}"
+    return f"subscription denied: {range_text.several(denied, len(event.filters))}"
 
 
 def _limits(event: LimitsApplied, _topics: Topics) -> str:
@@ -275,8 +275,8 @@ def _repeated(topics: Sequence[str], event: RetainedSnapshot | MessagesCarried) 
     label = "" if event.count == 1 else f"{event.count:,} messages "
     sizes = event.sizes
     total = sizes * event.count if isinstance(sizes, int) else sum(sizes)
-    several = run_text.several(map(display.name, topics), len(topics))
-    return f"{several} ({label}from {run_text.positions_text(event.refs)}), {display.size(total)}"
+    several = range_text.several(map(display.name, topics), len(topics))
+    return f"{several} ({label}from {range_text.positions_text(event.refs)}), {display.size(total)}"
 
 
 def _completed(event: CheckpointCompleted, _topics: Topics) -> str:
@@ -346,7 +346,7 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     ),
     Subscribed: _granted,
     Unsubscribed: lambda event, _: (
-        f"unsubscribed {run_text.several(map(display.name, event.filters), len(event.filters))}"
+        f"unsubscribed {range_text.several(map(display.name, event.filters), len(event.filters))}"
     ),
     SubscriptionDenied: _denied,
     MessagePublished: _published,
@@ -383,11 +383,11 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     OperatorActed: _acted,
     RetainedCleared: lambda event, _: (
         "retained messages removed: "
-        + run_text.several(map(display.name, event.topics), len(event.topics))
+        + range_text.several(map(display.name, event.topics), len(event.topics))
     ),
     RetainedExpired: lambda event, _: (
         "retained messages expired: "
-        + run_text.several(map(display.name, event.topics), len(event.topics))
+        + range_text.several(map(display.name, event.topics), len(event.topics))
     ),
     WebAccessed: _web_accessed,
 }

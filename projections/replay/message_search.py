@@ -21,7 +21,7 @@ from eventstore.reading import Progress, silent
 from projections.audit import StoryBuilder
 from projections.indexing import find_indexed_stories
 from projections.replay.event_reader import refs_of
-from projections.state import MISFITS, misfit
+from projections.state import INCONSISTENCIES, inconsistency
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,8 +85,8 @@ async def find_stories(
 def _take(explainer: StoryBuilder, record: Record) -> None:
     try:
         explainer.take(record)
-    except MISFITS as error:
-        raise misfit(record, error) from error
+    except INCONSISTENCIES as error:
+        raise inconsistency(record, error) from error
 
 
 async def message_at(source: LogSource, place: Position) -> Position:

@@ -18,7 +18,7 @@ from eventstore.format import (
     position,
 )
 from eventstore.reading import LogPoint, Progress, few_collections, silent
-from projections.state import MISFITS, NodeState, misfit
+from projections.state import INCONSISTENCIES, NodeState, inconsistency
 
 if TYPE_CHECKING:
     from eventstore.format import Record
@@ -159,8 +159,8 @@ def fold(state: NodeState, record: Record, only: str | None = None) -> None:
     """Fold a record; raise CorruptLog when its events do not fit together."""
     try:
         state.apply_record(record, only)
-    except MISFITS as error:
-        raise misfit(record, error) from error
+    except INCONSISTENCIES as error:
+        raise inconsistency(record, error) from error
 
 
 def head(record: Record, index: int) -> Record:

@@ -32,13 +32,13 @@ from eventstore.format import (
 from eventstore.index import SESSION
 from eventstore.reading import few_collections, read_listed, time_of
 from projections.state import (
-    MISFITS,
+    INCONSISTENCIES,
     NodeState,
     Part,
     RetainedIndex,
     decode_session,
     encode_session,
-    misfit,
+    inconsistency,
 )
 
 if TYPE_CHECKING:
@@ -204,8 +204,8 @@ class SessionHistory:
     def _follow(self, record: Record) -> None:
         try:
             self._take(record)
-        except MISFITS as error:
-            raise misfit(record, error) from error
+        except INCONSISTENCIES as error:
+            raise inconsistency(record, error) from error
 
     def _take(self, record: Record) -> None:
         _, complete = self._turns.take(record)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
         session_texts,
     )
     from projections.state.filter_links import linked
-    from projections.state.misfits import MISFITS, misfit
-    from projections.state.node import Checkpoint, NodeState
+    from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
+    from projections.state.node_state import Checkpoint, NodeState
     from projections.state.retained import RetainedIndex, RetainedMessage, repeated_messages
     from projections.state.session import (
         EVOLVE,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EVOLVE",
     "FLAG_BITS",
-    "MISFITS",
+    "INCONSISTENCIES",
     "NO_DIGEST",
     "QOS_MASK",
     "RAP_FLAG",
@@ -73,8 +73,8 @@ __all__ = [
     "evolve",
     "expand_runs",
     "frozen_from",
+    "inconsistency",
     "linked",
-    "misfit",
     "pending_of",
     "reference_runs",
     "repeated_messages",
@@ -94,10 +94,10 @@ _MODULE_OF = {
     "session_digest": "digests",
     "session_texts": "digests",
     "linked": "filter_links",
-    "MISFITS": "misfits",
-    "misfit": "misfits",
-    "Checkpoint": "node",
-    "NodeState": "node",
+    "INCONSISTENCIES": "inconsistent_events",
+    "inconsistency": "inconsistent_events",
+    "Checkpoint": "node_state",
+    "NodeState": "node_state",
     "RetainedIndex": "retained",
     "RetainedMessage": "retained",
     "repeated_messages": "retained",

@@ -16,7 +16,7 @@ from projections.state.snapshot import encode_session
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from projections.state.node import NodeState
+    from projections.state.node_state import NodeState
     from projections.state.retained import RetainedMessage
 
 _DIGITS = 16

@@ -1,7 +1,8 @@
 """One session folded from its own events alone, wherever the log begins.
 
-``projections.state.node.NodeState`` folds all of a node's log. Here are its rules for a single
-session: callers that sort the events of a log by session (an audit, a query) get the same states.
+``projections.state.node_state.NodeState`` folds all of a node's log. Here are its rules for a
+single session: callers that sort the events of a log by session (an audit, a query) get the same
+states.
 """
 
 from __future__ import annotations

@@ -23,10 +23,10 @@ from eventstore.format import (
     format_position,
     from_runs,
     position,
-    run_text,
+    range_text,
 )
 from projections.state import (
-    MISFITS,
+    INCONSISTENCIES,
     NodeState,
     Part,
     RetainedMessage,
@@ -115,7 +115,7 @@ class CheckpointCheck:
                     apply(event, base + index, time_ms, record.pieces(event))
                 else:
                     apply(event, base + index, time_ms)
-        except MISFITS as error:
+        except INCONSISTENCIES as error:
             self._report(
                 record.sequence, f"entry {index}: does not fit what was before: {error!r:.100}"
             )
@@ -261,7 +261,7 @@ def _ref(message: RetainedMessage | None) -> Position | None:
 
 
 def _several(names: list[str]) -> str:
-    return run_text.several(map(display.name, names[:_NAMED]), len(names))
+    return range_text.several(map(display.name, names[:_NAMED]), len(names))
 
 
 def _differences(state: SessionState, other: SessionState) -> str:

@@ -6,7 +6,7 @@ receivers. ``docs/architecture.md`` and the module ``decoder`` say how.
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from protocol.mqtt.connect_subscribe_decoder import MQTT_3_1, MQTT_3_1_1, MQTT_5
@@ -91,7 +91,7 @@ if TYPE_CHECKING:
         validate_topic_name,
     )
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "connect_subscribe_decoder": "MQTT_3_1 MQTT_3_1_1 MQTT_5",

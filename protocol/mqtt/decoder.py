@@ -109,7 +109,7 @@ class DecoderV5(Protocol):
     def subscription_reader(self, first: int, body: bytes) -> FiltersInParts:
         """Return what reads a SUBSCRIBE or UNSUBSCRIBE."""
 
-    def work_of(self, size: int) -> int:
+    def block_cost(self, size: int) -> int:
         """Return as how many packets more one of so many bytes counts for its properties."""
 
     def too_large(self, size: int, limit: int) -> ProtocolError:
@@ -330,7 +330,7 @@ class Decoder:
                 break
             if first >> 4 in _WITH_FILTERS:
                 reader = level.subscription_reader(first, data[body:stop])
-                room -= level.work_of(stop - at)
+                room -= level.block_cost(stop - at)
                 at = stop
                 if not self._read_filters(reader, packets):
                     self._unread = data, at

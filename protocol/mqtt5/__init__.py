@@ -39,7 +39,7 @@ malformed or breaks the protocol closes the connection.
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from protocol.mqtt5.client_packet_encoder_v5 import (
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
         MOST_PROPERTIES,
         MessageBlock,
         MessageProperties,
-        count_down,
         encode_block,
         expiry_of,
         is_payload_format_broken,
@@ -67,13 +66,14 @@ if TYPE_CHECKING:
         properties_object,
         read_message_block,
         with_length,
+        with_remaining_expiry,
     )
     from protocol.mqtt5.publish_encoder_v5 import (
         AliasNumbers,
-        AliasUse,
+        PacketVariant,
         PublishEncoderV5,
         SentAliases,
-        Wire,
+        TopicAliasMode,
         prepare_publishes,
     )
     from protocol.mqtt5.server_packet_decoder_v5 import Answer, SentMessage, read_server_packets_v5
@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     )
     from protocol.mqtt5.subscribe_decoder_v5 import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "client_packet_encoder_v5": (
@@ -102,12 +102,13 @@ else:
             "decoder_v5": "PacketDecoderV5",
             "field_reader": "SHARE check_topic_filter split_share",
             "property_block": (
-                "MAX_BLOCK MOST_PROPERTIES MessageBlock MessageProperties count_down encode_block "
-                "expiry_of is_payload_format_broken known_blocks message_block "
-                "message_properties properties_object read_message_block with_length"
+                "MAX_BLOCK MOST_PROPERTIES MessageBlock MessageProperties encode_block expiry_of "
+                "is_payload_format_broken known_blocks message_block message_properties "
+                "properties_object read_message_block with_length with_remaining_expiry"
             ),
             "publish_encoder_v5": (
-                "AliasNumbers AliasUse PublishEncoderV5 SentAliases Wire prepare_publishes"
+                "AliasNumbers PacketVariant PublishEncoderV5 SentAliases TopicAliasMode "
+                "prepare_publishes"
             ),
             "server_packet_decoder_v5": "Answer SentMessage read_server_packets_v5",
             "server_packet_encoder_v5": (
@@ -128,19 +129,18 @@ __all__ = [
     "RETAIN_HANDLING",
     "SHARE",
     "AliasNumbers",
-    "AliasUse",
     "Answer",
     "ConnackProperties",
     "Explanation",
     "MessageBlock",
     "MessageProperties",
     "PacketDecoderV5",
+    "PacketVariant",
     "PublishEncoderV5",
     "SentAliases",
     "SentMessage",
-    "Wire",
+    "TopicAliasMode",
     "check_topic_filter",
-    "count_down",
     "encode_acks_v5",
     "encode_auth",
     "encode_block",
@@ -167,4 +167,5 @@ __all__ = [
     "read_server_packets_v5",
     "split_share",
     "with_length",
+    "with_remaining_expiry",
 ]

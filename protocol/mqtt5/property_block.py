@@ -25,8 +25,8 @@ from protocol.mqtt5.property_table import (
     WILL,
     WILL_DELAY,
     Kind,
-    Place,
     Property,
+    PropertyCarrier,
 )
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def violation(
     return ProtocolError(text, statement, reason=reason)
 
 
-def place_name(place: Place) -> str:
+def place_name(place: PropertyCarrier) -> str:
     """Return what errors call a packet."""
     return "will" if place == WILL else PacketType(place).name
 
@@ -128,17 +128,17 @@ def find_block(data: bytes, at: int, stop: int, what: str) -> tuple[int, int]:
     return begin, begin + length
 
 
-def work_of(size: int) -> int:
+def block_cost(size: int) -> int:
     """Return as how many packets more so many bytes count that may be properties."""
     return size // BYTES_A_PACKET if size > LARGE_BLOCK else 0
 
 
-def spans(
+def iter_properties(
     data: bytes,
     at: int,
     stop: int,
     allowed: Mapping[int, Property],
-    place: Place,
+    place: PropertyCarrier,
     *,
     user: bool = True,
 ) -> Iterator[Span]:
@@ -210,7 +210,7 @@ def read_block(
     at: int,
     stop: int,
     allowed: Mapping[int, Property],
-    place: Place,
+    place: PropertyCarrier,
     *,
     user: bool = True,
 ) -> tuple[dict[int, Value], tuple[tuple[str, str], ...]]:
@@ -221,7 +221,7 @@ def read_block(
     """
     values: dict[int, Value] = {}
     pairs: list[tuple[str, str]] = []
-    for prop, value, _, _ in spans(data, at, stop, allowed, place, user=user):
+    for prop, value, _, _ in iter_properties(data, at, stop, allowed, place, user=user):
         if prop.kind is not Kind.PAIR:
             values[prop.identifier] = value
         elif user:
@@ -229,7 +229,9 @@ def read_block(
     return values, tuple(pairs)
 
 
-def _read_value(prop: Property, data: bytes, at: int, stop: int, place: Place) -> tuple[Value, int]:
+def _read_value(
+    prop: Property, data: bytes, at: int, stop: int, place: PropertyCarrier
+) -> tuple[Value, int]:
     kind = prop.kind
     if kind is Kind.PAIR:
         name, at = _read_text(prop, data, at, stop, place)
@@ -257,7 +259,7 @@ def _read_value(prop: Property, data: bytes, at: int, stop: int, place: Place) -
     return number, end
 
 
-def _end_of_field(prop: Property, data: bytes, at: int, stop: int, place: Place) -> int:
+def _end_of_field(prop: Property, data: bytes, at: int, stop: int, place: PropertyCarrier) -> int:
     """Return where a field with a length of two bytes ends."""
     end = at + 2
     if end <= stop:
@@ -267,7 +269,9 @@ def _end_of_field(prop: Property, data: bytes, at: int, stop: int, place: Place)
     return end
 
 
-def _read_text(prop: Property, data: bytes, at: int, stop: int, place: Place) -> tuple[str, int]:
+def _read_text(
+    prop: Property, data: bytes, at: int, stop: int, place: PropertyCarrier
+) -> tuple[str, int]:
     end = at + 2
     if end <= stop:
         end += data[at] << 8 | data[at + 1]
@@ -291,11 +295,11 @@ def _check_response_topic(topic: str) -> None:
         raise violation("Response Topic contains a wildcard", "MQTT-3.3.2-14")
 
 
-def _cut_off(prop: Property, place: Place) -> ProtocolError:
+def _cut_off(prop: Property, place: PropertyCarrier) -> ProtocolError:
     return malformed(f"{place_name(place)} ends inside its {prop.name}")
 
 
-def _not_allowed(data: bytes, at: int, stop: int, place: Place) -> ProtocolError:
+def _not_allowed(data: bytes, at: int, stop: int, place: PropertyCarrier) -> ProtocolError:
     """Say what is wrong with a property that must not stand where it does (section 2.2.2.2)."""
     identifier, where = data[at], place_name(place)
     if identifier >= 0x80:  # an identifier is a Variable Byte Integer; all are one byte long
@@ -389,13 +393,15 @@ def read_message_block(raw: bytes) -> MessageBlock:
     return found
 
 
-def split_message_block(raw: bytes, place: Place) -> MessageBlock:
+def split_message_block(raw: bytes, place: PropertyCarrier) -> MessageBlock:
     """Split the properties of a PUBLISH or a ``WILL`` from a client into what goes where."""
     alias, expiry, delay, is_text = 0, -1, 0, False
     first = b""
     parts: list[bytes] = []
     copied = 0  # raw[:copied] is in parts, or is left out
-    for prop, value, begin, end in spans(raw, 0, len(raw), FROM_CLIENTS[place], place, user=False):
+    for prop, value, begin, end in iter_properties(
+        raw, 0, len(raw), FROM_CLIENTS[place], place, user=False
+    ):
         identifier = prop.identifier
         if identifier in _PASSED_ON:
             is_text = is_text or (identifier == PAYLOAD_FORMAT and value == 1)
@@ -484,7 +490,7 @@ def expiry_of(block: bytes) -> int | None:
     return int.from_bytes(block[1:5], "big")
 
 
-def count_down(block: bytes, left: int) -> bytes:
+def with_remaining_expiry(block: bytes, left: int) -> bytes:
     """Return a block with so many seconds left of its Message Expiry Interval, which it has."""
     return encode_property(MESSAGE_EXPIRY, left) + block[5:]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 WILL = 0
 """Stands for the properties of a will, beside the types of packets."""
 
-Place: TypeAlias = int
+PropertyCarrier: TypeAlias = int
 """A ``PacketType``, or ``WILL``."""
 
 
@@ -39,9 +39,9 @@ class Property:
     identifier: int
     name: str
     kind: Kind
-    from_clients: frozenset[Place]
+    from_clients: frozenset[PropertyCarrier]
     """Where a client may send it."""
-    from_servers: frozenset[Place]
+    from_servers: frozenset[PropertyCarrier]
     """Where a server may send it."""
     least: int = 0
     """The smallest value, of a number."""
@@ -83,7 +83,7 @@ WILDCARD_SUBSCRIPTION_AVAILABLE = 0x28
 SUBSCRIPTION_IDENTIFIERS_AVAILABLE = 0x29
 SHARED_SUBSCRIPTION_AVAILABLE = 0x2A
 
-_NOWHERE: frozenset[Place] = frozenset()
+_NOWHERE: frozenset[PropertyCarrier] = frozenset()
 _CONNECT = frozenset({PacketType.CONNECT})
 _CONNACK = frozenset({PacketType.CONNACK})
 _PUBLISH = frozenset({PacketType.PUBLISH})
@@ -99,7 +99,10 @@ _MESSAGE = _PUBLISH | _WILL
 
 
 def _flag(
-    identifier: int, name: str, clients: frozenset[Place], servers: frozenset[Place]
+    identifier: int,
+    name: str,
+    clients: frozenset[PropertyCarrier],
+    servers: frozenset[PropertyCarrier],
 ) -> Property:
     """Describe a byte that is 0 or 1."""
     return Property(identifier, name, Kind.BYTE, clients, servers, most=1)
@@ -195,15 +198,15 @@ _ALL = (
 PROPERTIES: Mapping[int, Property] = {one.identifier: one for one in _ALL}
 """All properties by their identifiers."""
 
-PLACES: tuple[Place, ...] = (WILL, *PacketType)
+PLACES: tuple[PropertyCarrier, ...] = (WILL, *PacketType)
 """Everything that could have properties; PINGREQ and PINGRESP have none."""
 
-FROM_CLIENTS: Mapping[Place, Mapping[int, Property]] = {
+FROM_CLIENTS: Mapping[PropertyCarrier, Mapping[int, Property]] = {
     place: {one.identifier: one for one in _ALL if place in one.from_clients} for place in PLACES
 }
 """What a client may send in each packet."""
 
-FROM_SERVERS: Mapping[Place, Mapping[int, Property]] = {
+FROM_SERVERS: Mapping[PropertyCarrier, Mapping[int, Property]] = {
     place: {one.identifier: one for one in _ALL if place in one.from_servers} for place in PLACES
 }
 """What a server may send in each packet."""

@@ -2,8 +2,8 @@
 
 Receivers of the same messages differ in few ways: the granted QoS, the level they speak, RETAIN,
 their subscription identifiers, how long the messages have waited, and whether topic aliases are
-used. A ``Wire`` is these, and messages are prepared once for all receivers that have it in common;
-packet identifiers are all that is then left to be filled in.
+used. A ``PacketVariant`` is these, and messages are prepared once for all receivers that have it in
+common; packet identifiers are all that is then left to be filled in.
 
 A block is not opened for that. The seconds that are left stand in its first five bytes, identifiers
 and the alias are put behind it; each different block of a batch is completed once.
@@ -17,14 +17,19 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from protocol.mqtt import MQTT_5, PID_BYTES, PublishEncoder, packet_heads
-from protocol.mqtt5.property_block import count_down, encode_property, expiry_of, with_length
+from protocol.mqtt5.property_block import (
+    encode_property,
+    expiry_of,
+    with_length,
+    with_remaining_expiry,
+)
 from protocol.mqtt5.property_table import SUBSCRIPTION_IDENTIFIER, TOPIC_ALIAS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
 
-class AliasUse(IntEnum):
+class TopicAliasMode(IntEnum):
     """Whether topic aliases are sent to a receiver."""
 
     NONE = 0
@@ -35,7 +40,7 @@ class AliasUse(IntEnum):
     """Numbers are sent in place of topics."""
 
 
-class Wire(NamedTuple):
+class PacketVariant(NamedTuple):
     """What receivers of messages have in common."""
 
     qos: int
@@ -46,14 +51,14 @@ class Wire(NamedTuple):
     """Subscription identifiers."""
     waited: int = 0
     """Whole seconds since the messages were published, to be taken off their expiry."""
-    aliases: AliasUse = AliasUse.NONE
+    aliases: TopicAliasMode = TopicAliasMode.NONE
 
 
 def prepare_publishes(
     topics: Sequence[bytes],
     payloads: Sequence[bytes],
     blocks: Sequence[bytes],
-    wire: Wire,
+    wire: PacketVariant,
     numbers: Mapping[bytes, int] | None = None,
 ) -> PublishEncoder | PublishEncoderV5:
     """Prepare messages for a wire.
@@ -80,7 +85,7 @@ class PublishEncoderV5:
         topics: Sequence[bytes],
         payloads: Sequence[bytes],
         blocks: Sequence[bytes],
-        wire: Wire,
+        wire: PacketVariant,
         numbers: Mapping[bytes, int],
     ) -> None:
         self.qos = wire.qos
@@ -89,7 +94,7 @@ class PublishEncoderV5:
         if wire.aliases:
             used = [numbers.get(topic, 0) for topic in topics]
             ends = _ends_with_aliases(blocks, used, wire)
-            if wire.aliases is AliasUse.NUMBERS:
+            if wire.aliases is TopicAliasMode.NUMBERS:
                 pairs = zip(topics, used, strict=True)
                 topics = [b"" if number else topic for topic, number in pairs]
         elif blocks or wire.identifiers:
@@ -182,14 +187,14 @@ def _closed_ids() -> list[bytes]:
     return [number + b"\0" for number in PID_BYTES]
 
 
-def _identifiers(wire: Wire) -> bytes:
+def _identifiers(wire: PacketVariant) -> bytes:
     """Encode the subscription identifiers of a wire."""
     if not wire.identifiers:
         return b""
     return b"".join([encode_property(SUBSCRIPTION_IDENTIFIER, one) for one in wire.identifiers])
 
 
-def _ends(count: int, blocks: Sequence[bytes], wire: Wire) -> Sequence[bytes]:
+def _ends(count: int, blocks: Sequence[bytes], wire: PacketVariant) -> Sequence[bytes]:
     """Complete the blocks of messages, with their lengths."""
     common = _identifiers(wire)
     if not blocks:
@@ -200,7 +205,9 @@ def _ends(count: int, blocks: Sequence[bytes], wire: Wire) -> Sequence[bytes]:
     return list(map(whole.__getitem__, blocks))
 
 
-def _ends_with_aliases(blocks: Sequence[bytes], used: Sequence[int], wire: Wire) -> Sequence[bytes]:
+def _ends_with_aliases(
+    blocks: Sequence[bytes], used: Sequence[int], wire: PacketVariant
+) -> Sequence[bytes]:
     """Complete the blocks of messages with the topic aliases that are used, 0 for none."""
     common = _identifiers(wire)
     pairs = list(zip(blocks or repeat(b"", len(used)), used, strict=True))
@@ -220,7 +227,7 @@ def _end(block: bytes, waited: int, behind: bytes) -> bytes:
     if waited:
         expiry = expiry_of(block)
         if expiry is not None:
-            block = count_down(block, max(0, expiry - waited))
+            block = with_remaining_expiry(block, max(0, expiry - waited))
     return with_length(block + behind)
 
 
@@ -261,7 +268,7 @@ class SentAliases:
         self._gated = 0
         """Those that were sent only with messages that wait for the disk."""
 
-    def use(self, numbers: Collection[int], *, gated: bool = False) -> AliasUse:
+    def use(self, numbers: Collection[int], *, gated: bool = False) -> TopicAliasMode:
         """Return how aliases are used for messages whose topics have these numbers, 0: none.
 
         Numbers that are sent with them count as sent: the messages must be sent. ``gated``: they
@@ -270,13 +277,13 @@ class SentAliases:
         wanted = 0
         for number in numbers:
             if not 0 < number <= self._maximum:  # [MQTT-3.3.2-11]
-                return AliasUse.NONE
+                return TopicAliasMode.NONE
             wanted |= 1 << number
         known = self._sent | self._gated if gated else self._sent
         if not wanted & ~known:
-            return AliasUse.NUMBERS if wanted else AliasUse.NONE
+            return TopicAliasMode.NUMBERS if wanted else TopicAliasMode.NONE
         if gated:
             self._gated |= wanted
         else:
             self._sent |= wanted
-        return AliasUse.SET
+        return TopicAliasMode.SET

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from protocol.mqtt import PacketType, Publish, UserProperties, read_length
-from protocol.mqtt5.property_block import Value, find_block, read_block, spans
+from protocol.mqtt5.property_block import Value, find_block, iter_properties, read_block
 from protocol.mqtt5.property_table import FROM_SERVERS, SUBSCRIPTION_IDENTIFIER, TOPIC_ALIAS
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _read_publish(first: int, data: bytes, body: int, stop: int) -> SentMessage:
     identifiers: list[int] = []
     alias = 0
     block = bytearray()
-    for prop, value, at, after in spans(
+    for prop, value, at, after in iter_properties(
         data, start, rest, FROM_SERVERS[PacketType.PUBLISH], PacketType.PUBLISH
     ):
         if prop.identifier == SUBSCRIPTION_IDENTIFIER:

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from spark.archiving.archive_job import archive, archive_one
     from spark.archiving.archive_plan import PendingArchive, archived_extent, plan_archive
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "archive_job": "archive archive_one",

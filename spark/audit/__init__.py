@@ -5,7 +5,7 @@ are kept on disk; all else is made of those:
 
 - ``facts.chain``: whether records and turns follow each other, on the driver, from a few facts;
 - ``expected_deliveries``: which message each session had to get, by native joins;
-- ``session_tasks``: each session's events, with what it had to get, through
+- ``session_audit_task``: each session's events, with what it had to get, through
   ``projections.audit.session_audit.SessionAudit``;
 - ``shared_rules``: each shared subscription with all its members, through
   ``projections.audit.shared_audit.SharedAudit``;
@@ -15,12 +15,12 @@ are kept on disk; all else is made of those:
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from spark.audit.pipeline import audit
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "pipeline": "audit",

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from projections.audit import Rule
 from spark.audit.facts import CARRIED, EFFECT, SENT, WILL, cuts_behind, cuts_within, with_marks
 from spark.audit.retained_rules import position_text, violation_rows
-from spark.audit.session_results import NEEDED
+from spark.audit.session_result_rows import NEEDED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _CUT: Final = ("cut", "first")
 
 
-def carried_otherwise(facts: FactTables) -> DataFrame:
+def find_changed_repetitions(facts: FactTables) -> DataFrame:
     """Return messages that were repeated, but not as they were published."""
     told = facts.of(CARRIED).select("node", "at", "ref", "topic", "check", "expires", "session")
     there = facts.of(EFFECT, SENT, WILL).select(
@@ -46,7 +46,7 @@ def carried_otherwise(facts: FactTables) -> DataFrame:
     return violation_rows(other.dropDuplicates(["node", "at"]), Rule.CHECKPOINT, "at", what)
 
 
-def not_carried(
+def find_missing_repetitions(
     facts: FactTables, results: DataFrame, held: DataFrame | None, logs: Mapping[str, LogSummary]
 ) -> DataFrame | None:
     """Return messages that are needed behind a cut and were not repeated; None without cuts.

@@ -48,7 +48,7 @@ def classify_unexpected(facts: FactTables, found: Sequence[Any]) -> list[tuple[s
     keys = [(row["node"], row["session"], row["ref"]) for row in found]
     effects = _effects(facts, {(row["node"], row["ref"]) for row in found})
     return [
-        told_of_unexpected(row["ref"], row["at"], first[key], effects.get((key[0], key[2])))
+        classify_copy(row["ref"], row["at"], first[key], effects.get((key[0], key[2])))
         for row, key in zip(found, keys, strict=True)
     ]
 
@@ -68,7 +68,7 @@ def _effects(
     return {(row["node"], row["ref"]): row["at"] for row in rows}
 
 
-def told_of_unexpected(
+def classify_copy(
     ref: Position, at: Position, first: Position, effect: Position | None
 ) -> tuple[str, str]:
     """Return (rule, what) for a delivery that was not expected.

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from eventstore.format import NATS_SESSION
 from projections.audit import Rule
 from spark.audit.retained_rules import position_text, violation_rows
-from spark.audit.session_results import CONNECTED
+from spark.audit.session_result_rows import CONNECTED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,7 +19,7 @@ SKEW_MS: Final = 1000
 """By so much the clocks of two nodes may differ."""
 
 
-def owned_twice(results: DataFrame) -> DataFrame:
+def find_double_owners(results: DataFrame) -> DataFrame:
     """Return connections that a session had to a node while it had one to another."""
     # Every node has a session for what NATS clients publish there.
     clients = F.col("session") != NATS_SESSION

@@ -19,7 +19,7 @@ from eventstore.display import name as shown
 from projections.audit import RULES, UNEXPECTED, Violation
 from projections.audit.rules import UNKNOWN_LIMITS
 from spark.audit import retained_rules, state_claims, statistics
-from spark.audit.checkpoint_rules import carried_otherwise, not_carried
+from spark.audit.checkpoint_rules import find_changed_repetitions, find_missing_repetitions
 from spark.audit.duplicate_rule import classify_unexpected
 from spark.audit.expected_deliveries import (
     expected_deliveries_of,
@@ -49,11 +49,18 @@ from spark.audit.facts import (
     merge_rates,
     summarize_logs,
 )
-from spark.audit.ownership_rule import owned_twice
-from spark.audit.session_results import DDL as OF_RESULTS
-from spark.audit.session_results import TOTALS, VIOLATION, AuditTotals
-from spark.audit.session_rules import session_marks
-from spark.audit.session_tasks import CLAIMED, EXPECTED, HAPPENED, OWED, SessionPlan, audit_sessions
+from spark.audit.ownership_rule import find_double_owners
+from spark.audit.session_audit_task import (
+    CLAIMED,
+    EXPECTED,
+    HAPPENED,
+    OWED,
+    SessionPlan,
+    audit_sessions,
+)
+from spark.audit.session_checker import session_marks
+from spark.audit.session_result_rows import DDL as OF_RESULTS
+from spark.audit.session_result_rows import TOTALS, VIOLATION, AuditTotals
 from spark.audit.shared_rules import audit_shared, has_shared
 from spark.storage import check_claimed_nodes
 
@@ -295,9 +302,9 @@ class _Audit:
         results: DataFrame,
         logs: Mapping[str, LogSummary],
     ) -> None:
-        tables: list[DataFrame | None] = [not_carried(facts, results, held, logs)]
+        tables: list[DataFrame | None] = [find_missing_repetitions(facts, results, held, logs)]
         if facts.has(CARRIED):
-            tables.append(carried_otherwise(facts))
+            tables.append(find_changed_repetitions(facts))
         if held is not None:
             tables += [retained_rules.repeated(held, logs), retained_rules.not_repeated(held, logs)]
             tables.append(retained_rules.expired_early(held, logs))
@@ -306,7 +313,7 @@ class _Audit:
             if self._claims is not None:
                 tables.append(retained_rules.claims(self._claims, held, logs, self._complete))
         if self._cluster and len(logs) > 1:
-            tables.append(owned_twice(results))
+            tables.append(find_double_owners(results))
         there = [table for table in tables if table is not None]
         if not there:
             return

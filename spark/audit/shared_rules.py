@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from projections.audit import SHARE, SharedAudit, SharedStep
 from spark.audit.facts import SPANS
-from spark.audit.session_results import DDL, SHARED, SessionResults
+from spark.audit.session_result_rows import DDL, SHARED, SessionResults
 from spark.runtime import mark_errors
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from spark.columnar.arrays import (
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from spark.columnar.row_filter import PushedFilters, RowFilter
     from spark.columnar.row_widths import MOST_ROWS, cut_rows
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "arrays": "indices join_arrays of_flags of_lists of_numbers of_texts",

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from spark.datasource.discovery import (
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
         join_with_archive,
     )
     from spark.datasource.log import Log, LogBounds
-    from spark.datasource.moments import MomentOption
     from spark.datasource.options import SourceOptions
     from spark.datasource.planning import (
         RecordTimes,
@@ -21,14 +20,15 @@ if TYPE_CHECKING:
         plan_ranges,
         split_ranges,
     )
+    from spark.datasource.point_options import PointOption
     from spark.datasource.source import FoldmqSource, register
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "discovery": "find_in_archive find_in_nats find_logs join_with_archive",
             "log": "Log LogBounds",
-            "moments": "MomentOption",
+            "point_options": "PointOption",
             "options": "SourceOptions",
             "planning": "RecordTimes group_ranges plan_log plan_ranges split_ranges",
             "source": "FoldmqSource register",
@@ -39,7 +39,7 @@ __all__ = [
     "FoldmqSource",
     "Log",
     "LogBounds",
-    "MomentOption",
+    "PointOption",
     "RecordTimes",
     "SourceOptions",
     "find_in_archive",

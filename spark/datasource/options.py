@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from eventstore.display import escaped
 from eventstore.nats import LOG_STREAM_PREFIX
 from spark.columnar import PushedFilters
-from spark.datasource.moments import MomentOption
+from spark.datasource.point_options import PointOption
 from spark.runtime import BadOption
 from spark.schema import Columns
 from spark.storage import NatsAccess
@@ -62,8 +62,8 @@ class SourceOptions:
     """Names of logs; ``*`` is all that there are, and none at all the only one."""
     archive: str | None = field(repr=False)  # a URI may have a password in it
     columns: Columns
-    start: MomentOption
-    until: MomentOption
+    start: PointOption
+    until: PointOption
     partitions: int | None
     pushed: PushedFilters
     """What is left over of the rows by the options themselves."""
@@ -108,8 +108,8 @@ class SourceOptions:
             _streams(options),
             archive,
             Columns.of(rows, names),
-            MomentOption.read("from", options.get("from")),
-            MomentOption.read("until", options.get("until")),
+            PointOption.read("from", options.get("from")),
+            PointOption.read("until", options.get("until")),
             None if partitions is None else _positive("partitions", partitions),
             PushedFilters(
                 types=_types(options.get("types")),
@@ -119,7 +119,7 @@ class SourceOptions:
             mode,
             1000 * _positive("clockSkew", options.get("clockskew", str(_CLOCK_SKEW))),
             {name[3:-10]: _positive(name, options[name]) for name in _LIMITS if name in options},
-            MomentOption.offsets(options.get("startingoffset")),
+            PointOption.offsets(options.get("startingoffset")),
         )
 
 

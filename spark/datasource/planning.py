@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from spark.columnar import PushedFilters
-    from spark.datasource.moments import MomentOption
     from spark.datasource.options import SourceOptions
+    from spark.datasource.point_options import PointOption
     from spark.storage import StoredLog
 
 _PARTITION_BYTES: Final = 32 << 20
@@ -84,7 +84,7 @@ def _planned(
     return replace(found, first=first, last=last) if first <= last else None
 
 
-def _until(found: RecordRange, until: MomentOption, times: RecordTimes) -> RecordRange:
+def _until(found: RecordRange, until: PointOption, times: RecordTimes) -> RecordRange:
     stored = found.stored
     moment = until.of(stored.stream)
     if moment is None:
@@ -98,7 +98,7 @@ def _until(found: RecordRange, until: MomentOption, times: RecordTimes) -> Recor
     return replace(found, last=last, horizon=last, until=None if whole else moment.position)
 
 
-def _since(found: RecordRange, start: MomentOption, times: RecordTimes) -> RecordRange:
+def _since(found: RecordRange, start: PointOption, times: RecordTimes) -> RecordRange:
     stored = found.stored
     moment = start.of(stored.stream)
     if moment is None:

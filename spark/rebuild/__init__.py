@@ -2,17 +2,16 @@
 
 :func:`rebuild` runs one of the :data:`JOBS`. Sessions and queues are folded by the broker's own
 fold, session by session; retained messages, packet identifiers and wills are native Spark SQL.
-``beginnings`` tells from where on the state of a log that was cut is known.
+``state_starts`` tells from where on the state of a log that was cut is known.
 """
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from spark.rebuild.armed_wills import wills
     from spark.rebuild.arrow_batches import arrow_batches_of, ddl
-    from spark.rebuild.beginning import Beginnings, beginnings
     from spark.rebuild.folding import parse_event_json, report_misfits, session_events
     from spark.rebuild.jobs import JOBS, rebuild
     from spark.rebuild.packet_ids import pending
@@ -21,13 +20,14 @@ if TYPE_CHECKING:
     from spark.rebuild.session_queues import queues
     from spark.rebuild.session_states import sessions
     from spark.rebuild.state_claim_comparison import SessionClaims, retained_otherwise
+    from spark.rebuild.state_start import StateStarts, state_starts
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "armed_wills": "wills",
             "arrow_batches": "arrow_batches_of ddl",
-            "beginning": "Beginnings beginnings",
+            "state_start": "StateStarts state_starts",
             "state_claim_comparison": "SessionClaims retained_otherwise",
             "folding": "parse_event_json report_misfits session_events",
             "jobs": "JOBS rebuild",
@@ -41,11 +41,10 @@ else:
 
 __all__ = [
     "JOBS",
-    "Beginnings",
     "SessionClaims",
     "SessionGroup",
+    "StateStarts",
     "arrow_batches_of",
-    "beginnings",
     "ddl",
     "group_by_session",
     "parse_event_json",
@@ -58,5 +57,6 @@ __all__ = [
     "session_events",
     "sessions",
     "sorted_by_session",
+    "state_starts",
     "wills",
 ]

@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from spark.datasource import Log
-    from spark.rebuild.beginning import Beginnings
+    from spark.rebuild.state_start import StateStarts
 
 _ENDS: Final = ("SessionOpened", "SessionExpired", "WillFired", "WillCancelled")
 """What leaves a session without a will."""
 
 
-def wills(log: Log, begin: Beginnings) -> DataFrame:
+def wills(log: Log, begin: StateStarts) -> DataFrame:
     """Return the wills that are armed at the end of the log, with their payloads.
 
-    ``begin`` is what :func:`spark.rebuild.beginning.beginnings` found. Columns: node, session,
+    ``begin`` is what :func:`spark.rebuild.state_start.state_starts` found. Columns: node, session,
     topic, qos, retain, ref (position of the WillArmed), delay (seconds; null where that record was
     cut off), size, payload (both null where the log no longer has it).
     """
@@ -51,7 +51,7 @@ def wills(log: Log, begin: Beginnings) -> DataFrame:
     )
 
 
-def _contents(log: Log, begin: Beginnings) -> DataFrame:
+def _contents(log: Log, begin: StateStarts) -> DataFrame:
     """Return the payloads of wills by position.
 
     Those that were cut off are carried over: just before the cut, which may be later than the

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from eventstore.format import Event, Position
     from spark.datasource import Log
-    from spark.rebuild.beginning import Beginnings
     from spark.rebuild.session_groups import Row, SessionGroup
+    from spark.rebuild.state_start import StateStarts
 
 TYPES: Final = tuple(
     sorted(kind.__name__ for kind in (*EVOLVE, SessionExpired, SessionSnapshot, RetainedSnapshot))
@@ -49,20 +49,20 @@ _MISFITS: Final = (ValueError, KeyError, IndexError, TypeError, AttributeError)
 
 def fold_sessions(
     log: Log,
-    begin: Beginnings,
+    begin: StateStarts,
     rows_of: Callable[[str, SessionFold], Iterable[dict[str, Any]]],
     schema: pa.Schema,
 ) -> DataFrame:
     """Fold every session and return the rows that ``rows_of`` makes of (node, its fold).
 
-    ``begin`` is what :func:`spark.rebuild.beginning.beginnings` found. The job fails with
+    ``begin`` is what :func:`spark.rebuild.state_start.state_starts` found. The job fails with
     CorruptLog or UnreadableEvent when events do not fit together or cannot be read.
     """
     run = partial(_folded, begin=begin, rows_of=rows_of, schema=schema)
     return sorted_by_session(session_events(log, begin)).mapInArrow(run, ddl(schema))
 
 
-def session_events(log: Log, begin: Beginnings) -> DataFrame:
+def session_events(log: Log, begin: StateStarts) -> DataFrame:
     """Return what sessions are folded from.
 
     Columns: node, session, position, time_ms, json, payload (only where it is looked at).
@@ -126,7 +126,7 @@ def parse_event_json(text: str, node: str, at: Position) -> Event:
 def _folded(
     found: Iterable[pa.RecordBatch],
     *,
-    begin: Beginnings,
+    begin: StateStarts,
     rows_of: Callable[[str, SessionFold], Iterable[dict[str, Any]]],
     schema: pa.Schema,
 ) -> Iterator[pa.RecordBatch]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from spark.rebuild.armed_wills import wills
-from spark.rebuild.beginning import beginnings
 from spark.rebuild.packet_ids import pending
 from spark.rebuild.retained_messages import retained
 from spark.rebuild.session_queues import queues
 from spark.rebuild.session_states import sessions
+from spark.rebuild.state_start import state_starts
 from spark.runtime import BadOption
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from spark.datasource import Log
-    from spark.rebuild.beginning import Beginnings
+    from spark.rebuild.state_start import StateStarts
 
 
 def rebuild(log: Log, what: str) -> DataFrame:
@@ -30,10 +30,10 @@ def rebuild(log: Log, what: str) -> DataFrame:
     if job is None:
         raise BadOption(f"nothing is called {what!r:.60}: there are {', '.join(JOBS)}")
     pinned = log.pinned()
-    return job(pinned, beginnings(pinned))
+    return job(pinned, state_starts(pinned))
 
 
-_JOBS: Final[Mapping[str, Callable[[Log, Beginnings], DataFrame]]] = {
+_JOBS: Final[Mapping[str, Callable[[Log, StateStarts], DataFrame]]] = {
     "sessions": sessions,
     "retained": lambda log, _begin: retained(log),
     "pending": pending,

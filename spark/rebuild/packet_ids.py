@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from spark.datasource import Log
-    from spark.rebuild.beginning import Beginnings
+    from spark.rebuild.state_start import StateStarts
 
 _OUT: Final = (
     *("Delivered", "Received", "Acked", "Completed", "Redelivered"),
@@ -43,10 +43,10 @@ _SESSION: Final = (
 """What tells from where on the state of a session counts."""
 
 
-def pending(log: Log, begin: Beginnings) -> DataFrame:
+def pending(log: Log, begin: StateStarts) -> DataFrame:
     """Return the packet identifiers in use at the end of the log.
 
-    ``begin`` is what :func:`spark.rebuild.beginning.beginnings` found. Columns: node, session,
+    ``begin`` is what :func:`spark.rebuild.state_start.state_starts` found. Columns: node, session,
     direction (``out``: to the client), packet_id, state (``inflight``: PUBACK or PUBREC is awaited,
     ``releasing``: PUBCOMP, ``inbound``: PUBREL), qos, ref (position of the message), filter (of the
     subscription; null for what came in), since (when it was last sent, or came in).

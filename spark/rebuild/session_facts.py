@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from projections.state import InFlight, SessionState
     from spark.datasource import Log
-    from spark.rebuild.beginning import Beginnings
+    from spark.rebuild.state_start import StateStarts
 
 _STRING, _BOOLEAN, _INT, _BIGINT = pa.string(), pa.bool_(), pa.int32(), pa.int64()
 _FACTS: Final = pa.schema(
@@ -51,10 +51,10 @@ _FACTS: Final = pa.schema(
 _SNAPSHOT: Final = ("node", "session", "position", "time_ms", "state", "last")
 
 
-def session_facts_of(log: Log, begin: Beginnings, types: Sequence[str]) -> DataFrame:
+def session_facts_of(log: Log, begin: StateStarts, types: Sequence[str]) -> DataFrame:
     """Return the facts of some types.
 
-    ``begin`` is what :func:`spark.rebuild.beginning.beginnings` found. Columns: node, session,
+    ``begin`` is what :func:`spark.rebuild.state_start.state_starts` found. Columns: node, session,
     type, position, time_ms, resumed, clean, expiry, topic, filter, qos, retain, packet_id, ref,
     will, as in the entries of the log.
     """

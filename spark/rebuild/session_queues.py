@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from eventstore.format import Run
     from projections.state import SessionFold
     from spark.datasource import Log
-    from spark.rebuild.beginning import Beginnings
+    from spark.rebuild.state_start import StateStarts
 
 _STRING, _BOOLEAN, _INT, _BIGINT = pa.string(), pa.bool_(), pa.int32(), pa.int64()
 _RUN: Final = pa.struct(
@@ -41,10 +41,10 @@ SCHEMA: Final = pa.schema(
 )
 
 
-def queues(log: Log, begin: Beginnings) -> DataFrame:
+def queues(log: Log, begin: StateStarts) -> DataFrame:
     """Return the queues that are not empty at the end of the log, one row for a subscription.
 
-    ``begin`` is what :func:`spark.rebuild.beginning.beginnings` found. Columns: node, session,
+    ``begin`` is what :func:`spark.rebuild.state_start.state_starts` found. Columns: node, session,
     filter, qos, active (still subscribed), queued, queued_bytes, oldest and newest (positions of
     the first and the last message), since (when the first one was published; null where that
     record was cut off), messages (positions, in order, as runs: ``count`` from ``first`` on,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from projections.state import SessionFold, SubscriptionState
     from spark.datasource import Log
-    from spark.rebuild.beginning import Beginnings
+    from spark.rebuild.state_start import StateStarts
 
 _STRING, _BOOLEAN, _INT, _BIGINT = pa.string(), pa.bool_(), pa.int32(), pa.int64()
 _TIME: Final = pa.timestamp("us", tz="UTC")
@@ -74,10 +74,10 @@ SCHEMA: Final = pa.schema(
 )
 
 
-def sessions(log: Log, begin: Beginnings) -> DataFrame:
+def sessions(log: Log, begin: StateStarts) -> DataFrame:
     """Return the sessions there are at the end of the log.
 
-    ``begin`` is what :func:`spark.rebuild.beginning.beginnings` found. Columns: node, session,
+    ``begin`` is what :func:`spark.rebuild.state_start.state_starts` found. Columns: node, session,
     connected, clean, generation, level, user, closed (end of the last connection; null
     before there was one), expiry (seconds), last_packet_id, subscriptions, inflight, releasing and
     inbound (packet identifiers in use), queued, queued_bytes, will, digest (as the broker gives it,

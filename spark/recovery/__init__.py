@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from spark.recovery.recovery_job import (
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     )
     from spark.recovery.session_check import RecoveryFinding
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "recovery_job": "BrokerStart NodeRecovery RecoveryOutcome recovery_check",

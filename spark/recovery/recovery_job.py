@@ -34,7 +34,6 @@ from spark.audit.facts import (
 from spark.rebuild import (
     SessionClaims,
     arrow_batches_of,
-    beginnings,
     ddl,
     group_by_session,
     parse_event_json,
@@ -42,6 +41,7 @@ from spark.rebuild import (
     retained_otherwise,
     session_events,
     sorted_by_session,
+    state_starts,
 )
 from spark.recovery.session_check import SessionRecovery
 from spark.runtime import BadOption, marked_iterator
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from eventstore.format import Position
     from spark.audit.facts import StateClaim
     from spark.datasource import Log, LogBounds
-    from spark.rebuild import Beginnings, SessionGroup
+    from spark.rebuild import SessionGroup, StateStarts
 
 RECOVERY: Final = "recovery"
 """The rule for all that a broker must do when it is started again."""
@@ -143,7 +143,7 @@ def recovery_check(
         raise BadOption("a recovery is checked with what brokers say, not with projections")
     began = time.monotonic()
     pinned = log.pinned()
-    begin = beginnings(pinned)
+    begin = state_starts(pinned)
     bounds = pinned.bounds()
     check_claimed_nodes({claim.node for claim in claims}, bounds)
     tell("looking for the last start")
@@ -246,7 +246,7 @@ _RESULT: Final = pa.schema(
 class _Plan:
     """What every task needs to know."""
 
-    begin: Beginnings
+    begin: StateStarts
     starts: Mapping[str, BrokerStart]
     complete: Mapping[str, Sequence[Position]]
     """By node, where everything that there was is claimed."""
@@ -257,7 +257,7 @@ class _Plan:
 def _sessions(
     log: Log,
     bounds: Mapping[str, LogBounds],
-    begin: Beginnings,
+    begin: StateStarts,
     starts: Mapping[str, BrokerStart],
     claims: Sequence[StateClaim],
 ) -> tuple[list[NodeRecovery], list[Violation], Counter[str]]:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from spark.report.findings import span, utc
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from spark.report.text_report import audit_text
     from spark.report.text_table import Cell, table_lines
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "findings": "span utc",

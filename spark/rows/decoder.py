@@ -66,8 +66,8 @@ class Decoder:
         try:
             for _ in self._maker.batches([record]):
                 return
-        except UnusualEvent as misfit:
-            what = f"record {record.sequence} holds {_article(str(misfit))}"
+        except UnusualEvent as inconsistency:
+            what = f"record {record.sequence} holds {_article(str(inconsistency))}"
             raise UnreadableEvent(what) from None
 
     def _in_halves(self, records: Sequence[Record]) -> Iterator[pa.RecordBatch]:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from spark.runtime.errors import INSTALL, NoSpark, NotWritable, OutOfDisk, SparkError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from spark.runtime.sync_calls import run_sync
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "errors": "INSTALL NoSpark NotWritable OutOfDisk SparkError",

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from spark.schema.arrow_types import ENTRIES, EVENTS, GRAINS, RECORDS, schema_of
     from spark.schema.columns import Columns
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "arrow_types": "ENTRIES EVENTS GRAINS RECORDS schema_of",

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from spark.storage.archive_directory import ArchiveExtent, ArchiveWriter, no_room, open_writer
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from spark.storage.record_frames import frame_of, mentioning, record_opener
     from spark.storage.stored_log import RecordRange, StoredLog, open_records
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "archive_directory": "ArchiveExtent ArchiveWriter no_room open_writer",

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from spark.traffic.traffic_report import traffic_json, traffic_text
     from spark.traffic.traffic_stats import TRAFFIC_KEYS, TrafficStats, measure_traffic
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "traffic_report": "traffic_json traffic_text",

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from harness.handclock import HandClock
+from harness.manual_clock import ManualClock
 
 from actors.authn.backends import make_backends
 from actors.authn.chain import LOCKED_OUT, AuthenticatorChain
@@ -86,8 +86,8 @@ def login(username: str | None, password: bytes | None = b"right", **more: Any) 
     return Credentials(username, password, **{"address": HERE, **more})
 
 
-def backoff(clock: HandClock | None = None) -> LoginBackoff:
-    return LoginBackoff(BackoffOptions(failures=3, address_failures=10), clock or HandClock())
+def backoff(clock: ManualClock | None = None) -> LoginBackoff:
+    return LoginBackoff(BackoffOptions(failures=3, address_failures=10), clock or ManualClock())
 
 
 async def decided(chain: AuthenticatorChain, shown: Credentials) -> Verdict:
@@ -203,7 +203,7 @@ def test_a_name_that_nobody_could_look_at(
 
 
 async def test_failures_lock_out_and_what_is_remembered_passes() -> None:
-    clock, passwords = HandClock(), Source("file", "ann", "bob")
+    clock, passwords = ManualClock(), Source("file", "ann", "bob")
     guard = backoff(clock)
     chain = made(passwords=passwords, backoff=guard)
     for _ in range(3):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from harness.checkservice import NOW_MS, Clock, Service
-from harness.handclock import HandClock
+from harness.manual_clock import ManualClock
 from harness.scram import ScramClient
 
 from actors.authn.callout import MAX_REPLY, MAX_STATE, Callout, CalloutMethod, CalloutOptions
@@ -36,7 +36,7 @@ def chain_of(
     file: PasswordFile | None = None, failures: int = 3, external: Any = None
 ) -> AuthenticatorChain:
     options = BackoffOptions(failures=failures, address_failures=20)
-    backoff = LoginBackoff(options, HandClock(1000.0))
+    backoff = LoginBackoff(options, ManualClock(1000.0))
     return AuthenticatorChain([], methods=make_methods(file, external), backoff=backoff)
 
 

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import pytest
 from harness.anonymous import Anonymous
-from harness.handclock import HandClock
+from harness.manual_clock import ManualClock
 
 from actors.authn.backends import make_backends
 from actors.authn.chain import AuthenticatorChain
-from actors.authn.credentials import Credentials, suspects
+from actors.authn.credentials import Credentials, failed_recently
 from actors.authn.login_backoff import BackoffOptions, LoginBackoff, network
 
 HERE, THERE = "192.0.2.1", "198.51.100.7"
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock(1000.0)
+def clock() -> ManualClock:
+    return ManualClock(1000.0)
 
 
-def backoff(clock: HandClock, **options: float) -> LoginBackoff:
+def backoff(clock: ManualClock, **options: float) -> LoginBackoff:
     chosen = {"failures": 3, "address_failures": 6, "window": 60, "duration": 300, **options}
     return LoginBackoff(BackoffOptions(**chosen), clock)  # type: ignore[arg-type]
 
 
-def test_a_user_is_locked_out_at_one_address(clock: HandClock) -> None:
+def test_a_user_is_locked_out_at_one_address(clock: ManualClock) -> None:
     guard = backoff(clock)
     assert [guard.failed(HERE, "ann") for _ in range(3)] == [(), (), ("user",)]
     assert guard.holds(HERE, "ann")
@@ -34,7 +34,7 @@ def test_a_user_is_locked_out_at_one_address(clock: HandClock) -> None:
     assert guard.lockouts == 1
 
 
-def test_it_ends_and_begins_anew(clock: HandClock) -> None:
+def test_it_ends_and_begins_anew(clock: ManualClock) -> None:
     guard = backoff(clock)
     for _ in range(3):
         guard.failed(HERE, "ann")
@@ -47,7 +47,7 @@ def test_it_ends_and_begins_anew(clock: HandClock) -> None:
     assert [guard.failed(HERE, "ann") for _ in range(3)] == [(), (), ("user",)]
 
 
-def test_failures_count_within_the_window(clock: HandClock) -> None:
+def test_failures_count_within_the_window(clock: ManualClock) -> None:
     guard = backoff(clock)
     guard.failed(HERE, "ann")
     guard.failed(HERE, "ann")
@@ -57,7 +57,7 @@ def test_failures_count_within_the_window(clock: HandClock) -> None:
     assert guard.failed(HERE, "ann") == ("user",)
 
 
-def test_a_success_is_for_the_user_alone(clock: HandClock) -> None:
+def test_a_success_is_for_the_user_alone(clock: ManualClock) -> None:
     guard = backoff(clock)
     for name in "abcde":
         guard.failed(HERE, name)
@@ -68,19 +68,19 @@ def test_a_success_is_for_the_user_alone(clock: HandClock) -> None:
     assert not guard.holds(THERE, "f")
 
 
-def test_a_user_and_the_address_at_once(clock: HandClock) -> None:
+def test_a_user_and_the_address_at_once(clock: ManualClock) -> None:
     guard = backoff(clock, failures=6)
     assert [guard.failed(HERE, "ann") for _ in range(6)][-1] == ("user", "address")
 
 
 @pytest.mark.parametrize("which", ["failures", "address_failures"])
-def test_each_bound_can_be_off(clock: HandClock, which: str) -> None:
+def test_each_bound_can_be_off(clock: ManualClock, which: str) -> None:
     guard = backoff(clock, **{which: 0})
     locked_out = [what for _ in range(50) for what in guard.failed(HERE, "ann")]
     assert locked_out == ["address" if which == "failures" else "user"]
 
 
-def test_a_reload_keeps_who_is_locked_out(clock: HandClock) -> None:
+def test_a_reload_keeps_who_is_locked_out(clock: ManualClock) -> None:
     guard = backoff(clock)
     for _ in range(3):
         guard.failed(HERE, "ann")
@@ -88,7 +88,7 @@ def test_a_reload_keeps_who_is_locked_out(clock: HandClock) -> None:
     assert guard.holds(HERE, "ann")
 
 
-def test_without_a_bound_for_users_everybody_is_released(clock: HandClock) -> None:
+def test_without_a_bound_for_users_everybody_is_released(clock: ManualClock) -> None:
     guard = backoff(clock)
     for _ in range(6):
         guard.failed(HERE, "ann")
@@ -108,7 +108,7 @@ def test_without_a_bound_for_users_everybody_is_released(clock: HandClock) -> No
     assert guard.failed(HERE, "bob") == ()
 
 
-def test_without_a_bound_for_addresses_they_are_released(clock: HandClock) -> None:
+def test_without_a_bound_for_addresses_they_are_released(clock: ManualClock) -> None:
     guard = backoff(clock)
     for _ in range(6):
         guard.failed(HERE, "ann")
@@ -117,7 +117,7 @@ def test_without_a_bound_for_addresses_they_are_released(clock: HandClock) -> No
     assert not guard.holds(HERE, "bob")
 
 
-def test_everybody_behind_a_unix_socket_has_the_same_address(clock: HandClock) -> None:
+def test_everybody_behind_a_unix_socket_has_the_same_address(clock: ManualClock) -> None:
     guard = backoff(clock)
     found = [guard.failed("unix:/run/foldmq", f"user {number}") for number in range(20)]
     assert set(found) == {()}
@@ -125,7 +125,7 @@ def test_everybody_behind_a_unix_socket_has_the_same_address(clock: HandClock) -
     assert guard.holds("unix:/run/foldmq", "ann")
 
 
-def test_a_customer_with_many_ipv6_addresses_is_one(clock: HandClock) -> None:
+def test_a_customer_with_many_ipv6_addresses_is_one(clock: ManualClock) -> None:
     guard = backoff(clock)
     for number in range(6):
         guard.failed(f"2001:db8:1:2::{number}", "ann")
@@ -148,7 +148,7 @@ def test_network(address: str, expected: str) -> None:
     assert network(address) == expected
 
 
-def test_memory_is_bounded_and_who_is_forgotten_first(clock: HandClock) -> None:
+def test_memory_is_bounded_and_who_is_forgotten_first(clock: ManualClock) -> None:
     guard = backoff(clock, remembered=100, address_failures=0)
     for _ in range(3):
         guard.failed(HERE, "ann")
@@ -161,7 +161,7 @@ def test_memory_is_bounded_and_who_is_forgotten_first(clock: HandClock) -> None:
     assert not guard.holds(HERE, "ann")
 
 
-def test_a_name_is_not_taken_for_another(clock: HandClock) -> None:
+def test_a_name_is_not_taken_for_another(clock: ManualClock) -> None:
     guard = backoff(clock, failures=1, address_failures=0)
     guard.failed(HERE, "")
     assert not guard.holds(HERE, None)
@@ -169,38 +169,38 @@ def test_a_name_is_not_taken_for_another(clock: HandClock) -> None:
     assert guard.holds(HERE, "\ud800")
 
 
-def test_who_failed_lately_is_suspect_by_name_or_by_address(clock: HandClock) -> None:
+def test_who_failed_lately_is_suspect_by_name_or_by_address(clock: ManualClock) -> None:
     guard = backoff(clock)
-    assert not guard.suspects(HERE, "ann")
+    assert not guard.failed_recently(HERE, "ann")
     guard.failed(HERE, "ann")
-    assert guard.suspects(THERE, "ann")
-    assert guard.suspects(HERE, "bob")
-    assert not guard.suspects(THERE, "bob")
-    assert not guard.suspects("", "bob")  # a Unix socket is everybody's address
+    assert guard.failed_recently(THERE, "ann")
+    assert guard.failed_recently(HERE, "bob")
+    assert not guard.failed_recently(THERE, "bob")
+    assert not guard.failed_recently("", "bob")  # a Unix socket is everybody's address
     guard.succeeded(THERE, "ann")
-    assert not guard.suspects(THERE, "ann")
-    assert guard.suspects(HERE, "ann")  # by the address
+    assert not guard.failed_recently(THERE, "ann")
+    assert guard.failed_recently(HERE, "ann")  # by the address
     clock.now += 60
-    assert not guard.suspects(HERE, "ann")
+    assert not guard.failed_recently(HERE, "ann")
 
 
-def test_a_name_that_fails_everywhere_is_locked_out_nowhere_else(clock: HandClock) -> None:
+def test_a_name_that_fails_everywhere_is_locked_out_nowhere_else(clock: ManualClock) -> None:
     guard = backoff(clock)
     for number in range(100):
         guard.failed(f"203.0.113.{number}", "ann")
     assert not guard.holds(HERE, "ann")
-    assert guard.suspects(HERE, "ann")
+    assert guard.failed_recently(HERE, "ann")
 
 
 def test_an_authenticator_without_a_memory_suspects_nobody() -> None:
     shown = Credentials("ann", b"x", address=HERE)
-    assert not suspects(Anonymous(), shown)
+    assert not failed_recently(Anonymous(), shown)
 
 
-def test_a_chain_suspects_whom_its_backoff_suspects(clock: HandClock) -> None:
+def test_a_chain_suspects_whom_its_backoff_suspects(clock: ManualClock) -> None:
     guard = backoff(clock)
     chain = AuthenticatorChain(make_backends(), backoff=guard)
     shown = Credentials("ann", b"x", address=HERE)
-    assert not suspects(chain, shown)
+    assert not failed_recently(chain, shown)
     guard.failed(HERE, "bob")
-    assert suspects(chain, shown)
+    assert failed_recently(chain, shown)

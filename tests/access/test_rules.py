@@ -15,8 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from actors.authz import rules as rules_module
-from actors.authz.filter_index import TOO_MANY, FilterError, Filters, Names, parse_filter
-from actors.authz.name_patterns import NameSet, fits
+from actors.authz.filter_index import TOO_MANY, FilterError, Filters, NameValues, parse_filter
+from actors.authz.name_patterns import NameSet, matches_pattern
 from actors.authz.rules import Permissions, Rule
 
 if TYPE_CHECKING:
@@ -338,7 +338,7 @@ def test_filters_without_names(text: str, levels: list[str]) -> None:
 def test_filters_with_names() -> None:
     filters = Filters(fail_closed=False)
     filters.add(parse_filter("%u/x-%c-%u/%%%u"), 0)
-    names = Names("ann", "c1")
+    names = NameValues("ann", "c1")
     assert list(filters.covering(["ann", "x-c1-ann", "%ann"], names)) == [0]
     assert list(filters.covering(["ann", "x-c1-ann", "%u"], names)) == []
     assert list(filters.covering(["%u", "x-%c-%u", "%%u"], names)) == []
@@ -375,7 +375,7 @@ def test_what_is_no_filter(text: str, reason: str) -> None:
 def test_patterns_for_names(pattern: str, name: str) -> None:
     parts = map(re.escape, pattern.split("*"))
     expected = re.fullmatch(".*".join(parts), name) is not None
-    assert fits(pattern, name) is expected
+    assert matches_pattern(pattern, name) is expected
     assert (name in NameSet([pattern])) is expected
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from actors.bridge import host as module
 from actors.bridge.bridge import Connected, Disconnected
-from actors.bridge.host import BridgeHost
+from actors.bridge.host import BridgeSupervisor
 from actors.configuration.bridge_options import BridgeOptions
 from eventstore.errors import BadNatsOptions, NatsUnavailable
 from eventstore.nats import ConnectionOptions
@@ -151,7 +151,7 @@ class Place:
             ),
             count_dropped=self._dropped,
         )
-        self.host = BridgeHost(node, BridgeOptions(Mapping()))
+        self.host = BridgeSupervisor(node, BridgeOptions(Mapping()))
 
     def _dropped(self, reason: str, count: int) -> None:
         self.dropped[reason] = self.dropped.get(reason, 0) + count

@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.bridge.bridge_stats import BridgeStats
-from actors.bridge.flow import OutgoingMessages
-from actors.bridge.flows import Flows
 from actors.bridge.properties import (
     PropertyLosses,
     PropertyReader,
@@ -20,7 +18,9 @@ from actors.bridge.properties import (
     header_room,
 )
 from actors.bridge.properties.reply_subjects import LIFE, Answered
+from actors.bridge.subscriber_probes import SubscriberProbes
 from actors.bridge.to_nats import ToNats
+from actors.bridge.topic_flow import OutgoingMessages
 from actors.configuration import BridgeOptions
 from eventstore.log import StoredMessages
 from protocol.mqtt5 import MessageProperties, expiry_of, message_block
@@ -51,7 +51,7 @@ class Exit:
             PropertyLosses(self.stats),
             self._end,
         )
-        self.flows = Flows(
+        self.flows = SubscriberProbes(
             self.wire, "n", lambda: 1.0, lambda _after, _do: None, self.stats, properties=writer
         )
         self.departures = ToNats(

@@ -9,9 +9,9 @@ from harness.bridgewire import Wire
 
 from actors.bridge import to_nats as module
 from actors.bridge.bridge_stats import BridgeStats
-from actors.bridge.flow import Flow, OutgoingMessages
-from actors.bridge.flows import Flows
+from actors.bridge.subscriber_probes import SubscriberProbes
 from actors.bridge.to_nats import ToNats
+from actors.bridge.topic_flow import OutgoingMessages, TopicFlow
 from actors.configuration.bridge_options import BridgeOptions
 from eventstore.log import StoredMessages
 from protocol.nats import Mapping
@@ -49,7 +49,9 @@ class Exit:
     def __init__(self) -> None:
         self.wire = Wire()
         self.replies: list[tuple[str, bytes]] = []
-        self.flows = Flows(self.wire, "n", lambda: 1.0, lambda _after, _do: None, BridgeStats())
+        self.flows = SubscriberProbes(
+            self.wire, "n", lambda: 1.0, lambda _after, _do: None, BridgeStats()
+        )
         options = BridgeOptions(Mapping())
         self.departures = ToNats(
             self.flows, options, lambda *reply: self.replies.append(reply[:2]), lambda _topic: True
@@ -102,13 +104,13 @@ def test_flows_that_wait_are_not_looked_at_for_each_new_one(
 ) -> None:
     looks = 0
 
-    def busy(flow: Flow) -> bool:
+    def busy(flow: TopicFlow) -> bool:
         nonlocal looks
         looks += 1
         return flow.covered is not None
 
     monkeypatch.setattr(module, "_MOST_FLOWS", 100)
-    monkeypatch.setattr(Flow, "busy", property(busy))
+    monkeypatch.setattr(TopicFlow, "busy", property(busy))
     few = Exit()
     for at in range(MANY):  # the server stands still
         few.send([b"t%d" % at])

@@ -12,7 +12,13 @@ from eventstore.format import Subscribed, Unsubscribed
 from eventstore.log import Message
 from projections.state import SessionState, evolve
 from protocol.mqtt import ConnectProperties
-from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, AliasNumbers, Wire, prepare_publishes
+from protocol.mqtt5 import (
+    NO_LOCAL,
+    RETAIN_AS_PUBLISHED,
+    AliasNumbers,
+    PacketVariant,
+    prepare_publishes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,7 +99,7 @@ def test_the_size_of_a_packet_is_compared_exactly(
     message = Message(b"t", b"x" * 200, block)
     found = encoder_of(state, 1)
     complete(found)
-    wire = Wire(1, identifiers=found.identifiers(b"t"))
+    wire = PacketVariant(1, identifiers=found.identifiers(b"t"))
     size = len(
         prepare_publishes([b"t"], [message.payload], [block] if block else (), wire).render([1])
     )

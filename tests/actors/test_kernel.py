@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pykka
 import pytest
 
-from actors.kernel import Failed, Kernel, LoopActor, describe
+from actors.kernel import ActorFailed, Kernel, LoopActor, describe
 from actors.kernel import kernel as kernel_module
 
 
@@ -231,7 +231,7 @@ def test_a_failure_is_told_to_the_parent_with_what_was_not_seen(loop: Loop) -> N
     loop.kernel.tell(sibling, "fine")
     loop.run()
     (failed,) = parent.seen
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, ActorFailed)
     assert (failed.actor, failed.message, failed.unseen) == (child, fail, [2, 3])
     assert isinstance(failed.error, ValueError)
     assert (child.seen, child.life) == ([1], ["start", "failure boom"])

@@ -14,7 +14,7 @@ from actors.kernel import Kernel, LoopActor
 from actors.routing import router as router_module
 from actors.routing.router import Router, Subscriber
 from actors.session.publisher import Publisher
-from actors.session.session_messages import Batch, Outgoing, Withheld
+from actors.session.session_messages import Batch, DeniedMessages, Outgoing
 from eventstore.format import (
     Event,
     MessageDropped,
@@ -149,7 +149,7 @@ def test_work_for_subscribers_without_permission_is_bounded_and_counted(node: Fa
     assert by.connection.caused == node.router.deliveries == 400
     node.kernel.run_turn()  # each in a run of its own, so that the turn can be cut
     ((_, first, _),) = node.events
-    assert [box.told for box in boxes] == [[Withheld([first, first + 1])]] * 200
+    assert [box.told for box in boxes] == [[DeniedMessages([first, first + 1])]] * 200
 
 
 @pytest.mark.mqtt("MQTT-4.6.0-6")

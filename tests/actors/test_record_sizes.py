@@ -16,8 +16,8 @@ import pytest
 
 from actors.authz import Permissions
 from actors.configuration import BrokerOptions
-from actors.maintenance.checkpoints import carry, repeat_retained, repeat_session
-from actors.maintenance.limit_record import applied_limits
+from actors.maintenance.checkpoints import repeat_messages, repeat_retained, repeat_session
+from actors.maintenance.limits_event import applied_limits
 from actors.session import decisions
 from actors.session.decisions import DeliveryLimits
 from actors.session.publisher import _split
@@ -158,7 +158,7 @@ def repeated() -> Iterable[Event]:
         refs(3000), [Message(NAME.encode(), b""), *[Message(b"a", b"")] * 2999], strict=True
     )
     places = list(found)
-    for said in carry(places, {ref for ref, _ in places}):
+    for said in repeat_messages(places, {ref for ref, _ in places}):
         yield said.event
 
 

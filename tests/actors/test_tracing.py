@@ -57,7 +57,7 @@ def tracing(world: World) -> tuple[Tracer, Sink]:
 
 
 def overrides(world: World) -> list[str]:
-    """Which observers there are at present, and who has a tap."""
+    """Which observers there are at present, and which actors have one."""
     broker = world.broker
     journal = broker.node.journal
     observers = {"kernel": broker.kernel.observer, "journal": journal.observer}
@@ -65,7 +65,7 @@ def overrides(world: World) -> list[str]:
     found += ["on_spawn"] if broker.kernel.on_spawn is not None else []
     found += ["on_connect"] if broker.admission.on_connect is not None else []
     found += ["watch"] if broker.node.publish_observer is not None else []
-    return found + [actor.actor_urn for actor in broker.kernel if actor.tap is not None]
+    return found + [actor.actor_urn for actor in broker.kernel if actor.observer is not None]
 
 
 def logged(world: World) -> dict[int, str]:
@@ -745,7 +745,7 @@ def test_a_traced_broker_does_what_an_untraced_one_does() -> None:
 # The parts.
 
 
-class Tap:
+class ActorObserver:
     """Notes what a kernel tells it."""
 
     def __init__(self) -> None:
@@ -765,7 +765,7 @@ class Tap:
         self.seen.append(message)
 
     def ended(self, actor: LoopActor, error: Exception | None) -> None:
-        actor.tap = None
+        actor.observer = None
         self.seen.append(error)
 
     def took(self, actor: LoopActor, packets: object, error: Exception | None) -> None: ...
@@ -784,39 +784,41 @@ class Doer(LoopActor):
 
 
 @pytest.fixture
-def turns() -> tuple[Kernel, Doer, Tap]:
-    kernel, doer, tap = Kernel(lambda _turn: None), Doer(), Tap()
+def turns() -> tuple[Kernel, Doer, ActorObserver]:
+    kernel, doer, observer = Kernel(lambda _turn: None), Doer(), ActorObserver()
     kernel.spawn(doer)
-    doer.tap = tap
-    return kernel, doer, tap
+    doer.observer = observer
+    return kernel, doer, observer
 
 
-def test_a_tap_sees_each_message_before_it_is_handled(turns: tuple[Kernel, Doer, Tap]) -> None:
-    kernel, doer, tap = turns
+def test_a_tap_sees_each_message_before_it_is_handled(
+    turns: tuple[Kernel, Doer, ActorObserver],
+) -> None:
+    kernel, doer, observer = turns
 
     def again(actor: LoopActor) -> None:
-        tap.seen.append("handled")
+        observer.seen.append("handled")
         kernel.tell(actor, "grown")
 
     for message in ("first", again, "last"):
         kernel.tell(doer, message)
     kernel.run_turn()
-    assert tap.seen == ["begin", "first", again, "handled", "last", "grown", "end"]
-    assert tap.sent == [(doer, "grown")]
+    assert observer.seen == ["begin", "first", again, "handled", "last", "grown", "end"]
+    assert observer.sent == [(doer, "grown")]
     assert kernel.observer is None
     assert doer.handled == 4
 
 
-def test_a_tap_hears_of_the_end(turns: tuple[Kernel, Doer, Tap]) -> None:
-    kernel, doer, tap = turns
+def test_a_tap_hears_of_the_end(turns: tuple[Kernel, Doer, ActorObserver]) -> None:
+    kernel, doer, observer = turns
     doer.stop()
     kernel.run_turn()
-    assert tap.seen[-2:] == [None, "end"]
-    assert doer.tap is None
+    assert observer.seen[-2:] == [None, "end"]
+    assert doer.observer is None
 
 
-def test_a_tap_hears_of_a_failure(turns: tuple[Kernel, Doer, Tap]) -> None:
-    kernel, doer, tap = turns
+def test_a_tap_hears_of_a_failure(turns: tuple[Kernel, Doer, ActorObserver]) -> None:
+    kernel, doer, observer = turns
     error = ValueError("boom")
 
     def fail(_actor: LoopActor) -> None:
@@ -824,7 +826,7 @@ def test_a_tap_hears_of_a_failure(turns: tuple[Kernel, Doer, Tap]) -> None:
 
     kernel.tell(doer, fail)
     kernel.run_turn()
-    assert tap.seen == ["begin", fail, error, "end"]
+    assert observer.seen == ["begin", fail, error, "end"]
 
 
 def test_watchers_are_told_of_all_messages_and_a_broken_one_is_told_no_more() -> None:

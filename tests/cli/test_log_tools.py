@@ -15,7 +15,7 @@ import pytest
 from cli.common import text
 from cli.history.replay import summary_lines, totals
 from cli.history.why import story_lines
-from cli.logsource.moments import parse_moment
+from cli.logsource.point_resolution import parse_point
 from cli.logsource.topic_flags import check_filter
 from eventstore.errors import CorruptLog, CutMeanwhile, UsageError
 from eventstore.format import (
@@ -109,8 +109,8 @@ def test_numbers_for_people() -> None:
 
 
 def test_positions_are_moments() -> None:
-    assert parse_moment("12").position == position(12, MAX_INDEX)
-    assert parse_moment(" 12.3 ").position == position(12, 3)
+    assert parse_point("12").position == position(12, MAX_INDEX)
+    assert parse_point(" 12.3 ").position == position(12, 3)
 
 
 @pytest.mark.parametrize(
@@ -122,22 +122,22 @@ def test_positions_are_moments() -> None:
     ],
 )
 def test_times_are_moments(given: str, expected: int) -> None:
-    assert parse_moment(given).time_ms == expected
+    assert parse_point(given).time_ms == expected
 
 
 def test_times_without_a_zone_are_local() -> None:
     local = datetime(2026, 11, 20, 9, 30).astimezone()
-    assert parse_moment("2026-11-20 09:30").time_ms == round(local.timestamp() * 1000)
-    assert parse_moment(text.clock(1795167000123)).time_ms == 1795167000123
+    assert parse_point("2026-11-20 09:30").time_ms == round(local.timestamp() * 1000)
+    assert parse_point(text.clock(1795167000123)).time_ms == 1795167000123
     today = datetime.now().astimezone().replace(hour=9, minute=5, second=0, microsecond=0)
-    assert parse_moment("9:05").time_ms == round(today.timestamp() * 1000)
+    assert parse_point("9:05").time_ms == round(today.timestamp() * 1000)
 
 
 def test_times_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 1000.0)
-    assert parse_moment("10m ago").time_ms == 400_000
-    assert parse_moment("1.5s ago").time_ms == 998_500
-    assert parse_moment("now").time_ms == 1_000_000
+    assert parse_point("10m ago").time_ms == 400_000
+    assert parse_point("1.5s ago").time_ms == 998_500
+    assert parse_point("now").time_ms == 1_000_000
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_times_ago(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_is_no_moment(given: str) -> None:
     with pytest.raises(UsageError, match="not a point in time") as caught:
-        parse_moment(given)
+        parse_point(given)
     assert str(caught.value).isprintable()
 
 

@@ -21,7 +21,7 @@ from actors.connection.connection import Connection
 from actors.inspection import views
 from actors.inspection.inspector import Inspector
 from actors.session.session import Session
-from actors.session.subscription import Subscription
+from actors.session.subscription_actor import Subscription
 from cli.common import tables, text
 from cli.inspection import actor_list, receivers, retained, tail
 from cli.inspection.actor_list import STATES, TYPES, check_order, gather_top, id_order
@@ -194,7 +194,7 @@ def test_actors_are_in_the_order_of_their_numbers() -> None:
 # ---------------------------------------------------------------------------------- asking
 
 
-ASK = bulk_change.Manner(yes=False, dry_run=False)
+ASK = bulk_change.ChangeOptions(yes=False, dry_run=False)
 
 
 @pytest.fixture
@@ -235,7 +235,7 @@ async def test_nobody_to_ask_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
 
 async def test_a_dry_run_lists_all_and_wins_over_yes(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [f"  {number}" for number in range(30)]
-    manner = bulk_change.Manner(yes=True, dry_run=True)
+    manner = bulk_change.ChangeOptions(yes=True, dry_run=True)
     assert not await bulk_change.confirmed(lines, "remove 30 sessions", manner)
     shown = capsys.readouterr()
     assert shown.out.splitlines() == lines
@@ -263,7 +263,7 @@ def test_portions_fit_into_a_request() -> None:
 
 
 def test_what_was_done_and_refused_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    done = bulk_change.Done()
+    done = bulk_change.ChangeResult()
     done.take({"done": ["a", "b"], "refused": [[HOSTILE, "came back\n"]], "position": None})
     done.take({"done": ["c"], "refused": [], "position": position(12, 3)})
     with pytest.raises(typer.Exit):
@@ -273,7 +273,10 @@ def test_what_was_done_and_refused_is_told(capsys: pytest.CaptureFixture[str]) -
         "foldmq: a\\u001b[2J\\n\\u202e<b>: came back\\n\n",
     )
     bulk_change.tell(
-        bulk_change.Done(), "removed", "session", bulk_change.Manner(yes=True, dry_run=True)
+        bulk_change.ChangeResult(),
+        "removed",
+        "session",
+        bulk_change.ChangeOptions(yes=True, dry_run=True),
     )
     assert capsys.readouterr() == ("", "")
 
@@ -285,7 +288,7 @@ async def test_a_purge_spares_who_was_seen_offline_later() -> None:
     """Each portion is bound by the latest end of a session in it."""
     rows = [{"client": f"c{number}", "closed_ms": 1000 + number} for number in range(700)]
     broker = AnsweringBroker(lambda _, request: {"done": request["clients"], "refused": []})
-    done = bulk_change.Done()
+    done = bulk_change.ChangeResult()
     await remove_offline(broker, rows, done)
     assert [
         (len(request["clients"]), request["offline_before_ms"]) for _, request in broker.asked
@@ -294,7 +297,7 @@ async def test_a_purge_spares_who_was_seen_offline_later() -> None:
         (200, 1699),
     ]
     assert {request["do"] for _, request in broker.asked} == {"remove_sessions"}
-    assert {request["by"] for _, request in broker.asked} == {bulk_change.by()}
+    assert {request["by"] for _, request in broker.asked} == {bulk_change.operator_name()}
     assert len(done.done) == 700
 
 
@@ -334,7 +337,7 @@ async def test_a_change_without_an_answer_may_be_done() -> None:
     with pytest.raises(NoLiveBroker, match=r"does not answer: time-out$"):
         await broker.ask("status")
     with pytest.raises(NoLiveBroker) as said:
-        await bulk_change.change(broker, "kick", bulk_change.Done(), client="c")
+        await bulk_change.change(broker, "kick", bulk_change.ChangeResult(), client="c")
     assert str(said.value) == (
         "the broker of node n1 on here does not answer: time-out; the change may still be made"
     )
@@ -348,7 +351,7 @@ async def test_a_change_that_nobody_got_is_not_done() -> None:
 
     broker = LiveBroker("n1", "here", cast("Client", Nobody()))
     with pytest.raises(NoLiveBroker, match=r"answers on here: check that it is running$"):
-        await bulk_change.change(broker, "kick", bulk_change.Done(), client="c")
+        await bulk_change.change(broker, "kick", bulk_change.ChangeResult(), client="c")
 
 
 @pytest.mark.parametrize(
@@ -685,9 +688,9 @@ def test_receivers_are_summed_up() -> None:
 
 
 def test_who_asks_is_the_user_at_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert bulk_change.by().count("@") == 1
+    assert bulk_change.operator_name().count("@") == 1
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
-    assert bulk_change.by().startswith("4000000000@")
+    assert bulk_change.operator_name().startswith("4000000000@")
 
 
 def test_the_subjects_are_those_of_the_service() -> None:

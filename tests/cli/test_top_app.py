@@ -10,7 +10,7 @@ import pytest
 from topsamples import actor, status
 
 from cli.live.broker_client import LiveBroker, NoLiveBroker, Refused, TooLarge
-from cli.live.broker_link import BrokerLink, NotUnderstood
+from cli.live.reconnecting_client import NotUnderstood, ReconnectingClient
 from cli.live.trace_client import Portion
 from cli.top import once
 from cli.top.data.top_queries import ACTORS_ASKED, Questions
@@ -130,7 +130,7 @@ async def shown(
     interval: float = 0.05,
     answer_seconds: float | None = None,
 ) -> AsyncIterator[Screen]:
-    link = BrokerLink(broker.find, answer_seconds=answer_seconds)
+    link = ReconnectingClient(broker.find, answer_seconds=answer_seconds)
     app = Top(link, interval, "recent")
     async with app.run_test(size=(width, height)) as pilot:
         screen = Screen(app, pilot)
@@ -583,7 +583,7 @@ async def test_less_is_asked_for_when_an_answer_does_not_fit(
 
     monkeypatch.setattr(broker, "ask", ask)
     broker.answers["session"] = {"client": "c"}
-    questions = Questions(BrokerLink(broker.find))
+    questions = Questions(ReconnectingClient(broker.find))
     for _ in range(2):
         assert len(await questions.actors("recent")) == 40
         assert await questions.session("c") == {"client": "c"}
@@ -600,7 +600,7 @@ async def test_less_is_asked_for_when_an_answer_does_not_fit(
 
 async def test_one_frame_as_text(broker: Inspected, capsys: pytest.CaptureFixture[str]) -> None:
     broker.actors = [actor(1, name=HOSTILE)]
-    await once.run_once(BrokerLink(broker.find), 0.01, "recent", 80, as_json=False)
+    await once.run_once(ReconnectingClient(broker.find), 0.01, "recent", 80, as_json=False)
     said = capsys.readouterr().out
     assert said.replace("\n", "").isprintable()
     assert all(len(one) <= 80 for one in said.splitlines())
@@ -611,7 +611,7 @@ async def test_one_frame_as_text(broker: Inspected, capsys: pytest.CaptureFixtur
 async def test_one_frame_as_json(broker: Inspected, capsys: pytest.CaptureFixture[str]) -> None:
     import json
 
-    await once.run_once(BrokerLink(broker.find), 0.01, "mailbox", 80, as_json=True)
+    await once.run_once(ReconnectingClient(broker.find), 0.01, "mailbox", 80, as_json=True)
     said = capsys.readouterr().out
     assert said.isascii()
     found = json.loads(said)
@@ -628,7 +628,7 @@ async def test_a_strange_answer_is_named() -> None:
     broker.status = {"received": [1, 2]}
     broker.answers = {}
     broker.actors = [{"id": 1}]
-    from cli.live.broker_link import understood
+    from cli.live.reconnecting_client import understood
 
     with pytest.raises(NotUnderstood, match="the same version"), understood():
-        await once.run_once(BrokerLink(broker.find), 0.01, "recent", 80, as_json=False)
+        await once.run_once(ReconnectingClient(broker.find), 0.01, "recent", 80, as_json=False)

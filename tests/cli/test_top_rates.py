@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from topsamples import status
 
-from cli.top.text import figures
+from cli.top.text import number_format
 from cli.top.text.columns import (
     ACTORS,
     TOPICS,
@@ -232,7 +232,7 @@ def test_history_keeps_the_latest_polls() -> None:
     ],
 )
 def test_counts(value: float | None, shown: str) -> None:
-    assert figures.count(value) == shown
+    assert number_format.count(value) == shown
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_counts(value: float | None, shown: str) -> None:
     ],
 )
 def test_spans(value: float | None, shown: str) -> None:
-    assert figures.figure_duration(value) == shown
+    assert number_format.figure_duration(value) == shown
 
 
 @pytest.mark.parametrize(
@@ -256,15 +256,15 @@ def test_spans(value: float | None, shown: str) -> None:
     [(None, "-"), (0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (1023 * 1024, "1.00 MiB")],
 )
 def test_sizes(value: float | None, shown: str) -> None:
-    assert figures.figure_size(value) == shown
+    assert number_format.figure_size(value) == shown
 
 
 @given(st.floats(0, 1e13))
 def test_figures_are_short(value: float) -> None:
-    assert len(figures.count(value)) <= 6
-    assert len(figures.figure_size(value)) <= 8
-    assert len(figures.percent(min(value, 100))) <= 6
-    assert len(figures.figure_duration(min(value, 9999))) <= 7
+    assert len(number_format.count(value)) <= 6
+    assert len(number_format.figure_size(value)) <= 8
+    assert len(number_format.percent(min(value, 100))) <= 6
+    assert len(number_format.figure_duration(min(value, 9999))) <= 7
 
 
 # ------------------------------------------------------------------- lines and columns

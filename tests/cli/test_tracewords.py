@@ -108,16 +108,16 @@ PUBLISHED_400 = (
             "-> subscription:4 (r) and 9,999 more Batch: QoS 1, 2 messages: a, b",
         ),
         (
-            line("gets", "Attach", message=ATTACH),
-            "<- Attach: connection:12 c: MQTT 3.1.1, clean, keep alive 60 s, user bob",
+            line("gets", "ConnectionAttached", message=ATTACH),
+            "<- ConnectionAttached: connection:12 c: MQTT 3.1.1, clean, keep alive 60 s, user bob",
         ),
         (
             line(
                 "gets",
-                "Detached",
+                "ConnectionDetached",
                 message={"connection": None, "reason": "kicked", "orderly": False},
             ),
-            "<- Detached: kicked",
+            "<- ConnectionDetached: kicked",
         ),
         (line("gets", "Writable", message={}), "<- Writable"),
         (

@@ -32,7 +32,7 @@ from eventstore.format import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from cli.web.live.log_link import LogLink
+    from cli.web.live.web_log_client import WebLogClient
     from eventstore.format import Event
 
 NOW_MS = 1_800_000_000_000
@@ -90,7 +90,7 @@ def published(*topics: str) -> MessagePublished:
 
 
 def reader_of(log: FakeLog) -> ActivityReader:
-    return ActivityReader(cast("LogLink", log), now=lambda: NOW_MS / 1000)
+    return ActivityReader(cast("WebLogClient", log), now=lambda: NOW_MS / 1000)
 
 
 async def read_all(reader: ActivityReader) -> None:

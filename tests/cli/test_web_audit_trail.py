@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from harness.handclock import HandClock
+from harness.manual_clock import ManualClock
 
 from cli.live.broker_client import NoLiveBroker
 from cli.web.auth import audit_trail as module
@@ -25,7 +25,7 @@ def entry(address: str, outcome: str = "refused", name: str = "") -> Entry:
 
 
 def test_what_is_alike_is_two_events_in_a_window() -> None:
-    clock = HandClock()
+    clock = ManualClock()
     gathering = Gathering(clock)
     first = entry("192.0.2.1")
     assert gathering.add(first) is first
@@ -42,7 +42,7 @@ def test_what_is_alike_is_two_events_in_a_window() -> None:
 
 
 def test_one_alone_is_not_told_twice() -> None:
-    clock = HandClock()
+    clock = ManualClock()
     gathering = Gathering(clock)
     gathering.add(entry("192.0.2.1"))
     clock.now += WINDOW
@@ -50,7 +50,7 @@ def test_one_alone_is_not_told_twice() -> None:
 
 
 def test_what_differs_is_told_apart() -> None:
-    gathering = Gathering(HandClock())
+    gathering = Gathering(ManualClock())
     different = [
         entry("192.0.2.1"),
         entry("192.0.2.2"),
@@ -65,7 +65,7 @@ def test_what_differs_is_told_apart() -> None:
 
 
 def test_many_addresses_do_not_make_many_events() -> None:
-    clock = HandClock()
+    clock = ManualClock()
     gathering = Gathering(clock)
     told = [gathering.add(entry(f"10.{n >> 8}.{n & 255}.1")) for n in range(20_000)]
     now = [one for one in told if one is not None]

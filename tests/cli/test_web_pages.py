@@ -21,9 +21,9 @@ from cli.serve.banner import Facts, announce
 from cli.settings.settings import load_settings
 from cli.web.auth.own_token import TokenError, find_token
 from cli.web.live.cursors import PAGE_ROWS, Listings, Order
-from cli.web.live.log_link import LogLink
 from cli.web.live.samples import Samples
 from cli.web.live.svg_charts import HEIGHT, WIDTH, bars, chart
+from cli.web.live.web_log_client import WebLogClient
 from cli.web.pages import middleware
 from cli.web.pages.lists import _pattern
 from cli.web.pages.middleware import _local
@@ -266,7 +266,7 @@ class FakeLink:
         rows = self.rows[start:stop]
         return {"rows": rows, "total": len(self.rows), "more": cursor is not None, "cursor": cursor}
 
-    ask_less = LogLink.ask_less
+    ask_less = WebLogClient.ask_less
 
 
 BY_CLIENT = Order("client", lambda row: str(row["client"]))
@@ -274,7 +274,7 @@ BY_CLIENT = Order("client", lambda row: str(row["client"]))
 
 def listings(count: int) -> tuple[Listings, FakeLink]:
     link = FakeLink(count)
-    return Listings(cast(LogLink, link)), link
+    return Listings(cast(WebLogClient, link)), link
 
 
 def test_pages_of_a_list_can_be_turned_back_and_loaded_again() -> None:
@@ -383,7 +383,7 @@ def test_less_of_a_session_is_asked_for_when_names_are_long(fits: int) -> None:
                 raise TooLarge("the answer is too large")
             return {"rows": request["most"]}
 
-        ask_less = LogLink.ask_less
+        ask_less = WebLogClient.ask_less
 
     async def less() -> None:
         found = await Full().ask_less("session", (100, 10, 1), lambda most: {"most": most})
@@ -468,7 +468,7 @@ def test_busiest_topics_with_long_names_are_left_out() -> None:
 
     async def look() -> None:
         link = LongNames()
-        samples = Samples(cast(LogLink, link), clock=lambda: link.now)
+        samples = Samples(cast(WebLogClient, link), clock=lambda: link.now)
         assert "topics" not in (await samples.latest()).status
         await samples.close()
 
@@ -478,7 +478,7 @@ def test_busiest_topics_with_long_names_are_left_out() -> None:
 def test_there_are_rates_at_the_first_look() -> None:
     async def look() -> None:
         link = Clocked()
-        samples = Samples(cast(LogLink, link), clock=lambda: link.now)
+        samples = Samples(cast(WebLogClient, link), clock=lambda: link.now)
         first = await samples.latest()
         assert link.asked == 2
         assert first.rates is not None

@@ -10,11 +10,11 @@ import pytest
 from harness.fixtures import (
     broker,
     clients,
+    external,
     foldmq_only,
-    foreign,
     make_broker,
     make_disk,
-    on_foreign,
+    on_external,
     small_disk,
     topic,
 )
@@ -22,12 +22,12 @@ from harness.fixtures import (
 __all__ = [
     "broker",
     "clients",
+    "external",
     "foldmq_only",
-    "foreign",
     "make_broker",
     "make_disk",
     "mqttjs",
-    "on_foreign",
+    "on_external",
     "small_disk",
     "topic",
 ]

@@ -249,21 +249,21 @@ def test_the_time_left_is_counted_down(clients: Clients5, visitor: Visitor) -> N
 def test_what_expired_while_nats_was_away_is_not_sent(tmp_path: Path) -> None:
     if EXTERNAL:
         pytest.skip("needs to start its own foldmq")
-    foreign = Nats(tmp_path)
-    foreign.start()
-    place = Place(tmp_path / "place", ELSEWHERE, "--bridge-url", foreign.url, nats_listen=False)
+    external = Nats(tmp_path)
+    external.start()
+    place = Place(tmp_path / "place", ELSEWHERE, "--bridge-url", external.url, nats_listen=False)
     place.broker.start()
     clients = Clients5("127.0.0.1", place.broker.port)
     try:
         name = unique("late")
-        foreign.kill()
+        external.kill()
         publisher = clients.five()
         for qos in (1, 2):
             publisher.publish(name, b"gone", qos, properties=((MESSAGE_EXPIRY, 1),))
             publisher.publish(name, b"kept", qos, properties=((MESSAGE_EXPIRY, 1000), *SOME))
         begun = time.time()
-        foreign.start()
-        with Visitor(foreign.port, user=USER, password=PASSWORD) as visitor:
+        external.start()
+        with Visitor(external.port, user=USER, password=PASSWORD) as visitor:
             ear = visitor.hear(name)
             until(lambda: len(ear.heard) == 2, "what is kept", seconds=30)
             assert ear.payloads == [b"kept", b"kept"]
@@ -276,7 +276,7 @@ def test_what_expired_while_nats_was_away_is_not_sent(tmp_path: Path) -> None:
     finally:
         clients.close()
         place.broker.clean_up()
-        foreign.kill()
+        external.kill()
 
 
 # ------------------------------------------------------------------ requests
@@ -587,10 +587,10 @@ def test_what_cannot_be_carried_is_counted_and_logged_once(
 def test_two_brokers_carry_them(tmp_path: Path) -> None:
     if EXTERNAL:
         pytest.skip("needs to start its own foldmq")
-    foreign = Nats(tmp_path)
-    foreign.start()
+    external = Nats(tmp_path)
+    external.start()
     places = [
-        Place(tmp_path / name, ELSEWHERE, "--bridge-url", foreign.url, nats_listen=False)
+        Place(tmp_path / name, ELSEWHERE, "--bridge-url", external.url, nats_listen=False)
         for name in ("one", "two")
     ]
     made = []
@@ -599,7 +599,7 @@ def test_two_brokers_carry_them(tmp_path: Path) -> None:
             place.broker.start()
             made.append(Clients5("127.0.0.1", place.broker.port))
         name = unique("svc")
-        with Visitor(foreign.port, user=USER, password=PASSWORD) as visitor:
+        with Visitor(external.port, user=USER, password=PASSWORD) as visitor:
             asking = subscribed5(made[0], visitor, f"{name}/reply")
             service = subscribed5(made[1], visitor, name)
             for qos in (0, 1, 2):
@@ -617,4 +617,4 @@ def test_two_brokers_carry_them(tmp_path: Path) -> None:
             one.close()
         for place in places:
             place.broker.clean_up()
-        foreign.kill()
+        external.kill()

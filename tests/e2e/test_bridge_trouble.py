@@ -64,10 +64,10 @@ def make_place(tmp_path: Path) -> Iterator[Callable[..., Place]]:
 
 
 @pytest.fixture
-def stranger(foreign: Nats) -> Iterator[Visitor]:
+def stranger(external: Nats) -> Iterator[Visitor]:
     """A client of a NATS of the user's own, which finds it again when it is restarted."""
     options = {"allow_reconnect": True, "reconnect_time_wait": 0.1, "max_reconnect_attempts": -1}
-    with Visitor(foreign.port, user=USER, password=PASSWORD, **options) as made:
+    with Visitor(external.port, user=USER, password=PASSWORD, **options) as made:
         yield made
 
 
@@ -171,9 +171,9 @@ def reaches(count: int, name: str) -> Callable[[Counter[str]], bool]:
 
 
 def test_two_brokers_meet_in_one_nats(
-    on_foreign: Callable[..., Broker], foreign: Nats, stranger: Visitor
+    on_external: Callable[..., Broker], external: Nats, stranger: Visitor
 ) -> None:
-    one, two = on_foreign(node="n1"), on_foreign(node="n2")
+    one, two = on_external(node="n1"), on_external(node="n2")
     for own in (one, two):
         own.start()
     here, there = Clients("127.0.0.1", one.port), Clients("127.0.0.1", two.port)
@@ -205,9 +205,9 @@ def test_two_brokers_meet_in_one_nats(
 
 
 def test_a_broker_that_is_killed_owes_nats_nothing(
-    make_place: Callable[..., Place], foreign: Nats, stranger: Visitor
+    make_place: Callable[..., Place], external: Nats, stranger: Visitor
 ) -> None:
-    place = make_place(ELSEWHERE, "--bridge-url", foreign.url, nats_listen=False)
+    place = make_place(ELSEWHERE, "--bridge-url", external.url, nats_listen=False)
     name = unique("killed")
     ear = stranger.hear(f"{name}.>")
     load = Load(place.broker.port, name)
@@ -279,21 +279,21 @@ def alive_on(place: Place) -> bool:
 
 
 def test_a_foreign_nats_is_restarted_under_load(
-    make_place: Callable[..., Place], foreign: Nats, stranger: Visitor
+    make_place: Callable[..., Place], external: Nats, stranger: Visitor
 ) -> None:
-    place = make_place(ELSEWHERE, "--bridge-url", foreign.url, nats_listen=False)
+    place = make_place(ELSEWHERE, "--bridge-url", external.url, nats_listen=False)
     name = unique("restart")
     captured(stranger, name)
     mqtt = mqtt_subscribed(place.clients, stranger, (f"{name}/0", 1))
     load = Load(place.broker.port, name)
     for times in range(1, 3):
         load.after(100)
-        foreign.kill()
+        external.kill()
         place.clients.connect().publish(f"{name}/0", b"lost")
         mqtt.expect_publish(f"{name}/0", b"lost")
         until(lambda: "reason=bridge_unavailable" in place.broker.log, "a line about QoS 0")
         load.after(100)
-        foreign.start()
+        external.start()
         back = "bridge: connected to NATS again"
         until(lambda: place.broker.log.count(back) == times, "a line that it is back")  # noqa: B023
     load.after(100)

@@ -19,15 +19,15 @@ pytestmark = [pytest.mark.drill, pytest.mark.timeout(180 + 40 * ROUNDS)]
 
 
 @pytest.fixture
-def proxy(foreign: Nats) -> Iterator[Proxy]:
-    made = Proxy(foreign.port)
+def proxy(external: Nats) -> Iterator[Proxy]:
+    made = Proxy(external.port)
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("direction", [0, 1], ids=["records", "answers"])
-def test_connection_cut(on_foreign: Callable[..., Broker], proxy: Proxy, direction: int) -> None:
-    broker = on_foreign(url=f"nats://127.0.0.1:{proxy.port}")
+def test_connection_cut(on_external: Callable[..., Broker], proxy: Proxy, direction: int) -> None:
+    broker = on_external(url=f"nats://127.0.0.1:{proxy.port}")
     broker.start()
     drill = Drill(broker, SEED)
     drill.start()

@@ -55,17 +55,17 @@ def test_of_one_listener_as_well(make_broker: Callable[..., Broker]) -> None:
 
 @pytest.mark.parametrize("bounded_by", ["server", "stream"])
 def test_what_a_foreign_server_cannot_store(
-    foreign: Nats, on_foreign: Callable[..., Broker], bounded_by: str
+    external: Nats, on_external: Callable[..., Broker], bounded_by: str
 ) -> None:
-    most = foreign.max_payload
+    most = external.max_payload
     if bounded_by == "stream":
         most = 2 * MIB
         stream = {"name": "FOLDMQ_LOG_n1", "subjects": ["foldmq.log.n1"], "allow_direct": True}
-        foreign.api("STREAM.CREATE.FOLDMQ_LOG_n1", {**stream, "max_msg_size": most})
+        external.api("STREAM.CREATE.FOLDMQ_LOG_n1", {**stream, "max_msg_size": most})
     fitting = largest(most)
-    line = on_foreign(f"max_packet_size = {fitting + 1}\n").refused(78)
+    line = on_external(f"max_packet_size = {fitting + 1}\n").refused(78)
     assert f"set at most {fitting}, or raise max_payload of the NATS server" in line
-    broker = on_foreign(f"max_packet_size = {fitting}\n")
+    broker = on_external(f"max_packet_size = {fitting}\n")
     broker.start()
     with RawClient(broker.port) as client:
         client.connect("c", clean=False)
@@ -94,35 +94,35 @@ def test_the_largest_packet_is_kept_and_delivered_after_a_restart(
     broker.stop()
 
 
-def lower(foreign: Nats, what: str) -> None:
+def lower(external: Nats, what: str) -> None:
     """Have NATS take messages of 1 MiB at most, while it runs."""
     if what == "stream":
-        config: dict[str, Any] = foreign.api("STREAM.INFO.FOLDMQ_LOG_n1")["config"]
-        foreign.api("STREAM.UPDATE.FOLDMQ_LOG_n1", {**config, "max_msg_size": MIB})
+        config: dict[str, Any] = external.api("STREAM.INFO.FOLDMQ_LOG_n1")["config"]
+        external.api("STREAM.UPDATE.FOLDMQ_LOG_n1", {**config, "max_msg_size": MIB})
         return
-    file = foreign.folder / "nats.conf"
+    file = external.folder / "nats.conf"
     file.write_text(json.dumps({**json.loads(file.read_text()), "max_payload": MIB}))
-    os.kill(foreign.pid, signal.SIGHUP)
+    os.kill(external.pid, signal.SIGHUP)
 
     async def most(client: Any) -> int:
         return int(client.max_payload)
 
-    until(lambda: foreign.do(most) == MIB, "the server's new bound")
+    until(lambda: external.do(most) == MIB, "the server's new bound")
 
 
 @pytest.mark.drill
 @pytest.mark.parametrize("what", ["stream", "server"])
 def test_nats_takes_less_than_before(
-    foreign: Nats, on_foreign: Callable[..., Broker], what: str
+    external: Nats, on_external: Callable[..., Broker], what: str
 ) -> None:
     """The broker begins anew from its log; then it is the publisher alone that is closed."""
-    broker = on_foreign()
+    broker = on_external()
     broker.start()
     with RawClient(broker.port) as other, RawClient(broker.port) as sender:
         other.connect("other", clean=False)
         sender.connect("sender", clean=False)
         other.publish("t", b"before", 1)
-        lower(foreign, what)
+        lower(external, what)
         sender.send(p.publish("t", bytes(MIB + 500_000), 1, 1))
         again = "restarting from the log"
         # A server that ends connections when it reads its file anew is noticed at once.

@@ -306,23 +306,23 @@ def test_kill_with_a_full_disk(make_broker: Callable[..., Broker], small_disk: P
 
 @pytest.mark.parametrize("strike", ["kill", "pause"])
 def test_foreign_server_under_load(
-    foreign: Nats, on_foreign: Callable[..., Broker], strike: str
+    external: Nats, on_external: Callable[..., Broker], strike: str
 ) -> None:
-    broker = on_foreign()
+    broker = on_external()
     broker.start()
     assert "sync_interval, which clients cannot see" in broker.log
     absent_subscriber(broker.port)
     load = Load(broker.port)
     for _ in range(2):
         until(load.progressed(), "acknowledgements")
-        assert foreign.process is not None
+        assert external.process is not None
         if strike == "kill":
-            foreign.kill()
-            foreign.start()
+            external.kill()
+            external.start()
         else:
-            foreign.process.send_signal(signal.SIGSTOP)
+            external.process.send_signal(signal.SIGSTOP)
             time.sleep(7)
-            foreign.process.send_signal(signal.SIGCONT)
+            external.process.send_signal(signal.SIGCONT)
         until(load.progressed(), "acknowledgements again")
     load.stop()
     broker.restart(kill=True)
@@ -330,12 +330,12 @@ def test_foreign_server_under_load(
     broker.stop()
 
 
-def test_foreign_server_gone_at_the_end(foreign: Nats, on_foreign: Callable[..., Broker]) -> None:
+def test_foreign_server_gone_at_the_end(external: Nats, on_external: Callable[..., Broker]) -> None:
     """Nothing waits to be written but the end itself: it is told, and without a traceback."""
-    broker = on_foreign("commit_timeout = 1\n")
+    broker = on_external("commit_timeout = 1\n")
     broker.start()
     publish_some(broker.port, 3)
-    foreign.kill()
+    external.kill()
     os.kill(broker.pid, signal.SIGTERM)
     until(lambda: not broker.running, "the broker's end")
     assert "Traceback" not in broker.log
@@ -352,16 +352,16 @@ def test_server_that_is_not_there(make_broker: Callable[..., Broker]) -> None:
     assert "connection refused" in line
 
 
-def test_server_that_takes_too_little(foreign: Nats, on_foreign: Callable[..., Broker]) -> None:
-    foreign.kill()
-    foreign.max_payload = 64 * 1024
-    foreign.start()
-    line = on_foreign().refused(78)
-    assert line.startswith(f"max_payload of the NATS server at {foreign.url} is 65536 bytes")
+def test_server_that_takes_too_little(external: Nats, on_external: Callable[..., Broker]) -> None:
+    external.kill()
+    external.max_payload = 64 * 1024
+    external.start()
+    line = on_external().refused(78)
+    assert line.startswith(f"max_payload of the NATS server at {external.url} is 65536 bytes")
 
 
-def test_wrong_password(foreign: Nats, make_broker: Callable[..., Broker]) -> None:
-    broker = make_broker(ACCESS.replace("secret", "wrong"), "--nats-url", foreign.url)
+def test_wrong_password(external: Nats, make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(ACCESS.replace("secret", "wrong"), "--nats-url", external.url)
     line = broker.refused(69)
     assert "the server refuses our credentials" in line
     assert "wrong" not in line
@@ -381,42 +381,42 @@ def test_wrong_password(foreign: Nats, make_broker: Callable[..., Broker]) -> No
     ],
 )
 def test_stream_that_promises_less(
-    foreign: Nats, on_foreign: Callable[..., Broker], setting: str, value: object
+    external: Nats, on_external: Callable[..., Broker], setting: str, value: object
 ) -> None:
     wanted = {"name": "FOLDMQ_LOG_n1", "subjects": ["foldmq.log.n1"], "allow_direct": True}
-    foreign.api("STREAM.CREATE.FOLDMQ_LOG_n1", {**wanted, setting: value})
-    line = on_foreign().refused(78)
+    external.api("STREAM.CREATE.FOLDMQ_LOG_n1", {**wanted, setting: value})
+    line = on_external().refused(78)
     assert line.startswith(f"stream FOLDMQ_LOG_n1: {setting} is ")
-    assert foreign.api("STREAM.INFO.FOLDMQ_LOG_n1")["state"]["messages"] == 0
+    assert external.api("STREAM.INFO.FOLDMQ_LOG_n1")["state"]["messages"] == 0
 
 
-def test_stream_of_a_later_format(foreign: Nats, on_foreign: Callable[..., Broker]) -> None:
+def test_stream_of_a_later_format(external: Nats, on_external: Callable[..., Broker]) -> None:
     config = {"name": "FOLDMQ_LOG_n1", "subjects": ["foldmq.log.n1"], "allow_direct": True}
-    foreign.api("STREAM.CREATE.FOLDMQ_LOG_n1", {**config, "metadata": {"foldmq.log": "2"}})
-    assert "holds a log of format 2, this foldmq reads format 1" in on_foreign().refused(78)
+    external.api("STREAM.CREATE.FOLDMQ_LOG_n1", {**config, "metadata": {"foldmq.log": "2"}})
+    assert "holds a log of format 2, this foldmq reads format 1" in on_external().refused(78)
 
 
 def test_stream_deleted_while_the_broker_was_away(
-    foreign: Nats, on_foreign: Callable[..., Broker]
+    external: Nats, on_external: Callable[..., Broker]
 ) -> None:
-    broker = on_foreign()
+    broker = on_external()
     broker.start()
     publish_some(broker.port)
     broker.stop()
-    foreign.api("STREAM.DELETE.FOLDMQ_LOG_n1")
+    external.api("STREAM.DELETE.FOLDMQ_LOG_n1")
     assert broker.refused(65).startswith("the log is lost: stream FOLDMQ_LOG_n1 was there before")
-    assert foreign.api("STREAM.NAMES")["streams"] == ["FOLDMQ_STATE_n1"], "no new log was begun"
+    assert external.api("STREAM.NAMES")["streams"] == ["FOLDMQ_STATE_n1"], "no new log was begun"
 
 
 @pytest.mark.parametrize("method", ["PURGE", "DELETE"])
 def test_stream_emptied_or_deleted_while_the_broker_runs(
-    foreign: Nats, on_foreign: Callable[..., Broker], method: str
+    external: Nats, on_external: Callable[..., Broker], method: str
 ) -> None:
-    broker = on_foreign()
+    broker = on_external()
     broker.start()
     load = Load(broker.port)
     until(load.progressed(), "acknowledgements")
-    foreign.api(f"STREAM.{method}.FOLDMQ_LOG_n1")
+    external.api(f"STREAM.{method}.FOLDMQ_LOG_n1")
     until(lambda: not broker.running, "the broker's end")
     load.stop()
     assert broker.log.count("foldmq: the log is ") == 1
@@ -424,9 +424,9 @@ def test_stream_emptied_or_deleted_while_the_broker_runs(
 
 
 def test_second_broker_with_the_same_data_directory(
-    foreign: Nats, on_foreign: Callable[..., Broker]
+    external: Nats, on_external: Callable[..., Broker]
 ) -> None:
-    first, second = on_foreign(), on_foreign()
+    first, second = on_external(), on_external()
     second.data_dir = first.data_dir
     first.start()
     line = second.refused(75)
@@ -436,15 +436,15 @@ def test_second_broker_with_the_same_data_directory(
 
 
 def test_second_broker_with_the_same_node_id(
-    foreign: Nats, on_foreign: Callable[..., Broker]
+    external: Nats, on_external: Callable[..., Broker]
 ) -> None:
-    first, second = on_foreign(), on_foreign()
+    first, second = on_external(), on_external()
     first.start()
     absent_subscriber(first.port)
     load = Load(first.port)
     until(load.progressed(), "acknowledgements")
     line = second.refused(75)
-    assert line.startswith(f"node n1 runs already on {foreign.url} (process {first.pid} on ")
+    assert line.startswith(f"node n1 runs already on {external.url} (process {first.pid} on ")
     until(load.progressed(), "acknowledgements of the first broker")
     load.stop()
     check_received(first.port, load)
@@ -454,10 +454,10 @@ def test_second_broker_with_the_same_node_id(
 
 
 def test_broker_that_was_replaced_while_it_stood_still(
-    foreign: Nats, on_foreign: Callable[..., Broker]
+    external: Nats, on_external: Callable[..., Broker]
 ) -> None:
     """It does not answer, so the second one starts; it must notice and acknowledge nothing more."""
-    first, second = on_foreign(), on_foreign()
+    first, second = on_external(), on_external()
     first.start()
     absent_subscriber(first.port)
     load = Load(first.port)
@@ -477,22 +477,22 @@ def test_broker_that_was_replaced_while_it_stood_still(
 # ------------------------------------------------- logs that are not for us
 
 
-def test_record_of_a_later_format(foreign: Nats, on_foreign: Callable[..., Broker]) -> None:
-    broker = on_foreign()
+def test_record_of_a_later_format(external: Nats, on_external: Callable[..., Broker]) -> None:
+    broker = on_external()
     broker.start()
     broker.stop()
-    foreign.do(
+    external.do(
         lambda client: client.request("foldmq.log.n1", b"FMQ\x07" + bytes(200), timeout=PATIENCE)
     )
     line = broker.refused(78)
     assert "of the log has format 7, this foldmq reads format 1: use the foldmq that wrote" in line
 
 
-def test_what_is_no_record(foreign: Nats, on_foreign: Callable[..., Broker]) -> None:
-    broker = on_foreign()
+def test_what_is_no_record(external: Nats, on_external: Callable[..., Broker]) -> None:
+    broker = on_external()
     broker.start()
     broker.stop()
-    foreign.do(lambda client: client.request("foldmq.log.n1", b"hello", timeout=PATIENCE))
+    external.do(lambda client: client.request("foldmq.log.n1", b"hello", timeout=PATIENCE))
     assert "is not a foldmq record" in broker.refused(65)
 
 
@@ -505,9 +505,9 @@ def test_what_is_no_record(foreign: Nats, on_foreign: Callable[..., Broker]) -> 
     ],
 )
 def test_event_that_cannot_be_read(
-    foreign: Nats, on_foreign: Callable[..., Broker], event: Any, code: int, what: str
+    external: Nats, on_external: Callable[..., Broker], event: Any, code: int, what: str
 ) -> None:
-    broker = on_foreign()
+    broker = on_external()
     broker.start()
     broker.stop()
 
@@ -521,20 +521,22 @@ def test_event_that_cannot_be_read(
         )
         await client.request("foldmq.log.n1", data, timeout=PATIENCE)
 
-    foreign.do(append)
+    external.do(append)
     line = broker.refused(code)
     assert what in line
     assert ", entry 1: " in line
 
 
-def test_log_that_begins_with_another_one(foreign: Nats, on_foreign: Callable[..., Broker]) -> None:
+def test_log_that_begins_with_another_one(
+    external: Nats, on_external: Callable[..., Broker]
+) -> None:
     """A record that is right in itself, but does not belong here."""
-    broker = on_foreign()
+    broker = on_external()
     broker.start()
     broker.stop()
     alien = encode_record(
         previous=GENESIS, node="n1", time_ms=1, events=[BrokerStarted("x")], payloads=[]
     )
     assert len(link_of(alien)) == 32
-    foreign.do(lambda client: client.request("foldmq.log.n1", alien, timeout=PATIENCE))
+    external.do(lambda client: client.request("foldmq.log.n1", alien, timeout=PATIENCE))
     assert "does not continue record" in broker.refused(65)

@@ -10,7 +10,7 @@ import pytest
 from harness.broker import Broker
 from harness.fixtures import EXTERNAL, Clients
 
-from e2e.playing import play
+from e2e.log_scenarios import play
 from e2e.tools import refused, run
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ def test_the_index_of_another_log_is_replaced(played: Broker, tmp_path: Path) ->
     other.start()
     try:
         (stream,) = (other.data_dir / "jetstream").rglob("FOLDMQ_LOG_*")
-        foreign = other.data_dir / "index" / stream.name
-        foreign.mkdir(parents=True, mode=0o700)
-        shutil.copy(segment, foreign)
+        external = other.data_dir / "index" / stream.name
+        external.mkdir(parents=True, mode=0o700)
+        shutil.copy(segment, external)
         there = ("--data-dir", str(other.data_dir))
         assert "are indexed" not in run("log", *there, "-v").err
         run("log", "index", *there)

@@ -17,7 +17,7 @@ from harness.broker import Broker, environment, foldmq, free_port, nats_server
 from harness.fixtures import EXTERNAL, Clients
 
 from e2e.level5 import PahoPeer
-from e2e.playing import events, play
+from e2e.log_scenarios import events, play
 from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, flip, refused, run
 
 if TYPE_CHECKING:
@@ -362,7 +362,7 @@ def test_the_log_of_a_stopped_broker(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def foreign(tmp_path: Path) -> Iterator[str]:
+def external(tmp_path: Path) -> Iterator[str]:
     port = free_port()
     config = tmp_path / "nats.conf"
     store = tmp_path / "store"
@@ -394,8 +394,8 @@ def foreign(tmp_path: Path) -> Iterator[str]:
         server.wait()
 
 
-def test_logs_on_a_foreign_nats(tmp_path: Path, foreign: str) -> None:
-    access = ("--nats-url", foreign, "--nats-user", "tools", "--nats-password", "secret")
+def test_logs_on_a_foreign_nats(tmp_path: Path, external: str) -> None:
+    access = ("--nats-url", external, "--nats-user", "tools", "--nats-password", "secret")
     brokers = []
     assert "there is no foldmq log on NATS" in refused("log", *access, code=66)
     try:

@@ -257,10 +257,10 @@ def test_a_broker_that_ends_is_alive_and_not_ready(own: Monitored) -> None:
 
 
 def test_it_answers_before_the_log_can_be_read(
-    foreign: Nats, on_foreign: Callable[..., Broker], foldmq_only: None
+    external: Nats, on_external: Callable[..., Broker], foldmq_only: None
 ) -> None:
-    own = Monitored(on_foreign)
-    stand_still(foreign.pid)
+    own = Monitored(on_external)
+    stand_still(external.pid)
     process = subprocess.Popen(
         own.broker.command(), stderr=subprocess.DEVNULL, env=own.broker.environment()
     )
@@ -269,7 +269,7 @@ def test_it_answers_before_the_log_can_be_read(
         assert own.get("/healthz")[0] == 200
         assert own.ready() == (503, ["starting"])
         assert own.numbers()["foldmq_ready"] == 0
-        os.kill(foreign.pid, signal.SIGCONT)
+        os.kill(external.pid, signal.SIGCONT)
         until(lambda: own.ready() == (200, []), "a broker that is ready")
         assert own.numbers()["foldmq_log_writable"] == 1
     finally:

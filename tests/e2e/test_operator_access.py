@@ -165,15 +165,15 @@ def test_whoever_listens_in_its_place_gets_no_password(tmp_path: Path) -> None:
 
 
 def test_the_node_is_chosen_on_a_foreign_nats(
-    foreign: Nats, on_foreign: Callable[..., Broker], tmp_path: Path
+    external: Nats, on_external: Callable[..., Broker], tmp_path: Path
 ) -> None:
-    access = ("--nats-url", foreign.url, "--nats-user", USER, "--nats-password", PASSWORD)
+    access = ("--nats-url", external.url, "--nats-user", USER, "--nats-password", PASSWORD)
     assert "no broker answers on NATS at " in refused("actors", "ls", *access, code=69)
-    first = on_foreign("metrics = 'off'\nweb = 'off'\n", node="n1")
+    first = on_external("metrics = 'off'\nweb = 'off'\n", node="n1")
     first.start()
     (row, *_) = run("actors", "ls", *access, "--json").objects
     assert (row["type"], row["name"]) == ("broker", "n1")
-    second = on_foreign("metrics = 'off'\nweb = 'off'\n", node="n2")
+    second = on_external("metrics = 'off'\nweb = 'off'\n", node="n2")
     second.start()
     said = refused("sessions", "ls", *access, code=2)
     assert said.startswith("there are 2 brokers on NATS at ")
@@ -196,10 +196,12 @@ def test_the_node_is_chosen_on_a_foreign_nats(
     assert said.startswith("no broker of node n2 answers")
 
 
-def test_answers_fit_into_what_nats_takes(foreign: Nats, on_foreign: Callable[..., Broker]) -> None:
+def test_answers_fit_into_what_nats_takes(
+    external: Nats, on_external: Callable[..., Broker]
+) -> None:
     """A client with long filters makes answers larger than the 4 MiB of this NATS server."""
-    access = ("--nats-url", foreign.url, "--nats-user", USER, "--nats-password", PASSWORD)
-    broker = on_foreign("metrics = 'off'\nweb = 'off'\n")
+    access = ("--nats-url", external.url, "--nats-user", USER, "--nats-password", PASSWORD)
+    broker = on_external("metrics = 'off'\nweb = 'off'\n")
     broker.start()
     with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
         wide = clients.connect("wide")
@@ -217,10 +219,10 @@ def test_answers_fit_into_what_nats_takes(foreign: Nats, on_foreign: Callable[..
 
 
 def test_a_session_with_many_long_filters_is_shown_in_full(
-    foreign: Nats, on_foreign: Callable[..., Broker]
+    external: Nats, on_external: Callable[..., Broker]
 ) -> None:
-    access = ("--nats-url", foreign.url, "--nats-user", USER, "--nats-password", PASSWORD)
-    broker = on_foreign("metrics = 'off'\nweb = 'off'\n")
+    access = ("--nats-url", external.url, "--nats-user", USER, "--nats-password", PASSWORD)
+    broker = on_external("metrics = 'off'\nweb = 'off'\n")
     broker.start()
     with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
         wide = clients.connect("wide")

@@ -169,17 +169,17 @@ def test_disk_that_fails(
 
 
 def test_power_cut_of_a_foreign_server(
-    make_disk: Callable[[Cache], Disk], foreign: Nats, on_foreign: Callable[..., Broker]
+    make_disk: Callable[[Cache], Disk], external: Nats, on_external: Callable[..., Broker]
 ) -> None:
     """A server that syncs always, on another machine: the broker waits, and all is there."""
     disk = make_disk("lost")
-    foreign.move(disk.place)
-    broker = on_foreign()
+    external.move(disk.place)
+    broker = on_external()
     broker.start()
     drill = Drill(broker, SEED)
     drill.start()
     for _ in range(FEW):
-        drill.strike(lambda: cut_the_power_there(foreign, disk))
+        drill.strike(lambda: cut_the_power_there(external, disk))
     drill.judge()
     broker.stop()
 
@@ -214,13 +214,13 @@ def test_weaker_mode_loses_what_it_acknowledged(
 
 
 def test_weaker_server_that_lost_what_it_acknowledged_is_noticed(
-    make_disk: Callable[[Cache], Disk], foreign: Nats, on_foreign: Callable[..., Broker]
+    make_disk: Callable[[Cache], Disk], external: Nats, on_external: Callable[..., Broker]
 ) -> None:
     """NATS syncs every two minutes by default; the broker that lives on ends, and says why."""
     disk = make_disk("lost")
-    foreign.sync_interval = "2m"
-    foreign.move(disk.place)
-    broker = on_foreign()
+    external.sync_interval = "2m"
+    external.move(disk.place)
+    broker = on_external()
     broker.start()
     drill = Drill(broker, SEED)
     drill.start()
@@ -228,7 +228,7 @@ def test_weaker_server_that_lost_what_it_acknowledged_is_noticed(
     disk.sync()
     before = drill.account.totals()["acknowledged"]
     until(lambda: drill.account.totals()["acknowledged"] > before + 100, "acknowledgements")
-    cut_the_power_there(foreign, disk)
+    cut_the_power_there(external, disk)
     until(lambda: not broker.running, "the broker's end")
     drill.abandon()
     assert broker.returncode == 65

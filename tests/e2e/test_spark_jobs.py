@@ -19,7 +19,7 @@ from harness.logs import LogBuilder
 from harness.nats import PASSWORD, USER, Nats
 from harness.waiting import until
 
-from e2e.playing import play
+from e2e.log_scenarios import play
 from e2e.tools import HOSTILE_TOPIC, refused, run
 from eventstore.format import (
     Acked,

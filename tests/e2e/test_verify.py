@@ -21,7 +21,7 @@ from harness.nats import PASSWORD, USER, Nats
 from harness.waiting import until
 
 from actors.maintenance.attestation import subject_of
-from e2e.playing import events, play
+from e2e.log_scenarios import events, play
 from e2e.tools import HOSTILE_ID, refused, run
 from projections.state import NodeState, SessionState, SubscriptionState, digest, session_digest
 from projections.state.session_table import freeze
@@ -270,9 +270,9 @@ def overwrite(server: Nats, key: str, data: bytes) -> None:
 
 
 @pytest.fixture
-def stopped(foreign: Nats, on_foreign: Callable[..., Broker]) -> tuple[str, ...]:
+def stopped(external: Nats, on_external: Callable[..., Broker]) -> tuple[str, ...]:
     """The log and projections of a broker that has ended; `wanted` subscribed twice."""
-    broker = on_foreign()
+    broker = on_external()
     broker.start()
     clients = Clients("127.0.0.1", broker.port)
     wanted = clients.connect("wanted", clean=False)
@@ -281,7 +281,7 @@ def stopped(foreign: Nats, on_foreign: Callable[..., Broker]) -> tuple[str, ...]
     clients.connect("other", clean=False).publish("lamp", b"on", 1, retain=True)
     clients.close()
     broker.stop()
-    return access(foreign)
+    return access(external)
 
 
 def test_a_foreign_nats_without_a_broker(stopped: tuple[str, ...]) -> None:
@@ -298,15 +298,15 @@ def test_a_foreign_nats_without_a_broker(stopped: tuple[str, ...]) -> None:
     )
 
 
-def test_a_foreign_nats_with_a_broker(foreign: Nats, on_foreign: Callable[..., Broker]) -> None:
-    broker = on_foreign()
+def test_a_foreign_nats_with_a_broker(external: Nats, on_external: Callable[..., Broker]) -> None:
+    broker = on_external()
     broker.start()
     clients = Clients("127.0.0.1", broker.port)
     clients.connect("c").publish("t", b"x", 1, retain=True)
-    assert verified(*access(foreign))["broker"]["sessions"] == 1
-    foreign.kill()
-    foreign.start()
-    until(lambda: run_code("verify", *access(foreign)) == 0, "an answer after a reconnect")
+    assert verified(*access(external))["broker"]["sessions"] == 1
+    external.kill()
+    external.start()
+    until(lambda: run_code("verify", *access(external)) == 0, "an answer after a reconnect")
     clients.close()
 
 
@@ -321,18 +321,18 @@ def run_code(*arguments: str) -> int:
     raise AssertionError(arguments)
 
 
-def test_an_overwritten_projection(foreign: Nats, stopped: tuple[str, ...]) -> None:
+def test_an_overwritten_projection(external: Nats, stopped: tuple[str, ...]) -> None:
     """With right checksums and digests: a broker that starts would believe it."""
     key = key_of(SESSION, "wanted")
-    _, data = latest(foreign, key)
-    _, mark = latest(foreign, "mark")
+    _, data = latest(external, key)
+    _, mark = latest(external, "mark")
     entry = decode_entry(data)
     state = json.loads(entry.body)
     assert len(state["subscriptions"]) == 2
     del state["subscriptions"][1]
     entry.body = json.dumps(state, separators=(",", ":")).encode()
     entry.digest = decode_entry(mark).digest
-    overwrite(foreign, key, entry.encode())
+    overwrite(external, key, entry.encode())
     found = verified(*stopped, "--stored", code=1)
     one = difference(found, "wanted", "projections")
     (field,) = one["fields"]
@@ -348,9 +348,9 @@ def test_an_overwritten_projection(foreign: Nats, stopped: tuple[str, ...]) -> N
     verified(*stopped, "--stored", "--session", "other")
 
 
-def test_a_missing_projection(foreign: Nats, stopped: tuple[str, ...]) -> None:
-    sequence, _ = latest(foreign, key_of(SESSION, "wanted"))
-    foreign.api("STREAM.MSG.DELETE.FOLDMQ_STATE_n1", {"seq": sequence})
+def test_a_missing_projection(external: Nats, stopped: tuple[str, ...]) -> None:
+    sequence, _ = latest(external, key_of(SESSION, "wanted"))
+    external.api("STREAM.MSG.DELETE.FOLDMQ_STATE_n1", {"seq": sequence})
     found = verified(*stopped, "--stored", code=1)
     one = difference(found, "wanted", "projections")
     assert one["what"] == "missing"
@@ -358,8 +358,8 @@ def test_a_missing_projection(foreign: Nats, stopped: tuple[str, ...]) -> None:
     assert found["projections"]["useless"] == "they are not whole"
 
 
-def test_projections_of_another_log(foreign: Nats, stopped: tuple[str, ...]) -> None:
-    _, data = latest(foreign, "mark")
+def test_projections_of_another_log(external: Nats, stopped: tuple[str, ...]) -> None:
+    _, data = latest(external, "mark")
     entry = decode_entry(data)
     mark = json.loads(entry.body)
     for change, first, said in (
@@ -368,17 +368,17 @@ def test_projections_of_another_log(foreign: Nats, stopped: tuple[str, ...]) -> 
         ({"sequence": "all"}, None, "cannot be read"),
     ):
         entry.body = json.dumps({**mark, **change}).encode()
-        overwrite(foreign, "mark", entry.encode())
+        overwrite(external, "mark", entry.encode())
         assert verified(*stopped, "--stored", code=1)["first"] == first
         assert said in run("verify", *stopped, "--stored", code=1).out
 
 
-def test_an_overwritten_retained_message(foreign: Nats, stopped: tuple[str, ...]) -> None:
+def test_an_overwritten_retained_message(external: Nats, stopped: tuple[str, ...]) -> None:
     key = key_of(RETAINED, "lamp")
-    entry = decode_entry(latest(foreign, key)[1])
-    entry.digest = decode_entry(latest(foreign, "mark")[1]).digest
+    entry = decode_entry(latest(external, key)[1])
+    entry.digest = decode_entry(latest(external, "mark")[1]).digest
     entry.body = entry.body[:-2] + b"dark"
-    overwrite(foreign, key, entry.encode())
+    overwrite(external, key, entry.encode())
     lamp = difference(verified(*stopped, "--stored", code=1), "lamp", "projections")
     (field,) = lamp["fields"]
     assert (lamp["what"], lamp["parts_at"]) == ("differs", None)
@@ -386,8 +386,8 @@ def test_an_overwritten_retained_message(foreign: Nats, stopped: tuple[str, ...]
     assert field["projections"][0].endswith("QoS 1, 4 B")
 
 
-def test_a_damaged_projection(foreign: Nats, stopped: tuple[str, ...]) -> None:
-    overwrite(foreign, key_of(SESSION, "wanted"), b"FMP\x01 and nothing that makes sense")
+def test_a_damaged_projection(external: Nats, stopped: tuple[str, ...]) -> None:
+    overwrite(external, key_of(SESSION, "wanted"), b"FMP\x01 and nothing that makes sense")
     found = verified(*stopped, "--stored", code=1)
     (sequence,) = found["projections"]["damaged"]
     assert (
@@ -396,8 +396,8 @@ def test_a_damaged_projection(foreign: Nats, stopped: tuple[str, ...]) -> None:
     )
 
 
-def test_no_projections_at_all(foreign: Nats, stopped: tuple[str, ...]) -> None:
-    foreign.api("STREAM.DELETE.FOLDMQ_STATE_n1")
+def test_no_projections_at_all(external: Nats, stopped: tuple[str, ...]) -> None:
+    external.api("STREAM.DELETE.FOLDMQ_STATE_n1")
     assert run("verify", *stopped, "--stored").out == (
         "a start would ignore the projections and read the whole log: there are none\n"
     )
@@ -421,8 +421,8 @@ def test_a_stopped_broker(make_broker: Callable[..., Broker]) -> None:
 # ------------------------------------------------------------------- what the broker answers
 
 
-def test_hostile_requests(foreign: Nats, on_foreign: Callable[..., Broker]) -> None:
-    broker = on_foreign()
+def test_hostile_requests(external: Nats, on_external: Callable[..., Broker]) -> None:
+    broker = on_external()
     broker.start()
     clients = Clients("127.0.0.1", broker.port)
     clients.connect("c", clean=False).publish("t", b"x", 1, retain=True)
@@ -469,16 +469,16 @@ def test_hostile_requests(foreign: Nats, on_foreign: Callable[..., Broker]) -> N
         open_ones = [await answer({}) for _ in range(6)]
         assert [("error" in one) for one in open_ones] == [False] * 4 + [True] * 2
 
-    foreign.do(ask)
+    external.do(ask)
     assert "error" not in broker.log
     clients.close()
 
 
 def test_who_may_not_use_our_account_cannot_ask(
-    foreign: Nats, on_foreign: Callable[..., Broker]
+    external: Nats, on_external: Callable[..., Broker]
 ) -> None:
-    on_foreign().start()
-    said = refused("verify", *access(foreign)[:4], "--nats-password", "wrong", code=69)
+    on_external().start()
+    said = refused("verify", *access(external)[:4], "--nats-password", "wrong", code=69)
     assert "refuses our credentials" in said
     with pytest.raises(nats.errors.NoRespondersError):
-        foreign.do(lambda client: client.request(subject_of("other"), b"{}", timeout=5))
+        external.do(lambda client: client.request(subject_of("other"), b"{}", timeout=5))

@@ -616,9 +616,9 @@ def test_a_token_that_is_no_use_costs_the_page_and_not_the_broker(
 
 
 def test_secrets_of_a_foreign_nats_are_in_no_command_line(
-    on_foreign: Callable[..., Broker], foreign: Any
+    on_external: Callable[..., Broker], external: Any
 ) -> None:
-    broker = on_foreign(f'web = "127.0.0.1:{free_port()}"\n')
+    broker = on_external(f'web = "127.0.0.1:{free_port()}"\n')
     broker.start()
     page = served(broker)
     with_session = Clients("127.0.0.1", broker.port)

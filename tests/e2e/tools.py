@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness import forkserver
 from harness.broker import environment
-from harness.sparkhere import run_with
+from harness.in_process_spark import run_with
 
 if TYPE_CHECKING:
     from harness.broker import Broker

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from harness.turncolumns import columns
+from harness.turn_columns import columns
 from hypothesis import given
 from hypothesis import strategies as st
 

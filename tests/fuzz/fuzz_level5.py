@@ -27,7 +27,7 @@ from protocol.mqtt5.property_block import (  # noqa: E402
     message_properties,
     read_message_block,
 )
-from protocol.mqtt5.publish_encoder_v5 import AliasUse, Wire, prepare_publishes  # noqa: E402
+from protocol.mqtt5.publish_encoder_v5 import PacketVariant, TopicAliasMode, prepare_publishes  # noqa: E402
 from protocol.mqtt5.server_packet_decoder_v5 import SentMessage, read_server_packets_v5  # noqa: E402
 
 CONNECT = b"\x10\x0e\0\4MQTT\5\2\0\x3c\0\0\1c"
@@ -128,7 +128,7 @@ def check_messages(batch: Publishes) -> None:
     if flat(again.feed(CONNECT + raw))[1:] != list(batch) or again.error is not None:
         raise AssertionError("what is written is not what was read")
     numbers = {topic: index + 1 for index, topic in enumerate(dict.fromkeys(batch.topics))}
-    wire = Wire(batch.qos, 5, batch.retain, (1, 300), 0, AliasUse.SET)
+    wire = PacketVariant(batch.qos, 5, batch.retain, (1, 300), 0, TopicAliasMode.SET)
     outgoing = prepare_publishes(batch.topics, batch.payloads, batch.blocks or (), wire, numbers)
     sent = [packet for packet, _ in read_server_packets_v5(outgoing.render(batch.packet_ids))]
     for one, message in zip(sent, batch, strict=True):

@@ -204,7 +204,7 @@ def make_disk(tmp_path: Path) -> Iterator[Callable[[Cache], Disk]]:
 
 
 @pytest.fixture
-def foreign(tmp_path: Path) -> Iterator[Nats]:
+def external(tmp_path: Path) -> Iterator[Nats]:
     """A NATS server that runs, with its store in a directory of the test's own."""
     folder = tmp_path / "nats"
     folder.mkdir()
@@ -215,11 +215,11 @@ def foreign(tmp_path: Path) -> Iterator[Nats]:
 
 
 @pytest.fixture
-def on_foreign(foreign: Nats, make_broker: Callable[..., Broker]) -> Callable[..., Broker]:
+def on_external(external: Nats, make_broker: Callable[..., Broker]) -> Callable[..., Broker]:
     """Makes brokers whose log is kept there, not started; all are the same node by default."""
 
     def make(config: str = "", node: str = "n1", url: str = "") -> Broker:
-        broker = make_broker(ACCESS + config, "--nats-url", url or foreign.url)
+        broker = make_broker(ACCESS + config, "--nats-url", url or external.url)
         broker.data_dir.mkdir()
         (broker.data_dir / "node").write_text(f"{node}\n")
         return broker

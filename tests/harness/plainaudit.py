@@ -15,15 +15,15 @@ import orjson
 from eventstore.format import INDEX_BITS, format_position, position
 from projections.audit import UNEXPECTED, Rule, SharedAudit, SharedStep, SubscriptionSpans
 from protocol.mqtt import matches
-from spark.audit.duplicate_rule import told_of_unexpected
+from spark.audit.duplicate_rule import classify_copy
 from spark.audit.expected_deliveries import OWED_FLAG
-from spark.audit.facts.chain import LogNote
-from spark.audit.facts.event_packing import unpack_events
+from spark.audit.facts.chain_check import LogNote
+from spark.audit.facts.event_codec import unpack_events
 from spark.audit.facts.fact_scan import FactScan
 from spark.audit.facts.fact_schema import CLEARED, EXPIRED_SO, REPEATED_SO, SET
 from spark.audit.facts.log_summary import BEYOND_ALL, LogSummary, summarize_logs
-from spark.audit.session_results import NEEDED, SHARED, VIOLATION, SessionResults
-from spark.audit.session_rules import SessionChecker, session_marks
+from spark.audit.session_checker import SessionChecker, session_marks
+from spark.audit.session_result_rows import NEEDED, SHARED, VIOLATION, SessionResults
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -190,7 +190,7 @@ class _Plain:
     def _classified(self, session: str, ref: Position, at: Position) -> str:
         """Return the rule that an unexpected delivery breaks."""
         effects = [one["at"] for one in self._effects if one["ref"] == ref]
-        rule, _ = told_of_unexpected(ref, at, self._first(session, ref), min(effects, default=None))
+        rule, _ = classify_copy(ref, at, self._first(session, ref), min(effects, default=None))
         return rule
 
     def _first(self, session: str, ref: Position) -> Position:

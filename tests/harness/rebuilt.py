@@ -13,7 +13,7 @@ from cli.sparkjobs.claimed_states import claims_of_brokers
 from cli.sparkjobs.log_location import Found, _access
 from eventstore.format import BrokerStarted
 from eventstore.reading import LogPoint
-from harness.staterows import assert_same, rebuilt_rows, state_rows, will_payloads
+from harness.state_rows import assert_same, rebuilt_rows, state_rows, will_payloads
 from projections.replay import Replay
 from projections.state import retained_digest, session_digest
 from spark.datasource.log import Log
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from eventstore.reading import LogSource
     from harness.broker import Broker
-    from harness.staterows import Row
+    from harness.state_rows import Row
     from projections.state import NodeState
-    from spark.audit.facts.outcome import StateClaim
+    from spark.audit.facts.audit_outcome import StateClaim
     from spark.recovery.recovery_job import RecoveryOutcome
 
 

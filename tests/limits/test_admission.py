@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.configuration.limit_options import NO_QUOTA, Quota
-from actors.limits.addresses import network_of
+from actors.limits.address_networks import network_of
 from actors.limits.connection_quota import ConnectionQuotas
 
 BURST = 2.0

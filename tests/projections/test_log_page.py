@@ -13,7 +13,7 @@ from playedlogs import MANY, FakeSource, as_source, played
 from randomnode import NAMES
 
 from cli.history.log_events import Selection
-from cli.logsource.moments import parse_moment
+from cli.logsource.point_resolution import parse_point
 from cli.web.pages import log
 from cli.web.pages.log import find_page
 from eventstore.format import Queued, Subscribed, format_position, position, sequence_of
@@ -106,7 +106,7 @@ def test_nothing_outside_of_the_bounds_is_shown(
     fake = FakeSource(played(steps, 2000))
     places = [at for at, _, _ in everything(fake)]
     first, last = sorted(places[min(one, len(places) - 1)] for one in (low, high))
-    start, end = (parse_moment(format_position(one)) for one in (first, last))
+    start, end = (parse_point(format_position(one)) for one in (first, last))
     found = all_pages(fake, Selection(start=start, end=end), 3, backwards=backwards)
     assert sorted(at for at, _, _ in found) == [at for at in places if first <= at <= last]
 

@@ -33,14 +33,14 @@ from eventstore.format import (
     TurnAssembler,
     decode_record,
 )
-from simulation.account import Account
 from simulation.attackers import ATTACKERS
+from simulation.delivery_ledger import Account
 from simulation.devices import Device, Habits, settled
 from simulation.faults import Faults
 from simulation.fold import compare, dropped
 from simulation.loop import VirtualLoop, simulate
+from simulation.mqtt_guarantees import violations
 from simulation.network import SimClient
-from simulation.promises import violations
 from simulation.world import World
 
 STEPS = 120

@@ -7,7 +7,7 @@ from harness.packets import Publish
 
 from eventstore.format import decode_record
 from simulation.fold import compare
-from simulation.promises import violations
+from simulation.mqtt_guarantees import violations
 from simulation.world import SimClient, World
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from harness import packets as p
 
-from simulation.account import Account, Arrival, Message, Period
+from simulation.delivery_ledger import Account, Arrival, Message, Period
 from simulation.network import SimClient
 from simulation.world import World
 

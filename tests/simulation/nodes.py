@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from harness.anonymous import Anonymous
 
 from actors.broker import Broker
-from actors.maintenance import LeadingBroker
+from actors.maintenance import ClusterHooks
 from cluster import FellBehind, Leader, Leadership, Members, NodeStatus, Replaced, Role, Standby
 from eventstore.errors import Fenced, LogUnavailable
 from eventstore.format import BrokerStarted, Event, decode_record
@@ -208,7 +208,7 @@ class SimNode:
         await broker.adopt(leadership.found, leadership.since_ms)
         if broker.node.failed.done():
             raise broker.node.failed.result()
-        led = LeadingBroker(broker.node, broker.admission.connections)
+        led = ClusterHooks(broker.node, broker.admission.connections)
         leader = Leader(self.messages, members, clock, me, leadership.epoch, led)  # type: ignore[arg-type]  # likewise
         await self.messages.listen(leader.take)
         await self.messages.answer_as_leader(bytes)

@@ -21,7 +21,7 @@ from eventstore.format import SessionClosed
 from simulation.logins import Believing, Slow, Threads
 from simulation.loop import simulate
 from simulation.network import SimClient
-from simulation.permitting import OPEN, permit, topics
+from simulation.permission_worlds import OPEN, permit, topics
 from simulation.world import World
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from eventstore.errors import LogUnavailable
 from eventstore.format import LogArchived, LogCut, decode_record
 from eventstore.log import EventLog
 from simulation.fold import compare, described, fold
-from simulation.idling import MINUTE, look_rarely
+from simulation.idle_broker import MINUTE, look_rarely
 from simulation.world import SimClient, World, simulate
 
 BOUND = 40_000

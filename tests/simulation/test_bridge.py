@@ -15,9 +15,9 @@ from actors.configuration import BridgeOptions
 from eventstore.nats import ConnectionOptions
 from protocol.mqtt5 import MessageProperties
 from protocol.nats import Mapping, parse_headers, property_lines, read_properties
+from simulation.mqtt_guarantees import violations
 from simulation.natsserver import Got, SimLink, SimNatsServer
 from simulation.network import SimClient
-from simulation.promises import violations
 from simulation.world import World, simulate
 
 if TYPE_CHECKING:

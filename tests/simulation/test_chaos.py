@@ -17,8 +17,8 @@ import pytest
 from simulation.attackers import ATTACKERS
 from simulation.chaos import run
 from simulation.faults import Append, Ask
-from simulation.following import StandbyWorld
 from simulation.nodes import NodesWorld
+from simulation.simulated_standby import StandbyWorld
 
 SEEDS = int(os.environ.get("FOLDMQ_SEEDS", "60"))
 AT_EVERY_SAVE = 4

@@ -17,14 +17,14 @@ from actors.connection.connection import Connection
 from actors.session.delivery import Delivery
 from actors.session.session import Session
 from actors.session.session_messages import ChangeQos, Outgoing, Packets
-from actors.session.subscription import Subscription
+from actors.session.subscription_actor import Subscription
 from actors.session.subscription_handler import SubscriptionHandler
 from eventstore.format import SessionClosed
 from projections.state import InFlight
 from protocol.mqtt import Subscribe
 from simulation.checking import acknowledged
 from simulation.fold import compare
-from simulation.promises import violations
+from simulation.mqtt_guarantees import violations
 from simulation.rebuilding import rebuilt_later
 from simulation.world import SimClient, World, simulate
 
@@ -229,12 +229,12 @@ def test_a_message_that_a_session_always_fails_on_is_queued_for_it(
     simulate(scenario)
 
 
-@pytest.mark.parametrize("message", ["Attach", "Detached"])
+@pytest.mark.parametrize("message", ["ConnectionAttached", "ConnectionDetached"])
 def test_a_session_that_always_fails_spins_nothing(
     monkeypatch: pytest.MonkeyPatch, message: str
 ) -> None:
     def fits(actor: Any, told: Any) -> bool:
-        kinds = {message, "Retry"} if message == "Detached" else {message}
+        kinds = {message, "Retry"} if message == "ConnectionDetached" else {message}
         return actor.name == "s" and type(told).__name__ in kinds
 
     trap = Trap(monkeypatch, Session, "on_receive", fits)

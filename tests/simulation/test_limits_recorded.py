@@ -19,7 +19,7 @@ from eventstore.format import (
 )
 from simulation.checking import check_promises
 from simulation.loop import simulate
-from simulation.permitting import OPEN, permit
+from simulation.permission_worlds import OPEN, permit
 from simulation.world import World
 
 SECRETS = OPEN + "[[deny]]\nsubscribe = ['secret/#']\n"

@@ -17,9 +17,9 @@ from actors.maintenance.retention import Retention
 from eventstore.errors import LogUnavailable
 from eventstore.format import STORED_OVERHEAD
 from eventstore.log import EventLog
-from simulation.cutting import cuts
 from simulation.fold import compare
 from simulation.jetstream import SimNats
+from simulation.log_cuts import cuts
 from simulation.world import SimClient, World, simulate
 
 BOUND = 200_000

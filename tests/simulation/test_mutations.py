@@ -29,8 +29,8 @@ from eventstore.log import Journal, LogWriter
 from projections.state import RetainedIndex
 from protocol.mqtt import PublishEncoder as Prepared
 from simulation import chaos
-from simulation.account import matches
 from simulation.chaos import run
+from simulation.delivery_ledger import matches
 
 SEEDS = 25
 """Seeds of which at least one must catch the mutant."""

@@ -10,7 +10,7 @@ from harness import packets as p
 from eventstore.format import MessageDropped, WillFired
 from simulation.checking import check_promises
 from simulation.loop import simulate
-from simulation.permitting import OPEN, permit, topics
+from simulation.permission_worlds import OPEN, permit, topics
 from simulation.world import World
 
 if TYPE_CHECKING:

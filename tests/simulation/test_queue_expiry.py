@@ -12,7 +12,7 @@ from harness.packets import Puback, Publish
 from eventstore.format import Expired, MessageDropped
 from projections.state.waiting_queue import WaitingQueue
 from simulation.fold import compare
-from simulation.promises import violations
+from simulation.mqtt_guarantees import violations
 from simulation.world import SimClient, World, simulate
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from actors.session.session import Session
 from eventstore.errors import CorruptLog
 from eventstore.format import MessagesCarried, Position
 from projections.state import SessionState
-from simulation.cutting import cuts
 from simulation.fold import compare, described, fold
-from simulation.idling import look_rarely
+from simulation.idle_broker import look_rarely
+from simulation.log_cuts import cuts
 from simulation.rebuilding import rebuilt_later
 from simulation.world import SimClient, World, simulate
 

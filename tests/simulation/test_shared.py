@@ -10,7 +10,7 @@ from harness import packets as p
 from harness.packets import Puback, Publish, Suback
 
 from eventstore.format import Assigned, Delivered, Queued, Returned, SessionExpired
-from simulation.shares import SHARED, members, numbers, prove, publish
+from simulation.group_members import SHARED, members, numbers, prove, publish
 from simulation.world import SimClient, World, simulate
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulation.loop import simulate
-from simulation.sharing import Run
+from simulation.shared_clients import Run
 
 
 @pytest.mark.parametrize("seed", range(20))

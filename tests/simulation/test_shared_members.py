@@ -11,8 +11,8 @@ from harness.packets import Publish, Suback
 from actors.configuration import LimitOptions
 from actors.session.decisions import Assignment, Rows
 from actors.sharing import shared_delivery
-from simulation.permitting import permit
-from simulation.shares import SHARED, members, numbers, prove
+from simulation.group_members import SHARED, members, numbers, prove
+from simulation.permission_worlds import permit
 from simulation.world import World, simulate
 
 RULES = """

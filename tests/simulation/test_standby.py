@@ -10,7 +10,7 @@ from harness import packets as p
 
 from actors.maintenance import StateReader
 from eventstore.errors import LogUnavailable
-from simulation.following import StandbyWorld
+from simulation.simulated_standby import StandbyWorld
 from simulation.world import simulate
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from harness import packets as p
 from harness.packets import Publish
 
 from eventstore.format import Redelivered, SessionClosed, SessionExpired
-from simulation.idling import look_rarely
+from simulation.idle_broker import look_rarely
 from simulation.world import SimClient, World, simulate
 
 

@@ -25,9 +25,9 @@ from eventstore.errors import Fenced, LogUnavailable
 from eventstore.format import GENESIS, ChainChecker, Event, Record, decode_record
 from eventstore.log import EventLog, Watermark
 from protocol.errors import FoldmqError
+from simulation.compacted_stream import MemoryKeyedStore
 from simulation.faults import Faults
 from simulation.jetstream import SimNats, SimServer, SimStream
-from simulation.keyed import MemoryKeyedStore
 from simulation.loop import SimClock, simulate
 from simulation.network import SimClient
 

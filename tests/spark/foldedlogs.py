@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.logs import LogBuilder
-from harness.staterows import Row, state_rows, will_payloads
+from harness.state_rows import Row, state_rows, will_payloads
 from simulation.chaos import Chaos, errors_of_the_broker, small_checkpoints
 from simulation.loop import simulate
-from simulation.sharing import Run
+from simulation.shared_clients import Run
 
 from eventstore.format import (
     MAX_INDEX,

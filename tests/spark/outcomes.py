@@ -4,7 +4,7 @@ import random
 
 from eventstore.format import position
 from projections.audit import RULES, Rule, Violation
-from spark.audit.facts.outcome import (
+from spark.audit.facts.audit_outcome import (
     ClaimsCompared,
     DropCount,
     LatencyHistogram,

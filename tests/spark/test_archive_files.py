@@ -16,7 +16,7 @@ from archives import DAY_MS, NODE, archived, publish, stage
 from harness.logs import BEGIN_MS, LogBuilder
 from pyarrow import parquet
 
-from cli.logsource.moments import parse_moment
+from cli.logsource.point_resolution import parse_point
 from cli.logsource.source_flags import SourceFlags
 from cli.sparkjobs.log_location import Found, find, since, until
 from cli.sparkjobs.spark_flags import SparkFlags
@@ -236,8 +236,8 @@ def looked_up(archive: Path | str, at: str | None = None, begin: str | None = No
         async with contextlib.AsyncExitStack() as stack:
             flags = SparkFlags(SourceFlags(), archive=str(archive))
             found = await find(stack, stack, flags)
-            options = await until(found, None if at is None else parse_moment(at))
-            options |= since(found, None if begin is None else parse_moment(begin))
+            options = await until(found, None if at is None else parse_point(at))
+            options |= since(found, None if begin is None else parse_point(begin))
             assert options == {
                 name: given for name, given in (("until", at), ("from", begin)) if given
             }

@@ -16,7 +16,7 @@ from cli.settings.settings import load_settings
 from cli.sparkjobs.claimed_states import claims_of_brokers, claims_of_projections
 from cli.sparkjobs.log_location import Found, _access
 from projections.audit import Rule
-from spark.audit.facts.outcome import BROKER, PROJECTIONS
+from spark.audit.facts.audit_outcome import BROKER, PROJECTIONS
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from harness.broker import Broker
     from pyspark.sql import SparkSession
 
-    from spark.audit.facts.outcome import StateClaim
+    from spark.audit.facts.audit_outcome import StateClaim
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
 __all__ = ["make_broker"]

@@ -20,7 +20,7 @@ from eventstore.format import (
 )
 from projections.audit import Rule
 from projections.state import NO_DIGEST, NodeState, retained_digest, session_digest
-from spark.audit.facts.outcome import (
+from spark.audit.facts.audit_outcome import (
     ALL_CLAIM,
     BROKER,
     PROJECTIONS,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from eventstore.format import Position
-    from spark.audit.facts.outcome import Outcome
+    from spark.audit.facts.audit_outcome import Outcome
 
 Wrong = list[tuple["Position", str | None, str]]
 """Position, session, and words of what is said."""

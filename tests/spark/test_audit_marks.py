@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from projections.audit import Rule
-from spark.audit.facts.chain import (
+from spark.audit.facts.chain_check import (
     BEGUN,
     COMPLETED,
     CUT,
@@ -22,7 +22,7 @@ from spark.audit.facts.chain import (
     RecordLink,
 )
 from spark.audit.facts.log_summary import _completions, _cuts, summarize_logs
-from spark.audit.facts.marks import _marked, cuts_behind, cuts_within, next_checkpoint
+from spark.audit.facts.mark_lookup import _marked, cuts_behind, cuts_within, next_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

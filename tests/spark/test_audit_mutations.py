@@ -14,7 +14,7 @@ import pytest
 from foldedlogs import simulated
 from harness.logs import LogBuilder
 from harness.nats import access
-from simulation.promises import violations
+from simulation.mqtt_guarantees import violations
 
 from eventstore.format import decode_record
 from projections.audit import UNEXPECTED, Rule
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from eventstore.format import Position
-    from spark.audit.facts.outcome import Outcome
+    from spark.audit.facts.audit_outcome import Outcome
 
 SEEDS = (3, 5)
 """Of the simulation."""

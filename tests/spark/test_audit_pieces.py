@@ -24,7 +24,8 @@ from eventstore.format import (
 )
 from projections.audit import BUCKETS, Rule
 from spark.audit import statistics
-from spark.audit.facts.chain import (
+from spark.audit.facts.audit_outcome import MOST_VIOLATIONS
+from spark.audit.facts.chain_check import (
     COUNTS,
     PIECE,
     PROBLEM,
@@ -35,13 +36,12 @@ from spark.audit.facts.chain import (
     check_link,
     join_pieces,
 )
-from spark.audit.facts.event_packing import pack_events, packed_item, unpack_events
+from spark.audit.facts.event_codec import pack_events, packed_item, unpack_events
 from spark.audit.facts.fact_schema import EFFECT, EVENTS, NODE, RELEASED, SENT, FactBuffer
 from spark.audit.facts.fact_source import FactRange, FactsPartition, FactsReader
 from spark.audit.facts.histogram import LEAST_MS, RateCounts, interval_ms, merge_rates
 from spark.audit.facts.log_summary import BEYOND_ALL, summarize_logs
-from spark.audit.facts.outcome import MOST_VIOLATIONS
-from spark.audit.session_results import (
+from spark.audit.session_result_rows import (
     SLOWEST,
     TOTALS,
     VIOLATION,

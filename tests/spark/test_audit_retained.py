@@ -7,14 +7,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from protocol.mqtt import matches
+from spark.audit.facts.audit_outcome import MOST_VIOLATIONS
 from spark.audit.facts.fact_schema import DDL, GRANT, RETAINED, SET
 from spark.audit.facts.fact_tables import FactTables
 from spark.audit.facts.log_summary import BEYOND_ALL, LogSummary
-from spark.audit.facts.outcome import MOST_VIOLATIONS
 from spark.audit.pipeline import _told_of
 from spark.audit.retained_rules import _asked, _periods, expected_retained, retained_intervals
-from spark.audit.session_results import DDL as OF_RESULTS
-from spark.audit.session_results import NEEDED, TOTALS, VIOLATION
+from spark.audit.session_result_rows import DDL as OF_RESULTS
+from spark.audit.session_result_rows import NEEDED, TOTALS, VIOLATION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from spark.audit.facts.outcome import Outcome
+    from spark.audit.facts.audit_outcome import Outcome
 
 ALL_BROKEN = (*BROKEN, *BROKEN_LEVEL5, *BROKEN_CAUSES)
 ALL = (*ALL_BROKEN, *KEPT, *KEPT_LEVEL5, *KEPT_CAUSES)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from spark.audit.facts.outcome import Outcome
+    from spark.audit.facts.audit_outcome import Outcome
 
 PLANS = (
     Plan(6000, "single", clients=60, node="single"),

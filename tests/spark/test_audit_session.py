@@ -9,10 +9,10 @@ from brokenlogs import at, closed, delivered, opened
 from eventstore.format import Subscribed, Unsubscribed
 from projections.audit import UNEXPECTED, Rule
 from spark.audit.expected_deliveries import OWED_FLAG
-from spark.audit.facts.event_packing import pack_events, packed_item
+from spark.audit.facts.event_codec import pack_events, packed_item
 from spark.audit.facts.log_summary import BEYOND_ALL, LogSummary
-from spark.audit.session_results import SessionResults
-from spark.audit.session_rules import BEGUN, COMPLETED, SessionChecker, SessionMark
+from spark.audit.session_checker import BEGUN, COMPLETED, SessionChecker, SessionMark
+from spark.audit.session_result_rows import SessionResults
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

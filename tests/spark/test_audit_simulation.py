@@ -15,7 +15,13 @@ from harness.nats import access
 
 from projections.audit import Rule
 from projections.state import retained_digest, session_digest
-from spark.audit.facts.outcome import ALL_CLAIM, BROKER, RETAINED_CLAIM, SESSION_CLAIM, StateClaim
+from spark.audit.facts.audit_outcome import (
+    ALL_CLAIM,
+    BROKER,
+    RETAINED_CLAIM,
+    SESSION_CLAIM,
+    StateClaim,
+)
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log
 
@@ -26,7 +32,7 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from spark.audit.facts.outcome import Outcome
+    from spark.audit.facts.audit_outcome import Outcome
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SEEDS = range(100, 100 + max(4, int(os.environ.get("FOLDMQ_SEEDS", "0")) // 15))

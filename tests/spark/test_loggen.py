@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from harness.broker import environment
 from harness.nats import PASSWORD, USER
-from simulation.promises import violations
+from simulation.mqtt_guarantees import violations
 
 from eventstore.errors import CorruptLog
 from eventstore.format import ChainChecker, Record, TurnAssembler, decode_record, entries

@@ -19,7 +19,7 @@ from brokenlogs import Story, at, delivered, published, snapshot
 from foldedlogs import FoldedLog, golden, moments, random_log, simulated, simulated_shares
 from harness.nats import PASSWORD, USER
 from harness.plans import compiled
-from harness.staterows import assert_same, rebuilt_rows
+from harness.state_rows import assert_same, rebuilt_rows
 
 from eventstore.errors import CutOff
 from eventstore.format import (
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from harness.nats import Nats
-    from harness.staterows import Row
+    from harness.state_rows import Row
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -24,7 +24,7 @@ from eventstore.format import (
 )
 from projections.audit import Rule
 from projections.state import retained_digest, session_digest
-from spark.audit.facts.outcome import BROKER, PROJECTIONS, StateClaim
+from spark.audit.facts.audit_outcome import BROKER, PROJECTIONS, StateClaim
 from spark.datasource.log import Log
 from spark.recovery.recovery_job import RECOVERY, BrokerStart, NodeRecovery, recovery_check
 from spark.runtime.marked_errors import BadOption

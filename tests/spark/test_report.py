@@ -11,7 +11,7 @@ from outcomes import BEGINS_MS, HOSTILE, broken, kept, nothing, silent
 
 from eventstore.display import json_line
 from projections.audit import RULES, Violation
-from spark.audit.facts.outcome import DropCount, LatencyHistogram, Outcome, RatePoint
+from spark.audit.facts.audit_outcome import DropCount, LatencyHistogram, Outcome, RatePoint
 from spark.report import findings, json_report
 from spark.report import text_report as text
 from spark.report.series import (

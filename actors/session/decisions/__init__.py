@@ -14,7 +14,7 @@ from actors.session.decisions.acknowledgements import (
     take_packet_ids,
     too_large,
 )
-from actors.session.decisions.forecast import Forecast, forecast, full_queue
+from actors.session.decisions.delivery_preview import DeliveryPreview, full_queue, preview_delivery
 from actors.session.decisions.granting import Grant, GrantedFilter, by_text, subscribe, unsubscribe
 from actors.session.decisions.queueing import (
     DeliveryDecision,
@@ -45,7 +45,7 @@ __all__ = [
     "Assignment",
     "DeliveryDecision",
     "DeliveryLimits",
-    "Forecast",
+    "DeliveryPreview",
     "Grant",
     "GrantedFilter",
     "Rows",
@@ -58,11 +58,11 @@ __all__ = [
     "deliver",
     "dropped",
     "first_ones",
-    "forecast",
     "full_queue",
     "goes_behind",
     "in_parts",
     "next_waiting",
+    "preview_delivery",
     "queued",
     "received",
     "refs_to_return",

@@ -12,10 +12,10 @@ from protocol.mqtt5 import (
     NO_LOCAL,
     RETAIN_AS_PUBLISHED,
     SHARE,
+    PacketVariant,
     SentAliases,
-    Wire,
-    count_down,
     prepare_publishes,
+    with_remaining_expiry,
 )
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from protocol.mqtt import ConnectProperties, PublishEncoder
     from protocol.mqtt5 import AliasNumbers, PublishEncoderV5
 
-WIRES_V5: Final = tuple(Wire(qos) for qos in range(3))
+WIRES_V5: Final = tuple(PacketVariant(qos) for qos in range(3))
 """What most MQTT 5 receivers have in common, by QoS."""
 
 _CACHED_TOPICS = 1024
@@ -62,10 +62,12 @@ class PreparedMessages(Protocol):
     def __len__(self) -> int:
         """Return the number of messages."""
 
-    def prepared5(self, wire: Wire, numbers: Mapping[bytes, int] | None = None) -> PublishEncoderV5:
+    def prepared5(
+        self, wire: PacketVariant, numbers: Mapping[bytes, int] | None = None
+    ) -> PublishEncoderV5:
         """Return what renders the messages for receivers that have a wire in common."""
 
-    def at_qos0_v5(self, wire: Wire) -> bytes:
+    def at_qos0_v5(self, wire: PacketVariant) -> bytes:
         """Return the messages as QoS 0 packets."""
 
 
@@ -228,8 +230,8 @@ class DeliveryEncoder:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _with_aliases(
-        self, batch: PreparedMessages, wire: Wire, begin: int, end: int, *, gated: bool
-    ) -> Wire | None:
+        self, batch: PreparedMessages, wire: PacketVariant, begin: int, end: int, *, gated: bool
+    ) -> PacketVariant | None:
         """Return the wire that uses topic aliases for some messages of a batch; None: none does."""
         if self._aliases is None:
             return None
@@ -255,17 +257,21 @@ class DeliveryEncoder:
 
     def _wires(
         self, batch: PreparedMessages, subscriber: Subscriber, qos: int, stop: int | None
-    ) -> list[tuple[Wire, int, int]]:
+    ) -> list[tuple[PacketVariant, int, int]]:
         """Return the wires of a batch's messages: each with where it begins and ends."""
         end = len(batch) if stop is None else stop
         published = batch.published_retain and bool(subscriber.options & RETAIN_AS_PUBLISHED)
         retain = batch.retain or published
         if batch.retain or subscriber.filter.startswith(SHARE):
             own = self._own(self._state.subscriptions.get(subscriber.filter))
-            wire = Wire(qos, retain=retain, identifiers=own) if retain or own else WIRES_V5[qos]
+            wire = (
+                PacketVariant(qos, retain=retain, identifiers=own)
+                if retain or own
+                else WIRES_V5[qos]
+            )
             return [(wire, 0, end)]
         if not self._identified:
-            return [(Wire(qos, retain=True) if retain else WIRES_V5[qos], 0, end)]
+            return [(PacketVariant(qos, retain=True) if retain else WIRES_V5[qos], 0, end)]
         is_own = batch.publisher is self._connection
         columns = [self.identifiers(topic, own=is_own) for topic in batch.topics[:end]]
         wires, begin = [], 0
@@ -273,7 +279,7 @@ class DeliveryEncoder:
             count = len([*some])
             wire = WIRES_V5[qos]
             if identifiers or retain:
-                wire = Wire(qos, retain=retain, identifiers=identifiers)
+                wire = PacketVariant(qos, retain=retain, identifiers=identifiers)
             wires.append((wire, begin, begin + count))
             begin += count
         return wires
@@ -305,7 +311,7 @@ class DeliveryEncoder:
         parts = []
         for identifiers, some in groupby(columns, itemgetter(0)):
             rows = [*some]
-            wire = Wire(qos, retain=retain, identifiers=identifiers)
+            wire = PacketVariant(qos, retain=retain, identifiers=identifiers)
             prepared = _prepared([row[1] for row in rows], wire, now_ms)
             parts.append(prepared.render([row[2] for row in rows], dup=dup))
         return b"".join(parts)
@@ -322,7 +328,7 @@ class DeliveryEncoder:
         size = len(message.topic) + len(message.payload) + len(message.block)
         if size + _FRAME + _IDENTIFIER * len(identifiers) <= self.limit:
             return False
-        wire = Wire(flags[0], retain=flags[1], identifiers=identifiers)
+        wire = PacketVariant(flags[0], retain=flags[1], identifiers=identifiers)
         return len(_prepared([message], wire, now_ms).render([1])) > self.limit
 
 
@@ -332,17 +338,17 @@ def _asks(held: SubscriptionState) -> bool:
 
 
 def _prepared(
-    messages: Sequence[Message], wire: Wire, now_ms: int
+    messages: Sequence[Message], wire: PacketVariant, now_ms: int
 ) -> PublishEncoder | PublishEncoderV5:
     """Prepare messages with what is left of their expiry."""
-    blocks = [left_of(message, now_ms) for message in messages]
+    blocks = [remaining_properties(message, now_ms) for message in messages]
     topics = [message.topic for message in messages]
     payloads = [message.payload for message in messages]
     return prepare_publishes(topics, payloads, blocks if any(blocks) else (), wire)
 
 
-def left_of(message: Message | RetainedMessage, now_ms: int) -> bytes:
+def remaining_properties(message: Message | RetainedMessage, now_ms: int) -> bytes:
     """Return the properties of a message, with the seconds that are left of its expiry."""
     if not message.expires:
         return message.block
-    return count_down(message.block, max(0, message.expires - now_ms // 1000))
+    return with_remaining_expiry(message.block, max(0, message.expires - now_ms // 1000))

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.top.data.top_queries import Questions
     from cli.top.data.watched_broker import WatchedBroker
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "top_queries": "Questions",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cli.live import TooLarge
 
 if TYPE_CHECKING:
-    from cli.live import BrokerLink
+    from cli.live import ReconnectingClient
 
 ACTORS_ASKED = 100
 """Maximum number of rows of the list of actors."""
@@ -23,7 +23,7 @@ _LESS = 4
 class Questions:
     """Sends queries over a link, and remembers how much fits into a reply."""
 
-    def __init__(self, link: BrokerLink) -> None:
+    def __init__(self, link: ReconnectingClient) -> None:
         self._link = link
         self._actors = ACTORS_ASKED
         self._rows = SESSION_ROWS

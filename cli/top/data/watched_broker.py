@@ -9,13 +9,13 @@ from cli.top.data.top_queries import Questions
 from cli.top.text import Frame, History, between
 
 if TYPE_CHECKING:
-    from cli.live import BrokerLink
+    from cli.live import ReconnectingClient
 
 
 class WatchedBroker:
     """Converts replies to ``status`` into frames, and records since when there is no reply."""
 
-    def __init__(self, link: BrokerLink, interval: float) -> None:
+    def __init__(self, link: ReconnectingClient, interval: float) -> None:
         self.link = link
         self.questions = Questions(link)
         self.interval = interval

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from cli.top.text import figures
+    from cli.top.text import number_format
     from cli.top.text.columns import (
         ACTOR_SORTS,
         ACTORS,
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
         sorted_topics,
         topic_rows,
     )
-    from cli.top.text.curves import charts
+    from cli.top.text.line_charts import charts
     from cli.top.text.rate_history import History, waiting
     from cli.top.text.rates import Rates, between
     from cli.top.text.styled_text import Line, Role, cells, plain, wrapped
     from cli.top.text.summary_text import Frame, header, health, top_summary, troubles
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "columns": (
                 "ACTORS ACTOR_SORTS Row TOPICS TOPIC_SORTS TopColumn as_glob "
                 "cells_of fitting head holding sorted_topics topic_rows"
             ),
-            "curves": "charts",
-            "figures": "figures",
+            "line_charts": "charts",
+            "number_format": "number_format",
             "rate_history": "History waiting",
             "rates": "Rates between",
             "styled_text": "Line Role cells plain wrapped",
@@ -60,12 +60,12 @@ __all__ = [
     "cells",
     "cells_of",
     "charts",
-    "figures",
     "fitting",
     "head",
     "header",
     "health",
     "holding",
+    "number_format",
     "plain",
     "sorted_topics",
     "top_summary",

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from cli.common import text
-from cli.top.text import figures
+from cli.top.text import number_format
 from cli.top.text.styled_text import Line, Role, fit_text
 
 if TYPE_CHECKING:
@@ -84,21 +84,21 @@ def _padded(cell: str, role: Role, before: Line) -> Line:
 
 def _name(row: Row, key: str) -> str:
     value = row.get(key)
-    return figures.NOTHING if value is None else text.name(str(value), _NAME_SHOWN)
+    return number_format.NOTHING if value is None else text.name(str(value), _NAME_SHOWN)
 
 
 def _last_active(row: Row) -> str:
     at, now = row.get("last_active_ms"), row.get("now_ms")
-    return figures.NOTHING if at is None or now is None else figures.age_text(now - at)
+    return number_format.NOTHING if at is None or now is None else number_format.age_text(now - at)
 
 
 def _busy(row: Row) -> str:
-    return figures.figure_duration(row["busy_us"] / 1e6)
+    return number_format.figure_duration(row["busy_us"] / 1e6)
 
 
 def _reconnects(row: Row) -> str:
     connects = row.get("connects")
-    return figures.count(None if connects is None else max(0, connects - 1))
+    return number_format.count(None if connects is None else max(0, connects - 1))
 
 
 ACTORS = (
@@ -106,24 +106,26 @@ ACTORS = (
     TopColumn("NAME", 14, lambda row: _name(row, "name"), right=False, wide=True),
     TopColumn("CLIENT", 11, lambda row: _name(row, "client"), 2, right=False, wide=True),
     TopColumn("STATE", 10, lambda row: text.escaped(str(row["state"])), 3, right=False),
-    TopColumn("BUSY", 6, lambda row: figures.percent(row["recent_us_per_s"] / 1e6), sort="recent"),
-    TopColumn("MSG/S", 7, lambda row: figures.count(row["recent_per_s"])),
-    TopColumn("BOX", 5, lambda row: figures.count(row["mailbox"]), 1, sort="mailbox"),
-    TopColumn("HIGH", 6, lambda row: figures.count(row["high_water"]), 2, sort="high_water"),
-    TopColumn("HANDLED", 8, lambda row: figures.count(row["handled"]), 4, sort="handled"),
+    TopColumn(
+        "BUSY", 6, lambda row: number_format.percent(row["recent_us_per_s"] / 1e6), sort="recent"
+    ),
+    TopColumn("MSG/S", 7, lambda row: number_format.count(row["recent_per_s"])),
+    TopColumn("BOX", 5, lambda row: number_format.count(row["mailbox"]), 1, sort="mailbox"),
+    TopColumn("HIGH", 6, lambda row: number_format.count(row["high_water"]), 2, sort="high_water"),
+    TopColumn("HANDLED", 8, lambda row: number_format.count(row["handled"]), 4, sort="handled"),
     TopColumn("WORKED", 8, _busy, 9, sort="busy"),
     TopColumn("LAST", 5, _last_active, 8, sort="last_active"),
-    TopColumn("DROPS", 5, lambda row: figures.count(row.get("dropped")), 3),
+    TopColumn("DROPS", 5, lambda row: number_format.count(row.get("dropped")), 3),
     TopColumn("RECONN", 6, _reconnects, 5),
-    TopColumn("TAKEOV", 6, lambda row: figures.count(row.get("takeovers")), 6),
+    TopColumn("TAKEOV", 6, lambda row: number_format.count(row.get("takeovers")), 6),
     TopColumn("LAST END", 12, lambda row: _name(row, "last_close"), 7, right=False),
 )
 """Columns of a row of ``actors``; ``now_ms`` in it is the time of the reply."""
 
 TOPICS = (
     TopColumn("TOPIC", 16, lambda row: _name(row, "topic"), right=False, wide=True),
-    TopColumn("MSG/S", 7, lambda row: figures.count(row["rate"]), sort="rate"),
-    TopColumn("SHARE", 6, lambda row: figures.percent(row["share"]), 1),
+    TopColumn("MSG/S", 7, lambda row: number_format.count(row["rate"]), sort="rate"),
+    TopColumn("SHARE", 6, lambda row: number_format.percent(row["share"]), 1),
 )
 """Columns of a topic and its incoming messages."""
 

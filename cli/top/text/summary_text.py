@@ -7,7 +7,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from cli.common import text
-from cli.top.text import figures
+from cli.top.text import number_format
 from cli.top.text.rate_history import History, spark
 from cli.top.text.styled_text import Line, Role, cells, width_of
 
@@ -96,26 +96,26 @@ def _curves(frame: Frame, width: int) -> list[Line]:
             "gate",
             [
                 *_percentiles(rates and rates.commit, _SLOW_COMMIT),
-                _pair("rec/s", figures.count(rates and rates.records)),
-                _pair("ev/rec", figures.count(per_record)),
+                _pair("rec/s", number_format.count(rates and rates.records)),
+                _pair("ev/rec", number_format.count(per_record)),
             ],
         ),
         (
             "loop",
             [
                 *_percentiles(rates and rates.lag, _SLOW_LOOP),
-                _pair("turn/s", figures.count(rates and rates.turns)),
+                _pair("turn/s", number_format.count(rates and rates.turns)),
                 [],
             ],
         ),
         (
             "broker",
             [
-                [("cpu ", "label"), (figures.percent(rates and rates.cpu), "strong")],
-                _pair("", figures.figure_size(status["process"]["rss"])),
-                _pair("actors", figures.count(status["actors"]["total"])),
-                _pair("msg/s", figures.count(rates and rates.handled)),
-                _pair("high", figures.count(status["kernel"]["mailbox_high_water"])),
+                [("cpu ", "label"), (number_format.percent(rates and rates.cpu), "strong")],
+                _pair("", number_format.figure_size(status["process"]["rss"])),
+                _pair("actors", number_format.count(status["actors"]["total"])),
+                _pair("msg/s", number_format.count(rates and rates.handled)),
+                _pair("high", number_format.count(status["kernel"]["mailbox_high_water"])),
             ],
         ),
     ]
@@ -126,23 +126,23 @@ def _traffic(by_qos: tuple[float, ...] | None, size: float | None) -> list[Line]
     total = None if by_qos is None else sum(by_qos)
     split = by_qos or (None,) * 3
     return [
-        [(f"{figures.count(total)}/s", "strong")],
-        *(_pair(f"q{qos}", figures.count(value)) for qos, value in enumerate(split)),
-        [(f"{figures.figure_size(size)}/s", "plain")],
+        [(f"{number_format.count(total)}/s", "strong")],
+        *(_pair(f"q{qos}", number_format.count(value)) for qos, value in enumerate(split)),
+        [(f"{number_format.figure_size(size)}/s", "plain")],
     ]
 
 
 def _percentiles(found: Percentiles | None, slow: tuple[float, float]) -> list[Line]:
     if found is None:
-        return [_pair(name, figures.NOTHING) for name in ("p99", "p90", "p50")]
+        return [_pair(name, number_format.NOTHING) for name in ("p99", "p90", "p50")]
     role = _role(found.p99, *slow)
     return [
         [
             ("p99 ", "label"),
-            (figures.figure_duration(found.p99), "strong" if role == "plain" else role),
+            (number_format.figure_duration(found.p99), "strong" if role == "plain" else role),
         ],
-        _pair("p90", figures.figure_duration(found.p90)),
-        _pair("p50", figures.figure_duration(found.p50)),
+        _pair("p90", number_format.figure_duration(found.p90)),
+        _pair("p50", number_format.figure_duration(found.p50)),
     ]
 
 
@@ -156,24 +156,24 @@ def _states(frame: Frame, width: int) -> list[Line]:
             "clients",
             width,
             _limited("open", connections["open"], connections.get("limit")),
-            _pair("new", f"{figures.count(rates and rates.accepted)}/s"),
+            _pair("new", f"{number_format.count(rates and rates.accepted)}/s"),
             _marked("paused", connections["paused"], "warn"),
-            _pair("filters", figures.count(status["subscriptions"])),
+            _pair("filters", number_format.count(status["subscriptions"])),
         ),
         _grid(
             "sessions",
             width,
             _limited("all", sessions["total"], sessions.get("limit")),
-            _pair("connected", figures.count(sessions["connected"])),
-            _pair("passive", figures.count(sessions["passive"])),
-            _pair("retained", figures.count(status["retained"]["count"])),
+            _pair("connected", number_format.count(sessions["connected"])),
+            _pair("passive", number_format.count(sessions["passive"])),
+            _pair("retained", number_format.count(status["retained"]["count"])),
         ),
         _grid(
             "waiting",
             width,
-            _pair("in flight", figures.count(census.get("inflight"))),
-            _pair("queued", figures.count(census.get("queued"))),
-            _pair("size", figures.figure_size(census.get("queued_bytes"))),
+            _pair("in flight", number_format.count(census.get("inflight"))),
+            _pair("queued", number_format.count(census.get("queued"))),
+            _pair("size", number_format.figure_size(census.get("queued_bytes"))),
             _marked("dropped", dropped, "bad", "/s"),
         ),
         _log(status, width),
@@ -189,10 +189,13 @@ def _log(status: dict[str, Any], width: int) -> Line:
     return _grid(
         "log",
         width,
-        [("pending ", "label"), (figures.figure_size(pending), _role(pending, *_MUCH_PENDING))],
-        _pair("held", figures.figure_size(log["gated_bytes"])),
-        _pair("stream", figures.figure_size(log.get("stream_bytes"))),
-        [("free ", "label"), (figures.figure_size(free), disk)],
+        [
+            ("pending ", "label"),
+            (number_format.figure_size(pending), _role(pending, *_MUCH_PENDING)),
+        ],
+        _pair("held", number_format.figure_size(log["gated_bytes"])),
+        _pair("stream", number_format.figure_size(log.get("stream_bytes"))),
+        [("free ", "label"), (number_format.figure_size(free), disk)],
     )
 
 
@@ -214,15 +217,15 @@ def _pair(name: str, value: str) -> Line:
 
 def _marked(name: str, value: float | None, role: Role, unit: str = "") -> Line:
     """Return a figure that should be 0."""
-    shown = figures.count(value) + unit
+    shown = number_format.count(value) + unit
     return [(f"{name} ", "label"), (shown, role if value else "plain")]
 
 
 def _limited(name: str, value: int, limit: int | None) -> Line:
     near = bool(limit) and value >= _FULL * float(limit or 0)
     label: Line = [(f"{name} ", "label")] if name else []
-    rest: Line = [(f" of {figures.count(limit)}", "warn")] if near else []
-    return [*label, (figures.count(value), "warn" if near else "strong"), *rest]
+    rest: Line = [(f" of {number_format.count(limit)}", "warn")] if near else []
+    return [*label, (number_format.count(value), "warn" if near else "strong"), *rest]
 
 
 def _role(value: float, warn: float, bad: float) -> Role:

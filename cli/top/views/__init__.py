@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.top.views.base_view import View
     from cli.top.views.help_view import Help
     from cli.top.views.overview_view import Overview
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "base_view": "View",

@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from cli.common import text
-from cli.top.text import Line, cells, figures, header, health, troubles, wrapped
+from cli.top.text import Line, cells, header, health, number_format, troubles, wrapped
 from cli.top.views.widgets import Lines
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _header(monitor: WatchedBroker, width: int) -> Line:
 def _banner(monitor: WatchedBroker, width: int) -> list[Line]:
     if monitor.away_since is not None:
         since = text.clock(round(monitor.away_since * 1000))[11:19]
-        passed = figures.age_text(round((time.time() - monitor.away_since) * 1000))
+        passed = number_format.age_text(round((time.time() - monitor.away_since) * 1000))
         return _alarm(
             f" no answer since {since} ({passed}): ", text.escaped(monitor.why, _SENTENCE), width
         )

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.web.auth import token_command
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from cli.web.auth.token_audit import RECORDED_FILE, TokenAudit
     from cli.web.auth.tokens import TOKENS_FILE, BadTokens, Grant, Tokens, ends, read
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "audit_trail": "AuditTrail",

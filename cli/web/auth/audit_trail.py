@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from actors.authn import network
-from cli.operator import by
+from cli.operator import operator_name
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -221,7 +221,9 @@ class AuditTrail:
         while self._waiting:
             entry = self._waiting[0]
             try:
-                await self._record("change", do="web_accessed", by=by(), **entry.values())
+                await self._record(
+                    "change", do="web_accessed", by=operator_name(), **entry.values()
+                )
             except FoldmqError as error:
                 if not pause:
                     log.warning("web page: logins cannot be recorded yet", reason=str(error))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from cli.operator import by
+from cli.operator import operator_name
 from cli.settings import ConfigError
 from cli.users import line_files
 from cli.web.auth.tokens import BadTokens, Grant, ends, read
@@ -87,7 +87,7 @@ class TokenAudit:
         await self._record(
             "change",
             do="web_accessed",
-            by=by(),
+            by=operator_name(),
             outcome=outcome,
             address="",
             name=grant.name,

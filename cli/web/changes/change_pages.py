@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cli.web.auth import Grant
-    from cli.web.live import LogLink
+    from cli.web.live import WebLogClient
     from cli.web.pages import Site
 
 log = structlog.get_logger("foldmq")
@@ -51,7 +51,7 @@ class _Asked:
 class ChangePages:
     """Pages that change something; only tokens with the role operate get them."""
 
-    def __init__(self, link: LogLink, site: Site) -> None:
+    def __init__(self, link: WebLogClient, site: Site) -> None:
         self._link = link
         self._site = site
         self._asked: dict[str, _Asked] = {}

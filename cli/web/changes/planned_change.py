@@ -13,7 +13,7 @@ from eventstore.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from cli.web.live import LogLink
+    from cli.web.live import WebLogClient
 
 MOST: Final = 5_000
 """Sessions or retained messages that one change concerns."""
@@ -40,7 +40,7 @@ class PlannedChange:
     """The page to return to."""
 
 
-async def plan_change(link: LogLink, given: Mapping[str, str]) -> PlannedChange:
+async def plan_change(link: WebLogClient, given: Mapping[str, str]) -> PlannedChange:
     """Return the change that the parameters of a request describe.
 
     Raises UsageError, Refused if there is nothing to change, and NoLiveBroker.
@@ -57,7 +57,7 @@ async def plan_change(link: LogLink, given: Mapping[str, str]) -> PlannedChange:
     raise UsageError("do must be one of kick, remove_session, purge, clear_retained")
 
 
-async def _kick(link: LogLink, client: str) -> PlannedChange:
+async def _kick(link: WebLogClient, client: str) -> PlannedChange:
     found = await link.ask("session", client=client, most=0)
     if found["connection"] is None:
         raise Refused(f"{name(client)} is not connected")
@@ -73,7 +73,7 @@ async def _kick(link: LogLink, client: str) -> PlannedChange:
     )
 
 
-async def _remove(link: LogLink, client: str) -> PlannedChange:
+async def _remove(link: WebLogClient, client: str) -> PlannedChange:
     found = await link.ask("session", client=client, most=0)
     held = [count_of(found["subscriptions"]["total"], "subscription")]
     held.append(f"{count_of(found['queued'], 'queued message')}")
@@ -89,7 +89,7 @@ async def _remove(link: LogLink, client: str) -> PlannedChange:
     )
 
 
-async def _purge(link: LogLink, older_than: str | None, match: str | None) -> PlannedChange:
+async def _purge(link: WebLogClient, older_than: str | None, match: str | None) -> PlannedChange:
     if older_than is None and match is None:
         raise UsageError("give a time or a pattern to select sessions")
     wanted: dict[str, Any] = {"connected": False}
@@ -122,7 +122,7 @@ async def _purge(link: LogLink, older_than: str | None, match: str | None) -> Pl
     )
 
 
-async def _clear(link: LogLink, topic_filter: str) -> PlannedChange:
+async def _clear(link: WebLogClient, topic_filter: str) -> PlannedChange:
     check_filter(topic_filter)
     rows = await _gathered(link, "retained", {"filter": topic_filter}, "foldmq retained rm")
     if not rows:
@@ -142,7 +142,7 @@ async def _clear(link: LogLink, topic_filter: str) -> PlannedChange:
 
 
 async def _gathered(
-    link: LogLink, endpoint: str, wanted: Mapping[str, Any], command: str
+    link: WebLogClient, endpoint: str, wanted: Mapping[str, Any], command: str
 ) -> list[dict[str, Any]]:
     """Return all rows of a list; raises UsageError if there are too many."""
     answer = await link.ask(endpoint, **wanted)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.web.history.activity import MINUTE_MS, Activity
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cli.web.history.time_axis import SHORTEST_MS, TimeWindow, axis, window_within
     from cli.web.history.topic_activity import Branch
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "activity": "MINUTE_MS Activity",

@@ -20,7 +20,7 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cli.web.live import LogLink
+    from cli.web.live import WebLogClient
     from eventstore.reading import LogSource
 
 _BLOCK: Final = 400
@@ -36,7 +36,7 @@ _DAY_MS: Final = KEPT_MINUTES * MINUTE_MS
 class ActivityReader:
     """Keeps the activity of the last day for pages; ``now`` returns Unix time in seconds."""
 
-    def __init__(self, link: LogLink, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, link: WebLogClient, now: Callable[[], float] = time.time) -> None:
         self.activity = Activity()
         self.since_ms: int | None = None
         """From when on the activity is complete; None: nothing was read yet."""

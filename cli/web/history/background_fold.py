@@ -15,7 +15,7 @@ from projections.replay import SessionHistory
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from cli.web.live import LogLink
+    from cli.web.live import WebLogClient
     from projections.replay import SessionEvent
 
 MOST_HISTORIES = 4
@@ -72,7 +72,7 @@ class _HeldHistory:
 class Histories:
     """Histories by session; the least recently used are dropped."""
 
-    def __init__(self, link: LogLink) -> None:
+    def __init__(self, link: WebLogClient) -> None:
         self._link = link
         self._held: OrderedDict[str, _HeldHistory] = OrderedDict()
         self._one = asyncio.Semaphore()

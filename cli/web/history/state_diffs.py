@@ -24,7 +24,7 @@ from projections.replay import Replay
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cli.web.live import LogLink
+    from cli.web.live import WebLogClient
     from eventstore.reading import LogSource, Progress
     from projections.comparison import StateFacts
 
@@ -56,7 +56,7 @@ class _Running:
 class StateDiffs:
     """Differences by moments; the least recently used are dropped, and one is folded at a time."""
 
-    def __init__(self, link: LogLink) -> None:
+    def __init__(self, link: WebLogClient) -> None:
         self._link = link
         self._found: OrderedDict[tuple[int, int, int], list[str]] = OrderedDict()
         self._running: dict[tuple[int, int, int], _Running] = {}

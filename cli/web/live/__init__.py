@@ -2,20 +2,20 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.web.live.cursors import Listed, Listings, Order
-    from cli.web.live.log_link import LogLink
     from cli.web.live.samples import EVERY, Samples
     from cli.web.live.svg_charts import Chart, bars, chart
     from cli.web.live.topic_tails import TopicTails
+    from cli.web.live.web_log_client import WebLogClient
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "cursors": "Listed Listings Order",
-            "log_link": "LogLink",
+            "web_log_client": "WebLogClient",
             "samples": "EVERY Samples",
             "svg_charts": "Chart bars chart",
             "topic_tails": "TopicTails",
@@ -27,10 +27,10 @@ __all__ = [
     "Chart",
     "Listed",
     "Listings",
-    "LogLink",
     "Order",
     "Samples",
     "TopicTails",
+    "WebLogClient",
     "bars",
     "chart",
 ]

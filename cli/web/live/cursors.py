@@ -18,7 +18,7 @@ from cli.live import Refused
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cli.web.live.log_link import LogLink
+    from cli.web.live.web_log_client import WebLogClient
 
 PAGE_ROWS = 100
 _MOST_ROWS = 10_000
@@ -71,7 +71,7 @@ class _HeldCursor:
 class Listings:
     """The cached lists; the least recently used are dropped."""
 
-    def __init__(self, link: LogLink) -> None:
+    def __init__(self, link: WebLogClient) -> None:
         self._link = link
         self._held: OrderedDict[str, _HeldCursor] = OrderedDict()
 

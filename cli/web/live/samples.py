@@ -11,8 +11,8 @@ from typing import Any
 
 from cli.live import TooLarge
 from cli.top.text import Rates, between, waiting
-from cli.web.live.log_link import LogLink
 from cli.web.live.svg_charts import Chart, chart
+from cli.web.live.web_log_client import WebLogClient
 from protocol.errors import FoldmqError
 
 EVERY = 2.0
@@ -38,7 +38,7 @@ class Sample:
 class Samples:
     """Requests the status while a page is open, and keeps the samples."""
 
-    def __init__(self, link: LogLink, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, link: WebLogClient, clock: Callable[[], float] = time.monotonic) -> None:
         self._link = link
         self._clock = clock
         self._kept: deque[Sample | None] = deque(maxlen=KEPT)

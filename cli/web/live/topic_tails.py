@@ -12,7 +12,7 @@ from eventstore.errors import UsageError
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from cli.web.live.log_link import LogLink
+    from cli.web.live.web_log_client import WebLogClient
 
 MOST_TAILS: Final = 4
 MOST_LINES: Final = 100
@@ -40,7 +40,7 @@ class TopicTail:
 class TopicTails:
     """Tails by filter, a few at a time."""
 
-    def __init__(self, link: LogLink) -> None:
+    def __init__(self, link: WebLogClient) -> None:
         self._link = link
         self._held: OrderedDict[str, TopicTail] = OrderedDict()
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.web.pages.lists import Lists
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cli.web.pages.topics import TopicPages
     from cli.web.pages.why_page import WhyPage
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "lists": "Lists",

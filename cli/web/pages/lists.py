@@ -18,7 +18,7 @@ from eventstore.log import messages_of
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from cli.web.live import Listed, LogLink
+    from cli.web.live import Listed, WebLogClient
     from eventstore.format import Position
 
 _HIGHEST_SESSIONS = ("queued", "queued_bytes", "inflight", "subscriptions")
@@ -38,7 +38,7 @@ _PAYLOAD_SHOWN = 64 * 1024
 class Lists:
     """Lists, a page at a time."""
 
-    def __init__(self, link: LogLink, site: Site) -> None:
+    def __init__(self, link: WebLogClient, site: Site) -> None:
         self._link = link
         self._site = site
         self._listings = Listings(link)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cli.diagnosis import Advice, advise, advise_on_broker, lagging_replicas, merge_advice
 from cli.history import event_selection
 from cli.live import Refused
-from cli.logsource import parse_moment
+from cli.logsource import parse_point
 from cli.web.history import day_charts
 from cli.web.live import EVERY
 from cli.web.pages.log import find_page
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from cli.web.history import ActivityReader
-    from cli.web.live import LogLink, Samples
-    from eventstore.format import Moment
+    from cli.web.live import Samples, WebLogClient
+    from eventstore.format import PointSpec
 
 _ROWS = 8
 _FEWER = (_ROWS, 2, 1)
@@ -45,7 +45,9 @@ _TYPES = sorted(kind.__name__ for kind in EVENT_TYPES.values())
 class Pages:
     """Pages about the broker as a whole, one actor, and the log."""
 
-    def __init__(self, link: LogLink, site: Site, samples: Samples, reader: ActivityReader) -> None:
+    def __init__(
+        self, link: WebLogClient, site: Site, samples: Samples, reader: ActivityReader
+    ) -> None:
         self._link = link
         self._site = site
         self._samples = samples
@@ -199,7 +201,7 @@ class Pages:
 def _position(given: str | None) -> Position | None:
     if given is None:
         return None
-    moment: Moment = parse_moment(given)
+    moment: PointSpec = parse_point(given)
     if moment.position is None:
         raise UsageError("after must be a position such as 12.3")
     return moment.position

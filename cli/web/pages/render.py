@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from cli.common import text, version
 from cli.inspection import outcome_text
-from cli.top.text import figures
+from cli.top.text import number_format
 from eventstore.format import format_position
 from projections.replay import options_text
 
@@ -35,10 +35,10 @@ def environment() -> Environment:
     made.filters |= {
         "name": name,
         "escaped": text.escaped,
-        "count": figures.count,
-        "size": figures.figure_size,
-        "span": figures.figure_duration,
-        "percent": figures.percent,
+        "count": number_format.count,
+        "size": number_format.figure_size,
+        "span": number_format.figure_duration,
+        "percent": number_format.percent,
         "number": lambda value: f"{value:,}",
         "clock": clock,
         "ago": text.duration,

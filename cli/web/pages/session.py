@@ -11,7 +11,7 @@ from cli.common import count_of
 from cli.history import session_diff
 from cli.inspection import history_lines
 from cli.live import Refused
-from cli.logsource import parse_moment, point_at
+from cli.logsource import parse_point, point_at
 from cli.web.history import Folding, Histories, TimeWindow, axis, window_within
 from cli.web.live import bars
 from cli.web.pages.session_at import describe_messages, of_few_records, view_of
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cli.web.history import MarkedHistory
-    from cli.web.live import LogLink
-    from eventstore.format import Moment
+    from cli.web.live import WebLogClient
+    from eventstore.format import PointSpec
     from eventstore.reading import LogSource
     from projections.replay import SessionHistory, SessionMoment
     from projections.state import SessionState
@@ -56,7 +56,7 @@ _NOTHING = SessionFacts(False, {}, frozenset(), (0, 0, {}), frozenset(), None)
 class SessionPages:
     """Pages of one session."""
 
-    def __init__(self, link: LogLink, site: Site, histories: Histories) -> None:
+    def __init__(self, link: WebLogClient, site: Site, histories: Histories) -> None:
         self._link = link
         self._site = site
         self._histories = histories
@@ -136,11 +136,11 @@ class SessionPages:
         moments = moments_compared(request)
         diff = None
         if moments is not None:
-            diff = await self._difference(client, [parse_moment(one) for one in moments])
+            diff = await self._difference(client, [parse_point(one) for one in moments])
         about = axis_about("/session", {"client": client}, "Its events", "timeline")
         return {"about": about, "asked": pins_compared(request, diff)}
 
-    async def _difference(self, client: str, moments: Sequence[Moment]) -> dict[str, Any]:
+    async def _difference(self, client: str, moments: Sequence[PointSpec]) -> dict[str, Any]:
         history = await self._histories.find(client, _PATIENCE)
         if isinstance(history, Folding):
             return {"folding": history}
@@ -158,7 +158,7 @@ class SessionPages:
 
     async def _as_of(self, request: web.Request, client: str) -> dict[str, Any]:
         """Return the session as of a moment for the template."""
-        moment = parse_moment(asked(request, "at") or "now")
+        moment = parse_point(asked(request, "at") or "now")
         offset = number(request, "offset", 0, _MOST_OFFSET)
         history = await self._histories.find(client, _PATIENCE)
         values: dict[str, Any] = {"client": client, "gone": None, "offset": offset, "part": _PART}

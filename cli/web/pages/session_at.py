@@ -13,7 +13,7 @@ from protocol.mqtt5 import SHARE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from cli.web.live import LogLink
+    from cli.web.live import WebLogClient
     from eventstore.format import Position
     from eventstore.reading import LogSource
     from projections.state import InFlight, SessionState, SubscriptionState
@@ -92,7 +92,7 @@ def of_few_records(refs: Iterable[Position]) -> list[Position]:
     return found
 
 
-async def describe_setters(link: LogLink, rows: Sequence[dict[str, Any]]) -> None:
+async def describe_setters(link: WebLogClient, rows: Sequence[dict[str, Any]]) -> None:
     """Add to retained messages who set them and when, as far as a few records of the log say.
 
     The others follow when the page is rendered again. Raises NoLiveBroker, and the errors of

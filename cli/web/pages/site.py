@@ -13,7 +13,7 @@ from eventstore.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cli.web.live import LogLink
+    from cli.web.live import WebLogClient
 
 PAGES = (
     ("/", "Overview"),
@@ -34,7 +34,7 @@ _LATEST_MS = 1 << 45
 class Site:
     """Renders templates; a request with ``part=live`` gets only the changing part."""
 
-    def __init__(self, link: LogLink, *, changes: bool = False) -> None:
+    def __init__(self, link: WebLogClient, *, changes: bool = False) -> None:
         """Render pages; ``changes`` tells whether operators may make changes."""
         self._link = link
         self._changes = changes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from cli.history import event_selection
-from cli.logsource import parse_moment, point_at
+from cli.logsource import parse_point, point_at
 from cli.web.history import (
     MINUTE_MS,
     SHORTEST_MS,
@@ -27,7 +27,7 @@ from eventstore.format import position
 from eventstore.reading import LogPoint
 
 if TYPE_CHECKING:
-    from cli.web.live import LogLink
+    from cli.web.live import WebLogClient
     from cli.web.pages.log import LogPage
     from eventstore.reading import LogSource
     from projections.replay import AsOf
@@ -59,7 +59,7 @@ class TimePages:
     """Pages about the broker through time."""
 
     def __init__(
-        self, link: LogLink, site: Site, reader: ActivityReader, diffs: StateDiffs
+        self, link: WebLogClient, site: Site, reader: ActivityReader, diffs: StateDiffs
     ) -> None:
         self._link = link
         self._site = site
@@ -120,7 +120,7 @@ class TimePages:
 
     async def _difference(self, *given: str) -> dict[str, Any]:
         async with self._link.log() as source:
-            cuts = [await point_at(source, parse_moment(one)) for one in given]
+            cuts = [await point_at(source, parse_point(one)) for one in given]
             first, last = sorted(cut.sequence for cut in cuts)
             ends = [await moment_of(source, LogPoint(sequence)) for sequence in (first, last)]
         found = await self._diffs.find(first, last, _PATIENCE)
@@ -142,7 +142,7 @@ class TimePages:
     async def _moment(self, at: str | None) -> dict[str, Any]:
         """Return the broker as of a moment: the figures of its minute, and the events before it."""
         async with self._link.log() as source:
-            cut = await point_at(source, None if at is None else parse_moment(at))
+            cut = await point_at(source, None if at is None else parse_point(at))
             as_of = await moment_of(source, cut)
             found = await self._events(source, cut)
         return {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from cli.web.history import ActivityReader, Branch
-    from cli.web.live import LogLink, TopicTails
+    from cli.web.live import TopicTails, WebLogClient
 
 _PATIENCE = 1.0
 """Seconds that a page waits for the log to be read."""
@@ -33,7 +33,7 @@ class TopicPages:
     """Pages about topics."""
 
     def __init__(
-        self, link: LogLink, site: Site, reader: ActivityReader, tails: TopicTails
+        self, link: WebLogClient, site: Site, reader: ActivityReader, tails: TopicTails
     ) -> None:
         self._link = link
         self._site = site

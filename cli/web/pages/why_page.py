@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from cli.history import story_lines
-from cli.logsource import check_filter, parse_moment, point_at
+from cli.logsource import check_filter, parse_point, point_at
 from cli.web.pages.site import Site, asked, number
 from eventstore.errors import NotFound, UsageError
 from eventstore.format import position, sequence_of
@@ -15,7 +15,7 @@ from projections.replay import find_stories, message_at, topic_matcher
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from cli.web.live import LogLink
+    from cli.web.live import WebLogClient
     from eventstore.reading import LogSource
     from projections.audit import MessageStory
 
@@ -28,7 +28,7 @@ _MOST = 10
 class WhyPage:
     """The page about what became of messages; one answer is looked for at a time."""
 
-    def __init__(self, link: LogLink, site: Site) -> None:
+    def __init__(self, link: WebLogClient, site: Site) -> None:
         self._link = link
         self._site = site
         self._one = asyncio.Semaphore()
@@ -83,13 +83,13 @@ async def _stories(
         check_filter(topic)
         wanted |= {"matches": topic_matcher(topic), "topic_filter": topic}
     if place is not None:
-        moment = parse_moment(place)
+        moment = parse_point(place)
         if moment.position is None:
             raise UsageError("a position is a number such as 12.3")
         first = position(sequence_of(moment.position), 0)
         wanted["ref"] = await message_at(source, moment.position if "." in place else first)
     if given["at"] is not None:
-        point = await point_at(source, parse_moment(given["at"]))
+        point = await point_at(source, parse_point(given["at"]))
         wanted["until"] = position(point.sequence, point.index)
     found = await find_stories(source, **wanted)
     if not found:

@@ -5,28 +5,28 @@ That is of drops, ended sessions, connections, wills, waiting messages and check
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from projections.audit.rules.case_counts import count_cases
+    from projections.audit.rules.checkpoint_snapshot_rule import CheckpointSnapshotAudit
     from projections.audit.rules.drop_rules import UNKNOWN_LIMITS, DropAudit
     from projections.audit.rules.log_outline import BrokerRun, Limits, LogOutline, OutlineBuilder
     from projections.audit.rules.ownership import OwnershipAudit
     from projections.audit.rules.queue_progress import QueueProgress
-    from projections.audit.rules.repetitions import RepetitionAudit
+    from projections.audit.rules.rule_coverage import count_cases
     from projections.audit.rules.rule_table import RULES, UNEXPECTED, Rule, Violation
     from projections.audit.rules.session_ends import SessionEnds
     from projections.audit.rules.will_rules import WillAudit, with_content
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
-            "case_counts": "count_cases",
+            "rule_coverage": "count_cases",
             "drop_rules": "UNKNOWN_LIMITS DropAudit",
             "log_outline": "BrokerRun Limits LogOutline OutlineBuilder",
             "ownership": "OwnershipAudit",
             "queue_progress": "QueueProgress",
-            "repetitions": "RepetitionAudit",
+            "checkpoint_snapshot_rule": "CheckpointSnapshotAudit",
             "rule_table": "RULES UNEXPECTED Rule Violation",
             "session_ends": "SessionEnds",
             "will_rules": "WillAudit with_content",
@@ -38,13 +38,13 @@ __all__ = [
     "UNEXPECTED",
     "UNKNOWN_LIMITS",
     "BrokerRun",
+    "CheckpointSnapshotAudit",
     "DropAudit",
     "Limits",
     "LogOutline",
     "OutlineBuilder",
     "OwnershipAudit",
     "QueueProgress",
-    "RepetitionAudit",
     "Rule",
     "SessionEnds",
     "Violation",

@@ -2,11 +2,28 @@
 
 from typing import TYPE_CHECKING
 
-from protocol.front_door import front_door
+from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from spark.audit.facts.chain import COUNTS, DROPS, RATES, LogNote
-    from spark.audit.facts.event_packing import Packed, unpack_events
+    from spark.audit.facts.audit_outcome import (
+        ALL_CLAIM,
+        BROKER,
+        MOST_VIOLATIONS,
+        PROJECTIONS,
+        RETAINED_CLAIM,
+        SESSION_CLAIM,
+        ClaimsCompared,
+        DropCount,
+        LatencyHistogram,
+        NodeSummary,
+        Outcome,
+        RatePoint,
+        RuleResult,
+        SlowSession,
+        StateClaim,
+    )
+    from spark.audit.facts.chain_check import COUNTS, DROPS, RATES, LogNote
+    from spark.audit.facts.event_codec import Packed, unpack_events
     from spark.audit.facts.fact_scan import collect_seldom
     from spark.audit.facts.fact_schema import (
         CARRIED,
@@ -30,30 +47,13 @@ if TYPE_CHECKING:
     from spark.audit.facts.fact_tables import FactTables
     from spark.audit.facts.histogram import merge_rates
     from spark.audit.facts.log_summary import BEYOND_ALL, LogSummaries, LogSummary, summarize_logs
-    from spark.audit.facts.marks import cuts_behind, cuts_within, next_checkpoint, with_marks
-    from spark.audit.facts.outcome import (
-        ALL_CLAIM,
-        BROKER,
-        MOST_VIOLATIONS,
-        PROJECTIONS,
-        RETAINED_CLAIM,
-        SESSION_CLAIM,
-        ClaimsCompared,
-        DropCount,
-        LatencyHistogram,
-        NodeSummary,
-        Outcome,
-        RatePoint,
-        RuleResult,
-        SlowSession,
-        StateClaim,
-    )
+    from spark.audit.facts.mark_lookup import cuts_behind, cuts_within, next_checkpoint, with_marks
 else:
-    __getattr__ = front_door(
+    __getattr__ = lazy_exports(
         __name__,
         {
-            "chain": "COUNTS DROPS LogNote RATES",
-            "event_packing": "Packed unpack_events",
+            "chain_check": "COUNTS DROPS LogNote RATES",
+            "event_codec": "Packed unpack_events",
             "fact_scan": "collect_seldom",
             "fact_schema": (
                 "CARRIED CLEARED EFFECT EVENTS EXPIRED_SO GRANT MANY NODE RELEASED REPEATED_SO "
@@ -63,8 +63,8 @@ else:
             "fact_tables": "FactTables",
             "histogram": "merge_rates",
             "log_summary": "BEYOND_ALL LogSummaries LogSummary summarize_logs",
-            "marks": "cuts_behind cuts_within next_checkpoint with_marks",
-            "outcome": (
+            "mark_lookup": "cuts_behind cuts_within next_checkpoint with_marks",
+            "audit_outcome": (
                 "ALL_CLAIM BROKER StateClaim ClaimsCompared DropCount LatencyHistogram "
                 "MOST_VIOLATIONS NodeSummary Outcome PROJECTIONS RETAINED_CLAIM "
                 "RatePoint RuleResult SESSION_CLAIM SlowSession"

@@ -36,7 +36,7 @@ from eventstore.log import properties_of
 from projections.audit import SUBSCRIPTION_EVENTS as OF_SPANS
 from projections.audit.rules import with_content
 from projections.state import RetainedMessage, retained_digest
-from spark.audit.facts.chain import (
+from spark.audit.facts.chain_check import (
     ACTED,
     ARCHIVED,
     BEGUN,
@@ -48,7 +48,7 @@ from spark.audit.facts.chain import (
     STARTED,
     STOPPED,
 )
-from spark.audit.facts.event_packing import pack_events, packed_item
+from spark.audit.facts.event_codec import pack_events, packed_item
 from spark.audit.facts.fact_schema import CLEARED, EXPIRED_SO, REPEATED_SO, SET
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from eventstore.format import Position, Record, Run
-    from spark.audit.facts.event_packs import EventPacks
+    from spark.audit.facts.event_batches import EventBatches
     from spark.audit.facts.fact_schema import FactBuffer
 
 _SENT: Final = 65_536
@@ -72,7 +72,7 @@ class FactMakers:
     def __init__(
         self,
         facts: FactBuffer,
-        packs: EventPacks,
+        packs: EventBatches,
         drops: Counter[str],
         note: Callable[[Position, str, dict[str, Any]], None],
     ) -> None:

@@ -21,7 +21,7 @@ from eventstore.format import (
     position,
 )
 from projections.audit import Rule
-from spark.audit.facts.chain import (
+from spark.audit.facts.chain_check import (
     COUNTS,
     DROPS,
     OPEN,
@@ -33,9 +33,9 @@ from spark.audit.facts.chain import (
     RecordLink,
     check_link,
 )
+from spark.audit.facts.event_batches import EventBatches
+from spark.audit.facts.event_codec import packed_item
 from spark.audit.facts.event_facts import FactMakers
-from spark.audit.facts.event_packing import packed_item
-from spark.audit.facts.event_packs import EventPacks
 from spark.audit.facts.fact_schema import FactBuffer
 from spark.audit.facts.histogram import LEAST_MS, RateCounts
 from spark.audit.facts.log_summary import BEYOND_ALL
@@ -84,7 +84,7 @@ class FactScan:
         self._pieces = 0
         self._rates = RateCounts(interval_ms)
         self._drops: Counter[str] = Counter()
-        self._packs = EventPacks(self.facts)
+        self._packs = EventBatches(self.facts)
         self._takers = FactMakers(self.facts, self._packs, self._drops, self._note)
 
     def take(self, found: CheckedRecord) -> None:

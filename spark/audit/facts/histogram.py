@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.format import Acked, Completed, Delivered, MessageDropped, MessagePublished
-from spark.audit.facts.outcome import RatePoint
+from spark.audit.facts.audit_outcome import RatePoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

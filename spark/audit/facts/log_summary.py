@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from eventstore.format import INDEX_BITS, Position, format_position, position
 from projections.audit import Rule
 from projections.audit.rules import Limits, LogOutline, OutlineBuilder
-from spark.audit.facts.chain import (
+from spark.audit.facts.audit_outcome import NodeSummary
+from spark.audit.facts.chain_check import (
     ACTED,
     ARCHIVED,
     BEGUN,
@@ -30,7 +31,6 @@ from spark.audit.facts.chain import (
     LogPiece,
     join_pieces,
 )
-from spark.audit.facts.outcome import NodeSummary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -25,7 +25,7 @@ from eventstore.errors import (
 )
 from eventstore.nats import (
     ConnectionOptions,
-    ForeignLog,
+    LogIdentityMismatch,
     check_jetstream,
     check_server,
     check_server_version,
@@ -368,9 +368,9 @@ async def test_a_log_of_another_cluster_is_refused(server: EmbeddedServer) -> No
         ("cd", "its key is another one"),
         (None, "its log is that of a cluster"),
     ):
-        with pytest.raises(ForeignLog, match=said):
+        with pytest.raises(LogIdentityMismatch, match=said):
             await ensure_stream(client, "FOLDMQ_LOG_c1", ["foldmq.log.c1"], identity=identity)
     await ensure_stream(client, "FOLDMQ_LOG_n1", ["foldmq.log.n1"])
-    with pytest.raises(ForeignLog, match="that of a single node"):
+    with pytest.raises(LogIdentityMismatch, match="that of a single node"):
         await ensure_stream(client, "FOLDMQ_LOG_n1", ["foldmq.log.n1"], identity="ab")
     await client.close()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from harness.logs import LogBuilder
-from simulation.promises import violations
+from simulation.mqtt_guarantees import violations
 
 from eventstore.format import (
     Acked,

@@ -6,7 +6,7 @@ import orjson
 import pytest
 from specification import CLIENT, given, opened, published, queued, snapshot, subscribed
 
-from actors.maintenance.checkpoints import StateEvent, carry, repeat_retained
+from actors.maintenance.checkpoints import StateEvent, repeat_messages, repeat_retained
 from eventstore.format import (
     GENESIS,
     Acked,
@@ -303,9 +303,9 @@ def test_a_cut_carries_all_that_receivers_may_be_sent(publishers: tuple[str, ...
             for ref, one in messages.items()
         }
     store = MessageStore(1 << 20)
-    store.add_record(recorded(list(carry(messages.items(), {10}))))
+    store.add_record(recorded(list(repeat_messages(messages.items(), {10}))))
     assert {ref: store.get(ref) for ref in messages} == messages
-    plain = next(iter(carry([(20, messages[20])], set()))).event
+    plain = next(iter(repeat_messages([(20, messages[20])], set()))).event
     new = {"blocks", "block_of", "expires", "as_retained"}
     assert not new & field_values(plain).keys()
 

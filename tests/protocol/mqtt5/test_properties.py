@@ -37,8 +37,8 @@ from protocol.mqtt5.property_table import (
     USER_PROPERTY,
     WILL,
     Kind,
-    Place,
     Property,
+    PropertyCarrier,
 )
 
 STANDARD = {
@@ -72,7 +72,7 @@ STANDARD = {
     0x29: "K",
     0x2A: "K",
 }
-LETTERS: dict[str, Place] = {
+LETTERS: dict[str, PropertyCarrier] = {
     "W": WILL,
     "C": PacketType.CONNECT,
     "K": PacketType.CONNACK,
@@ -124,11 +124,13 @@ def label(value: object) -> str:
     return property_block.place_name(value) if isinstance(value, int) else str(value)
 
 
-def read(raw: bytes, place: Place) -> tuple[dict[int, Value], tuple[tuple[str, str], ...]]:
+def read(
+    raw: bytes, place: PropertyCarrier
+) -> tuple[dict[int, Value], tuple[tuple[str, str], ...]]:
     return read_block(raw, 0, len(raw), FROM_CLIENTS[place], place)
 
 
-def refused(raw: bytes, place: Place) -> ProtocolError:
+def refused(raw: bytes, place: PropertyCarrier) -> ProtocolError:
     with pytest.raises(ProtocolError) as caught:
         read(raw, place)
     return caught.value
@@ -146,14 +148,14 @@ def test_the_table_is_that_of_the_standard() -> None:
 
 
 @pytest.mark.parametrize(("one", "place"), ALLOWED, ids=label)
-def test_allowed(one: Property, place: Place) -> None:
+def test_allowed(one: Property, place: PropertyCarrier) -> None:
     value = VALUES[one.kind]
     values, user = read(encode_property(one.identifier, value), place)
     assert (values, user) == (({}, (value,)) if one.repeats else ({one.identifier: value}, ()))
 
 
 @pytest.mark.parametrize(("one", "place"), NOT_ALLOWED, ids=label)
-def test_in_a_packet_where_it_does_not_belong(one: Property, place: Place) -> None:
+def test_in_a_packet_where_it_does_not_belong(one: Property, place: PropertyCarrier) -> None:
     error = refused(encode_property(one.identifier, VALUES[one.kind]), place)
     expected = ReasonCode.MALFORMED_PACKET
     if place in one.from_servers:
@@ -163,7 +165,7 @@ def test_in_a_packet_where_it_does_not_belong(one: Property, place: Place) -> No
 
 
 @pytest.mark.parametrize(("one", "place"), ALLOWED, ids=label)
-def test_twice(one: Property, place: Place) -> None:
+def test_twice(one: Property, place: PropertyCarrier) -> None:
     raw = encode_property(one.identifier, VALUES[one.kind]) * 2
     if one.repeats:
         assert read(raw, place) == ({}, (("k", "v"), ("k", "v")))
@@ -174,7 +176,7 @@ def test_twice(one: Property, place: Place) -> None:
 
 
 @pytest.mark.parametrize(("one", "place"), ALLOWED, ids=label)
-def test_cut_off(one: Property, place: Place) -> None:
+def test_cut_off(one: Property, place: PropertyCarrier) -> None:
     raw = encode_property(one.identifier, VALUES[one.kind])
     for size in range(1, len(raw)):
         error = refused(raw[:size], place)
@@ -212,7 +214,7 @@ def test_numbers_out_of_range(
     ids=label,
 )
 @pytest.mark.parametrize("bad", [b"\xff", b"\xed\xa0\x80", b"\xc0\x80", b"a\0"])
-def test_text_that_is_no_text(one: Property, place: Place, bad: bytes) -> None:
+def test_text_that_is_no_text(one: Property, place: PropertyCarrier, bad: bytes) -> None:
     wrong = len(bad).to_bytes(2, "big") + bad
     mark = bytes((one.identifier,))
     raws = [mark + wrong]

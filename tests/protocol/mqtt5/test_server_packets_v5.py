@@ -38,10 +38,10 @@ from protocol.mqtt5.property_block import Value, encode_block, encode_property, 
 from protocol.mqtt5.property_table import FROM_SERVERS as PROPERTIES_OF_SERVERS
 from protocol.mqtt5.publish_encoder_v5 import (
     AliasNumbers,
-    AliasUse,
+    PacketVariant,
     PublishEncoderV5,
     SentAliases,
-    Wire,
+    TopicAliasMode,
     prepare_publishes,
 )
 from protocol.mqtt5.server_packet_decoder_v5 import Answer, SentMessage, read_server_packets_v5
@@ -218,26 +218,26 @@ messages = st.lists(
     max_size=30,
 )
 wires = st.builds(
-    Wire,
+    PacketVariant,
     st.integers(0, 2),
     st.just(5),
     st.booleans(),
     st.lists(st.sampled_from([1, 127, 128, 268_435_455]), max_size=3).map(tuple),
     st.integers(0, 70),
-    st.sampled_from(AliasUse),
+    st.sampled_from(TopicAliasMode),
 )
 NUMBERS = {b"a/b": 3, b"x" * 200: 65_535}
 
 
 def _expected(
-    one: tuple[bytes, bytes, int, bytes], wire: Wire, *, dup: bool
+    one: tuple[bytes, bytes, int, bytes], wire: PacketVariant, *, dup: bool
 ) -> tuple[Publish, int]:
     topic, payload, pid, block = one
     expiry = expiry_of(block)
     if expiry is not None:
         block = encode_property(2, max(0, expiry - wire.waited)) + block[5:]
     alias = NUMBERS.get(topic, 0) if wire.aliases else 0
-    if alias and wire.aliases is AliasUse.NUMBERS:
+    if alias and wire.aliases is TopicAliasMode.NUMBERS:
         topic = b""
     pid = pid if wire.qos else 0
     return Publish(topic, payload, wire.qos, wire.retain, dup, pid, block), alias
@@ -246,7 +246,7 @@ def _expected(
 @given(messages, wires, st.booleans(), st.booleans(), st.integers(0, 9), st.integers(0, 35))
 def test_messages_are_sent_as_the_wire_wants_them(
     batch: list[tuple[bytes, bytes, int, bytes]],
-    wire: Wire,
+    wire: PacketVariant,
     again: bool,
     with_blocks: bool,
     start: int,
@@ -285,14 +285,14 @@ def test_messages_are_sent_as_the_wire_wants_them(
 
 
 def test_a_plain_wire_is_what_the_client_would_send() -> None:
-    outgoing = prepare_publishes([b"t"], [b"m"], (), Wire(1))
+    outgoing = prepare_publishes([b"t"], [b"m"], (), PacketVariant(1))
     assert outgoing.render([7]) == encode_publish(b"t", b"m", 1, 7)
-    assert prepare_publishes([b"t"], [b"m"], (), Wire(0)).render() == b"\x30\5\0\1t\0m"
+    assert prepare_publishes([b"t"], [b"m"], (), PacketVariant(0)).render() == b"\x30\5\0\1t\0m"
 
 
 @pytest.mark.parametrize(("version", "qos"), list(product([3, 4], [0, 1, 2])))
 def test_before_level_5_nothing_but_topic_and_payload_is_sent(version: int, qos: int) -> None:
-    wire = Wire(qos, version, False, (1,), 3, AliasUse.NUMBERS)
+    wire = PacketVariant(qos, version, False, (1,), 3, TopicAliasMode.NUMBERS)
     outgoing = prepare_publishes([b"t"], [b"m"], [b"\2\0\0\0\x09"], wire, {b"t": 1})
     assert isinstance(outgoing, PublishEncoder)
     assert outgoing.render([1]) == PublishEncoder([b"t"], [b"m"], qos).render([1])
@@ -300,9 +300,9 @@ def test_before_level_5_nothing_but_topic_and_payload_is_sent(version: int, qos:
 
 def test_outgoing_that_does_not_fit_together() -> None:
     with pytest.raises(ValueError, match="payloads"):
-        prepare_publishes([b"a", b"b"], [b""], (), Wire(0))
+        prepare_publishes([b"a", b"b"], [b""], (), PacketVariant(0))
     with pytest.raises(ValueError, match="2 packet identifiers for 1 messages"):
-        prepare_publishes([b"a"], [b""], (), Wire(1)).render([1, 2])
+        prepare_publishes([b"a"], [b""], (), PacketVariant(1)).render([1, 2])
 
 
 def test_numbers_for_topics_are_given_out_once() -> None:
@@ -313,15 +313,15 @@ def test_numbers_for_topics_are_given_out_once() -> None:
 
 def test_a_connection_is_told_an_alias_before_it_is_used() -> None:
     sent = SentAliases(5)
-    assert sent.use([]) is AliasUse.NONE
-    assert sent.use([0]) is AliasUse.NONE
-    assert sent.use([6]) is AliasUse.NONE
-    assert sent.use([1, 5]) is AliasUse.SET
-    assert sent.use([5]) is AliasUse.NUMBERS
-    assert sent.use([1, 2]) is AliasUse.SET
-    assert sent.use([2, 6]) is AliasUse.NONE
-    assert sent.use([1, 2, 5]) is AliasUse.NUMBERS
-    assert SentAliases(0).use([1]) is AliasUse.NONE
+    assert sent.use([]) is TopicAliasMode.NONE
+    assert sent.use([0]) is TopicAliasMode.NONE
+    assert sent.use([6]) is TopicAliasMode.NONE
+    assert sent.use([1, 5]) is TopicAliasMode.SET
+    assert sent.use([5]) is TopicAliasMode.NUMBERS
+    assert sent.use([1, 2]) is TopicAliasMode.SET
+    assert sent.use([2, 6]) is TopicAliasMode.NONE
+    assert sent.use([1, 2, 5]) is TopicAliasMode.NUMBERS
+    assert SentAliases(0).use([1]) is TopicAliasMode.NONE
 
 
 @pytest.mark.parametrize(

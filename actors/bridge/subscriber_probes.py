@@ -1,0 +1,314 @@
+"""Flows of messages to NATS: sent if there are subscribers.
+
+A NATS server does not list subscribers to its clients, but it answers a request without subscribers
+("503", no responders). So the first message of a subject is sent as a *probe*, with a reply subject
+of the bridge, and the following ones wait until the server has answered or has processed the data
+behind the probe: one round trip. Without a subscriber the messages published before the probe was
+sent are dropped, as the server would have done; otherwise the subject is *open* and messages are
+sent without a probe for a second.
+
+So a subject without subscribers costs one message every few milliseconds, however many are
+published; and a message is dropped only if there was no subscriber after it was published.
+
+A client that knows the reply subject of a probe could answer like the server. So its name cannot be
+guessed, and a receiver of the probe learns it too late: the server's own answer comes first.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Protocol
+
+from protocol.nats import header_block
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from actors.bridge.bridge_stats import BridgeStats
+    from actors.bridge.properties import PropertyWriter
+    from actors.bridge.topic_flow import OutgoingMessages, TopicFlow
+    from eventstore.format import Position
+
+_OPEN = 1.0
+"""Seconds for which a subject with subscribers is not probed again."""
+_QUIET = 0.003
+"""Seconds after a "no responders" answer in which messages are collected."""
+_NO_RESPONDERS = b"NATS/1.0 503"
+_ANSWERS = b"a"
+"""Stands for the name of a probe in reply subjects of messages that are none."""
+_CHUNK = 1024 * 1024
+"""Approximate bytes that are rendered before they are written to the connection."""
+
+
+class NatsOutput(Protocol):
+    """The part of a NATS connection that sends messages."""
+
+    @property
+    def inbox(self) -> bytes:
+        """Prefix of the reply subjects."""
+
+    def write(self, data: list[bytes]) -> bool:
+        """Send protocol lines; return False if there is no connection."""
+
+    def fence(self, done: Callable[[], None]) -> None:
+        """Call ``done`` when the server has processed everything written."""
+
+
+def _token() -> str:
+    return secrets.token_hex(8)
+
+
+class SubscriberProbes:
+    """Sends messages, each on its flow.
+
+    Output of :meth:`send` is written by :meth:`flush`, and earlier if it is much. ``later`` calls a
+    function after some seconds; ``token`` returns an unguessable name for each probe.
+    """
+
+    def __init__(
+        self,
+        wire: NatsOutput,
+        node: str,
+        monotonic: Callable[[], float],
+        later: Callable[[float, Callable[[], None]], object],
+        stats: BridgeStats,
+        token: Callable[[], str] = _token,
+        properties: PropertyWriter | None = None,
+    ) -> None:
+        """``properties`` writes those of messages that have any."""
+        self._wire = wire
+        self._node = node
+        self._monotonic = monotonic
+        self._later = later
+        self._stats = stats
+        self._token = token
+        self._properties = properties
+        self._out: list[bytes] = []
+        self._rendered = 0
+        """Approximate bytes of unsent output."""
+        self._broken = False
+        """Whether the connection rejected output since the last flush."""
+        self._probes: dict[bytes, TopicFlow] = {}
+        self._new: list[bytes] = []
+        self._gathering: list[TopicFlow] = []
+        self.held = 0
+        """Approximate bytes of waiting messages when sent: headers are most of small ones."""
+
+    def send(self, flow: TopicFlow, leaving: OutgoingMessages) -> None:
+        """Send the messages of a flow's topic, or keep them until a probe is answered."""
+        if flow.covered is not None:
+            self.held += flow.wait(leaving)
+            return
+        now = self._monotonic()
+        if flow.open_until:
+            asked = now >= flow.open_until
+            if asked:
+                # The following messages are sent as well: a "no responders" answer closes the flow.
+                flow.open_until = now + _OPEN
+                self._ask(flow, leaving)
+            self._write(flow, leaving, int(asked))
+            return
+        self.held += flow.wait(leaving)
+        if now >= flow.quiet_until:
+            self._probe(flow)
+        elif len(flow.waiting) == 1:
+            if not self._gathering:
+                self._later(_QUIET, self._probe_gathered)
+            self._gathering.append(flow)
+
+    def flush(self) -> bool:
+        """Write the unsent output; return False if there is no connection and it is lost."""
+        self._hand_over()
+        tokens, self._new = self._new, []
+        if self._broken:
+            self._broken = False
+            return False
+        if tokens:
+            self._wire.fence(lambda: self._passed(tokens))
+        return True
+
+    def answered(self, subject: bytes, headers: bytes) -> None:
+        """Handle an answer on a subject below the inbox."""
+        if not headers.startswith(_NO_RESPONDERS):
+            return  # there is a subscriber: the data behind the probe will confirm it
+        token = subject[len(self._wire.inbox) :].partition(b".")[0]
+        flow = self._probes.pop(token, None)
+        if flow is None:
+            return  # no probe, or answered already
+        self._stats.sent -= 1
+        if token != flow.token:
+            return
+        self.held -= flow.uncover()
+        flow.open_until = 0.0
+        flow.quiet_until = self._monotonic() + _QUIET
+        if flow.waiting:
+            if not self._gathering:
+                self._later(_QUIET, self._probe_gathered)
+            self._gathering.append(flow)
+
+    def oldest(self) -> Position | None:
+        """Return the first position of messages that wait for answers; None if there is none."""
+        found = [leaving.since for flow in self._waiting() for leaving in flow.held]
+        return min((since for since in found if since), default=None)
+
+    def lose(self) -> int:
+        """Drop all waiting messages: the connection is lost; return the unrecorded ones."""
+        lost = 0
+        for flow in self._waiting():
+            held, _ = flow.release()
+            lost += sum(flow.count(leaving) for leaving in held if not leaving.since)
+        self._probes = {}
+        self._gathering = []
+        self._out = []
+        self._rendered = 0
+        self._broken = False
+        self._new = []
+        self.held = 0
+        return lost
+
+    def _waiting(self) -> list[TopicFlow]:
+        return [*self._probes.values(), *(flow for flow in self._gathering if not flow.covered)]
+
+    def _probe_gathered(self) -> None:
+        gathered, self._gathering = self._gathering, []
+        for flow in gathered:
+            if flow.waiting and flow.covered is None:
+                self._probe(flow)
+        self.flush()
+
+    def _probe(self, flow: TopicFlow) -> None:
+        """Send the first waiting message as a probe; it covers all waiting messages."""
+        self._ask(flow, flow.cover()[0])
+
+    def _ask(self, flow: TopicFlow, leaving: OutgoingMessages) -> None:
+        """Send the first message of a flow's topic as a probe."""
+        flow.token = token = self._token().encode()
+        self._probes[token] = flow
+        self._new.append(token)
+        at = leaving.by_topic.at(flow.raw)[0] if leaving.by_topic is not None else 0
+        ref = leaving.refs[at] if leaving.refs else None
+        reply = b""
+        if leaving.content.blocks:
+            head, reply = self._head_with_properties(flow, leaving, at, token)
+        else:
+            head = header_block(flow.head(leaving, self._node), ref)
+        reply = reply or self._wire.inbox + token
+        payload = leaving.content.payloads[at]
+        self._out += (
+            b"HPUB %b %b %d %d\r\n%b"
+            % (flow.subject, reply, len(head), len(head) + len(payload), head),
+            payload,
+            b"\r\n",
+        )
+        self._stats.probes += 1
+        self._stats.sent += 1
+        self._rendered += len(flow.subject) + len(head) + len(payload)
+        if self._rendered > _CHUNK:
+            self._hand_over()
+
+    def _passed(self, tokens: list[bytes]) -> None:
+        """Send the messages behind probes with subscribers: no answer came before this."""
+        for token in tokens:
+            flow = self._probes.pop(token, None)
+            if flow is None or flow.covered is None or token != flow.token:
+                continue
+            flow.open_until = self._monotonic() + _OPEN
+            held, size = flow.release()
+            self.held -= size
+            for number, leaving in enumerate(held):
+                self._write(flow, leaving, int(number == 0))
+        self.flush()
+
+    def _hand_over(self) -> None:
+        """Write rendered output, so that it is not held twice."""
+        out, self._out = self._out, []
+        self._rendered = 0
+        if out and not self._broken:
+            self._broken = not self._wire.write(out)
+
+    def _write(self, flow: TopicFlow, leaving: OutgoingMessages, start: int) -> None:
+        """Write the messages of a flow's topic, from the ``start``-th one on."""
+        if leaving.content.blocks:
+            self._write_with_properties(flow, leaving, start)
+            return
+        payloads, refs = leaving.content.payloads, leaving.refs
+        if leaving.by_topic is not None:
+            chosen = leaving.by_topic.at(flow.raw)
+            payloads = [payloads[at] for at in chosen]
+            refs = [refs[at] for at in chosen] if refs else ()
+        if start:
+            payloads, refs = payloads[start:], refs[start:]
+        self._stats.sent += len(payloads)
+        constant = flow.head(leaving, self._node)
+        if refs:
+            self._write_positions(flow.subject, constant, payloads, refs)
+        else:
+            self._write_plain(flow.subject, constant, payloads)
+
+    def _write_positions(
+        self, subject: bytes, constant: bytes, payloads: Sequence[bytes], refs: Sequence[Position]
+    ) -> None:
+        out, rendered = self._out, self._rendered
+        for ref, payload in zip(refs, payloads, strict=True):
+            head = header_block(constant, ref)
+            line = b"HPUB %b %d %d\r\n%b" % (subject, len(head), len(head) + len(payload), head)
+            out += (line, payload, b"\r\n")
+            rendered += len(line) + len(payload)
+            if rendered > _CHUNK:
+                self._hand_over()
+                out, rendered = self._out, 0
+        self._rendered = rendered
+
+    def _write_plain(self, subject: bytes, constant: bytes, payloads: Sequence[bytes]) -> None:
+        out, rendered = self._out, self._rendered
+        head = header_block(constant)
+        each = len(subject) + len(head) + 20
+        lines: dict[int, bytes] = {}
+        for payload in payloads:
+            size = len(payload)
+            found = lines.get(size)
+            if found is None:
+                found = b"HPUB %b %d %d\r\n%b" % (subject, len(head), len(head) + size, head)
+                lines[size] = found
+            out += (found, payload, b"\r\n")
+            rendered += size + each
+            if rendered > _CHUNK:
+                self._hand_over()
+                out, rendered = self._out, 0
+        self._rendered = rendered
+
+    def _write_with_properties(
+        self, flow: TopicFlow, leaving: OutgoingMessages, start: int
+    ) -> None:
+        payloads, expires, properties = leaving.content.payloads, leaving.expires, self._properties
+        by_topic = leaving.by_topic
+        chosen = range(len(payloads)) if by_topic is None else by_topic.at(flow.raw)
+        for at in chosen[start:]:
+            if expires and properties is not None and properties.is_expired(expires[at]):
+                properties.expired(1)
+                continue
+            head, reply = self._head_with_properties(flow, leaving, at, _ANSWERS)
+            payload = payloads[at]
+            where = b"%b %b" % (flow.subject, reply) if reply else flow.subject
+            line = b"HPUB %b %d %d\r\n%b" % (where, len(head), len(head) + len(payload), head)
+            self._out += (line, payload, b"\r\n")
+            self._stats.sent += 1
+            self._rendered += len(line) + len(payload)
+            if self._rendered > _CHUNK:
+                self._hand_over()
+
+    def _head_with_properties(
+        self, flow: TopicFlow, leaving: OutgoingMessages, at: int, token: bytes
+    ) -> tuple[bytes, bytes]:
+        """Return the headers of a message, and its reply subject; empty: no answer is asked for."""
+        constant = flow.head(leaving, self._node)
+        ref = leaving.refs[at] if leaving.refs else None
+        blocks, properties = leaving.content.blocks, self._properties
+        if not blocks or not blocks[at] or properties is None:
+            return header_block(constant, ref), b""
+        expires = leaving.expires[at] if leaving.expires else 0
+        head, sealed = properties.head(constant, ref, leaving.prefix, blocks[at], expires)
+        if not sealed:
+            return head, b""
+        reply = b"%b%b.%b" % (self._wire.inbox, token, sealed)
+        return head, reply if properties.fits_line(flow.subject, reply) else b""

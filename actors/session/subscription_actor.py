@@ -1,0 +1,143 @@
+"""One actor for each subscription of a connected session.
+
+It knows what was granted, takes the batches that match it, caps their QoS and tells its session
+what is to be delivered; and it is what the inspector shows of a subscription.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pykka
+
+from actors.kernel import LoopActor
+from actors.session.mqtt5 import remaining_properties
+from actors.session.session_messages import Batch, ChangeQos, DeniedMessages, Outgoing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from actors.kernel import ActorFailed
+    from actors.routing import Subscriber
+    from actors.session.session import Session
+    from projections.state import RetainedMessage
+
+
+class Subscription(LoopActor):
+    """Delivers what matches one topic filter to one session."""
+
+    __slots__ = ("_subscriber", "granted", "matched", "replayed", "session")
+
+    def __init__(self, session: Session, subscriber: Subscriber) -> None:
+        super().__init__()
+        self.session = session
+        """The session that it delivers to."""
+        self._subscriber = subscriber
+        self.granted = subscriber.qos
+        """What was granted when the message that is handled next was sent here: who made the
+        subscription again meanwhile may have had the message from another one before."""
+        self.matched = 0
+        """Messages that matched since the session connected."""
+        self.replayed = 0
+        """Retained messages among them."""
+
+    @property
+    def client(self) -> str:
+        """The client identifier of the session."""
+        return self._subscriber.session
+
+    @property
+    def free(self) -> bool:
+        """True while nothing waits for it or for its session, and no trace follows it."""
+        return (
+            self._waiting is None
+            and self.observer is None
+            and not self.stopped
+            and self.session.free
+        )
+
+    @property
+    def subscriber(self) -> Subscriber:
+        """What this actor delivers for."""
+        return self._subscriber
+
+    def on_receive(self, message: Any) -> None:
+        """Take a batch that matches, or the retained messages that a SUBSCRIBE asks for.
+
+        Or record which matching messages the client may not have.
+        """
+        if type(message) is Batch:
+            self.matched += len(message)
+            self._forward(message)
+        elif type(message) is ChangeQos:
+            self.granted = message.qos
+        elif type(message) is DeniedMessages:
+            self._record_withheld(message)
+        else:
+            self._replay(message)
+
+    def on_dead_letters(self, messages: list[Any]) -> None:
+        """Forward what matched before the subscription ended: it was published before."""
+        for message in messages:
+            self.on_receive(message)
+
+    def outgoing(self, batch: Batch) -> Outgoing:
+        """Return what the session gets for a batch: its QoS is capped by the granted one."""
+        qos = batch.qos if batch.qos < self.granted else self.granted
+        return Outgoing(self._subscriber, batch, qos)
+
+    def outgoings(self, failed: ActorFailed) -> list[Outgoing]:
+        """Return what this actor would have sent to the session, had it not failed."""
+        found: list[Outgoing] = []
+        for told in (failed.message, *failed.unseen):
+            if isinstance(told, Batch):
+                found.append(self.outgoing(told))
+            elif isinstance(told, ChangeQos):
+                self.granted = told.qos
+            elif isinstance(told, DeniedMessages):
+                self._record_withheld(told)
+            elif isinstance(told, list):
+                found += map(self.outgoing, self._retained_batches(told))
+        return found
+
+    def _forward(self, batch: Batch) -> None:
+        outgoing = self.outgoing(batch)
+        try:
+            self.session.kernel.tell(self.session, outgoing)
+        except pykka.ActorDeadError:
+            self.session.on_dead_letters([outgoing])
+
+    def _record_withheld(self, message: DeniedMessages) -> None:
+        self.session.drop_denied(self._subscriber.filter, message.refs)
+
+    def _replay(self, messages: list[RetainedMessage]) -> None:
+        self.matched += len(messages)
+        self.replayed += len(messages)
+        for batch in self._retained_batches(messages):
+            self._forward(batch)
+
+    def _retained_batches(self, messages: list[RetainedMessage]) -> Iterator[Batch]:
+        """Yield retained messages in batches, in the order of their publication within each QoS.
+
+        But for those that have expired.
+        """
+        if any(message.expires for message in messages):
+            now = self.session.now_ms // 1000
+            messages = [one for one in messages if not 0 < one.expires <= now]
+        for qos in sorted({message.qos for message in messages}):
+            chosen = [message for message in messages if message.qos == qos]
+            payloads = [message.payload for message in chosen]
+            batch = Batch(
+                qos,
+                [message.topic.encode() for message in chosen],
+                payloads,
+                [message.ref for message in chosen],
+                size=sum(map(len, payloads)),
+                retain=True,
+            )
+            if any(message.block for message in chosen):
+                now_ms = self.session.now_ms
+                batch.blocks = [remaining_properties(message, now_ms) for message in chosen]
+                if any(message.expires for message in chosen):
+                    batch.expires = [message.expires for message in chosen]
+            yield batch

@@ -1,0 +1,56 @@
+"""Taking a log over: read to its end, append ``BrokerStarted`` behind it, or find that another did.
+
+Nothing else is needed, no lease and no clock. Of two nodes that append behind the same record one
+is refused. What the replaced leader still sends is refused too: it names a sequence that is taken.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventstore.format import BrokerStarted, decode_record, encode_record
+from eventstore.log import Appended, LogTail
+
+if TYPE_CHECKING:
+    from cluster.failure_detector import Cause
+    from cluster.follower import Follower
+    from eventstore.log import Clock, EventLog
+
+
+async def take_over(
+    log: EventLog,
+    follower: Follower,
+    clock: Clock,
+    *,
+    name: str,
+    node: str,
+    software: str,
+    cause: Cause,
+) -> Appended:
+    """Append the start of this node's leadership; the follower has folded it if it is stored.
+
+    ``name`` is that of the log. Raises CorruptLog when the log ends before a record that this node
+    or a leader that it heard knew to be stored, FellBehind, LogUnavailable.
+    """
+    tail = await log.tail()
+    await follower.read_to(tail.sequence)
+    if follower.sequence != tail.sequence:
+        return Appended.REFUSED
+    behind = LogTail(follower.sequence, follower.link)
+    started = BrokerStarted(software, epoch=follower.state.epoch + 1, leader=node, cause=cause)
+    data = encode_record(
+        previous=behind.link,
+        node=name,
+        time_ms=max(clock.time_ms(), follower.time_ms),
+        events=[started],
+        payloads=[],
+        part=0,
+        last=True,
+    )
+    outcome = await log.append_behind(behind, data)
+    if outcome is Appended.STORED:
+        record = decode_record(behind.sequence + 1, data)
+        await follower.add(record)
+        if log.watermark is not None:
+            log.watermark.note(record.sequence, record.link)
+    return outcome

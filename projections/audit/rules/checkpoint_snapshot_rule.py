@@ -1,0 +1,69 @@
+"""The rule CHECKPOINT: a checkpoint repeats each session as it is, and what it will retain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import orjson
+
+from eventstore.format import format_position
+from projections.audit.rules.rule_table import Rule, Violation
+from projections.state import encode_session, repeated_messages, split_area
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from eventstore.format import Position, RetainedSnapshot, SessionSnapshot
+    from projections.state import Part, SessionFold
+
+
+class CheckpointSnapshotAudit:
+    """Compares the repetitions of one session with its fold."""
+
+    __slots__ = ("_found", "_left", "_parts")
+
+    def __init__(self, found: Callable[[Violation], object]) -> None:
+        self._found = found
+        self._parts: list[Part] = []
+        self._left: dict[Position, Position] = {}
+        """Messages that become retained with their PUBREL and are to be repeated in this turn ->
+        where the session was repeated."""
+
+    def end_turn(self) -> None:
+        """Report what was to be repeated in a turn and was not."""
+        for ref, at in self._left.items():
+            what = f"a checkpoint does not repeat message {format_position(ref)}, which waits for "
+            self._tell(at, f"{what}its PUBREL to be retained")
+        self._left.clear()
+
+    def state(self, fold: SessionFold, event: SessionSnapshot, at: Position) -> None:
+        """Take the state of the session, or a part of it."""
+        if event.part == 0:
+            self._parts = []
+        if event.part != len(self._parts):
+            self._tell(at, f"part {event.part} of a session follows {len(self._parts)} parts")
+        self._parts.append(event.state)
+        if not event.last:
+            return
+        parts, self._parts = self._parts, []
+        state = fold.state
+        if state is None:
+            self._tell(at, "a checkpoint repeats a session that there is not")
+        elif orjson.dumps(encode_session(state)) != orjson.dumps(parts):
+            self._tell(at, "a checkpoint repeats another state than the log tells")
+        self._left = dict.fromkeys(fold.pending, at)
+
+    def messages(
+        self, fold: SessionFold, event: RetainedSnapshot, at: Position, payload: bytes | None
+    ) -> None:
+        """Take messages of the session that become retained with their PUBREL."""
+        if payload is None:
+            return
+        for number, message in enumerate(repeated_messages(event, split_area(event, payload))):
+            owed = self._left.pop(message.ref, None)
+            if owed is None or fold.pending.get(message.ref) != message:
+                what = f"message {format_position(message.ref)} is repeated, but does not wait so"
+                self._tell(at + number, what)
+
+    def _tell(self, at: Position, what: str) -> None:
+        self._found(Violation(Rule.CHECKPOINT, at, what))

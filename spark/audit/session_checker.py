@@ -1,0 +1,325 @@
+"""The audit of one session, including what needs other data: claims, cuts, other nodes."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+
+from eventstore.format import (
+    INDEX_BITS,
+    Delivered,
+    Event,
+    MessageDropped,
+    Queued,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+    SessionSnapshot,
+    SessionTakenOver,
+    Subscribed,
+    Unsubscribed,
+    format_position,
+    from_runs,
+)
+from projections.audit import ASSIGNED, Rule, SessionAudit
+from projections.state import digest, encode_session, expand_runs, reference_runs
+from spark.audit.expected_deliveries import OWED_FLAG
+from spark.audit.facts import BEYOND_ALL, BROKER, PROJECTIONS, unpack_events
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventstore.format import Position
+    from projections.audit import SharedStep, Violation
+    from projections.state import SessionState
+    from spark.audit.facts import LogSummary, Packed
+    from spark.audit.session_result_rows import SessionResults
+
+BEGUN, COMPLETED, CUT, ALL = "begun", "completed", "cut", "all"
+"""Kinds of marks: a checkpoint begins or is complete, the log is cut, claims are complete."""
+
+_CHANGES: Final = frozenset({SessionOpened, SessionClosed, SessionTakenOver})
+
+
+_OF_WHOLE_TURNS: Final = frozenset(
+    {
+        Rule.UNDELIVERED, Rule.DROP, Rule.WILL, Rule.SESSION, Rule.OWNERSHIP, Rule.CHECKPOINT,
+    }
+)  # fmt: skip
+"""Rules that cannot be judged in a turn whose rest is not there."""
+
+_place: Final = attrgetter("at")
+
+
+class SessionMark(NamedTuple):
+    """A position at which every session is checked."""
+
+    at: Position
+    """It is looked at when all before has happened."""
+    kind: str
+    value: Any
+    """CUT: the first position that stays. ALL: the source of the claims."""
+
+
+def session_marks(log: LogSummary, complete: Sequence[tuple[Position, str]]) -> list[SessionMark]:
+    """Return the marks of a log; ``complete`` are claims (bound, where) of the kind ``all``."""
+    marks = [SessionMark(one.begun, BEGUN, None) for one in log.checkpoints]
+    marks += [SessionMark(one.completed, COMPLETED, None) for one in log.checkpoints]
+    marks += [SessionMark(one.at, CUT, one.first) for one in log.cuts]
+    marks += [SessionMark(bound, ALL, where) for bound, where in complete if bound <= log.end]
+    return sorted((one for one in marks if log.whole <= one.at < log.trusted), key=lambda m: m.at)
+
+
+class SessionChecker:
+    """Checks the rows of one session, in order."""
+
+    def __init__(
+        self, log: LogSummary, marks: Sequence[SessionMark], session: str, results: SessionResults
+    ) -> None:
+        self._log = log
+        self._session = session
+        self._results = results
+        self._counts = results.totals.counts
+        self._audit = SessionAudit(
+            session, log.whole, log.begin, self._found, self._shared, log.outline
+        )
+        self._events: Sequence[Packed] = ()
+        self._next = 0
+        self._payload: bytes | None = None
+        self._marks = marks
+        self._mark = 0
+        self._mark_at = marks[0].at if marks else BEYOND_ALL
+        self._last_expected: Position = -1
+        self._repeating = False
+        """A checkpoint is on, and has not repeated it yet."""
+        self._existed: list[tuple[Position, str]] = []
+        """Where a list of claims is complete and the session existed."""
+        self._claimed: set[str] = set()
+        self._connection: tuple[Position, int] | None = None
+        self._owed: dict[Position, list[tuple[Position, str | None]]] = {}
+        """Retained messages to be sent in this turn -> where their filters were granted, and the
+        filters."""
+
+    # What comes.
+
+    def happened(self, data: bytes, payload: bytes | None) -> None:
+        """Take its next events, packed."""
+        self._advance(BEYOND_ALL)
+        self._events = unpack_events(self._session, data)
+        self._next = 0
+        self._payload = payload
+
+    def expected(
+        self,
+        at: Position,
+        ref: Position,
+        topic: str,
+        time_ms: int,
+        number: int,
+        origin: int,
+        size: int = 0,
+        expires: int | None = None,
+    ) -> None:
+        """Take a message that took effect, once for each filter; see ``expected_deliveries_of``."""
+        if at != self._last_expected:
+            self._last_expected = at
+            self._advance(at)
+        self._audit.expect(
+            at,
+            ref,
+            topic,
+            time_ms,
+            origin=origin,
+            qos=number & 3,
+            granted=number >> 2 & 3,
+            owed=bool(number & OWED_FLAG),
+            size=size,
+            expires=expires,
+        )
+
+    def owed(self, at: Position, ref: Position, topic_filter: str | None) -> None:
+        """Take a retained message that is to be sent for a filter that was granted."""
+        self._advance(at + 1)
+        withheld = topic_filter is not None and self._audit.withholds(topic_filter)
+        if self._audit.fold.state is not None and not withheld:
+            self._owed.setdefault(ref, []).append((at, topic_filter))
+            self._counts["owed"] += 1
+
+    def claimed(self, bound: Position, where: str, said: str | None) -> None:
+        """Compare the session before ``bound`` with a claim about it."""
+        self._claimed.add(where)
+        log = self._log
+        if not log.whole <= bound <= min(log.end, log.trusted):
+            self._counts["claims beyond"] += 1
+            return
+        self._advance(bound)
+        self._counts["claims"] += 1
+        known = self._digest(pending=where == BROKER)
+        if known == said:
+            return
+        if said is None:
+            what = f"the {where} does not have the session that the log tells of"
+        elif known is None:
+            what = f"the {where} has a session that the log does not tell of"
+        else:
+            what = f"the {where} has another state of the session than the log tells of"
+        self._tell(Rule.STATE, bound, f"{what}, as of {format_position(bound)}")
+
+    def finish(self) -> None:
+        """Check what remains at the end of the log."""
+        self._advance(BEYOND_ALL)
+        self._pass_marks(BEYOND_ALL)
+        audit = self._audit
+        if audit.fold.state is not None:
+            self._overdue(BEYOND_ALL)
+        audit.finish()
+        state = audit.fold.state
+        for bound, where in self._existed:
+            # A session that ended meanwhile may have gone before the projections were read.
+            if where not in self._claimed and not (where == PROJECTIONS and state is None):
+                what = f"the {where} does not have the session that the log tells of"
+                self._tell(Rule.STATE, bound, f"{what}, as of {format_position(bound)}")
+        if self._connection is not None:
+            self._disconnected(None)
+        if audit.latencies:
+            totals = self._results.totals
+            totals.add_session(self._log.node, self._session, audit.latencies, audit.slowest_ms)
+        self._counts["sessions"] += 1
+        for rule, count in audit.cases.items():
+            self._counts[f"cases {rule}"] += count
+
+    # Events.
+
+    def _advance(self, before: Position) -> None:
+        """Audit the events before a position."""
+        events, audit, log = self._events, self._audit, self._log
+        take, fold = audit.take, audit.fold
+        before = min(before, log.trusted)
+        for number in range(self._next, len(events)):
+            at, time_ms, part, event = events[number]
+            if at >= before:
+                self._next = number
+                return
+            if at >= self._mark_at:
+                self._pass_marks(at)
+            if self._owed:
+                self._pay(event, at, part)
+            kind = type(event)
+            state = fold.state
+            if kind in _CHANGES:
+                self._change(state, event, at, time_ms)
+            elif kind is SessionSnapshot:
+                self._repeating = False
+                self._counts["snapshots"] += at >= log.whole
+            take(event, at, time_ms, self._payload, part)
+        self._next = len(events)
+
+    def _pay(self, event: Event, at: Position, part: int) -> None:
+        """Settle retained messages that are owed with an event; report those that are late."""
+        self._overdue((at >> INDEX_BITS) - part << INDEX_BITS)
+        if isinstance(event, (Delivered, Queued)):
+            paid = event.refs if event.retain and getattr(event, "queued", -1) < 0 else []
+        elif isinstance(event, MessageDropped):
+            paid = event.refs if event.queued < 0 else []
+        else:
+            if isinstance(event, (SessionClosed, SessionExpired, SessionOpened)):
+                self._owed.clear()  # the session may have ended before they were sent
+            elif isinstance(event, Subscribed):
+                self._cancel({topic_filter for topic_filter, _ in event.filters})
+            elif isinstance(event, Unsubscribed):
+                self._cancel(set(event.filters))
+            return
+        for ref in from_runs(paid):
+            places = self._owed.get(ref)
+            if places is not None:
+                places.pop()
+                if not places:
+                    del self._owed[ref]
+
+    def _cancel(self, filters: set[str]) -> None:
+        """Drop what was owed to filters that were subscribed to again or unsubscribed."""
+        for ref, places in list(self._owed.items()):
+            places[:] = [one for one in places if one[1] not in filters]
+            if not places:
+                del self._owed[ref]
+
+    def _overdue(self, turn: Position) -> None:
+        """Report retained messages that were not sent before a turn began."""
+        for ref, places in list(self._owed.items()):
+            late = [at for at, _ in places if at < turn]
+            if late:
+                del self._owed[ref]
+            if late and late[0] < self._log.unsure:
+                what = f"retained message {format_position(ref)} was not sent for a filter"
+                self._tell(Rule.UNDELIVERED, late[0], what)
+
+    def _found(self, violation: Violation) -> None:
+        rule, at, what, ref, *_ = violation
+        if rule not in _OF_WHOLE_TURNS or at < self._log.unsure:
+            self._tell(rule, at, what, ref)
+
+    def _shared(self, step: SharedStep) -> None:
+        if step.what == ASSIGNED:
+            self._counts["assigned"] += len(step.refs)
+        self._results.shared(self._log.node, step.group, step.at, orjson.dumps(step[1:]))
+
+    def _tell(self, rule: str, at: Position, what: str, ref: Position | None = None) -> None:
+        self._results.violation(rule, self._log.node, self._session, at, what, ref)
+
+    def _digest(self, *, pending: bool) -> str | None:
+        fold = self._audit.fold
+        if fold.state is None:
+            return None
+        texts = map(orjson.dumps, encode_session(fold.state))
+        return digest(texts, fold.pending.values() if pending else ())
+
+    # Connections.
+
+    def _change(self, state: SessionState | None, event: Any, at: Position, time_ms: int) -> None:
+        """Follow the beginning or end of a connection."""
+        if type(event) is SessionOpened:
+            self._counts["opened"] += 1
+            if state is not None and not event.resumed:
+                self._repeating = False
+            self._disconnected(time_ms)
+            self._connection = at, time_ms
+        elif type(event) is SessionClosed:
+            self._disconnected(time_ms)
+
+    def _disconnected(self, time_ms: int | None) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and self._results.connections:
+            at, began_ms = connection
+            ended_ms = self._log.ends_ms if time_ms is None else time_ms
+            self._results.connected(self._log.node, self._session, at, began_ms, ended_ms)
+
+    # Marks.
+
+    def _pass_marks(self, here: Position) -> None:
+        """Apply the marks up to a position."""
+        marks = self._marks
+        if self._audit.fold.state is None:
+            # Marks say nothing of a session that there is not, and there may be many of both.
+            self._mark = bisect_right(marks, here, self._mark, key=_place)
+            self._repeating = False
+        while self._mark < len(marks) and marks[self._mark].at <= here:
+            self._pass(marks[self._mark], self._audit.fold.state)
+            self._mark += 1
+        self._mark_at = marks[self._mark].at if self._mark < len(marks) else BEYOND_ALL
+
+    def _pass(self, mark: SessionMark, state: SessionState | None) -> None:
+        if mark.kind == BEGUN:
+            self._repeating = state is not None
+        elif mark.kind == COMPLETED:
+            if self._repeating and state is not None:
+                self._tell(Rule.CHECKPOINT, mark.at, "the checkpoint does not repeat the session")
+            self._repeating = False
+        elif mark.kind == CUT:
+            if state is not None:
+                refs = expand_runs(reference_runs(state), mark.value)
+                self._results.needed(self._log.node, self._session, mark.at, refs)
+        elif state is not None:
+            self._existed.append((mark.at, mark.value))

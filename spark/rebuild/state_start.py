@@ -1,0 +1,113 @@
+"""The position from which the log of a node tells its whole state.
+
+A log that was cut begins with a checkpoint, which repeats the state: the state is known from its
+``CheckpointCompleted`` on, and what is repeated before that counts. See
+``projections.state.node_state``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from eventstore.display import name as shown
+from eventstore.errors import CorruptLog, CutOff
+from eventstore.format import CheckpointCompleted, TurnAssembler, position
+from spark.datasource import PointOption, SourceOptions, find_logs, plan_log
+from spark.runtime import name_log_in_errors
+from spark.storage import nodes_of, record_opener
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import Column
+
+    from eventstore.format import Position
+    from spark.datasource import Log
+    from spark.storage import StoredLog
+
+
+@dataclass(frozen=True)
+class StateStarts:
+    """The beginnings of the logs of some nodes."""
+
+    whole: Mapping[str, Position] = field(default_factory=dict)
+    """By node, for logs that were cut: the position from which on the state is known."""
+    ends: Mapping[str, int] = field(default_factory=dict)
+    """The record with which the turn at that position ends."""
+    streams: Mapping[str, str] = field(default_factory=dict)
+    """The names of the streams that these logs are."""
+
+    def of(self, node: str) -> Position:
+        """Return the position from which the state of a node is known; 0: its first record."""
+        return self.whole.get(node, 0)
+
+    def repeated(self) -> Column:
+        """Return a column: whether a row is before the position from which the state is known."""
+        if not self.whole:
+            return F.lit(False)
+        places = chain.from_iterable((F.lit(node), F.lit(at)) for node, at in self.whole.items())
+        known_from = F.create_map(*places)[F.col("node")]
+        return F.coalesce(F.col("position") < known_from, F.lit(False))
+
+    def partial(self, log: Log) -> Log | None:
+        """Return the logs up to the positions from which the states are known; None: none was cut.
+
+        What stands behind these positions, in the same turn, is in them too: see ``repeated``.
+        """
+        if not self.ends:
+            return None
+        ends = {self.streams[node]: str(sequence) for node, sequence in self.ends.items()}
+        return log.having(stream=",".join(ends), until=json.dumps(ends))
+
+
+def state_starts(log: Log) -> StateStarts:
+    """Return how logs begin. Reads the beginnings of cut logs in this process.
+
+    Raises CutOff when a log, or what of it is looked at, ends before its state is known, and
+    SparkFailure when it never is, or a record is damaged.
+    """
+    options = replace(SourceOptions.read(log.options), start=PointOption())
+    whole: dict[str, Position] = {}
+    ends: dict[str, int] = {}
+    streams: dict[str, str] = {}
+    found = [stored for stored in find_logs(options) if stored.last >= stored.first]
+    nodes = nodes_of(found)
+    for stored in found:
+        if stored.first > 1:
+            node = nodes[stored.stream]
+            streams[node] = stored.stream
+            with name_log_in_errors(stored.stream):
+                whole[node], ends[node] = _known_from(stored)
+            _check_until(stored, node, whole[node], ends[node], options)
+    return StateStarts(whole, ends, streams)
+
+
+def _known_from(stored: StoredLog) -> tuple[Position, int]:
+    """Return where the first checkpoint that begins in a log is complete, and its turn."""
+    begin = position(stored.first, 0)
+    open_record = record_opener([CheckpointCompleted.__name__], None)
+    turns = TurnAssembler()
+    for sequence, data in stored.read(stored.first, stored.last):
+        for record in turns.take(open_record(sequence, data))[1]:
+            for index, event in record.events():
+                if isinstance(event, CheckpointCompleted) and event.begun >= begin:
+                    return position(record.sequence, index), sequence
+    raise CorruptLog(stored.first - 1, "is gone, and no whole checkpoint follows it")
+
+
+def _check_until(
+    stored: StoredLog, node: str, known_from: Position, end: int, options: SourceOptions
+) -> None:
+    """Raise CutOff when a log is read up to before the ``end`` of the turn at ``known_from``."""
+    found = plan_log(stored, options, options.pushed)
+    if found is None or found.last < end or (found.until is not None and found.until < known_from):
+        raise CutOff(
+            f"the state of node {shown(node)} cannot be known there: its log begins with record "
+            f"{stored.first}, what was before that was cut off; states can be rebuilt from record "
+            f"{end} on"
+        )

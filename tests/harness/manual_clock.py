@@ -1,0 +1,13 @@
+"""A clock that stands still until the test sets it."""
+
+from __future__ import annotations
+
+
+class ManualClock:
+    """Returns the seconds in ``now``."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
