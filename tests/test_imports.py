@@ -315,11 +315,11 @@ def test_the_broker_is_imported_where_it_is_put_together() -> None:
     }
 
 
-# --------------------------------------------------------------- front doors
+# --------------------------------------------------------------- imports from packages
 
 
-def past_the_door(name: str, source: str) -> list[str]:
-    """Return which modules of another package a module imports past its front door."""
+def past_the_package(name: str, source: str) -> list[str]:
+    """Return which modules of another package a module imports past its `__init__`."""
     found = []
     for line, module in imported(source):
         package = module.rpartition(".")[0]
@@ -330,11 +330,11 @@ def past_the_door(name: str, source: str) -> list[str]:
     return found
 
 
-def test_packages_are_entered_by_the_front_door() -> None:
+def test_packages_are_imported_by_their_lazy_exports() -> None:
     found = [
         problem
         for name, file in _files().items()
-        for problem in past_the_door(name, file.read_text("utf-8"))
+        for problem in past_the_package(name, file.read_text("utf-8"))
     ]
     assert found == []
 
@@ -352,29 +352,29 @@ def test_packages_are_entered_by_the_front_door() -> None:
         ("cli.sparkjobs.claimed_states", "from spark.audit.facts.audit_outcome import Claim", True),
     ],
 )
-def test_an_import_past_the_door_is_found(name: str, source: str, wrong: bool) -> None:
-    assert bool(past_the_door(name, source)) == wrong
+def test_an_import_past_the_package_is_found(name: str, source: str, wrong: bool) -> None:
+    assert bool(past_the_package(name, source)) == wrong
 
 
 @pytest.mark.slow
-def test_front_doors_hold_what_they_name() -> None:
-    for door in sorted(one for one in _packages() if not one.startswith("cli.sparkjobs")):
-        package = importlib.import_module(door)
-        assert package.__doc__, door
-        assert hasattr(package, "__all__") or door in (*ORDER, "cli.entry"), door
-        for name in getattr(package, "__all__", ()):
-            assert getattr(package, name) is not None, f"{door}.{name}"
+def test_packages_hold_what_they_name() -> None:
+    for name in sorted(one for one in _packages() if not one.startswith("cli.sparkjobs")):
+        package = importlib.import_module(name)
+        assert package.__doc__, name
+        assert hasattr(package, "__all__") or name in (*ORDER, "cli.entry"), name
+        for offered in getattr(package, "__all__", ()):
+            assert getattr(package, offered) is not None, f"{name}.{offered}"
         with pytest.raises(AttributeError, match="no attribute 'nothing'"):
             package.nothing  # noqa: B018
 
 
 @pytest.mark.system
-def test_front_doors_of_spark_are_lazy() -> None:
+def test_packages_of_spark_are_lazy() -> None:
     """Spark imports the data source anew for each plan: numbers and Parquet take long to import."""
-    doors = sorted(name for name in _packages() if name.startswith("spark"))
+    packages = sorted(name for name in _packages() if name.startswith("spark"))
     heavy = ("matplotlib", "numpy", "pyarrow", "pyspark")
     code = (
-        f"import sys, {', '.join(doors)}\n"
+        f"import sys, {', '.join(packages)}\n"
         "from spark.datasource import plan_ranges\n"
         f"print([name for name in {heavy!r} if name in sys.modules])"
     )
