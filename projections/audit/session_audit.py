@@ -44,7 +44,6 @@ from eventstore.format import (
 )
 from projections.audit import checks
 from projections.audit.expected_messages import ExpectedMessage, ExpectedMessages
-from projections.audit.mqtt5_checks import OwnMessages, UnfinishedDeliveries
 from projections.audit.ordering import RedeliveryOrder, TopicOrder
 from projections.audit.rules import (
     UNEXPECTED,
@@ -60,7 +59,13 @@ from projections.audit.rules import (
     count_cases,
 )
 from projections.audit.shared_steps import SHARE, SharedSteps
+from projections.audit.subscription_options import (
+    OwnMessages,
+    filters_without_retained,
+    is_subscribed,
+)
 from projections.audit.turn_subscriptions import TurnSubscriptions
+from projections.audit.unfinished_deliveries import UnfinishedDeliveries
 from projections.state import INCONSISTENCIES, QOS_MASK, RETAIN_FLAG, SessionFold
 
 if TYPE_CHECKING:
@@ -71,9 +76,6 @@ if TYPE_CHECKING:
 
 BUCKETS: Final = 40
 """Latencies are counted by their bit length in milliseconds: 0, 1, 2-3, 4-7, ..."""
-
-_RETAIN_HANDLING, _IF_NEW, _NEVER = 0x30, 0x10, 0x20
-"""Subscription options: when retained messages are sent for a subscription."""
 
 _ERROR: Final = 0x80
 """The least reason code that is an error."""
@@ -326,20 +328,9 @@ class SessionAudit:
 
     def _subscribed(self, event: Subscribed, _at: Position, _ms: int) -> None:
         filters = dict(event.filters)
-        self._in_turn.subscribed(filters, self._withheld(event))
+        state = self.fold.state if self._known else None
+        self._in_turn.subscribed(filters, filters_without_retained(state, event))
         self._expected.granted(filters, self._turn)
-
-    def _withheld(self, event: Subscribed) -> list[str]:
-        """Return the filters for which no retained messages may be sent [MQTT-3.3.1-10]."""
-        state = self.fold.state
-        if not event.options or not self._known or state is None:
-            return []
-        return [
-            topic_filter
-            for (topic_filter, _), options in zip(event.filters, event.options, strict=True)
-            if (handling := options & _RETAIN_HANDLING) == _NEVER
-            or (handling == _IF_NEW and _is_subscribed(state, topic_filter))
-        ]
 
     def withholds(self, topic_filter: str) -> bool:
         """Return whether retained messages may not be sent for a filter in this turn."""
@@ -348,7 +339,7 @@ class SessionAudit:
     def _unsubscribed(self, event: Unsubscribed, at: Position, _ms: int) -> None:
         state = self.fold.state
         for topic_filter in event.filters if self._known and state is not None else ():
-            if not _is_subscribed(state, topic_filter):
+            if not is_subscribed(state, topic_filter):
                 what = f"unsubscribed from {topic_filter!r:.200}, which was not subscribed to"
                 self._tell(Rule.NO_SUBSCRIPTION, at, what)
         self._in_turn.unsubscribed(event)
@@ -602,8 +593,3 @@ class SessionAudit:
         Redelivered: _redelivered,
     }
     """What looks at an event where the state is known, besides ``checks.WITH_STATE``."""
-
-
-def _is_subscribed(state: SessionState | None, topic_filter: str) -> bool:
-    held = state.subscriptions.get(topic_filter) if state is not None else None
-    return held is not None and held.active

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.format import (
     INDEX_BITS,
@@ -20,12 +20,10 @@ from eventstore.format import (
 )
 from projections.audit.shared_steps import SHARE
 from projections.state import SessionFold
+from protocol.mqtt5 import NO_LOCAL
 
 if TYPE_CHECKING:
     from projections.state import SubscriptionState
-
-_NO_LOCAL: Final = 0x04
-"""Of the subscription options."""
 
 SUBSCRIPTION_EVENTS = (
     SessionOpened,
@@ -107,7 +105,7 @@ class SubscriptionSpans:
         return self.ended() + going_on
 
     def _grant(self, held: SubscriptionState, at: Position) -> None:
-        topic_filter, qos, no_local = held.filter, held.qos, bool(held.options & _NO_LOCAL)
+        topic_filter, qos, no_local = held.filter, held.qos, bool(held.options & NO_LOCAL)
         if topic_filter.startswith(SHARE):
             return  # what its members get is decided by the shared subscription
         known = self._open.get(topic_filter)

@@ -25,6 +25,7 @@ from eventstore.format import (
     count_runs,
 )
 from projections.audit.rules.rule_table import Rule
+from protocol.mqtt5 import NO_LOCAL, RETAIN_HANDLING
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 _ANY: Final = 65_535
 """The Receive Maximum of a client that says nothing."""
-_NO_LOCAL, _RETAIN_HANDLING = 0x04, 0x30
-"""Subscription options."""
 
 
 def count_cases(cases: Counter[str], event: Event, state: SessionState | None) -> None:
@@ -69,7 +68,7 @@ def _taken(cases: Counter[str], event: Delivered | Queued, state: SessionState) 
     for rule in (Rule.DELIVERED_TWICE, Rule.NO_SUBSCRIPTION, Rule.QOS):
         cases[rule] += count
     held = state.subscriptions.get(event.filter)
-    if held is not None and held.options & _NO_LOCAL:
+    if held is not None and held.options & NO_LOCAL:
         cases[Rule.NO_LOCAL] += count
 
 
@@ -92,7 +91,7 @@ def _published(cases: Counter[str], event: MessagePublished, _state: Any) -> Non
 
 
 def _subscribed(cases: Counter[str], event: Subscribed, _state: Any) -> None:
-    cases[Rule.RETAIN_HANDLING] += sum(bool(bits & _RETAIN_HANDLING) for bits in event.options)
+    cases[Rule.RETAIN_HANDLING] += sum(bool(bits & RETAIN_HANDLING) for bits in event.options)
 
 
 def _session(cases: Counter[str], _event: Any, _state: Any) -> None:

@@ -1,54 +1,28 @@
-"""Checks for No Local and unfinished deliveries of MQTT 5."""
+"""Checks that subscription options are obeyed (MQTT 5): No Local and Retain Handling.
+
+``session_audit`` calls them; ``subscription_spans`` tells the options of a subscription to the
+check of what a session must get.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from eventstore.format import format_position, from_runs
+from eventstore.format import format_position
 from projections.audit.rules import Rule, Violation
 from protocol.mqtt import matches
+from protocol.mqtt5 import NO_LOCAL, RETAIN_HANDLING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
-    from eventstore.format import MessagePublished, Position, Run
+    from eventstore.format import MessagePublished, Position, Subscribed
     from projections.state import SessionState
 
-_ANY: Final = 65_535
-"""The Receive Maximum of a client that says nothing: there are no more packet identifiers."""
-_NO_LOCAL: Final = 0x04
+_IF_NEW, _NEVER = 0x10, 0x20
+"""Retain Handling: retained messages are sent for a new subscription only, or not at all."""
 _KEPT: Final = 65_536
 """Own messages that are remembered."""
-
-
-class UnfinishedDeliveries:
-    """The QoS 1 and 2 deliveries that were sent on a connection and are not finished."""
-
-    __slots__ = ("_pids",)
-
-    def __init__(self) -> None:
-        self._pids: set[int] = set()
-
-    def sent(self, most: int, pids: Sequence[int], at: Position) -> Iterator[Violation]:
-        """Record that PUBLISH packets were sent; yield a violation when they are too many.
-
-        ``most`` is the Receive Maximum of the client [MQTT-3.3.4-9].
-        """
-        if most >= _ANY:
-            return
-        self._pids.update(pids)
-        if len(self._pids) > most:
-            what = f"{len(self._pids)} deliveries were unfinished, Receive Maximum is {most}"
-            yield Violation(Rule.RECEIVE_MAXIMUM, at, what)
-
-    def ended(self, pids: Iterable[Run]) -> None:
-        """Record that deliveries are finished."""
-        if self._pids:
-            self._pids.difference_update(from_runs(pids))
-
-    def clear(self) -> None:
-        """Begin a new connection: what it is not sent again does not count."""
-        self._pids.clear()
 
 
 class OwnMessages:
@@ -62,7 +36,7 @@ class OwnMessages:
 
     def published(self, state: SessionState, event: MessagePublished, at: Position) -> None:
         """Record messages of the session."""
-        if not any(held.options & _NO_LOCAL for held in state.subscriptions.values()):
+        if not any(held.options & NO_LOCAL for held in state.subscriptions.values()):
             return
         for number in range(event.count):
             topic = event.topics[event.which[number] if event.which else 0]
@@ -83,7 +57,7 @@ class OwnMessages:
         for number, ref in enumerate(refs):
             topic = self._topics.get(ref)
             if topic is None or any(
-                held.active and not held.options & _NO_LOCAL and matches(held.filter, topic)
+                held.active and not held.options & NO_LOCAL and matches(held.filter, topic)
                 for held in state.subscriptions.values()
             ):
                 continue
@@ -93,3 +67,24 @@ class OwnMessages:
     def clear(self) -> None:
         """Forget everything: the session is gone."""
         self._topics.clear()
+
+
+def filters_without_retained(state: SessionState | None, event: Subscribed) -> list[str]:
+    """Return the filters for which no retained messages may be sent [MQTT-3.3.1-10].
+
+    ``state`` is the session before the event, None: not known.
+    """
+    if state is None or not event.options:
+        return []
+    return [
+        topic_filter
+        for (topic_filter, _), options in zip(event.filters, event.options, strict=True)
+        if (handling := options & RETAIN_HANDLING) == _NEVER
+        or (handling == _IF_NEW and is_subscribed(state, topic_filter))
+    ]
+
+
+def is_subscribed(state: SessionState | None, topic_filter: str) -> bool:
+    """Return whether a session has a subscription with this filter."""
+    held = state.subscriptions.get(topic_filter) if state is not None else None
+    return held is not None and held.active
