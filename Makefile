@@ -64,7 +64,7 @@ java:
 check: lint types
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --hypothesis-profile few \
 	  -m 'not slow and not system' \
-	  $(filter-out $(foreach folder,conformance conformance5 e2e spark,tests/$(folder)/),$(wildcard tests/*/)) \
+	  $(filter-out $(foreach folder,conformance conformance_mqtt5 e2e spark,tests/$(folder)/),$(wildcard tests/*/)) \
 	  $(wildcard tests/test_*.py) $(ARGS)
 
 lint: $(VENV)/installed-test

@@ -9,7 +9,7 @@ from typing import Any
 Values = Mapping[str, float | None]
 Result = dict[str, Any]
 
-DEVICES, BULK, LEVEL5 = "devices", "bulk", "level5"
+DEVICES, BULK, MQTT5 = "devices", "bulk", "mqtt5"
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from bridgeload import BRIDGE
 from brokers import BROKERS, ROOT, BenchError, Broker, Foldmq, Released
 from comparing import failed, measure, missed, worse
 from inspection import INSPECTION
-from level5 import LEVEL5_LOADS
-from loads import BULK, DEVICES, LEVEL5, LOADS
+from loads import BULK, DEVICES, LOADS, MQTT5
 from measuring import Row, compile_loader, say
+from mqtt5_loads import MQTT5_LOADS
 from recovery_loads import RECOVERY_LOADS
 from sparkload import SPARK_LOADS
 
@@ -32,12 +32,12 @@ HISTORY = ROOT / "bench" / "history.jsonl"
 NOTHING = "nothing"
 OTHERS = [broker.name for broker in BROKERS[1:]]
 OWN_LOADS = RECOVERY_LOADS | INSPECTION | BRIDGE | SPARK_LOADS
-ALONE = LEVEL5_LOADS | OWN_LOADS
+ALONE = MQTT5_LOADS | OWN_LOADS
 """Loads that only foldmq has, and what measures each."""
 NAMES = {
     DEVICES: [load.name for load in LOADS if load.group == DEVICES],
     BULK: [load.name for load in LOADS if load.group == BULK],
-    LEVEL5: list(LEVEL5_LOADS),
+    MQTT5: list(MQTT5_LOADS),
     tables.OWN: list(OWN_LOADS),
 }
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from brokers import BenchError, Broker, Foldmq, Mosquitto, NatsServer, Released, output
-from loads import BULK, DEVICES, LEVEL5, LOADS
+from loads import BULK, DEVICES, LOADS, MQTT5
 from measuring import Row, number
 
 from cli.common import interpreter
 
 OWN = "own"
-GROUPS = (DEVICES, BULK, LEVEL5, OWN)
+GROUPS = (DEVICES, BULK, MQTT5, OWN)
 _ORDER: tuple[Broker, ...] = (Foldmq, Mosquitto, NatsServer, Released)
 _ON_DISK = {"foldmq": "on disk", "mosquitto": "in memory", "nats": "on disk", "released": "on disk"}
 """Where a message is when each acknowledges it."""
@@ -32,7 +32,7 @@ def tables(group: str, rows: Sequence[Row], brokers: Sequence[Broker]) -> str:
     shown = [row for row in rows if row.group == group]
     if not shown:
         return ""
-    if group in (LEVEL5, OWN):
+    if group in (MQTT5, OWN):
         return _markdown(_results(shown, [Foldmq]))
     ordered = [broker for broker in _ORDER if broker in brokers]
     parts = [

@@ -40,7 +40,7 @@ os.environ.setdefault(
 )
 
 
-_SYSTEM = ("conformance", "conformance5", "e2e", "spark")
+_SYSTEM = ("conformance", "conformance_mqtt5", "e2e", "spark")
 """Folders whose tests have the mark ``system``, all of them."""
 _IMPURE = {"os.fork", "os.posix_spawn", "socket.bind", "socket.connect", "subprocess.Popen"}
 _pure: list[str] = []

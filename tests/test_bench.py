@@ -18,8 +18,8 @@ sys.path.insert(0, str(ROOT / "bench"))
 
 import brokers  # noqa: E402 - found by the line above
 import comparing  # noqa: E402
-import level5  # noqa: E402
 import loads  # noqa: E402
+import mqtt5_loads  # noqa: E402
 import optimised  # noqa: E402
 import released  # noqa: E402
 import run  # noqa: E402
@@ -79,7 +79,7 @@ def test_rows_and_rounds_are_chosen() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--rows", "pairz"], "there is no row 'pairz'; rows are devices, bulk, level5, own"),
+        (["--rows", "pairz"], "there is no row 'pairz'; rows are devices, bulk, mqtt5, own"),
         (["--rounds", "0"], "--rounds must be at least 1"),
         (["--write", "--quick"], "--write needs a full run"),
         (["--write", "--rows", "pairs"], "--write needs all rows of a group"),
@@ -196,29 +196,29 @@ def test_a_target_that_is_not_met_fails_the_run(capsys: pytest.CaptureFixture[st
 
 
 def test_every_load_is_measured_at_level_5() -> None:
-    names = run.NAMES["level5"]
+    names = run.NAMES["mqtt5"]
     assert names[: len(loads.LOADS)] == [f"5-{load.name}" for load in loads.LOADS]
     assert names[len(loads.LOADS) :] == [
         *("5-props-pairs", "5-props-qos0", "5-props-qos1", "5-props-qos2"),
         *("5-mixed0", "5-mixed1", "5-shared"),
     ]
-    for one in level5.COMPARISONS:
+    for one in mqtt5_loads.COMPARISONS:
         assert "-V 5" in one.arguments, one
         assert one.name == "5-shared" or "-V 5" not in one.other, one
 
 
 def at_level_5(name: str, monkeypatch: pytest.MonkeyPatch, **rates: list[float]) -> list[Any]:
     """The rows of a comparison whose runs gave these rates."""
-    comparison = next(one for one in level5.COMPARISONS if one.name == name)
+    comparison = next(one for one in mqtt5_loads.COMPARISONS if one.name == name)
     left = {comparison.arguments: rates["own"], comparison.other: rates["other"]}
 
     def measured(_one: Any, arguments: str, _options: Any) -> dict[str, Any]:
         rate = left[arguments].pop(0)
         return {"recv_per_s": rate, "latency_us": {"p50": rate, "p99": rate}}
 
-    monkeypatch.setattr(level5, "_run", measured)
-    monkeypatch.setattr(level5, "PAIRS", len(rates["own"]))
-    return level5.measure_comparison(comparison, run.parse_arguments(["--rounds", "1"]))
+    monkeypatch.setattr(mqtt5_loads, "_run", measured)
+    monkeypatch.setattr(mqtt5_loads, "PAIRS", len(rates["own"]))
+    return mqtt5_loads.measure_comparison(comparison, run.parse_arguments(["--rounds", "1"]))
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_level_5_is_judged_by_the_median_ratio_of_its_pairs(
 
 def test_the_rows_of_level_5_have_a_table_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     found = at_level_5("5-qos1", monkeypatch, own=[190.0], other=[200.0])
-    text = tables.tables("level5", found, brokers.BROKERS)
+    text = tables.tables("mqtt5", found, brokers.BROKERS)
     assert cells(text, "5-qos1: delivered ratio")[1:] == ["0.95", ">= 0.95", "yes"]
     assert cells(text, "5-qos1: delivered /s")[1] == "190"
     assert cells(text, "5-qos1: delivered compared with /s")[1] == "200"
@@ -251,10 +251,10 @@ def test_the_rows_of_level_5_have_a_table_of_their_own(monkeypatch: pytest.Monke
 
 def test_a_comparison_in_which_messages_are_lost_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = {"recv_per_s": 100.0, "problem": "lost 3"}
-    monkeypatch.setattr(level5, "_run", lambda *_: lost)
-    monkeypatch.setattr(level5, "PAIRS", 1)
-    comparison = level5.COMPARISONS[-1]
-    found = level5.measure_comparison(comparison, run.parse_arguments(["--rounds", "1"]))
+    monkeypatch.setattr(mqtt5_loads, "_run", lambda *_: lost)
+    monkeypatch.setattr(mqtt5_loads, "PAIRS", 1)
+    comparison = mqtt5_loads.COMPARISONS[-1]
+    found = mqtt5_loads.measure_comparison(comparison, run.parse_arguments(["--rounds", "1"]))
     assert run.verdict(found, judged=True) == 1
 
 

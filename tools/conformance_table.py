@@ -2,7 +2,7 @@
 
 One page has the normative statements of MQTT 3.1.1, the other one those of MQTT 5.0.
 
-The statements come from normative_statements.toml and normative_statements_5.toml beside this
+The statements come from normative_statements.toml and normative_statements_mqtt5.toml beside this
 file, the tests from the `@pytest.mark.mqtt("MQTT-x.y.z-n", ...)` and `@pytest.mark.mqtt5(...)`
 marks in tests/, found without running them.
 
@@ -52,7 +52,7 @@ MQTT_3_1_1 = Standard(
     "MQTT 3.1.1", "mqtt", "normative_statements.toml", ROOT / "docs" / "conformance.md"
 )
 MQTT_5 = Standard(
-    "MQTT 5.0", "mqtt5", "normative_statements_5.toml", ROOT / "docs" / "conformance-5.md"
+    "MQTT 5.0", "mqtt5", "normative_statements_mqtt5.toml", ROOT / "docs" / "conformance-5.md"
 )
 STANDARDS = (MQTT_3_1_1, MQTT_5)
 

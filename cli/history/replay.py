@@ -217,7 +217,7 @@ def session_at_lines(
         since = text.duration(now_ms - state.closed_ms)
         yield f"  offline since {text.clock(state.closed_ms)} ({since})"
     user = f", user {text.name(state.user)}" if state.user is not None else ""
-    yield f"  {'clean' if state.clean else 'persistent'} session{user}{_level5(state)}"
+    yield f"  {'clean' if state.clean else 'persistent'} session{user}{_mqtt5(state)}"
     yield from _subscription_lines(state, topics)
     yield from _in_flight_lines("in flight, not acknowledged", state.inflight, topics, now_ms)
     yield from _in_flight_lines(
@@ -236,7 +236,7 @@ def session_at_lines(
         )
 
 
-def _level5(state: SessionState) -> str:
+def _mqtt5(state: SessionState) -> str:
     """Return what an MQTT 5 client said about its session."""
     if state.level < 5:
         return ""

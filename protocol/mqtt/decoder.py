@@ -8,7 +8,7 @@ complete it goes to the parser of its kind; PUBLISH and acknowledgements go to
 ``protocol.mqtt.publish_decoder``, which reads as many as follow one another.
 
 The level that a CONNECT names decides how the packets after it are read. MQTT 3.1 and 3.1.1 are
-read here; an MQTT 5 client gets a reader of its own (``Level5``), if the decoder is given what
+read here; an MQTT 5 client gets a reader of its own (``Mqtt5``), if the decoder is given what
 makes one. What both have in common is here: framing, limits, and how the work is cut into calls.
 
 With a bound on the work of a call, ``feed`` stops when that is reached and keeps the rest as it is;

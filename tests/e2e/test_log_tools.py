@@ -16,8 +16,8 @@ import pytest
 from harness.broker import Broker, environment, foldmq, free_port, nats_server
 from harness.fixtures import EXTERNAL, Clients
 
-from e2e.level5 import PahoPeer
 from e2e.log_scenarios import events, play
+from e2e.mqtt5_peers import PahoPeer
 from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, flip, refused, run
 
 if TYPE_CHECKING:

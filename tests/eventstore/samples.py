@@ -56,7 +56,7 @@ WILL = b"gone"
 def every_event() -> list[Event]:
     """One event of every type at least; the payloads are ALL_PAYLOADS."""
     before = sum(map(len, PAYLOADS)) + len(WILL)
-    return [*first_events(), *level5_events(before), *limit_events(), *cluster_events()]
+    return [*first_events(), *mqtt5_events(before), *limit_events(), *cluster_events()]
 
 
 def limit_events() -> list[Event]:
@@ -139,7 +139,7 @@ def first_events() -> list[Event]:
     ]
 
 
-LEVEL5_PAYLOADS = [
+MQTT5_PAYLOADS = [
     *(b"\x02\x00\x00\x00\x3c\x01\x01", b"\x03\x00\x01j", b"", b"{}", b"on"),
     *(b"\x01\x01", b"will"),
     *(b"\x02\x00\x00\x00\x05", b"\x00\x01", b"kept", b"more"),
@@ -148,13 +148,13 @@ LEVEL5_PAYLOADS = [
 """Blocks of properties and payloads of the events below, in their order."""
 
 
-ALL_PAYLOADS = [*PAYLOADS, WILL, *LEVEL5_PAYLOADS]
+ALL_PAYLOADS = [*PAYLOADS, WILL, *MQTT5_PAYLOADS]
 
 
-def level5_events(before: int = 0) -> list[Event]:
+def mqtt5_events(before: int = 0) -> list[Event]:
     """What MQTT 5 added: new events, and events with the fields that were added.
 
-    The payloads are LEVEL5_PAYLOADS, with ``before`` bytes before them.
+    The payloads are MQTT5_PAYLOADS, with ``before`` bytes before them.
     """
     first, expires = 1 << 20, 1_700_000_060
     return [
@@ -207,8 +207,8 @@ def cluster_events() -> list[Event]:
     ]
 
 
-def level5_turn_events() -> list[Event]:
-    """What MQTT 5 added to what several sessions share; the payloads are LEVEL5_TURN_PAYLOADS."""
+def mqtt5_turn_events() -> list[Event]:
+    """What MQTT 5 added to what several sessions share; the payloads are MQTT5_TURN_PAYLOADS."""
     return [
         TurnPublished(
             *(["a", "b"], [0, 1, 0, 1], 1, ["t"], [], [1, 2, 65_535, 4], 2, 11, 4),
@@ -220,7 +220,7 @@ def level5_turn_events() -> list[Event]:
     ]
 
 
-LEVEL5_TURN_PAYLOADS = [
+MQTT5_TURN_PAYLOADS = [
     *(b"\x02\x00\x00\x00\x3c\x01\x01", b"\x03\x00\x01j", b"up", b"ok", b"no", b"to"),
     *(b"\x01\x01", b"!", b""),
 ]

@@ -134,7 +134,7 @@ class DeviceConnection(SimClient):
             device.cleans += 1
         else:
             device.maybe = True
-        super().__init__(world, device.latency, level5=device.connects % 2 == 0)
+        super().__init__(world, device.latency, mqtt5=device.connects % 2 == 0)
         self.cleans = device.cleans
         self.transmit(p.connect(device.name, clean=clean, will=self._will_packet()))
 

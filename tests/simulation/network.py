@@ -175,9 +175,9 @@ class SimClient:
         listener: Listener | None = None,
         host: str = "192.0.2.1",
         *,
-        level5: bool = False,
+        mqtt5: bool = False,
     ) -> None:
-        self.level5 = level5
+        self.mqtt5 = mqtt5
         """What it sends and gets is that of MQTT 3.1.1; on the wire it is MQTT 5."""
         self.world = world
         self.name = f"{len(world.transcripts)}"
@@ -210,7 +210,7 @@ class SimClient:
         """Send bytes in pieces: what is behind a cut comes later, if the connection lasts."""
         if not self.open:
             return
-        if self.level5:
+        if self.mqtt5:
             data = to_v5(data)
             cuts = tuple(cut for cut in cuts if cut < len(data))
         waited = bool(self._unsent)
@@ -247,7 +247,7 @@ class SimClient:
             first, body, size = found
             raw = bytes(self._partial[:size])
             del self._partial[:size]
-            if self.level5:
+            if self.mqtt5:
                 raw = from_v5(raw)
                 if not raw:
                     continue

@@ -24,14 +24,14 @@ def publish(
 ) -> None:
     """Publish at level 5, with an expiry or without."""
     properties = () if seconds is None else ((packets5.MESSAGE_EXPIRY, seconds),)
-    client.level5 = False  # what follows is at level 5 already
+    client.mqtt5 = False  # what follows is at level 5 already
     client.send(
         *(
             packets5.publish(topic, b"%d" % number, 1, number, properties=properties)
             for number in numbers
         )
     )
-    client.level5 = True
+    client.mqtt5 = True
 
 
 @pytest.mark.parametrize("cache", [1 << 20, 0], ids=["at hand", "in the log"])
@@ -42,7 +42,7 @@ def test_expired_messages_make_room_in_a_queue(topic_filter: str, cache: int) ->
             reader = await world.connect("r", filters=[(topic_filter, 1)])
             reader.send(p.disconnect())
             await world.go(1)
-            sender = await world.connect("d", level5=True)
+            sender = await world.connect("d", mqtt5=True)
             publish(sender, range(1, 5), 3600)
             publish(sender, range(5, 10), 2)
             await world.go(5)
@@ -54,7 +54,7 @@ def test_expired_messages_make_room_in_a_queue(topic_filter: str, cache: int) ->
             assert not [one for one in events if isinstance(one, MessageDropped)]
             assert len([one for one in events if isinstance(one, Expired)]) == 1
             compare(world)
-            back = await world.connect("r", present=True, level5=True)
+            back = await world.connect("r", present=True, mqtt5=True)
             found = [int(one.payload) for one in back.take() if isinstance(one, Publish)]
             assert found == [1, 2, 3, 4, *range(10, 15)]
             back.send(*(p.puback(number) for number in range(1, 10)))
@@ -71,7 +71,7 @@ def test_a_queue_that_is_not_half_full_is_left_alone() -> None:
             reader = await world.connect("r", filters=[("a/b", 1)])
             reader.send(p.disconnect())
             await world.go(1)
-            sender = await world.connect("d", level5=True)
+            sender = await world.connect("d", mqtt5=True)
             publish(sender, range(1, 10), 2)
             await world.go(5)
             publish(sender, [10])
@@ -100,7 +100,7 @@ def test_thousands_of_queues_are_searched_some_in_each_turn(
             reader = await world.connect("r", filters=[(topic, 1) for topic in topics])
             reader.send(p.disconnect())
             await world.go(1)
-            sender = await world.connect("d", level5=True)
+            sender = await world.connect("d", mqtt5=True)
             searched.append(0)
             for number, topic in enumerate(topics, 1):
                 publish(sender, [number], 2, topic)

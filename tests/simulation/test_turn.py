@@ -35,14 +35,14 @@ def written(world: World) -> list[str]:
 
 
 async def connected(
-    world: World, count: int, qos: int, level5: Callable[[], bool] = lambda: False
+    world: World, count: int, qos: int, mqtt5: Callable[[], bool] = lambda: False
 ) -> tuple[list[SimClient], list[SimClient]]:
     """Publishers, and for each one subscriber; the topics are known, the clients no newcomers."""
     subscribers = [
-        await world.connect(f"s{at}", filters=[(f"t/{at}", qos)], level5=level5())
+        await world.connect(f"s{at}", filters=[(f"t/{at}", qos)], mqtt5=mqtt5())
         for at in range(count)
     ]
-    publishers = [await world.connect(f"p{at}", level5=level5()) for at in range(count)]
+    publishers = [await world.connect(f"p{at}", mqtt5=mqtt5()) for at in range(count)]
     for at, client in enumerate(publishers):
         client.send(p.publish(f"t/{at}", b"first", 0))
     await world.go(SETTLED)
@@ -163,11 +163,11 @@ async def _outcome(seed: int, prepare: Callable[[Kernel], None]) -> tuple[Any, .
         prepare(world.broker.kernel)
         share = chance.choice([0, 0.5, 1])
 
-        def level5() -> bool:
+        def mqtt5() -> bool:
             return chance.random() < share
 
-        publishers, subscribers = await connected(world, clients, chance.choice([0, 1, 2]), level5)
-        every = await world.connect("every", filters=[("t/#", 2)], level5=level5())
+        publishers, subscribers = await connected(world, clients, chance.choice([0, 1, 2]), mqtt5)
+        every = await world.connect("every", filters=[("t/#", 2)], mqtt5=mqtt5())
         await world.go(SETTLED)
         pids = [0] * clients
         all_of_them = _Answering(
@@ -330,7 +330,7 @@ def test_two_reads_of_a_pass_have_one_receive_window() -> None:
 
     async def scenario() -> None:
         async with World(receive_maximum=4).running() as world:
-            client = await world.connect("c", level5=True)
+            client = await world.connect("c", mqtt5=True)
             client.send(p5.publish("t", b"first", 0))
             await world.go(SETTLED)
             client.take()

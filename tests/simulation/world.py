@@ -301,10 +301,10 @@ class World:
         will: p.Will | None = None,
         filters: Iterable[tuple[str, int]] = (),
         present: bool | None = None,
-        level5: bool = False,
+        mqtt5: bool = False,
     ) -> SimClient:
         """Connect, and subscribe if there are filters; wait for the answers and take those."""
-        client = SimClient(self, level5=level5)
+        client = SimClient(self, mqtt5=mqtt5)
         client.send(p.connect(name, clean=clean, keepalive=keepalive, will=will))
         await self.go(0.1)
         first, *rest = client.take()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from brokenlevel5 import BLOCK, opened5
 from brokenlogs import Case, Story, at, closed, delivered, opened, published, queued
+from brokenmqtt5 import BLOCK, opened5
 
 from eventstore.format import (
     Acked,

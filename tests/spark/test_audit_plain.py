@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from brokencauses import BROKEN_CAUSES, KEPT_CAUSES
-from brokenlevel5 import BROKEN_LEVEL5, KEPT_LEVEL5
 from brokenlogs import BROKEN, KEPT, Case
+from brokenmqtt5 import BROKEN_MQTT5, KEPT_MQTT5
 from harness.logs import HeldLog, LogBuilder
 from harness.plainaudit import Wrong, audit_plainly
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 GOLDEN = Path(__file__).parents[1] / "eventstore" / "golden"
-ALL = (*BROKEN, *BROKEN_LEVEL5, *BROKEN_CAUSES, *KEPT, *KEPT_LEVEL5, *KEPT_CAUSES)
+ALL = (*BROKEN, *BROKEN_MQTT5, *BROKEN_CAUSES, *KEPT, *KEPT_MQTT5, *KEPT_CAUSES)
 
 
 class _Stream:

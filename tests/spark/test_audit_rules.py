@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from brokencauses import BROKEN_CAUSES, KEPT_CAUSES
-from brokenlevel5 import BROKEN_LEVEL5, KEPT_LEVEL5
 from brokenlogs import BROKEN, KEPT, Case, at
+from brokenmqtt5 import BROKEN_MQTT5, KEPT_MQTT5
 from harness.nats import access
 from harness.plans import compiled
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from spark.audit.facts.audit_outcome import Outcome
 
-ALL_BROKEN = (*BROKEN, *BROKEN_LEVEL5, *BROKEN_CAUSES)
-ALL = (*ALL_BROKEN, *KEPT, *KEPT_LEVEL5, *KEPT_CAUSES)
+ALL_BROKEN = (*BROKEN, *BROKEN_MQTT5, *BROKEN_CAUSES)
+ALL = (*ALL_BROKEN, *KEPT, *KEPT_MQTT5, *KEPT_CAUSES)
 NAMES = [make.__name__ for make in ALL]
 
 

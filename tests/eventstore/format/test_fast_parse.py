@@ -5,7 +5,7 @@ import pytest
 from harness.examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import every_event, level5_events
+from samples import every_event, mqtt5_events
 
 from eventstore.format import (
     Acked,
@@ -48,7 +48,7 @@ def written(event: Event) -> dict[str, Any]:
 
 
 READ_HERE = {type(event) for event in ONE_ENTRY}
-LATER_FIELDS = [event for event in level5_events() if type(event) in READ_HERE]
+LATER_FIELDS = [event for event in mqtt5_events() if type(event) in READ_HERE]
 
 
 @pytest.mark.parametrize(

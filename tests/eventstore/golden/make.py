@@ -3,7 +3,7 @@
 Run once for each version of the record format or of an event, under a new name; what is there is
 never written again:  python tests/eventstore/golden/make.py v2
 With ``turn`` behind the name: the events that several sessions share, which are read as events of
-single ones. With ``level5``: what MQTT 5 added to both. With ``limits``: limits, and subscriptions
+single ones. With ``mqtt5``: what MQTT 5 added to both. With ``limits``: limits, and subscriptions
 that were denied. With ``cluster``: what clusters added.
 """
 
@@ -16,16 +16,16 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[2])]
 
 from samples import (  # noqa: E402 - found by the line above
-    LEVEL5_PAYLOADS,
-    LEVEL5_TURN_PAYLOADS,
+    MQTT5_PAYLOADS,
+    MQTT5_TURN_PAYLOADS,
     PAYLOADS,
     TURN_PAYLOADS,
     WILL,
     cluster_events,
     first_events,
-    level5_events,
-    level5_turn_events,
     limit_events,
+    mqtt5_events,
+    mqtt5_turn_events,
     turn_events,
 )
 
@@ -50,10 +50,10 @@ def main(name: str, what: str = "") -> None:
     ]
     if what == "turn":
         turns = [(turn_events(), TURN_PAYLOADS, 0, True)]
-    if what == "level5":
+    if what == "mqtt5":
         turns = [
-            (level5_events(), LEVEL5_PAYLOADS, 0, True),
-            (level5_turn_events(), LEVEL5_TURN_PAYLOADS, 0, True),
+            (mqtt5_events(), MQTT5_PAYLOADS, 0, True),
+            (mqtt5_turn_events(), MQTT5_TURN_PAYLOADS, 0, True),
         ]
     if what == "limits":
         turns = [(limit_events(), [], 0, True)]

@@ -10,7 +10,7 @@ from catalogue_v5 import BAD5
 from protocol.mqtt import STATEMENTS
 from protocol.mqtt5.property_table import PROPERTIES
 
-LIST = Path(__file__).resolve().parents[3] / "tools" / "normative_statements_5.toml"
+LIST = Path(__file__).resolve().parents[3] / "tools" / "normative_statements_mqtt5.toml"
 entries = tomllib.loads(LIST.read_text("utf-8"))["statement"]
 FIRST = {(2, 2, 1): 2}
 """Sections whose first statement has another number than 1."""

@@ -1,4 +1,4 @@
-// node level5.js PACKAGE: MQTT.js at level 5, driven by lines of JSON on stdin and answering with
+// node mqtt5.js PACKAGE: MQTT.js at level 5, driven by lines of JSON on stdin and answering with
 // lines of JSON. A line is [name of a client, what to do, arguments]; an answer is
 // [name, "done" or "failed" or "message" or "closed", what came of it].
 

@@ -16,7 +16,7 @@ from harness.broker import Broker, free_port
 from harness.fixtures import EXTERNAL, unique
 from paho.mqtt.packettypes import PacketTypes
 
-from e2e.level5 import (
+from e2e.mqtt5_peers import (
     PATIENCE,
     Got,
     JsPeer,
@@ -79,7 +79,7 @@ class Stand:
 
 @pytest.fixture(scope="module")
 def stand(tmp_path_factory: pytest.TempPathFactory, mqttjs: Path | None) -> Iterator[Stand]:
-    directory = tmp_path_factory.mktemp("level5")
+    directory = tmp_path_factory.mktemp("mqtt5")
     (directory / "permissions.toml").write_text(RULES)
     broker = Broker(directory, forked=True)
     ports = {"tcp": broker.port, "ws": free_port()}
@@ -89,7 +89,7 @@ def stand(tmp_path_factory: pytest.TempPathFactory, mqttjs: Path | None) -> Iter
     )
     broker.configure(f'permissions = "{directory / "permissions.toml"}"\n{listen}')
     broker.start()
-    node = None if mqttjs is None else Node(mqttjs, WEB / "level5.js")
+    node = None if mqttjs is None else Node(mqttjs, WEB / "mqtt5.js")
     try:
         yield Stand(broker, ports, node)
         broker.stop()

@@ -30,7 +30,7 @@ def opened5(generation: int = 1, **given: Any) -> SessionOpened:
     return SessionOpened("s", resumed, False, 5, generation=generation, expiry=60, **given)
 
 
-def level5(name: str, options: int = 0, **given: Any) -> Story:
+def mqtt5(name: str, options: int = 0, **given: Any) -> Story:
     """``s`` is at level 5 and subscribed to ``t`` with options; ``p`` publishes."""
     story = Story(name, bare=True)
     story(BrokerStarted("0.1"), opened("p"), opened5(**given))
@@ -43,7 +43,7 @@ def _seconds(story: Story) -> int:
 
 def _waiting(name: str) -> Story:
     """A message of which the properties say that it expires in five seconds waits for ``s``."""
-    story = level5(name)(closed())
+    story = mqtt5(name)(closed())
     event = published("t", blocks=[len(BLOCK)])
     event.at = len(BLOCK)
     waits = Queued("s", "t", 1, [at(4)], 3, expires=_seconds(story) + 5)
@@ -71,26 +71,26 @@ def expired_in_time(name: str) -> Case:
 
 
 def more_than_it_accepts(name: str) -> Case:
-    story = level5(name, receive_maximum=1)(published("t"), delivered(at(3)), payloads=1)
+    story = mqtt5(name, receive_maximum=1)(published("t"), delivered(at(3)), payloads=1)
     story(published("t", pid=2), delivered(at(4), pid=2), payloads=1)
     return story.breaks("receive_maximum", at(4, 1))
 
 
 def as_many_as_it_accepts(name: str) -> Case:
-    story = level5(name, receive_maximum=1)(published("t"), delivered(at(3)), payloads=1)
+    story = mqtt5(name, receive_maximum=1)(published("t"), delivered(at(3)), payloads=1)
     story(Acked("s", [1], reasons=[0x10]))
     story(published("t", pid=2, qos=1), delivered(at(5), pid=2), payloads=1)
     return story(Acked("s", [2], reasons=[0x87])).keeps()
 
 
 def its_own_message(name: str) -> Case:
-    story = level5(name, NO_LOCAL)
+    story = mqtt5(name, NO_LOCAL)
     story(published("t", session="s"), delivered(at(3)), payloads=1)
     return story.breaks("no_local", at(3, 1), "s", ("no_subscription", at(3, 1), "s"))
 
 
 def not_its_own_message(name: str) -> Case:
-    story = level5(name, NO_LOCAL)(published("t", session="s"), payloads=1)
+    story = mqtt5(name, NO_LOCAL)(published("t", session="s"), payloads=1)
     return story(published("t"), delivered(at(4)), payloads=1).keeps()
 
 
@@ -139,7 +139,7 @@ def retained_until_it_expired(name: str) -> Case:
 
 
 def ended_by_disconnect(name: str) -> Case:
-    story = level5(name)(SessionClosed("s", "disconnect", expiry=0))
+    story = mqtt5(name)(SessionClosed("s", "disconnect", expiry=0))
     return story(published("t"), payloads=1)(SessionOpened("s", False, False, 5, expiry=9)).keeps()
 
 
@@ -215,13 +215,13 @@ def shared_as_promised(name: str) -> Case:
     return story(Acked("r", [2], reasons=[0x97])).keeps()
 
 
-BROKEN_LEVEL5 = (
+BROKEN_MQTT5 = (
     assigned_and_not_sent, sent_to_two_members, not_returned, returned_and_lost, a_topic_that_moves,
     lost_in_a_group,
     sent_too_late, expired_too_early, more_than_it_accepts, its_own_message, retained_for_nothing,
     retained_for_an_old_subscription, retained_not_sent_though_asked_for,
 )  # fmt: skip
-KEPT_LEVEL5 = (
+KEPT_MQTT5 = (
     expired_in_time, as_many_as_it_accepts, not_its_own_message, retained_until_it_expired,
     retained_not_asked_for, ended_by_disconnect, shared_as_promised,
 )  # fmt: skip

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from brokers import Foldmq, running
-from loads import LEVEL5, LOADS, Load, Metric, Result, Target, value
+from loads import LOADS, MQTT5, Load, Metric, Result, Target, value
 from measuring import Row, own_rows, report, run_load
 
 PAIRS = 5
@@ -98,7 +98,7 @@ def measure_comparison(comparison: Comparison, options: argparse.Namespace) -> l
             report(comparison.name, shown, comparison.metrics, results[-1])
     found = summary(comparison, own, other)
     return own_rows(
-        comparison.name, _rows_of(comparison), [found], quick=options.quick, group=LEVEL5
+        comparison.name, _rows_of(comparison), [found], quick=options.quick, group=MQTT5
     )
 
 
@@ -129,6 +129,6 @@ def _run(comparison: Comparison, arguments: str, options: argparse.Namespace) ->
         return run_load(command, server.port, server.pid, server.nats_pid())
 
 
-LEVEL5_LOADS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
+MQTT5_LOADS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
     comparison.name: partial(measure_comparison, comparison) for comparison in COMPARISONS
 }
