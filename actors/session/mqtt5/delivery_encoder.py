@@ -341,7 +341,9 @@ def _prepared(
     messages: Sequence[Message], wire: PacketVariant, now_ms: int
 ) -> PublishEncoder | PublishEncoderV5:
     """Prepare messages with what is left of their expiry."""
-    blocks = [remaining_properties(message, now_ms) for message in messages]
+    keys = [(message.block, message.expires) for message in messages]
+    left = {key: _remaining_block(*key, now_ms) for key in set(keys)}
+    blocks = list(map(left.__getitem__, keys))
     topics = [message.topic for message in messages]
     payloads = [message.payload for message in messages]
     return prepare_publishes(topics, payloads, blocks if any(blocks) else (), wire)
@@ -349,6 +351,10 @@ def _prepared(
 
 def remaining_properties(message: Message | RetainedMessage, now_ms: int) -> bytes:
     """Return the properties of a message, with the seconds that are left of its expiry."""
-    if not message.expires:
-        return message.block
-    return with_remaining_expiry(message.block, max(0, message.expires - now_ms // 1000))
+    return _remaining_block(message.block, message.expires, now_ms)
+
+
+def _remaining_block(block: bytes, expires: int, now_ms: int) -> bytes:
+    if not expires:
+        return block
+    return with_remaining_expiry(block, max(0, expires - now_ms // 1000))
