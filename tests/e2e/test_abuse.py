@@ -22,6 +22,7 @@ BENCH = Path(__file__).parents[2] / "bench"
 USER = ("--user", "guest", "--password", "open sesame")
 SETTINGS = """
 log_format = "json"
+index_bytes = 0
 password_file = "{passwords}"
 connect_timeout = "3s"
 max_packet_size = "256 KiB"
