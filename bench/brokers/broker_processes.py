@@ -73,7 +73,7 @@ class Foldmq:
 
 
 class Released(Foldmq):
-    """The released version that foldmq must not be slower than; ``root`` is set by released_version."""
+    """The released version that foldmq must not be slower than; released_version sets ``root``."""
 
     name = "released"
     title = "last release"
