@@ -1,4 +1,4 @@
-"""Measures TLS and WebSocket beside plain TCP, and a thousand TLS clients that come at once.
+"""Measures TLS and WebSocket beside plain TCP, and a thousand TLS clients that connect at once.
 
     python bench/transports.py [--seconds N] [--rounds N] [--storm N]
 

@@ -1,4 +1,4 @@
-"""Probes a broker meanwhile: ``/healthz``, a PINGREQ, and a client that logs in.
+"""Probes a broker during an attack: ``/healthz``, a PINGREQ, and a client that logs in.
 
 A process of its own, told what to do on stdin like wellbehaved_clients.py: ``phase NAME`` ends a
 phase and gives a line of JSON about it, ``end`` ends. An answer that has not come yet when a phase

@@ -1,4 +1,4 @@
-"""Well-behaved clients: each publishes to the next one at QoS 1, and all is counted.
+"""Well-behaved clients: each publishes to the next one at QoS 1, and all messages are counted.
 
 A process of its own, told what to do on stdin: ``phase NAME`` ends a phase and begins the next one,
 ``end`` waits for what is on its way and ends. Each phase gives a line of JSON on stdout, and the

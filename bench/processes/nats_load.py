@@ -1,4 +1,4 @@
-"""A fast NATS client that takes or sends messages and prints how many a second.
+"""A fast NATS client that receives or sends messages and prints its rate.
 
     python -m bench.processes.nats_load take URL SUBJECT COUNT
     python -m bench.processes.nats_load send URL SUBJECT COUNT RATE

@@ -1,4 +1,4 @@
-"""``foldmq`` without projections and with an uncut log, to measure what they cost.
+"""``foldmq`` without projections and retention, to measure their cost.
 
 The tasks that do so are there and sleep; all else is the broker as it is.
 """
