@@ -20,12 +20,24 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from attacks import ATTACKS, Attack, Plan
-from brokers import ROOT, BenchError, Foldmq, Running, free_port, logged, running
-from helpers import PASSWORD, USER, Helper, add_user, busy_host, helper
-from measuring import compile_loader, say
-from observing import Observer
-from outcomes import faults, table
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run by its path
+
+from bench.attacks.attacks import ATTACKS, Attack, Plan
+from bench.attacks.observer import Observer
+from bench.attacks.outcomes import faults, table
+from bench.attacks.users import PASSWORD, USER, add_user
+from bench.brokers.broker_processes import (
+    ROOT,
+    BenchError,
+    Foldmq,
+    Running,
+    free_port,
+    logged,
+    running,
+)
+from bench.measuring.load_generator import compile_loader
+from bench.measuring.progress import say
+from bench.processes.programs import Helper, busy_host, helper
 
 sys.path.append(str(ROOT / "tests"))
 from harness.certs import Authority  # type: ignore[import-not-found]
@@ -67,11 +79,13 @@ def measure(attack: Attack, plan: Plan, work: Path) -> dict[str, Any]:
         metrics = urlsplit(ready["metrics"]).netloc
         if attack.idle:
             crowd = ("idle", "--count", attack.idle, *SHOWN)
-            stack.enter_context(helper("attackers.py", broker.port, *crowd)).hear()
+            stack.enter_context(helper("attacks.attackers", broker.port, *crowd)).hear()
         flow = ("--clients", attack.clients, "--rate", plan.rate or attack.rate)
-        good = stack.enter_context(helper("wellbehaved_clients.py", broker.port, *flow, *SHOWN))
+        good = stack.enter_context(
+            helper("attacks.wellbehaved_clients", broker.port, *flow, *SHOWN)
+        )
         good.hear()
-        probes = stack.enter_context(helper("probes.py", broker.port, metrics, *SHOWN))
+        probes = stack.enter_context(helper("attacks.probes", broker.port, metrics, *SHOWN))
         if plan.busy:
             stack.enter_context(busy_host())
         observer = stack.enter_context(Observer(broker, metrics))

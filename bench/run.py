@@ -14,24 +14,27 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-import optimised
-import released
-import tables
-from bridgeload import BRIDGE
-from brokers import BROKERS, ROOT, BenchError, Broker, Foldmq, Released
-from comparing import failed, measure, missed, worse
-from inspection import INSPECTION
-from loads import BULK, DEVICES, LOADS, MQTT5
-from measuring import Row, compile_loader, say
-from mqtt5_loads import MQTT5_LOADS
-from recovery_loads import RECOVERY_LOADS
-from sparkload import SPARK_LOADS
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run by its path
+
+from bench.brokers.broker_processes import BROKERS, ROOT, BenchError, Broker, Foldmq, Released
+from bench.comparison import optimised_python, released_version, tables
+from bench.comparison.rounds import failed, measure, missed, worse
+from bench.loads.bridge_loads import BRIDGE_LOADS
+from bench.loads.compared_loads import LOADS
+from bench.loads.inspection_loads import INSPECTION_LOADS
+from bench.loads.mqtt5_loads import MQTT5_LOADS
+from bench.loads.recovery_loads import RECOVERY_LOADS
+from bench.loads.spark_loads import SPARK_LOADS
+from bench.measuring.load_generator import compile_loader
+from bench.measuring.metrics import BULK, DEVICES, MQTT5
+from bench.measuring.progress import say
+from bench.measuring.rows import Row
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 HISTORY = ROOT / "bench" / "history.jsonl"
 NOTHING = "nothing"
 OTHERS = [broker.name for broker in BROKERS[1:]]
-OWN_LOADS = RECOVERY_LOADS | INSPECTION | BRIDGE | SPARK_LOADS
+OWN_LOADS = RECOVERY_LOADS | INSPECTION_LOADS | BRIDGE_LOADS | SPARK_LOADS
 ALONE = MQTT5_LOADS | OWN_LOADS
 """Loads that only foldmq has, and what measures each."""
 NAMES = {
@@ -132,17 +135,17 @@ def run(options: argparse.Namespace) -> int:
     """Run what was chosen, print the tables, and return 1 when the run fails."""
     compile_loader()
     options.dir.mkdir(parents=True, exist_ok=True)
-    optimised.use(options.dir)
+    optimised_python.use(options.dir)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     brokers = chosen_brokers(options)
-    refusal = optimised.refusal(compared=len(brokers) > 1, told_to=options.any_python)
+    refusal = optimised_python.refusal(compared=len(brokers) > 1, told_to=options.any_python)
     if refusal is not None:
         raise BenchError(refusal)
     if options.write and len(brokers) < len(BROKERS):
         raise BenchError("--write needs all brokers (on Debian: apt install mosquitto)")
     with (
-        released.checked_out(options.released, options.dir)
+        released_version.checked_out(options.released, options.dir)
         if Released in brokers
         else nullcontext()
     ):

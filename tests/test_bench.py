@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench import run
+from bench.brokers.broker_processes import (
+    BROKERS,
+    BenchError,
+    Foldmq,
+    Mosquitto,
+    NatsServer,
+    Released,
+)
+from bench.comparison import optimised_python, released_version, rounds, tables
+from bench.loads import mqtt5_loads
+from bench.loads.compared_loads import LOADS
 from cli.common import interpreter
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "bench"))
-
-import brokers  # noqa: E402 - found by the line above
-import comparing  # noqa: E402
-import loads  # noqa: E402
-import mqtt5_loads  # noqa: E402
-import optimised  # noqa: E402
-import released  # noqa: E402
-import run  # noqa: E402
-import tables  # noqa: E402
-from brokers import BenchError, Foldmq, Mosquitto, NatsServer, Released  # noqa: E402
-
-PAIRS = next(load for load in loads.LOADS if load.name == "pairs")
-FAN_IN = next(load for load in loads.LOADS if load.name == "fanin10k")
+PAIRS = next(load for load in LOADS if load.name == "pairs")
+FAN_IN = next(load for load in LOADS if load.name == "fanin10k")
 ISSUED = [
     *("pairs", "pairs2", "pairs0", "fanin", "fanin10k", "pub", "cmd", "varied", "window10"),
     *("conn", "retain", "offline", "16k", "1m", "one"),
@@ -50,7 +49,7 @@ def waited(*milliseconds: float) -> list[dict[str, Any]]:
 def rows(own: list[dict[str, Any]], theirs: list[dict[str, Any]], **others: Any) -> list[Any]:
     runs = {"foldmq": own, "released": theirs, **others}
     load = FAN_IN if "latency_us" in (*own, *theirs)[0] else PAIRS
-    return comparing.rows_of(load, runs, quick=False)
+    return rounds.rows_of(load, runs, quick=False)
 
 
 @pytest.fixture(autouse=True)
@@ -98,13 +97,13 @@ def test_what_cannot_be_run_is_refused_in_a_line(
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    [([], brokers.BROKERS), (["--beside", "nothing"], [Foldmq])],
+    [([], BROKERS), (["--beside", "nothing"], [Foldmq])],
     ids=["all", "nothing"],
 )
 def test_foldmq_always_runs(
     words: list[str], expected: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for broker in brokers.BROKERS:
+    for broker in BROKERS:
         monkeypatch.setattr(broker, "installed", lambda: True)
     assert run.chosen_brokers(run.parse_arguments(words)) == expected
 
@@ -134,7 +133,7 @@ def test_pairs_beyond_those_of_another_broker_do_not_count_for_it() -> None:
 )
 def test_a_rate_may_be_worse_by_five_percent(own: float, expected: int) -> None:
     found = rows(delivered(own), delivered(100))
-    assert len(comparing.worse(found)) == expected
+    assert len(rounds.worse(found)) == expected
     assert run.verdict(found, judged=True) == expected
 
 
@@ -142,16 +141,16 @@ def test_a_rate_may_be_worse_by_five_percent(own: float, expected: int) -> None:
     ("own", "expected"), [(2.09, 0), (2.11, 1), (1.0, 0)], ids=["as long", "longer", "shorter"]
 )
 def test_of_a_latency_less_is_better(own: float, expected: int) -> None:
-    assert len(comparing.worse(rows(waited(own), waited(2.0)))) == expected
+    assert len(rounds.worse(rows(waited(own), waited(2.0)))) == expected
 
 
 def test_a_99th_percentile_is_not_judged() -> None:
     own = [{"latency_us": {"p50": 2000.0, "p99": 90_000.0}}]
-    assert comparing.worse(rows(own, waited(2.0))) == []
+    assert rounds.worse(rows(own, waited(2.0))) == []
 
 
 def test_the_line_says_which_row_is_worse_and_by_how_much() -> None:
-    (line,) = comparing.worse(rows(delivered(70), delivered(100)))
+    (line,) = rounds.worse(rows(delivered(70), delivered(100)))
     assert line == (
         "pairs: delivered /s is 70, foldmq 0.1.0 100: 30 % worse in the median of the pairs"
     )
@@ -184,9 +183,9 @@ def test_an_aim_that_is_not_met_is_named_and_fails_nothing(
 
 
 def test_a_target_that_is_not_met_fails_the_run(capsys: pytest.CaptureFixture[str]) -> None:
-    conn = next(load for load in loads.LOADS if load.name == "conn")
+    conn = next(load for load in LOADS if load.name == "conn")
     result = {"connected": 9_999, "conn_per_s": 1.0, "kib_per_conn": 1.0}
-    found = comparing.rows_of(conn, {"foldmq": [result]}, quick=False)
+    found = rounds.rows_of(conn, {"foldmq": [result]}, quick=False)
     assert run.verdict(found, judged=True) == 1
     assert "target not met: conn: accepted is 9,999, not >= 10,000" in capsys.readouterr().err
     assert run.verdict(found, judged=False) == 0
@@ -197,8 +196,8 @@ def test_a_target_that_is_not_met_fails_the_run(capsys: pytest.CaptureFixture[st
 
 def test_every_load_is_measured_at_level_5() -> None:
     names = run.NAMES["mqtt5"]
-    assert names[: len(loads.LOADS)] == [f"5-{load.name}" for load in loads.LOADS]
-    assert names[len(loads.LOADS) :] == [
+    assert names[: len(LOADS)] == [f"5-{load.name}" for load in LOADS]
+    assert names[len(LOADS) :] == [
         *("5-props-pairs", "5-props-qos0", "5-props-qos1", "5-props-qos2"),
         *("5-mixed0", "5-mixed1", "5-shared"),
     ]
@@ -242,11 +241,11 @@ def test_level_5_is_judged_by_the_median_ratio_of_its_pairs(
 
 def test_the_rows_of_level_5_have_a_table_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     found = at_level_5("5-qos1", monkeypatch, own=[190.0], other=[200.0])
-    text = tables.tables("mqtt5", found, brokers.BROKERS)
+    text = tables.tables("mqtt5", found, BROKERS)
     assert cells(text, "5-qos1: delivered ratio")[1:] == ["0.95", ">= 0.95", "yes"]
     assert cells(text, "5-qos1: delivered /s")[1] == "190"
     assert cells(text, "5-qos1: delivered compared with /s")[1] == "200"
-    assert tables.tables("own", found, brokers.BROKERS) == ""
+    assert tables.tables("own", found, BROKERS) == ""
 
 
 def test_a_comparison_in_which_messages_are_lost_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +266,7 @@ class Machine:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **rates: float) -> None:
         self.ran: list[str] = []
         self.rates = rates
-        monkeypatch.setattr(comparing, "_run", self.run)
+        monkeypatch.setattr(rounds, "_run", self.run)
 
     def run(self, _load: Any, broker: Any, _options: Any) -> dict[str, Any]:
         self.ran.append(broker.name)
@@ -278,7 +277,7 @@ class Machine:
 def test_brokers_take_turns_and_the_order_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch, foldmq=100, released=100, mosquitto=300)
     chosen = [Foldmq, Released, Mosquitto]
-    comparing.measure(PAIRS, chosen, run.parse_arguments(["--rounds", "2"]))
+    rounds.measure(PAIRS, chosen, run.parse_arguments(["--rounds", "2"]))
     assert machine.ran == [
         *("foldmq", "released", "mosquitto"),
         *("mosquitto", "released", "foldmq"),
@@ -288,14 +287,14 @@ def test_brokers_take_turns_and_the_order_changes(monkeypatch: pytest.MonkeyPatc
 def test_a_row_that_looks_worse_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch, foldmq=80, released=100, mosquitto=300)
     options = run.parse_arguments(["--rounds", "2"])
-    (row,) = comparing.measure(PAIRS, [Foldmq, Released, Mosquitto], options)
+    (row,) = rounds.measure(PAIRS, [Foldmq, Released, Mosquitto], options)
     assert machine.ran[6:] == ["foldmq", "released", "released", "foldmq"]
     assert row.ratios["released"] == 0.8
 
 
 def test_a_broker_that_failed_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch, foldmq=100, nats=0)
-    (row,) = comparing.measure(PAIRS, [Foldmq, NatsServer], run.parse_arguments(["--rounds", "3"]))
+    (row,) = rounds.measure(PAIRS, [Foldmq, NatsServer], run.parse_arguments(["--rounds", "3"]))
     assert machine.ran.count("nats") == 1
     assert row.problems == {"nats": "idle"}
 
@@ -310,7 +309,7 @@ def cells(text: str, load: str) -> list[str]:
 
 def test_the_table_has_rates_ratios_processor_time_and_the_load() -> None:
     found = rows(delivered(900), delivered(1000), mosquitto=delivered(1000), nats=delivered(3))
-    text = tables.tables("devices", found, brokers.BROKERS)
+    text = tables.tables("devices", found, BROKERS)
     assert cells(text, "load")[:8] == [
         "load",
         "foldmq, on disk",
@@ -327,7 +326,7 @@ def test_the_table_has_rates_ratios_processor_time_and_the_load() -> None:
     ]
     assert cells(text, "pairs: delivered")[1] == "400 + 100"
     assert cells(text, "pairs")[1] == f"`{PAIRS.arguments}`"
-    assert tables.tables("bulk", found, brokers.BROKERS) == ""
+    assert tables.tables("bulk", found, BROKERS) == ""
 
 
 def test_a_page_gets_other_tables_between_its_marks() -> None:
@@ -382,35 +381,35 @@ def test_nothing_is_compared_on_a_build_that_is_not_optimised(
     refused: bool,
 ) -> None:
     monkeypatch.setattr(interpreter, "own", lambda: build)
-    found = optimised.refusal(compared=compared, told_to=told_to)
+    found = optimised_python.refusal(compared=compared, told_to=told_to)
     assert (found is not None) is refused
     assert found is None or "--any-python" in found
 
 
 def test_an_optimised_build_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(interpreter, "own", lambda: True)
-    optimised.use(tmp_path)
+    optimised_python.use(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_last_release_is_a_tag_or_what_is_recorded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(released, "_git", lambda *_: "v1.2.3")
-    assert released.last() == ("1.2.3", "v1.2.3")
-    monkeypatch.setattr(released, "_git", lambda *_: None)
-    monkeypatch.setattr(released, "RECORDED", tmp_path / "released")
+    monkeypatch.setattr(released_version, "_git", lambda *_: "v1.2.3")
+    assert released_version.last() == ("1.2.3", "v1.2.3")
+    monkeypatch.setattr(released_version, "_git", lambda *_: None)
+    monkeypatch.setattr(released_version, "RECORDED", tmp_path / "released_version.txt")
     with pytest.raises(BenchError, match="--released COMMIT"):
-        released.last()
-    (tmp_path / "released").write_text("1.0.0 abcdef\n")
-    assert released.last() == ("1.0.0", "abcdef")
+        released_version.last()
+    (tmp_path / "released_version.txt").write_text("1.0.0 abcdef\n")
+    assert released_version.last() == ("1.0.0", "abcdef")
 
 
 @pytest.mark.system
 def test_a_directory_is_run_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "cli").mkdir()
     (tmp_path / "cli" / "main.py").write_text("")
-    with released.checked_out(str(tmp_path), tmp_path):
+    with released_version.checked_out(str(tmp_path), tmp_path):
         assert Released.root == tmp_path
 
 
@@ -424,13 +423,13 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "m"], ["tag", "v0.1.0"]):
         subprocess.run(["git", *who, *words], cwd=place, check=True)
     (place / "cli" / "main.py").write_text("changed\n")
-    monkeypatch.setattr(released, "ROOT", place)
+    monkeypatch.setattr(released_version, "ROOT", place)
     return place
 
 
 @pytest.mark.system
 def test_a_commit_is_checked_out_beside_what_is_measured(clone: Path, tmp_path: Path) -> None:
-    with released.checked_out("v0.1.0", tmp_path):
+    with released_version.checked_out("v0.1.0", tmp_path):
         assert (Released.root / "cli" / "main.py").read_text() == "released\n"
         assert Released.root != clone
     assert not Released.root.exists()
@@ -441,6 +440,6 @@ def test_a_commit_is_checked_out_beside_what_is_measured(clone: Path, tmp_path: 
 def test_a_commit_that_is_not_there_is_named(tmp_path: Path) -> None:
     with (
         pytest.raises(BenchError, match=r"v9 is neither a directory .* --beside mosquitto,nats"),
-        released.checked_out("v9", tmp_path),
+        released_version.checked_out("v9", tmp_path),
     ):
         pass

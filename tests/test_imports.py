@@ -315,6 +315,61 @@ def test_the_broker_is_imported_where_it_is_put_together() -> None:
     }
 
 
+# ----------------------------------------------------------------- the benchmark
+
+BENCH = sorted((ROOT / "bench").rglob("*.py"))
+
+
+@functools.cache
+def _bench_order() -> list[str]:
+    """Return the packages of the benchmark in the order that its docstring gives."""
+    said = ast.get_docstring(ast.parse((ROOT / "bench" / "__init__.py").read_text("utf-8"))) or ""
+    return re.findall(r"(?m)^([a-z]+)  ", said)
+
+
+def wrong_in_bench(package: str, source: str) -> list[str]:
+    """Return the imports of programs, and of packages of the benchmark that come later."""
+    order = _bench_order()
+    allowed = order[: order.index(package) + 1] if package else order
+    modules = (module.split(".") for _, module in imported(source))
+    return [
+        ".".join(parts)
+        for parts in modules
+        if parts[0] == "bench" and (len(parts) == 1 or parts[1] not in allowed)
+    ]
+
+
+def test_the_packages_of_the_benchmark_import_one_way() -> None:
+    folders = {file.parent for file in BENCH}
+    assert {folder.name for folder in folders} == {"bench", *_bench_order()}
+    found = {
+        str(file.relative_to(ROOT)): wrong
+        for file in BENCH
+        for package in ["" if file.parent.name == "bench" else file.parent.name]
+        if (wrong := wrong_in_bench(package, file.read_text("utf-8")))
+    }
+    assert found == {}
+
+
+def test_the_packages_of_the_benchmark_are_small() -> None:
+    modules = Counter(file.parent.name for file in BENCH if file.name != "__init__.py")
+    assert {name: count for name, count in modules.items() if count > MOST_MODULES} == {}
+
+
+@pytest.mark.parametrize(
+    ("package", "source", "wrong"),
+    [
+        ("brokers", "from bench.measuring.rows import Row", True),
+        ("measuring", "from bench.brokers.broker_processes import ROOT", False),
+        ("loads", "from bench import run", True),
+        ("loads", "import bench.run", True),
+        ("", "from bench.attacks.attacks import ATTACKS", False),
+    ],
+)
+def test_a_wrong_import_in_the_benchmark_is_found(package: str, source: str, wrong: bool) -> None:
+    assert bool(wrong_in_bench(package, source)) == wrong
+
+
 # --------------------------------------------------------------- imports from packages
 
 

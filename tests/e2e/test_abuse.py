@@ -18,7 +18,7 @@ from harness.certs import Authority
 from harness.fixtures import Clients
 from harness.waiting import until
 
-BENCH = Path(__file__).parents[2] / "bench"
+ROOT = Path(__file__).parents[2]
 USER = ("--user", "guest", "--password", "open sesame")
 SETTINGS = """
 log_format = "json"
@@ -65,7 +65,7 @@ CLOSED = {
 
 
 class Helper:
-    """A program of bench/ that is told words and answers with JSON."""
+    """A program of bench/attacks that is told words and answers with JSON."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -83,9 +83,10 @@ class Helper:
 
 @contextmanager
 def helper(program: str, *arguments: object) -> Iterator[Helper]:
-    """Runs a program of bench/ until the block ends."""
+    """Runs a program of bench/attacks until the block ends."""
     with subprocess.Popen(
-        [sys.executable, str(BENCH / program), *map(str, arguments), *USER],
+        [sys.executable, "-m", f"bench.attacks.{program}", *map(str, arguments), *USER],
+        cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -136,11 +137,11 @@ def reacted(broker: Broker) -> set[str]:
 
 def test_who_behaves_does_not_notice_who_does_not(guarded: Broker) -> None:
     (tls_port,) = re.findall(r"tls://127\.0\.0\.1:(\d+)", guarded.config_file.read_text())
-    with helper("wellbehaved_clients.py", guarded.port, "--clients", 20, "--rate", 200) as good:
+    with helper("wellbehaved_clients", guarded.port, "--clients", 20, "--rate", 200) as good:
         assert good.hear() == {"ready": 20}
         before = descriptors(guarded)
         crowd = ("--tls-port", tls_port, "--count", 200, "--pause", 0.3)
-        with helper("abusers.py", guarded.port, *crowd) as bad:
+        with helper("abusers", guarded.port, *crowd) as bad:
             until(lambda: reacted(guarded) == set(REACTIONS), "a reaction to each", 40)
             bad.tell("end")
             abuse = bad.hear()

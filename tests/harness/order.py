@@ -59,7 +59,7 @@ LONG = {
     "tests/spark/test_audit_scale.py": 40,
     "tests/spark/test_audit_simulation.py": 25,
     "tests/spark/test_decoding.py": 20,
-    "tests/spark/test_loggen.py": 30,
+    "tests/spark/test_log_generator.py": 30,
     "tests/spark/test_rebuild.py": 60,
     "tests/spark/test_recovery.py": 35,
     "tests/spark/test_report_browser.py": 25,

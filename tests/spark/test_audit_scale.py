@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from harness.logs import LogBuilder
 from harness.nats import access
 
+from bench.logs.log_generator import Plan, Written, records
 from eventstore.format import (
     Acked,
     Completed,
@@ -23,9 +22,6 @@ from eventstore.format import (
 )
 from spark.audit.pipeline import audit
 from spark.datasource.log import Log
-
-sys.path.append(str(Path(__file__).parents[2] / "bench"))
-from loggen import Plan, Written, records
 
 if TYPE_CHECKING:
     from harness.nats import Nats

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter, defaultdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness.logs import LogBuilder
 from harness.nats import access
 
+from bench.logs.log_generator import Plan, Written, records
 from eventstore.format import (
     BrokerStarted,
     CheckpointBegun,
@@ -31,9 +30,6 @@ from eventstore.format import (
 from spark.runtime.marked_errors import BadOption
 from spark.traffic import traffic_report as reports
 from spark.traffic.traffic_stats import MEASURES, TRAFFIC_KEYS, measure_traffic, traffic_windows
-
-sys.path.append(str(Path(__file__).parents[2] / "bench"))
-from loggen import Plan, Written, records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

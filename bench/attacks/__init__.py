@@ -1,0 +1,1 @@
+"""Attacks on a broker, the well-behaved clients beside them, and their outcomes."""

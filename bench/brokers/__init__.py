@@ -1,0 +1,1 @@
+"""Brokers to be compared, and a small client of them."""

@@ -1,0 +1,1 @@
+"""Comparison of brokers: rounds, verdicts, the released version, tables."""

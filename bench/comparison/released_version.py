@@ -1,0 +1,72 @@
+"""Checks out the released version that foldmq is compared with.
+
+It is in a directory of its own and runs with the interpreter and the packages of the version that
+is measured, so that nothing but foldmq differs. It is the last tag ``v...`` before this commit,
+or, as long as there is no tag, the commit in the file ``bench/released_version.txt``: version and
+commit in one line.
+"""
+
+import contextlib
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.brokers.broker_processes import ROOT, BenchError, Released, revision
+
+RECORDED = ROOT / "bench" / "released_version.txt"
+
+
+def last() -> tuple[str, str]:
+    """Return name and commit of the last release; raises BenchError where none is known."""
+    tag = _git("describe", "--tags", "--abbrev=0", "--match", "v[0-9]*", "HEAD^")
+    if tag is not None:
+        return tag.removeprefix("v"), tag
+    try:
+        name, commit = RECORDED.read_text("utf-8").split()
+    except (OSError, ValueError):
+        raise BenchError(
+            "no tag v... and no line 'VERSION COMMIT' in bench/released_version.txt say what "
+            "the last release is: name it with --released COMMIT or --released DIRECTORY"
+        ) from None
+    return name, commit
+
+
+@contextlib.contextmanager
+def checked_out(given: str | None, directory: Path) -> Iterator[None]:
+    """Make ``Released`` run ``given``, a directory or a commit, or else the last release."""
+    if given is not None and (Path(given) / "cli" / "main.py").is_file():
+        _use(Path(given).resolve(), "of another directory", revision(Path(given)))
+        yield
+        return
+    name, commit = (given, given) if given is not None else last()
+    with tempfile.TemporaryDirectory(prefix="released-", dir=directory) as place:
+        _extract(commit, Path(place))
+        _use(Path(place), name, _git("rev-parse", "--short", f"{commit}^{{commit}}") or commit)
+        yield
+
+
+def _use(root: Path, name: str, commit: str) -> None:
+    Released.root = root
+    Released.title = f"foldmq {name}"
+    Released.commit = commit
+
+
+def _git(*words: str) -> str | None:
+    command = ["git", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return None if done.returncode else done.stdout.strip()
+
+
+def _extract(commit: str, place: Path) -> None:
+    command = ["git", "archive", "--format=tar", commit]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    if done.returncode:
+        raise BenchError(
+            f"{commit} is neither a directory with foldmq's source nor a commit of this clone "
+            "(a shallow one lacks most: git fetch --unshallow --tags); name another with "
+            "--released, or leave the release out: --beside mosquitto,nats"
+        )
+    subprocess.run(["tar", "--extract", "--directory", place], input=done.stdout, check=True)
+    if not (place / "cli" / "main.py").is_file():
+        raise BenchError(f"{commit} of this clone has no cli/main.py")

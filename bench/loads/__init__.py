@@ -1,0 +1,1 @@
+"""Loads: those of all brokers, and those that only foldmq has."""

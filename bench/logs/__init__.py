@@ -1,0 +1,1 @@
+"""Generated logs of any size, for tests and loads."""

@@ -1,0 +1,1 @@
+"""Metrics and targets, runs of the load generator, and rows of the tables."""
