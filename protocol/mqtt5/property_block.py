@@ -346,7 +346,7 @@ def encode_block(values: Mapping[int, Value | None], user: UserProperties = ()) 
 
 def with_length(block: bytes) -> bytes:
     """Put the Property Length before properties."""
-    return encode_length(len(block)) + block
+    return encode_length(len(block)) + block if block else b"\0"
 
 
 def _field(raw: bytes) -> bytes:
