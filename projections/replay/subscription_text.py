@@ -1,4 +1,4 @@
-"""The options of a subscription in words."""
+"""Subscription options as text."""
 
 _HANDLING = {0x10: " retained if new", 0x20: " nothing retained"}
 
