@@ -1,4 +1,4 @@
-"""What MQTT clients subscribe to, as subscriptions in NATS: counted, and one copy of each message.
+"""NATS subscriptions for the filters of MQTT clients: counted, and one copy of each message.
 
 The model of a server takes what was sent to it one command at a time, and messages are published
 at every point between.

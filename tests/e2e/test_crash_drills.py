@@ -1,4 +1,4 @@
-"""kill -9 under load: whatever was acknowledged must be there afterwards.
+"""kill -9 under load: everything acknowledged must be present afterwards.
 
 FOLDMQ_DRILL_ROUNDS (default 2) is the number of strikes per drill, FOLDMQ_DRILL_SEED the seed of
 the moments and the load. Each drill tells its seed when it fails.

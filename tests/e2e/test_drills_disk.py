@@ -1,4 +1,4 @@
-"""The disk under load: it is full for a while, and what it stored is damaged.
+"""The disk under load: temporarily full, and with damaged content.
 
 A damaged store must be refused with one clear line, or be repaired without loss; the account
 tells whether it was. Files are damaged while broker and NATS server are down, after kill -9.

@@ -1,4 +1,4 @@
-"""Power cuts under load: the disk keeps what it was given until then, and nothing else.
+"""Power cuts under load: the disk keeps exactly the data that it had received.
 
 The two controls prove that the drill bites: what was not synced is gone from such a disk, and a
 broker that syncs once a minute loses what it has acknowledged.

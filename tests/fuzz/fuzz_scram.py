@@ -1,4 +1,4 @@
-"""SCRAM: whatever a client sends, it is refused, or it is what the user sends that has the keys.
+"""SCRAM: every message of a client is refused, unless it is that of the user with the keys.
 
 The first byte says what the rest is: the first message, the last one to a fixed challenge, or the
 keys of a password file.

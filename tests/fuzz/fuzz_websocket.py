@@ -1,4 +1,4 @@
-"""WebSocket: however a client's bytes are cut, the same goes up, and it is what the library reads.
+"""WebSocket: the same data is passed up however it is cut, and it equals the library's.
 
 Bit 0 of the first byte of an input: the client is let in first. The second byte is how the rest is
 cut: 0 is not at all.

@@ -1,4 +1,4 @@
-"""How the Spark of the tests runs its plans: interpreted, and compiled where that is the point.
+"""The execution of Spark's plans in tests: interpreted, and compiled where that is the point.
 
 Spark writes Java for each plan and compiles it, and plans anew after each stage, which takes longer
 than what there is to do for the few rows of most tests. What it finds is the same. Users have it

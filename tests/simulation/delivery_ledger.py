@@ -1,4 +1,4 @@
-"""The account of a run: what clients were promised, what they got, and what is wrong with it.
+"""The account of a run: promises to clients, deliveries, and violations.
 
 Time in the account is a counter that rises with everything that a client does or sees. A message
 takes effect at some time between its first transmission and its acknowledgement; a subscription

@@ -1,4 +1,4 @@
-"""One log in which every event type happens, each event in a record of its own: it keeps all rules.
+"""A sound log with every event type, each event in a record of its own.
 
 Harm is done to it in ``mutants``. What stands in it is what a broker writes.
 """

@@ -1,4 +1,4 @@
-"""Logs from which something was taken, or in which something was changed, at random.
+"""Logs from which events were removed, or in which events were changed, at random.
 
 Whatever breaks in the sessions of such a log must be found by Spark as it is found by looking at
 every message and every subscription, without Spark; no more and no less.
