@@ -26,7 +26,7 @@ _DIGITS = 6
 
 
 def unchanged(value: Any) -> Any:
-    """Return the value of the status as it is."""
+    """Return the value of the status unchanged."""
     return value
 
 

@@ -399,7 +399,7 @@ class MessageDropped:
 
 @dataclass(slots=True)
 class Expired:
-    """Queued messages expired: they left the queue, wherever in it they stood (MQTT 5)."""
+    """Queued messages expired: they left the queue, from any place in it (MQTT 5)."""
 
     session: str
     filter: str

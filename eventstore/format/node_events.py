@@ -210,7 +210,7 @@ class LogArchived:
     """An archive reported that it has the log up to a record. The newest report counts."""
 
     through: int
-    """Stream sequence of the last record in the archive, which has all records before it."""
+    """Stream sequence of the last archived record; the archive also has all records before it."""
     link: str
     """Link of that record, in hexadecimal."""
     by: str

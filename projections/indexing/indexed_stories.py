@@ -1,7 +1,7 @@
 """The histories of messages, assembled with the index: only records that concern them are read.
 
-The ``StoryBuilder`` is the one that also reads whole logs. It is given every record that concerns
-the messages that it follows:
+The ``StoryBuilder`` is the same as for whole logs. It is given every record that concerns the
+messages that it follows:
 
 - the records of their publications, and the records that refer to them;
 - for a session to which a message was sent, all records until the delivery is complete; for a

@@ -113,7 +113,7 @@ class StateCache:
                 one.records += records
 
     def save_due(self, names: Iterable[str], bound: Position) -> None:
-        """Save the states of the sessions whose last saved state is too old."""
+        """Save the states of the sessions with a saved state that is too old."""
         for name in names:
             one = self._changed.get(name)
             if one is not None and one.records >= states_due(one.size):

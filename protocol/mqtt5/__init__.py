@@ -9,7 +9,7 @@ Properties
 ==========
 
 A message's properties travel as the bytes in which they arrived. They are checked once, in one pass
-(``property_block``), and the ones that the connection itself obeys are read: the topic alias, which
+(``property_block``), and the properties for the connection itself are read: the topic alias, which
 is replaced by its topic here and forwarded nowhere, and the expiry, which is put first. The rest
 is the *block*: no part of the broker parses it on the way. Changes for a receiver are written
 beside it (``publish_encoder_v5``): the remaining seconds over its first bytes, subscription

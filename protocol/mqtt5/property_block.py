@@ -226,7 +226,7 @@ def read_block(
         if prop.kind is not Kind.PAIR:
             values[prop.identifier] = value
         elif user:
-            pairs.append(value)  # type: ignore[arg-type]  # so says its kind
+            pairs.append(value)  # type: ignore[arg-type]  # as its kind says
     return values, tuple(pairs)
 
 

@@ -37,7 +37,7 @@ def levels_below(levels: list[str], above: tuple[str, ...]) -> list[str] | None:
 
 
 def without_covered(patterns: list[str]) -> tuple[str, ...]:
-    """Remove patterns whose messages another one of different patterns matches as well."""
+    """Remove each pattern that another one covers; the patterns must be different."""
     root = _PatternNode()
     for pattern in patterns:
         node = root

@@ -1,4 +1,4 @@
-"""An auth callout service whose answers a test determines."""
+"""An auth callout service that answers as a test determines."""
 
 from __future__ import annotations
 
