@@ -37,7 +37,7 @@ class TopicError(FoldmqError, ValueError):
 
 
 def split_levels(topic_or_filter: str) -> list[str]:
-    """Split at every ``/``; ``/a//b`` has the four levels ``"", "a", "", "b"``."""
+    """Return the levels between the ``/``; ``/a//b`` has the four levels ``"", "a", "", "b"``."""
     return topic_or_filter.split("/")
 
 

@@ -2,8 +2,8 @@
 
 Spark compiles Java code for each plan and replans after each stage, which takes longer than the
 work on the few rows of most tests. The results are the same. Compilation and replanning are on for
-users, and so for the tests of every audit rule and of every rebuilt table, and for each ``foldmq
-spark``.
+users, and so for the tests of every audit rule and of every rebuilt table, and for each
+``foldmq spark``.
 """
 
 from __future__ import annotations
