@@ -56,7 +56,7 @@ class ConnectCode(IntEnum):
 
 @dataclass(slots=True)
 class Will:
-    """The message to be published when the connection ends without a DISCONNECT."""
+    """The message to be published unless a DISCONNECT with reason 0x00 ends the connection."""
 
     topic: str
     payload: bytes
@@ -138,7 +138,8 @@ class Disconnect:
     """The client disconnects in order (section 3.14), in MQTT 5 with a reason."""
 
     reason: int = 0
-    """0x04: the will must be published; 0x80 and above: the client reports an error."""
+    """0x00: the will is discarded. Otherwise it is published: 0x04 requests that, and 0x80 and above
+    report an error."""
     session_expiry: int | None = None
     """Session expiry in seconds that replaces the one of the CONNECT."""
     reason_string: str | None = None
