@@ -138,7 +138,7 @@ class Disconnect:
     """The client disconnects in order (section 3.14), in MQTT 5 with a reason."""
 
     reason: int = 0
-    """0x00: the will is discarded. Otherwise it is published: 0x04 requests that, and 0x80 and above
+    """0x00: the will is discarded. Otherwise it is published: 0x04 requests that, 0x80 and above
     report an error."""
     session_expiry: int | None = None
     """Session expiry in seconds that replaces the one of the CONNECT."""
