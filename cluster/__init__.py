@@ -1,10 +1,11 @@
-"""Several nodes, one log: one node leads and writes it, the others follow it and are ready.
+"""Leader election and failover for several nodes that share one log.
 
-The log decides which node leads: of two nodes that append behind the same record, one is refused.
-What the nodes tell each other (``status``, ``members``) only says when it is time to try.
-``Standby`` follows and takes over; ``Leader`` says that it leads, and holds back its clients'
-output when it cannot know. ``failure_detector`` and ``leadership_check`` are the rules for both,
-without a clock of their own.
+One node leads and writes the log; the others follow it and stand by. The log decides which node
+leads: of two nodes that append behind the same record, one is refused. The messages between nodes
+(``status``, ``members``) only tell a node when to try. ``Standby`` follows the log and takes it
+over. ``Leader`` announces its leadership, and holds back its clients' output while it is not
+certain to lead. ``failure_detector`` and ``leadership_check`` contain the rules for both, without a
+clock of their own.
 """
 
 from typing import TYPE_CHECKING

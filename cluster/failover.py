@@ -1,7 +1,7 @@
-"""Taking a log over: read to its end, append ``BrokerStarted`` behind it, or find that another did.
+"""Takeover of a log: read to its end and append ``BrokerStarted`` behind it.
 
-Nothing else is needed, no lease and no clock. Of two nodes that append behind the same record one
-is refused. What the replaced leader still sends is refused too: it names a sequence that is taken.
+No lease and no clock is needed. Of two nodes that append behind the same record, one is refused.
+Later appends of the replaced leader are refused too: they name a sequence that is taken.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ async def take_over(
 ) -> Appended:
     """Append the start of this node's leadership; the follower has folded it if it is stored.
 
-    ``name`` is that of the log. Raises CorruptLog when the log ends before a record that this node
-    or a leader that it heard knew to be stored, FellBehind, LogUnavailable.
+    ``name`` is the name of the log. Raises CorruptLog when the log ends before a record that this
+    node, or a leader that it heard, knew to be stored, FellBehind, LogUnavailable.
     """
     tail = await log.tail()
     await follower.read_to(tail.sequence)

@@ -1,8 +1,9 @@
-"""Decides when a follower takes over from the leader; takes the time as an argument.
+"""Rules that decide when a follower takes over; the time is an argument.
 
-A leader that is heard leads. Once it has been silent for :data:`SILENT_AFTER` it is asked. NATS
-knows whether a process is there to answer: if none is, twice in a row, the leader is dead. If one
-is there and does not answer, it stands still or is cut off, and gets :data:`PATIENCE` in all.
+A leader that is heard leads. A leader that is silent for :data:`SILENT_AFTER` is asked. NATS knows
+whether a process is there to answer: if there is none, twice in a row, the leader is dead. A
+process that is there and does not answer has been suspended or cut off, and is replaced after
+:data:`PATIENCE`.
 """
 
 from __future__ import annotations
@@ -12,33 +13,33 @@ from enum import Enum, StrEnum
 from eventstore.nodes import LeaderAnswer
 
 SILENT_AFTER = 0.3
-"""Seconds without a status of the leader, after which it is asked."""
+"""Seconds without a status of the leader, after which the follower asks it."""
 ASK_SECONDS = 0.25
-"""Seconds in which it has to answer."""
+"""Seconds within which the leader has to answer."""
 ASK_AGAIN = 0.1
-"""Seconds between two questions."""
+"""Seconds between two requests to the leader."""
 PATIENCE = 2.0
-"""Seconds without a status or an answer, after which a leader that does not answer is replaced."""
+"""Seconds without a status or an answer, after which the leader is replaced."""
 MOST_PATIENCE = 16.0
 _CERTAIN = 2
-"""Answers of NATS in a row that nothing is there, which it takes to believe it."""
+"""Consecutive "no responders" replies of NATS after which the leader counts as dead."""
 
 
 class Cause(StrEnum):
-    """Why another leader is needed."""
+    """The reason for which another leader is needed."""
 
     FIRST = "first"
-    """There was none before."""
+    """The log had no leader before."""
     STOPPED = "stopped"
-    """It ended in order."""
+    """The leader ended in order."""
     DEAD = "dead"
-    """Its process is gone."""
+    """The leader's process is gone."""
     SILENT = "silent"
-    """It does not answer: it stands still, or is cut off."""
+    """The leader does not answer: its process is suspended, or cut off from NATS."""
 
 
 class Step(Enum):
-    """What a follower does next."""
+    """The next action of a follower."""
 
     FOLLOW = "follow"
     ASK = "ask"
@@ -46,7 +47,7 @@ class Step(Enum):
 
 
 class FailureDetector:
-    """What a follower thinks of the leader; every time is monotonic, in seconds."""
+    """A follower's judgement of the leader; every time is monotonic, in seconds."""
 
     def __init__(self, now: float) -> None:
         self._heard = now
@@ -54,20 +55,20 @@ class FailureDetector:
         self._absent = 0
         self._patience = PATIENCE
         self.cause: Cause | None = None
-        """Why to take over; None: there is no reason yet."""
+        """Reason for a takeover; None: there is no reason yet."""
 
     def heard(self, now: float) -> None:
-        """Record that the leader gave a sign of life."""
+        """Record a sign of life of the leader."""
         self._heard = now
         self._absent = 0
         self.cause = None
 
     def stopped(self) -> None:
-        """Record that the leader said it has ended."""
+        """Record that the leader announced its end."""
         self.cause = Cause.STOPPED
 
     def answered(self, answer: LeaderAnswer, now: float) -> None:
-        """Record what came of asking the leader."""
+        """Record the result of a request to the leader."""
         self._asked = now
         if answer is LeaderAnswer.HERE:
             self.heard(now)
@@ -80,12 +81,12 @@ class FailureDetector:
             self._absent = 0
 
     def refused(self, now: float) -> None:
-        """Record that the log refused to be taken over: somebody writes, so be more patient."""
+        """Record that the log refused the takeover: another node writes it, so wait longer."""
         self.heard(now)
         self._patience = min(2 * self._patience, MOST_PATIENCE)
 
     def step(self, now: float) -> Step:
-        """Return what to do now."""
+        """Return the action that is due now."""
         if self.cause is not None:
             return Step.TAKE_OVER
         if now - self._heard < SILENT_AFTER:

@@ -1,4 +1,4 @@
-"""The state of a log whose leader is another node, folded as the log grows."""
+"""The state of a log that another node leads, folded as the log grows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FREEZE_EVERY = 1024
 
 
 class FellBehind(EventStoreError):  # noqa: N818 - named for the condition, as in eventstore.errors
-    """The log was cut behind the position of the follower: it has to read it anew."""
+    """The log was cut behind the follower's position; the follower has to read it again."""
 
     exit_code = 75
 
@@ -33,7 +33,7 @@ class FellBehind(EventStoreError):  # noqa: N818 - named for the condition, as i
 
 
 class Follower:
-    """Folds a log up to where its leader says that it is stored."""
+    """Folds a log up to the record that its leader reports as stored."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
@@ -44,27 +44,27 @@ class Follower:
         self.time_ms = 0
         """Time of the last record, Unix time in milliseconds."""
         self.stopped = False
-        """The last record says that the leader ended in order."""
+        """Whether the last record says that the leader ended in order."""
 
     @property
     def sequence(self) -> int:
-        """The last record that was folded."""
+        """Sequence of the last folded record."""
         return self._checker.sequence
 
     @property
     def link(self) -> bytes:
-        """Its link."""
+        """Link of the last folded record."""
         return self._checker.link
 
     @property
     def state(self) -> NodeState:
-        """The fold of the log up to there."""
+        """The fold of the log up to the last folded record."""
         return self._state
 
     async def begin(self, progress: Callable[[int, int], None]) -> None:
         """Read the log.
 
-        Raises the EventStoreError that prevents it, FellBehind when the log was cut meanwhile.
+        Raises the EventStoreError that prevents it, FellBehind when the log is cut meanwhile.
         """
         try:
             found = await self._reader.read(self._state, NodeState, progress)
@@ -83,8 +83,8 @@ class Follower:
     async def read_to(self, last: int) -> None:
         """Fold the records up to a sequence.
 
-        Raises CorruptLog when one is damaged or not the next, FellBehind when the log was cut
-        before it was read, LogUnavailable when JetStream does not answer.
+        Raises CorruptLog when a record is damaged or does not follow the one before it, FellBehind
+        when the log is cut before it is read, LogUnavailable when JetStream does not answer.
         """
         async with self._reading:
             if self.sequence >= last:
@@ -108,7 +108,7 @@ class Follower:
             raise CorruptLog(self.sequence + 1, "is missing")
 
     async def add(self, record: Record) -> None:
-        """Fold a record that this node appended itself."""
+        """Fold a record that this node has appended."""
         async with self._reading:
             await self._take(record)
 
@@ -118,8 +118,8 @@ class Follower:
         try:
             await self._reader.take(record)
         except BaseException as error:
-            # It was not folded, and is to be read again: what it needs could not be read, or the
-            # reading was cancelled.
+            # The record was not folded and has to be read again: something that it refers to could
+            # not be read, or the task was cancelled.
             self._checker = ChainChecker(*before)
             if isinstance(error, BadProjection):
                 raise FellBehind from error
@@ -134,11 +134,11 @@ class Follower:
             self._state.forget_before(cuts[-1].first)
 
     async def tail(self) -> LogTail:
-        """Return where the log ends; raises as :meth:`EventLog.tail`."""
+        """Return the end of the log; raises as :meth:`EventLog.tail`."""
         return await self._log.tail()
 
     def result(self) -> ReadState:
-        """Return the state, for a broker to adopt; the follower must not be used any more."""
+        """Return the state, for a broker to adopt; do not use the follower afterwards."""
         self._state.begin = self._log.first
         return ReadState(self._state, LogTail(self.sequence, self.link), None)
 

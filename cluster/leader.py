@@ -30,11 +30,11 @@ class Replaced(EventStoreError):  # noqa: N818 - as in eventstore.errors
 
 
 class BrokerHooks(Protocol):
-    """What a leader sees of its broker."""
+    """The interface of the broker that its leader uses."""
 
     @property
     def stored(self) -> tuple[int, bytes]:
-        """Sequence and link of the last record that is on disk."""
+        """Sequence and link of the last record that is stored on disk."""
 
     @property
     def clients(self) -> int:
@@ -43,18 +43,18 @@ class BrokerHooks(Protocol):
     def prove(self, epoch: int) -> int:
         """Append a LeaderProved; return its record's sequence.
 
-        What clients are sent without a record waits until it is stored.
+        Output to clients that needs no record waits until this record is stored.
         """
 
     def let_go(self, reason: str) -> None:
-        """Close all clients, and take none until there is no reason; empty: there is none."""
+        """Close all clients and admit none while there is a reason; an empty one ends this."""
 
     def fail(self, error: EventStoreError) -> None:
-        """End the broker."""
+        """Stop the broker with an error."""
 
 
 class Leader:
-    """The leader of a cluster: first ``begin``, then ``run`` until it is cancelled."""
+    """The leader of a cluster: call ``begin``, then ``run`` until it is cancelled."""
 
     def __init__(
         self,
@@ -74,18 +74,18 @@ class Leader:
         self._leadership = LeadershipCheck(clock.monotonic(), broker.stored[0])
         self._confidence = Confidence.CERTAIN
         self.listen: list[str] = []
-        """Where clients connect."""
+        """Addresses at which clients connect."""
         self.role = Role.LEADING
 
     @property
     def behind(self) -> dict[str, int]:
-        """How many records each other node has not folded yet."""
+        """The number of records that each other node has not folded yet."""
         stored = self._broker.stored[0]
         others = self._members.others(self._clock.monotonic())
         return {one.node: max(0, stored - one.sequence) for one in others}
 
     def status(self) -> NodeStatus:
-        """Return what this node says of itself."""
+        """Return this node's own status."""
         sequence, link = self._broker.stored
         return dataclasses.replace(
             self._me,
@@ -99,7 +99,7 @@ class Leader:
         )
 
     def take(self, data: bytes) -> None:
-        """Take the status of a node."""
+        """Process the status of a node."""
         status = decode_status(data)
         if status is None or status.node == self._me.node:
             return
@@ -108,14 +108,14 @@ class Leader:
             self._broker.fail(Replaced(status.node, status.epoch))
 
     async def run(self) -> None:
-        """Say that this node leads, and doubt it, until cancelled."""
+        """Publish the status and check the leadership, until cancelled."""
         while True:
             self.look()
             await self._messages.publish(self.status().encode())
             await asyncio.sleep(STATUS_EVERY)
 
     def look(self) -> None:
-        """Act on what there is to believe."""
+        """Check the leadership and act on the result."""
         now = self._clock.monotonic()
         leadership = self._leadership
         confidence = leadership.look(
@@ -134,6 +134,6 @@ class Leader:
                 self._broker.let_go("")
 
     async def stopped(self) -> None:
-        """Say that this node has ended in order."""
+        """Publish that this node has ended in order."""
         self.role = Role.STOPPED
         await self._messages.publish(self.status().encode())

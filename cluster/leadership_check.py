@@ -1,8 +1,9 @@
-"""Decides whether this leader can be sure that it still leads; takes the time as an argument.
+"""Rules that decide whether a leader can be certain that it still leads; the time is an argument.
 
-No node can lead beside it while every other one says that it follows it; nor did one take over
-before an append of its own was stored. Without either for :data:`CERTAIN_FOR` it is in doubt, and
-what would need no record waits for one. In doubt for :data:`DOUBTFUL_FOR`, it lets its clients go.
+No other node can lead while every one of them reports that it follows this leader. No other node
+had taken over before a record of this leader was stored. Without either proof for
+:data:`CERTAIN_FOR` the leader is in doubt, and output that needs no record waits for one. In doubt
+for :data:`DOUBTFUL_FOR`, the leader disconnects its clients.
 """
 
 from __future__ import annotations
@@ -10,28 +11,28 @@ from __future__ import annotations
 from enum import Enum
 
 CERTAIN_FOR = 1.0
-"""Seconds for which a stored record, or the other nodes, are proof."""
+"""Seconds for which a stored record, or the statuses of the other nodes, are proof."""
 DOUBTFUL_FOR = 2.5
-"""Seconds in doubt, after which the clients are let go."""
+"""Seconds in doubt, after which the leader disconnects its clients."""
 STOOD_STILL = 0.5
-"""Seconds by which the leader's own clockwork is late when its process stood still."""
+"""Delay of the leader's own timer, in seconds, from which its process counts as suspended."""
 
 
 class Confidence(Enum):
-    """What a leader believes."""
+    """A leader's confidence in its leadership."""
 
     CERTAIN = "certain"
     DOUBTFUL = "doubtful"
-    """What its clients are sent has to wait for a record."""
+    """Output to clients has to wait for a record."""
     GIVEN_UP = "given up"
-    """It has no clients until a record is stored."""
+    """The leader has no clients until a record is stored."""
 
 
 class LeadershipCheck:
-    """What a leader believes; every time is monotonic, in seconds.
+    """The judgement of a leader about its leadership; every time is monotonic, in seconds.
 
-    A doubt ends with a record that was sent after it began: acknowledgements and statuses that
-    waited in a socket while the process stood still prove nothing.
+    A doubt ends with a record that was sent after the doubt began. Acknowledgements and statuses
+    that waited in a socket while the process was suspended prove nothing.
     """
 
     def __init__(self, now: float, durable: int) -> None:
@@ -42,10 +43,11 @@ class LeadershipCheck:
         self._needed: int | None = None
 
     def look(self, now: float, *, durable: int, others: bool | None, connected: bool) -> Confidence:
-        """Return what to believe.
+        """Return the confidence at a time.
 
-        ``durable`` is the last record that is stored. ``others``: all other nodes that are known
-        follow this one; None: none is known. ``connected``: the connection to NATS is up.
+        ``durable`` is the last stored record. ``others`` says whether all other known nodes follow
+        this one; None: no other node is known. ``connected`` says whether the connection to NATS
+        is up.
         """
         late = now - self._looked > STOOD_STILL
         advanced = durable > self._durable
@@ -62,11 +64,11 @@ class LeadershipCheck:
         return Confidence.DOUBTFUL if now - self._since < DOUBTFUL_FOR else Confidence.GIVEN_UP
 
     def needs(self, sequence: int) -> None:
-        """End the present doubt when this record is stored."""
+        """End the present doubt when the record of this sequence is stored."""
         if self._needed is None:
             self._needed = sequence
 
     @property
     def needs_proof(self) -> bool:
-        """Whether a record has to be appended for the doubt to end."""
+        """Whether the present doubt needs a record to end."""
         return self._since is not None and self._needed is None

@@ -1,7 +1,7 @@
-"""The other nodes of the cluster, as they say themselves.
+"""The other nodes of the cluster, from their own statuses.
 
-Differences that make a takeover change what clients see are logged once each, by name: another
-version, other users or permissions, a clock that is off.
+Differences that make a takeover visible to clients are logged once each, by name: another version,
+other users or permissions, a clock that is off.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _log = structlog.get_logger("foldmq")
 _FORGOTTEN_AFTER = 60.0
 """Seconds without a status, after which a node counts as removed."""
 _CLOCK_OFF_MS = 1000
-"""By how much two clocks may differ."""
+"""Difference of two clocks above which it is reported, in milliseconds."""
 _CLOCK_LOOKS = 20
-"""Statuses in a row that have to say so."""
+"""Consecutive statuses that have to show the difference."""
 _RANK_SECONDS = 0.05
-"""Seconds by which a candidate waits for each one that goes first."""
+"""Seconds that a candidate waits for each candidate that precedes it."""
 _SHORT = 12
 
 
@@ -42,7 +42,7 @@ class Members:
         self._told: set[tuple[str, str, str]] = set()
 
     def heard(self, status: NodeStatus, now: float, mine: NodeStatus) -> None:
-        """Record what another node says."""
+        """Record the status of another node."""
         if status.role is Role.STOPPED:
             self._last.pop(status.node, None)
             return
@@ -50,7 +50,7 @@ class Members:
         self._compare(status, mine)
 
     def others(self, now: float) -> list[NodeStatus]:
-        """Return the last status of each other node that is known."""
+        """Return the last status of each other known node."""
         for node, (heard, _) in list(self._last.items()):
             if now - heard > _FORGOTTEN_AFTER:
                 del self._last[node]
@@ -66,12 +66,12 @@ class Members:
         )
 
     def leader(self, now: float) -> NodeStatus | None:
-        """Return the leader with the highest epoch of those that are known."""
+        """Return the known leader with the highest epoch."""
         leading = [one for one in self.others(now) if one.role is Role.LEADING]
         return max(leading, key=lambda one: one.epoch, default=None)
 
     def wait_before_takeover(self, sequence: int, now: float) -> float:
-        """Return how many seconds to wait: nodes that have folded more of the log go first."""
+        """Return the seconds to wait: nodes that have folded more of the log precede this one."""
         mine = (-sequence, self._order(self._node))
         first = [
             one
@@ -115,7 +115,7 @@ class Members:
     def _clock_off(self, other: NodeStatus) -> int:
         """Return by how many milliseconds this node's clock is ahead, 0 while that is not known.
 
-        A status may have waited on its way: the one that took least time says most.
+        A status may be delayed on its way, so the one with the shortest delay is the most accurate.
         """
         offs = self._offs.setdefault(other.node, deque(maxlen=_CLOCK_LOOKS))
         offs.append(self._time_ms() - other.time_ms)

@@ -1,4 +1,4 @@
-"""A node that follows the log, and takes it over when its leader is gone."""
+"""A node that follows the log and takes it over when the leader is gone."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _TICK = 0.02
-"""Seconds between two looks at the leader."""
+"""Seconds between two checks of the leader."""
 _RETRY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """What a node has that has become the leader."""
+    """The result of a takeover: the values that a new leader starts with."""
 
     epoch: int
     found: ReadState
     """The fold of the log up to this node's BrokerStarted."""
     since_ms: int
-    """Time of that, Unix time in milliseconds."""
+    """Time of this node's BrokerStarted, Unix time in milliseconds."""
 
 
 class Standby:
     """Follows a log: ``await lead()`` returns when this node has become its leader.
 
-    ``name`` is the log's name, ``me`` what this node says of itself; ``on_following`` is called
-    when the log has been read.
+    ``name`` is the log's name, ``me`` this node's own status; ``on_following`` is called when the
+    log has been read.
     """
 
     def __init__(
@@ -77,16 +77,16 @@ class Standby:
 
     @property
     def leader(self) -> NodeStatus | None:
-        """The last status of the leader that this node follows; None: it knows of none."""
+        """The last status of the leader that this node follows; None: no leader is known."""
         return self._leader
 
     @property
     def behind(self) -> int:
-        """How many records the leader has stored that this node has not folded."""
+        """The number of records that the leader has stored and this node has not folded."""
         return max(0, self._leader.sequence - self._follower.sequence) if self._leader else 0
 
     def status(self) -> NodeStatus:
-        """Return what this node says of itself."""
+        """Return this node's own status."""
         return dataclasses.replace(
             self._me,
             role=self.role,
@@ -97,7 +97,7 @@ class Standby:
         )
 
     def take(self, data: bytes) -> None:
-        """Take the status of a node."""
+        """Process the status of a node."""
         status = decode_status(data)
         if status is None or status.node == self._me.node:
             return
@@ -118,10 +118,11 @@ class Standby:
             self._detector.stopped()
 
     async def lead(self, progress: Callable[[int, int], None]) -> Leadership:
-        """Follow until this node leads.
+        """Follow the leader until this node leads.
 
-        Raises CorruptLog when the log is damaged or is not the one that the leader writes,
-        FellBehind when it has to be read anew, LogUnavailable when it cannot be read at first.
+        Raises CorruptLog when the log is damaged or is not the log that the leader writes,
+        FellBehind when the log has to be read again from its start, LogUnavailable when it cannot
+        be read at first.
         """
         telling = asyncio.create_task(self._tell(), name="status")
         following: asyncio.Task[None] | None = None
@@ -144,7 +145,7 @@ class Standby:
             await asyncio.sleep(FOLLOWER_STATUS_EVERY)
 
     async def _follow(self) -> None:
-        """Fold what the leader says is stored."""
+        """Fold the records that the leader reports as stored."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -162,7 +163,7 @@ class Standby:
             self._check_link(leader)
 
     def _check_link(self, leader: NodeStatus) -> None:
-        """Raise CorruptLog when the leader has another record where this node is."""
+        """Raise CorruptLog when the leader has another record at this node's position."""
         follower = self._follower
         if follower.sequence == leader.sequence and follower.link.hex() != leader.link:
             raise CorruptLog(
@@ -190,12 +191,12 @@ class Standby:
             await asyncio.sleep(_TICK)
 
     async def _try(self) -> Leadership | None:
-        """Try to become the leader, if no other node does first."""
+        """Try to become the leader, unless another node does first."""
         detector = self._detector
         now = self._clock.monotonic()
         await asyncio.sleep(self._members.wait_before_takeover(self._follower.sequence, now))
         cause = detector.cause
-        if cause is None:  # the leader was heard, or another one
+        if cause is None:  # this leader or another one was heard
             return None
         if not self._follower.sequence:
             cause = Cause.FIRST

@@ -1,4 +1,4 @@
-"""What a node of a cluster tells the others of itself, several times a second."""
+"""The status message that each node of a cluster sends to the others several times a second."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ FOLLOWER_STATUS_EVERY = 0.3
 
 
 class Role(StrEnum):
-    """What a node does at present."""
+    """The present activity of a node."""
 
     STARTING = "starting"
-    """It reads the log."""
+    """The node reads the log."""
     FOLLOWING = "following"
-    """It has read the log, and can take over."""
+    """The node has read the log and can take over."""
     LEADING = "leading"
     STOPPED = "stopped"
-    """It led, and ended in order: its last status."""
+    """The node led and ended in order; this is its last status."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """A node at one moment."""
+    """The status of a node at one moment."""
 
     node: str
     role: Role
     epoch: int
-    """That of the last leader it knows of; its own if it leads."""
+    """Epoch of the last leader that the node knows; a leader's own epoch."""
     sequence: int
-    """The last record that is on disk, of a leader; that was folded, of another."""
+    """Sequence of the last record: stored on disk for a leader, folded for any other node."""
     link: str
-    """Its link, in hexadecimal."""
+    """Link of that record, in hexadecimal."""
     time_ms: int
     """The node's clock, Unix time in milliseconds."""
     host: str = ""
@@ -45,16 +45,16 @@ class NodeStatus:
     version: str = ""
     """Version of foldmq."""
     users: str = ""
-    """Digest of its users; empty: there are none."""
+    """Digest of the node's users; empty: there are none."""
     permissions: str = ""
-    """Digest of its permissions; empty: there are none."""
+    """Digest of the node's permissions; empty: there are none."""
     listen: list[str] = field(default_factory=list)
-    """Where its clients connect while it leads."""
+    """Addresses at which clients connect while the node leads."""
     clients: int = 0
     """Connected clients."""
 
     def encode(self) -> bytes:
-        """Return the bytes of a message."""
+        """Return the bytes of a status message."""
         return orjson.dumps(self)
 
 
@@ -76,9 +76,9 @@ _KINDS: dict[str, type] = {
 
 
 def decode_status(data: bytes) -> NodeStatus | None:
-    """Return the status in a message; None if it is none.
+    """Return the status in a message; None if the message contains none.
 
-    What a later version added is ignored.
+    Fields added by later versions are ignored.
     """
     try:
         raw: dict[str, Any] = orjson.loads(data)

@@ -2,22 +2,22 @@
 
 ::
 
-    foldmq.lock        locked by the broker for its lifetime; holds its process id
-    node               the stable id of this node, made once
+    foldmq.lock        locked by the broker for its lifetime; contains its process id
+    node               the permanent id of this node, generated once
     nats.credentials   user and password of the embedded NATS server (JSON, mode 0600)
-    nats.conf          what the embedded NATS server was last started with (JSON, mode 0600)
+    nats.conf          the latest configuration of the embedded NATS server (JSON, mode 0600)
     nats.lock          locked as long as an embedded NATS server may touch the store
-    nats.pid           its process id, written by itself
-    nats.log           what it says; nats.stderr: what it says when it cannot log
-    jetstream/         its store
+    nats.pid           process id of this server, which writes it itself
+    nats.log           log of this server; nats.stderr: its output when it cannot log
+    jetstream/         store of this server
     index/             the index of the log; it may be removed
-    pseudonym.key      key of the hashes that stand for client identifiers, where they do
-    nats-clients/      the same of the NATS server for NATS clients
+    pseudonym.key      key of the hashes that replace client identifiers, where configured
+    nats-clients/      the same files of the NATS server for NATS clients
     (eventstore.server.client_server)
 
-All of it belongs to the user of the broker and is closed to others
-(eventstore.file_permissions). Reading the paths, the node id and the credentials needs no lock:
-tools may do so while a broker runs. Whatever writes takes :meth:`DataDir.lock` first.
+All files belong to the user of the broker and are closed to others (eventstore.file_permissions).
+Reading the paths, the node id and the credentials needs no lock: tools may do so while a broker
+runs. Any writer takes :meth:`DataDir.lock` first.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ class Credentials:
 
 
 class DataDir:
-    """One broker's directory. Making the object touches nothing; :meth:`lock` makes the directory.
+    """One broker's directory. The constructor touches nothing; :meth:`lock` creates the directory.
 
     As a context manager it holds the lock.
     """
 
     def __init__(self, path: Path | str) -> None:
-        """Raise NoHome for a home directory that is not known."""
+        """Raise NoHome for an unknown home directory."""
         self.path = expand_home(path).absolute()
         self.narrowed: tuple[str, ...] = ()
-        """Lines about what was open to others until the lock was taken."""
+        """Lines about files that were open to others until the lock was taken."""
         self._lock: int | None = None
 
     @property
@@ -85,12 +85,12 @@ class DataDir:
 
     @property
     def nats_log(self) -> Path:
-        """What the embedded NATS server logs."""
+        """The log file of the embedded NATS server."""
         return self.path / "nats.log"
 
     @property
     def nats_stderr(self) -> Path:
-        """What the embedded NATS server says before it logs, and when it panics."""
+        """The output of the embedded NATS server before it logs, and when it panics."""
         return self.path / "nats.stderr"
 
     @property
@@ -109,12 +109,12 @@ class DataDir:
         return self.path / "nats.credentials"
 
     def lock(self) -> None:
-        """Make the directory if missing and take its lock until :meth:`unlock` or exit.
+        """Create the directory if missing and hold its lock until :meth:`unlock` or exit.
 
-        Modes that let others in are mended; ``mended`` says which.
+        Modes that give access to others are narrowed; ``narrowed`` lists the changes.
 
-        Raises DataDirBusy when another process has it, DataDirError when the directory cannot
-        be made or written or is another user's, DiskFull when there is no room even for that.
+        Raises DataDirBusy when another process holds the lock, DataDirError when the directory
+        cannot be created or written or belongs to another user, DiskFull when the disk is full.
         """
         if self._lock is not None:
             return
@@ -139,7 +139,7 @@ class DataDir:
             raise
 
     def _check(self) -> None:
-        """Raise DataDirError for what is another user's; DataDirBusy if a broker is there."""
+        """Raise DataDirError for files of another user; DataDirBusy if a broker runs there."""
         try:
             file_permissions.check(self.path)
         except DataDirError:
@@ -148,7 +148,7 @@ class DataDir:
             raise
 
     def unlock(self) -> None:
-        """Release the lock. The file stays: removing it would let two brokers lock two files."""
+        """Release the lock. The file stays: without it, two brokers could lock two files."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -166,9 +166,9 @@ class DataDir:
         self.unlock()
 
     def node(self) -> str:
-        """Return the stable id of this node, made at the first call.
+        """Return the permanent id of this node; the first call generates it.
 
-        Raises DataDirError when the file is damaged, or missing although a log is there: a new
+        Raises DataDirError when the file is damaged, or is missing although there is a log: a new
         id would silently begin an empty log beside the old one.
         """
         file = self.path / "node"
@@ -190,7 +190,7 @@ class DataDir:
         return node
 
     def credentials(self) -> Credentials:
-        """Return the embedded NATS server's user and password, made at the first call."""
+        """Return the embedded NATS server's user and password; the first call generates them."""
         text = self._read(self.nats_credentials)
         if text is None:
             made = Credentials("foldmq", secrets.token_urlsafe(24))
@@ -206,9 +206,9 @@ class DataDir:
             ) from None
 
     def secret(self, name: str, size: int) -> bytes:
-        """Return the random bytes that a private file holds, made at the first call.
+        """Return the random bytes in a private file; the first call generates them.
 
-        Raises DataDirError when the file is damaged: others would be of no use.
+        Raises DataDirError when the file is damaged: other bytes would be useless.
         """
         file = self.path / name
         text = self._read(file)
@@ -227,7 +227,7 @@ class DataDir:
         return found
 
     def free_bytes(self) -> int:
-        """Return how many bytes this user can still write here."""
+        """Return the number of bytes that this user can still write here."""
         facts = os.statvfs(self.path)
         return facts.f_bavail * facts.f_frsize
 
@@ -278,8 +278,8 @@ class DataDir:
 def take_lock(file: Path) -> int | None:
     """Open and lock a file; return the descriptor, or None when another process holds the lock.
 
-    The lock belongs to the open file: it lasts until every copy of the descriptor, also an
-    inherited one, is closed. Raises OSError when the file cannot be opened.
+    The lock belongs to the open file: it lasts until every copy of the descriptor is closed,
+    including inherited ones. Raises OSError when the file cannot be opened.
     """
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:

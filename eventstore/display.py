@@ -1,7 +1,8 @@
 """Names, times, sizes and payloads as text for people: tables, log lines and pages.
 
-What clients choose (client identifiers, topics, payloads) is shown so that it cannot break out
-of its place: control characters, and all else that is not printable, are escaped as in JSON.
+Values that clients choose (client identifiers, topics, payloads) are displayed so that they cannot
+break out of their place: control characters and all other non-printable characters are escaped as
+in JSON.
 """
 
 import base64
@@ -9,14 +10,14 @@ import json
 from datetime import UTC, datetime
 
 NAME_LIMIT = 120
-"""Characters of a name that a line shows at most."""
+"""Largest number of characters of a name in a line."""
 PAYLOAD_LIMIT = 200
-"""Characters of a payload that a line shows at most."""
+"""Largest number of characters of a payload in a line."""
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
 def escaped(text: str, limit: int = NAME_LIMIT) -> str:
-    """Return ``text`` on one line with nothing but printable characters, cut at ``limit``."""
+    """Return ``text`` on one line, with printable characters only, cut at ``limit``."""
     rest = len(text) - limit
     head = text[:limit] if rest > 0 else text
     if not head.isprintable() or "\\" in head:
@@ -33,7 +34,7 @@ def _escape(letter: str) -> str:
 
 
 def name(text: str, limit: int = NAME_LIMIT) -> str:
-    """Return a client identifier, topic or filter; one that is empty or has blanks is quoted."""
+    """Return a client identifier, topic or filter, quoted if it is empty or contains blanks."""
     shown = escaped(text, limit)
     if text and " " not in text and '"' not in text:
         return shown
@@ -68,7 +69,7 @@ def json_line(value: object) -> str:
 
 
 def clock(time_ms: int) -> str:
-    """Return a time (Unix, milliseconds) as local time; --from and --at understand it."""
+    """Return a time (Unix, milliseconds) as local time, in a form that --from and --at accept."""
     moment = datetime.fromtimestamp(time_ms / 1000, UTC).astimezone()
     return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{time_ms % 1000:03}"
 
@@ -80,7 +81,7 @@ def iso(time_ms: int) -> str:
 
 
 def size(count: int) -> str:
-    """Return a number of bytes."""
+    """Return a number of bytes with its unit."""
     if count < 1024:
         return f"{count} B"
     value = float(count)

@@ -1,20 +1,20 @@
-"""Everything that can go wrong with the log and with the NATS server that keeps it.
+"""The errors of the log and of the NATS server that keeps it.
 
-Each error is one line for a person: what is wrong, where, and what to do. The exit codes are
-those of BSD's ``sysexits.h``, which service managers and scripts already tell apart:
+Each error is one line for a person: the problem, the place, and the remedy. The exit codes are
+those of BSD's ``sysexits.h``, which service managers and scripts already distinguish:
 
 ====  ===========================================================================
 code  meaning
 ====  ===========================================================================
-1     the answer is no: what was asked for does not exist, or a check failed
-2     what was asked for makes no sense, or not for this log
+1     the answer is no: the requested object does not exist, or a check failed
+2     the request is invalid, or invalid for this log
 65    the log itself is damaged
-66    there is no log to read, or what was asked for was cut off
+66    there is no log to read, or the requested part was cut off
 69    a service that is needed (NATS) is not available or too old
-73    the data directory cannot be made or written, or is another user's
+73    the data directory cannot be created or written, or belongs to another user
 74    reading or writing failed: the disk is full
-75    try again later: something else uses what is needed
-78    the configuration promises less than asked for, or is wrong
+75    try again later: another process uses a resource that is needed
+78    the configuration promises less than requested, or is wrong
 ====  ===========================================================================
 """
 
@@ -49,7 +49,7 @@ class DataDirError(EventStoreError):
 class DataDirBusy(EventStoreError):
     """Another process works in the data directory.
 
-    ``pid`` is None when the process that holds the lock did not leave its process id.
+    ``pid`` is None when the process that holds the lock left no process id.
     """
 
     exit_code = 75
@@ -65,7 +65,7 @@ class DataDirBusy(EventStoreError):
 
 
 class DiskFull(EventStoreError):
-    """There is no room for the log. Nothing that was acknowledged is lost."""
+    """The disk has no room for the log. No acknowledged message is lost."""
 
     exit_code = 74
 
@@ -77,7 +77,7 @@ class DiskFull(EventStoreError):
 
 
 class DiskFailed(EventStoreError):
-    """The disk failed to write or to sync: what lies in memory only may look as if stored."""
+    """A write or sync of the disk failed: data that is in memory only may look stored."""
 
     exit_code = 74
 
@@ -88,7 +88,7 @@ class DiskFailed(EventStoreError):
 
 
 class NatsUnavailable(EventStoreError):
-    """The NATS server cannot be started or reached, or refuses what is asked of it."""
+    """The NATS server cannot be started or reached, or refuses a request."""
 
     exit_code = 69
 
@@ -98,7 +98,7 @@ class LogUnavailable(NatsUnavailable):
 
 
 class NatsTooOld(NatsUnavailable):
-    """The NATS server, or the nats-server program, is older than what keeps the promise."""
+    """The NATS server, or the nats-server program, is older than the promise requires."""
 
     def __init__(
         self, where: str, version: str, minimum: str, why: str, advice: str = "upgrade it"
@@ -110,15 +110,15 @@ class NatsTooOld(NatsUnavailable):
 
 
 class BadNatsOptions(EventStoreError):
-    """A file or a setting for the connection to NATS cannot be used."""
+    """A file or a setting for the connection to NATS is invalid."""
 
     exit_code = 78
 
 
 class WeakDurability(EventStoreError):
-    """A stream or server promises less than what is configured.
+    """A stream or server promises less than the configuration.
 
-    ``setting`` is the name of the setting in JetStream's configuration, ``value`` what it is.
+    ``setting`` is the name of the setting in JetStream's configuration, ``value`` its value.
     """
 
     exit_code = 78
@@ -165,7 +165,7 @@ class EventTooLarge(EventStoreError):
 class RecordTooLarge(EventStoreError):
     """JetStream no longer accepts a record, because a limit was lowered: it is not stored.
 
-    ``size`` is that of the record with its headers, in bytes.
+    ``size`` is the size of the record with its headers, in bytes.
     """
 
     exit_code = 69
@@ -179,7 +179,7 @@ class RecordTooLarge(EventStoreError):
 
 
 SALVAGE = "foldmq salvage --data-dir DIR --to NEWDIR"
-"""What helps; for a log on an external server, its own backup does."""
+"""The remedy; for a log on an external server it is that server's backup."""
 
 
 class CorruptLog(EventStoreError):
@@ -203,7 +203,7 @@ class CorruptLog(EventStoreError):
 
 
 class LostLog(EventStoreError):
-    """A log that was there before is not there now, or not recovered. Nothing was changed."""
+    """A log that existed before is missing, or was not recovered. Nothing was changed."""
 
     exit_code = 65
 
@@ -233,7 +233,7 @@ class NodeBusy(EventStoreError):
 
 
 class ClusterBusy(EventStoreError):
-    """The log of that name is not that of this cluster."""
+    """The log of that name does not belong to this cluster."""
 
     exit_code = 75
 
@@ -268,13 +268,13 @@ class NoLog(FoldmqError):
 
 
 class CutOff(NoLog):
-    """What was asked for was in a part of the log that was cut off."""
+    """The requested point or object is in a part of the log that was cut off."""
 
 
 class CutMeanwhile(FoldmqError):
-    """The broker cut off what was being read.
+    """The broker cut off the part of the log that was being read.
 
-    ``first`` is the record with which the log begins now, ``recovery`` what to do.
+    ``first`` is the present first record of the log, ``recovery`` the advice to the caller.
     """
 
     exit_code = 75
@@ -286,12 +286,12 @@ class CutMeanwhile(FoldmqError):
 
 
 class NotFound(FoldmqError):
-    """What was asked for does not exist: a session, a message, a token."""
+    """The requested session, message or token does not exist."""
 
     exit_code = 1
 
 
 class UsageError(FoldmqError):
-    """What was asked for makes no sense, or not for this log."""
+    """The request is invalid, or invalid for this log."""
 
     exit_code = 2

@@ -1,10 +1,9 @@
 """The owner and the modes of the data directory.
 
-What lies there lets its reader in everywhere: passwords, keys, all messages. So the directory and
-foldmq's own files in it belong to the user that runs the broker (or to root) and are closed to
-others. Modes that are too wide are narrowed; what another user put there, or a symbolic link in
-the place of a file, is rejected: foldmq would write, with its own rights, to a place of another
-user's choice.
+Its files give their reader access to everything: passwords, keys, all messages. So the directory
+and foldmq's own files in it belong to the user of the broker (or to root) and are closed to others.
+Modes that are too wide are narrowed. Files of another user, and symbolic links in place of files,
+are rejected: foldmq would write, with its own rights, to a place of another user's choice.
 """
 
 from __future__ import annotations
@@ -40,10 +39,11 @@ _FILES: Final = (
     "node",
     "trusted.pem",
 )
-"""All files that foldmq, or a NATS server of its, writes there under one name."""
+"""All files with a fixed name that foldmq, or one of its NATS servers, writes there."""
 _DIRECTORIES: Final = ("jetstream", "nats-clients")
 _LOOSE: Final = stat.S_IWGRP | stat.S_IRWXO
-"""A group that may read, for backups, is the operator's choice; secrets are not for it either."""
+"""Rights that are removed. Read access for a group, for backups, is the operator's choice, except
+for secrets."""
 _LOOSE_SECRET: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -69,9 +69,9 @@ def check(directory: Path) -> None:
 
 
 def close(directory: Path) -> list[str]:
-    """Remove access for other users; return a line for each mode that was changed.
+    """Remove access for other users; return a line for each changed mode.
 
-    Raises DataDirError when that cannot be.
+    Raises DataDirError when a mode cannot be changed.
     """
     told = _close_directory(directory)
     loose = [
@@ -95,7 +95,7 @@ def _close_directory(directory: Path) -> list[str]:
     if not mode & _LOOSE:
         return []
     if found.st_uid == _ROOT != os.geteuid():
-        # a volume that Kubernetes gives to a group (fsGroup); its mode is not ours to change
+        # Kubernetes gives a volume to a group (fsGroup); this mode must not be changed
         if mode & stat.S_IWOTH:
             raise DataDirError(
                 directory,
@@ -109,7 +109,7 @@ def _close_directory(directory: Path) -> list[str]:
 
 
 def _present(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield foldmq's files that are there, as they are and not what a link leads to."""
+    """Yield foldmq's files that exist, with their status; links are not followed."""
     for name in sorted(_FILES):
         try:
             yield name, (directory / name).lstat()

@@ -1,10 +1,10 @@
-"""Metrics, declared where they are counted: name, kind, meaning, and the place in the status.
+"""Metrics, declared where they are counted: name, kind, meaning, and place in the status.
 
 A counter of a dataclass is one field::
 
     expired: int = counted("foldmq_sessions_expired_total", "Expired sessions.", "sessions.expired")
 
-It stands in the status of the broker, in the metrics for Prometheus and in their documentation.
+It appears in the status of the broker, in the metrics for Prometheus and in their documentation.
 No label contains names chosen by clients.
 """
 
@@ -26,7 +26,7 @@ _DIGITS = 6
 
 
 def unchanged(value: Any) -> Any:
-    """Return the value of the status as it is."""
+    """Return the value of the status unchanged."""
     return value
 
 
@@ -40,7 +40,7 @@ class Metric(NamedTuple):
     """Keys of the status, joined by dots; empty: the whole status."""
     labels: Labels = ()
     read: Callable[[Any], Any] = unchanged
-    """Returns a number, :data:`Numbers` or a histogram of the value in the status, or None."""
+    """Returns a number, :data:`Numbers` or a histogram from the value in the status, or None."""
 
     def reading(self, status: Status) -> Any:
         """Return the metric's value in a status; None if it is not known."""
@@ -62,7 +62,7 @@ def counted(
     labels: Labels = (),
     read: Callable[[Any], Any] = unchanged,
 ) -> Any:
-    """Return a field of a dataclass that is a metric; ``start`` makes its first value."""
+    """Return a dataclass field that is a metric; ``start`` returns its first value."""
     metric = Metric(name, kind, meaning, path, labels, read)
     return field(default_factory=start, metadata={_METRIC: metric})
 
@@ -94,7 +94,7 @@ def by_qos(counts: list[int]) -> Numbers:
 
 
 def by_reason(*shown: str) -> Callable[[Mapping[str, float]], Numbers]:
-    """Return a function that returns numbers by reason, those of ``shown`` even if 0."""
+    """Return a function that returns numbers by reason, including ``shown`` reasons with 0."""
 
     def count(counts: Mapping[str, float]) -> Numbers:
         return {(why,): number for why, number in {**dict.fromkeys(shown, 0), **counts}.items()}

@@ -13,7 +13,7 @@ class NoHome(FoldmqError):  # noqa: N818 - named for the condition, as in events
 
 
 def expand_home(path: Path | str) -> Path:
-    """Return a path with the home directory that ``~`` or ``~user`` stands for. Raises NoHome."""
+    """Return a path with ``~`` or ``~user`` replaced by the home directory. Raises NoHome."""
     try:
         return Path(path).expanduser()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Why messages are dropped, and connections and sessions end: the words that events have for it."""
+"""The reasons in events for drops, and for the ends of connections and sessions."""
 
 from __future__ import annotations
 

@@ -1,24 +1,26 @@
-"""Projections: what the log says the state is.
+"""Projections: the state of a broker, folded from its log.
 
-Pure folds: no clock, no I/O of their own, no randomness. The very same code runs in the live
-broker (each event is applied as it is appended), in recovery and replay (events read back from
-the log) and on Spark executors, so that the three can only agree.
+The folds are pure: no clock, no I/O of their own, no randomness. The same code runs in the live
+broker (each event is applied as it is appended), in recovery and replay (events are read back from
+the log) and on Spark executors, so all three arrive at the same state.
 
 ``state``
     The folds. ``session``: one session, from that session's events alone. ``retained``: the
-    retained message of every topic. ``node``: everything that the log of one node says, all its
-    sessions and the retained index.
+    retained message of every topic. ``node``: the whole log of one node, all its sessions and the
+    retained index.
 ``audit``
-    Whether a log keeps what MQTT and foldmq promise, session by session.
+    Checks whether a log keeps the promises of MQTT and foldmq, session by session.
 ``storage``
     The form in which the state is stored beside the log.
 
-What reads a log awaits the records of an ``eventstore.reading.LogSource`` and folds them:
+The following packages read a log: they await the records of an ``eventstore.reading.LogSource`` and
+fold them.
 
 ``replay``
-    The state as of a point, the history of a session, events as text, what became of a message.
+    The state as of a point, the history of a session or a message, events as text.
 ``comparison``
-    The state of a broker and its projections beside the log; two moments of one log.
+    Comparison of the log with the state of a broker and its projections, and of two moments of
+    one log.
 ``verification``
-    Whether a log is intact.
+    Checks whether a log is intact.
 """

@@ -1,14 +1,14 @@
 """Wire protocols without I/O: MQTT packets and topics, and MQTT topics as NATS subjects.
 
 Nothing in ``protocol`` opens a socket, reads a clock or knows what a broker is. It imports only
-the standard library, keeps no state but that of one connection's unfinished packet, and can be
+the standard library, keeps no state except that of one connection's unfinished packet, and can be
 tested with bytes alone.
 
 How it works
 ============
 
-One ``Decoder`` belongs to one connection. The shell around it hands it whatever the network
-brought, in whatever pieces, and is handed the packets that are complete::
+One ``Decoder`` belongs to one connection. The surrounding shell passes it the bytes from the
+network, in whatever pieces they arrive, and receives the packets that are complete::
 
     decoder = Decoder(max_packet_size=1_048_576)
     for packet in decoder.feed(data):
@@ -19,12 +19,12 @@ brought, in whatever pieces, and is handed the packets that are complete::
 ``feed`` does not raise. A client that breaks the standard is no exception for a broker: the
 packets it sent before are obeyed, then its connection is closed. So the error is a value, a
 ``ProtocolError`` that names the normative statement that was broken, and it is set once and for
-all. The decoder also holds the two rules that need to know what came before: the first packet is
-a CONNECT, and there is no second. All other rules about what may be sent when (packet identifiers
-in use, keep alive, quotas) belong to the session, which has the state to judge.
+all. The decoder also enforces the two rules that depend on earlier packets: the first packet is
+a CONNECT, and there is no second one. All other rules about the order of packets (packet
+identifiers in use, keep alive, quotas) belong to the session, which has the necessary state.
 
-Versions: ``protocol.mqtt`` decodes MQTT 3.1 and 3.1.1, ``protocol.mqtt5`` what MQTT 5 has besides.
-Of a CONNECT of any other level only the level is read, so that it can be answered with return code
+Versions: ``protocol.mqtt`` decodes MQTT 3.1 and 3.1.1, ``protocol.mqtt5`` the additions of MQTT 5.
+For a CONNECT of any other level only the level is read, so that it can be answered with return code
 0x01. The ``properties`` of packets are None below MQTT 5.
 
 Batches
@@ -32,27 +32,26 @@ Batches
 
 A broker in Python cannot afford an object per message, so there is none. Consecutive PUBLISH
 packets with the same first byte are one ``Publishes``, consecutive acknowledgements of one type
-are one ``Acks``; both are columns (lists of topics, of packet identifiers, of payloads), made
-and consumed by operations that run in C over the whole list. ``protocol.mqtt.publish_decoder`` says
-how such a run is read, ``PublishEncoder`` how messages are encoded once and rendered for each
-receiver.
-How the network cuts the bytes decides where one batch ends and the next begins, and nothing else:
-the sequence of messages is always the same.
+are one ``Acks``. Both consist of columns (lists of topics, of packet identifiers, of payloads),
+which are built and consumed by operations that run in C over the whole list.
+``protocol.mqtt.publish_decoder`` describes how such a run is read, ``PublishEncoder`` how messages
+are encoded once and rendered for each receiver. The pieces in which the bytes arrive determine the
+boundaries of batches, and nothing else: the sequence of messages is always the same.
 
-Topics stay raw bytes on this path: they are validated, once per different topic, and not decoded.
+Topics stay raw bytes on this path: they are validated, once per distinct topic, and not decoded.
 
-Where things are in ``mqtt``
-============================
+Contents of ``mqtt``
+====================
 
 - ``packets``: the values; ``protocol_error``: the error.
 - ``decoder``: one connection; ``publish_decoder``: PUBLISH and acknowledgements;
   ``connect_subscribe_decoder``: the rest; ``remaining_length``: the Remaining Length.
-- ``encoder``: everything a server sends;
-  ``server_packet_decoder``: what a server sends, read back, for traces.
-- ``topics``: what is a legal topic name or filter, and which are the broker's own;
+- ``encoder``: all packets of a server;
+  ``server_packet_decoder``: decodes the packets of a server, for traces.
+- ``topics``: the rules for topic names and filters, and the reserved ones;
   ``topic_trie``: matching; ``sparkplug``: the rules of Sparkplug.
 
-Nothing a client sends costs more than linear time or memory: lengths are checked before bodies
-are kept, unfinished packets are not looked at again until they are complete, tries do not recurse,
-and the one cache is bounded.
+No input of a client costs more than linear time or memory: lengths are checked before bodies
+are kept, unfinished packets are not inspected again until they are complete, tries do not recurse,
+and all caches are bounded.
 """

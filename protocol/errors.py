@@ -2,7 +2,7 @@
 
 
 class FoldmqError(Exception):
-    """Something foldmq can name: the message says what is wrong, where, and what to do.
+    """An error that foldmq expects: the message names the problem, the place and the remedy.
 
     The command line prints it as one line and ends with ``exit_code``; nothing else is shown.
     """

@@ -1,6 +1,7 @@
-"""Lazy exports: builds a package's ``__getattr__`` (PEP 562), which imports a name on first use.
+"""Lazy exports: a package's ``__getattr__`` (PEP 562), which imports a name at its first use.
 
-Commands load only what they need: ``foldmq --help`` imports neither nats-py nor the broker.
+Commands load only the modules that they need: ``foldmq --help`` imports neither nats-py nor the
+broker.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,8 +11,8 @@ from importlib import import_module
 def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
     """Return the ``__getattr__`` of a package (PEP 562).
 
-    ``modules`` holds the names that each module of the package provides, separated by blanks. A
-    module that provides its own name is provided itself.
+    ``modules`` contains the names that each module of the package provides, separated by blanks. A
+    module that provides its own name is itself the value.
     """
     homes = {name: module for module, names in modules.items() for name in names.split()}
 

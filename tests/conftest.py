@@ -1,4 +1,4 @@
-"""What holds for all tests: none fails because the machine is slow, and there is one Spark."""
+"""Settings of all tests: no failure because the machine is slow, and one shared Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark without its loads: rows, ratios, what fails a run, tables, the page it writes."""
+"""The benchmark without its loads: rows, ratios, failure conditions, tables, the generated page."""
 
 from __future__ import annotations
 

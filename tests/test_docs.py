@@ -1,4 +1,4 @@
-"""The documentation says what the code does: what it names exists, what is generated is fresh."""
+"""The documentation matches the code: named objects exist, generated pages are fresh."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Imports point one way: cli -> cluster -> actors, spark -> projections -> eventstore -> protocol.
 
-What is pure stays pure: ``protocol`` is sans-IO, ``projections`` know neither clock nor network.
+Pure packages stay pure: ``protocol`` is sans-IO, ``projections`` use neither clock nor network.
 Packages are small, the names of modules, classes and public functions are unique within their
 top-level package, and the imports of packages form no cycle, imports for types included.
 """

@@ -1,8 +1,8 @@
 """The format of the log: positions, events, records and their sizes.
 
-``Position`` names an entry of the log. An event is a slotted dataclass; ``Record`` holds many
-events in one JetStream message, checksummed and chained to the record before it. Loaded lazily:
-positions need no pydantic.
+``Position`` names an entry of the log. An event is a slotted dataclass; a ``Record`` contains many
+events in one JetStream message, checksummed and chained to the record before it. The modules are
+loaded lazily: positions need no pydantic.
 """
 
 from importlib import import_module
@@ -361,7 +361,7 @@ _MODULE_OF = {
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Load the module of a public name when it is first asked for."""
+        """Load the module of a public name at its first use."""
         if name not in _MODULE_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -1,8 +1,8 @@
-"""What stands in a record for an event: a JSON object.
+"""The JSON object of an event in a record.
 
-The fields that an event declares behind its version ``v`` were added later. They are left out where
-they have their default, so that an event that does not use them takes the bytes that it always
-took. Its type and version come last all the same.
+Fields that an event declares behind its version ``v`` were added later. They are left out where
+they have their default, so that an event that does not use them takes the same bytes as before. Its
+type and version still come last.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _Object: TypeAlias = dict[str, Any]
 
 
 def json_object(event: LogEvent) -> LogEvent | _Object:
-    """Return what orjson is to write for an event."""
+    """Return the object that orjson writes for an event."""
     write = WRITERS.get(type(event))
     return event if write is None else write(event)
 
 
 def field_values(event: LogEvent) -> _Object:
-    """Return the fields that are written for an event, by name."""
+    """Return the written fields of an event, by name."""
     found = json_object(event)
     if isinstance(found, dict):
         return found
@@ -58,7 +58,7 @@ _ADDED: Final = {
 
 
 def _with_added(found: _Object, event: LogEvent) -> _Object:
-    """Put in what was added and differs from its default, before type and version."""
+    """Add the later fields that differ from their default, before type and version."""
     kind, version = found.pop("e"), found.pop("v")
     for name, default in _ADDED[type(event)].items():
         value = getattr(event, name)
@@ -72,7 +72,7 @@ def _any_other(names: tuple[str, ...], values: Callable[[Any], Any], event: LogE
     return _with_added(dict(zip(names, values(event), strict=False)), event)
 
 
-# The events that come most often are written out: it takes half the time.
+# The most frequent events are written out in full: this takes half the time.
 
 
 def _published(event: MessagePublished) -> _Object:
@@ -143,4 +143,4 @@ WRITERS: Final[dict[type, Callable[[Any], _Object]]] = {
     Received: _acknowledged,
     Completed: _acknowledged,
 }
-"""Event type -> what makes its JSON object; the others are written as orjson does it."""
+"""Event type -> function that builds its JSON object; orjson writes the other events directly."""

@@ -1,20 +1,20 @@
-"""The events of the log: what happened, in the words of MQTT.
+"""The events of the log, in the terms of MQTT.
 
 An event is a slotted dataclass; the hot path builds it without validation. Readers of a log
 parse with :func:`parse_event`, which validates (pydantic) and upcasts older versions first, so
-that the rest of the code only ever sees today's types. The log itself is never rewritten.
+that the rest of the code only ever sees the current types. The log itself is never rewritten.
 
-Events that happen together to one session share one event: columns with a value for each
-message, integers as runs (see ``positions``). ``entries(event)`` says how many positions an
+Events of one session that happen together share one event: columns with a value for each message,
+integers as runs (see ``positions``). ``entries(event)`` returns the number of positions that an
 event occupies.
 
 Every event type carries its version ``v``. A field may be added with a default without a new
-version; anything else needs one, and an upcaster. A field that is added is declared behind ``v``
-and written only where it differs from its default (``event_json``), so that what an event could
-say before takes the bytes that it took before.
+version; any other change needs one, and an upcaster. An added field is declared behind ``v`` and
+written only where it differs from its default (``event_json``), so that events that do not use it
+take the same bytes as before.
 
-Here are the events of sessions and messages, and the reading of all; those of the node, its
-checkpoints and its operators are in ``node_events``, those of a turn of the event loop in
+This module contains the events of sessions and messages, and the parser of all; the events of the
+node, its checkpoints and its operators are in ``node_events``, those of a turn of the event loop in
 ``turn_events``.
 """
 
@@ -55,11 +55,11 @@ from eventstore.format.turn_events import (
 from protocol.errors import FoldmqError
 
 NATS_SESSION: Final = "$nats"
-"""The client identifier under which the log has what NATS clients published. No client gets it."""
+"""The client identifier of publications by NATS clients in the log. No client can have it."""
 
 
 class UnreadableEvent(FoldmqError):  # noqa: N818 - named as its siblings in errors
-    """An event in the log is not as it must be."""
+    """An event in the log is invalid."""
 
     exit_code = 65
 
@@ -77,7 +77,7 @@ class SessionOpened:
     session: str
     """Client identifier."""
     resumed: bool
-    """True: earlier state goes on (session present). False: any earlier state is gone."""
+    """True: earlier state continues (session present). False: any earlier state is removed."""
     clean: bool
     """The session ends with its connection: Clean Session, in MQTT 5 a session expiry of 0."""
     level: int
@@ -85,7 +85,7 @@ class SessionOpened:
     keep_alive: int = 0
     """Seconds, 0 = off."""
     generation: int = 1
-    """How often this client identifier was connected; fences what older connections do."""
+    """Number of connections of this client identifier so far; fences the actions of older ones."""
     address: str = ""
     user: str | None = None
     expiry: int | None = None
@@ -95,20 +95,20 @@ class SessionOpened:
     e: Literal["SessionOpened"] = "SessionOpened"
     v: Literal[1] = 1
     clean_start: bool = False
-    """The client asked for a session that starts empty (Clean Start, MQTT 5)."""
+    """The client asked for a new, empty session (Clean Start, MQTT 5)."""
     receive_maximum: int = 65_535
-    """QoS 1 and 2 deliveries that the client accepts unfinished at a time (MQTT 5)."""
+    """Number of unfinished QoS 1 and 2 deliveries that the client accepts at a time (MQTT 5)."""
     packet_maximum: int = 0
-    """Bytes of the largest packet that the client accepts (MQTT 5); 0: any."""
+    """Size in bytes of the largest packet that the client accepts (MQTT 5); 0: any."""
 
 
 @dataclass(slots=True)
 class SessionTakenOver:
-    """A new connection came for a session that was connected; the old one is closed."""
+    """A new connection was opened for a connected session; the old one is closed."""
 
     session: str
     generation: int
-    """Generation of the connection that was closed."""
+    """Generation of the closed connection."""
     e: Literal["SessionTakenOver"] = "SessionTakenOver"
     v: Literal[1] = 1
 
@@ -131,7 +131,7 @@ class SessionClosed:
 
 @dataclass(slots=True)
 class SessionExpired:
-    """A session that was not connected was removed, with all that it held."""
+    """A session that was not connected was removed, with all its state."""
 
     session: str
     reason: str
@@ -152,7 +152,7 @@ class Subscribed:
     e: Literal["Subscribed"] = "Subscribed"
     v: Literal[1] = 1
     options: Sequence[int] = ()
-    """For each filter the subscription options that go with its QoS (MQTT 5), as in the packet: 4
+    """For each filter its subscription options other than the QoS (MQTT 5), as in the packet: 4
     No Local, 8 Retain As Published, 16 and 32 Retain Handling; empty when there are none."""
     identifier: int = 0
     """Subscription identifier (MQTT 5); 0: none."""
@@ -167,14 +167,14 @@ class SubscriptionDenied:
     """Topic filters."""
     reasons: list[Run]
     """Reason code of each, 128 and above: 0x87 not authorized, 0x97 a limit is reached, 0x8f not
-    valid here, 0x9e not to be shared. A client of MQTT 3 is sent 0x80 for each."""
+    valid here, 0x9e not to be shared. A client of MQTT 3 gets 0x80 for each."""
     e: Literal["SubscriptionDenied"] = "SubscriptionDenied"
     v: Literal[1] = 1
 
 
 @dataclass(slots=True)
 class Unsubscribed:
-    """Filters were taken from a session; what was on its way to it still arrives."""
+    """Filters were removed from a session; messages on their way to it still arrive."""
 
     session: str
     filters: list[str]
@@ -200,25 +200,25 @@ class MessagePublished:
     pids: list[Run]
     """Packet identifiers (QoS 1 and 2), as runs."""
     sizes: list[int] | int
-    """Payload bytes of each message; one number when they are all of one size."""
+    """Payload bytes of each message; one number when all have the same size."""
     at: int
     """Offset of the first payload in the record's payload area; the others follow it."""
     count: int
     """Number of messages."""
     will: bool = False
-    """Published by the broker as the session's will."""
+    """The broker published the message as the session's will."""
     properties: list[dict[str, Any] | None] | None = None
     """Not used: see blocks."""
     e: Literal["MessagePublished"] = "MessagePublished"
     v: Literal[1] = 1
     blocks: Sequence[int] = ()
-    """Bytes of each distinct block of properties (MQTT 5). The blocks end where the first payload
-    begins, one after the other."""
+    """Bytes of each distinct block of properties (MQTT 5). The blocks stand directly before the
+    first payload, one after the other."""
     block_of: Sequence[int] = ()
     """For each message the number of its block, from 1, or 0 for none; empty when all have the
-    only one, or none has any."""
+    same single block, or none has any."""
     blocks_at: Sequence[int] = ()
-    """Offset of each block in the payload area. Never written: for a part of an event, whose
+    """Offset of each block in the payload area. Never written: set for a part of an event, whose
     blocks stand elsewhere."""
 
 
@@ -228,7 +228,7 @@ class Delivered:
 
     session: str
     filter: str
-    """The subscription that they are delivered for."""
+    """The subscription through which they are delivered."""
     qos: int
     """QoS of the delivery, 1 or 2."""
     pids: list[Run]
@@ -236,8 +236,8 @@ class Delivered:
     """Positions of the messages."""
     retain: bool = False
     queued: int = -1
-    """-1: as they came. Otherwise they came from the head of the queue and this many payload
-    bytes left it."""
+    """-1: sent on arrival. Otherwise they left the head of the queue with this many payload
+    bytes."""
     e: Literal["Delivered"] = "Delivered"
     v: Literal[1] = 1
     rap: bool = False
@@ -254,15 +254,15 @@ class Queued:
     qos: int
     refs: list[Run]
     size: int
-    """Payload bytes, all together."""
+    """Payload bytes of all messages together."""
     retain: bool = False
     e: Literal["Queued"] = "Queued"
     v: Literal[1] = 1
     expires: list[Run] | int = 0
-    """Unix time in seconds at which each message expires, 0: never; one number when they are all
-    alike."""
+    """Unix time in seconds at which each message expires, 0: never; one number when all are
+    equal."""
     behind: int = -1
-    """How many messages of the queue wait before them, where a member of the shared subscription
+    """Number of queued messages that stay before them, where a member of the shared subscription
     returned them; -1: all."""
 
 
@@ -280,7 +280,7 @@ class Redelivered:
 
 @dataclass(slots=True)
 class Acked:
-    """PUBACK came from the session: QoS 1 deliveries are complete."""
+    """PUBACK was received from the session: QoS 1 deliveries are complete."""
 
     session: str
     pids: list[Run]
@@ -292,7 +292,7 @@ class Acked:
 
 @dataclass(slots=True)
 class Received:
-    """PUBREC came from the session: it owns the QoS 2 messages; PUBREL goes out."""
+    """PUBREC was received from the session: it owns the QoS 2 messages; PUBREL is sent."""
 
     session: str
     pids: list[Run]
@@ -304,7 +304,7 @@ class Received:
 
 @dataclass(slots=True)
 class Refused:
-    """PUBREC with an error came from the session: QoS 2 deliveries ended unaccepted (MQTT 5)."""
+    """PUBREC with an error was received: QoS 2 deliveries ended unaccepted (MQTT 5)."""
 
     session: str
     pids: list[Run]
@@ -316,7 +316,7 @@ class Refused:
 
 @dataclass(slots=True)
 class Completed:
-    """PUBCOMP came from the session: QoS 2 deliveries are complete."""
+    """PUBCOMP was received from the session: QoS 2 deliveries are complete."""
 
     session: str
     pids: list[Run]
@@ -328,7 +328,7 @@ class Completed:
 
 @dataclass(slots=True)
 class Released:
-    """PUBREL came from the session: its QoS 2 messages take effect now, in this order."""
+    """PUBREL was received from the session: its QoS 2 messages take effect now, in this order."""
 
     session: str
     pids: list[Run]
@@ -340,7 +340,7 @@ class Released:
 
 @dataclass(slots=True)
 class WillArmed:
-    """The session's connection left a will."""
+    """The CONNECT of the session's connection contained a will."""
 
     session: str
     topic: str
@@ -356,8 +356,8 @@ class WillArmed:
     e: Literal["WillArmed"] = "WillArmed"
     v: Literal[1] = 1
     blocks: Sequence[int] = ()
-    """Bytes of its block of properties (MQTT 5), which ends where the payload begins; empty: it
-    has none."""
+    """Size in bytes of its block of properties (MQTT 5), which stands directly before the payload;
+    empty: it has none."""
 
 
 @dataclass(slots=True)
@@ -390,22 +390,22 @@ class MessageDropped:
     """Positions of the messages, where they have one (QoS 1 and 2)."""
     filter: str = ""
     queued: int = -1
-    """-1: never queued. Otherwise they left the head of the queue with this many bytes."""
+    """-1: never queued. Otherwise they left the head of the queue with this many payload bytes."""
     e: Literal["MessageDropped"] = "MessageDropped"
     v: Literal[1] = 1
     topics: list[str] = field(default_factory=list)
-    """Some topics of messages that a client was not permitted to publish."""
+    """Some of the topics of messages that a client was not permitted to publish."""
 
 
 @dataclass(slots=True)
 class Expired:
-    """Queued messages expired: they left the queue, wherever in it they stood (MQTT 5)."""
+    """Queued messages expired: they left the queue, from any place in it (MQTT 5)."""
 
     session: str
     filter: str
     refs: list[Run]
     size: int
-    """Payload bytes, all together."""
+    """Payload bytes of all messages together."""
     e: Literal["Expired"] = "Expired"
     v: Literal[1] = 1
 
@@ -423,18 +423,18 @@ class Assigned:
     """Client identifier of the member."""
     refs: list[Run]
     queued: int = -1
-    """-1: as they came. Otherwise they came from the head of the queue and this many payload
-    bytes left it."""
+    """-1: assigned on arrival. Otherwise they left the head of the queue with this many payload
+    bytes."""
     e: Literal["Assigned"] = "Assigned"
     v: Literal[1] = 1
     by_topic: bool = False
-    """Each topic goes to one member while the members that are connected are the same:
-    ``shared_strategy`` is topic, and every member may be sent every message."""
+    """Each topic goes to one member as long as the same members are connected:
+    ``shared_strategy`` is topic, and every member may receive every message."""
 
 
 @dataclass(slots=True)
 class Returned:
-    """QoS 1 deliveries of a shared subscription ended unacknowledged: its member went.
+    """QoS 1 deliveries of a shared subscription ended unacknowledged: its member left.
 
     A Queued of the shared subscription, or an Assigned, belongs to the same turn.
     """
@@ -451,10 +451,10 @@ class Returned:
 
 @dataclass(slots=True)
 class RetainedExpired:
-    """Retained messages expired: their topics have none from here on (MQTT 5)."""
+    """Retained messages expired: their topics have none from now on (MQTT 5)."""
 
     topics: list[str]
-    """The topics that have no retained message from here on."""
+    """The topics that have no retained message from now on."""
     e: Literal["RetainedExpired"] = "RetainedExpired"
     v: Literal[1] = 1
 
@@ -500,7 +500,7 @@ Event: TypeAlias = (
     | MessageDropped
     | WebAccessed
 )
-"""An event as it is read."""
+"""An event as readers see it."""
 
 LogEvent: TypeAlias = Event | TurnEvent
 """An event as it is written."""
@@ -509,23 +509,23 @@ _ADAPTER: TypeAdapter[Event] = TypeAdapter(
     Annotated[Event, Field(discriminator="e")], config=ConfigDict(extra="ignore")
 )
 _validate = _ADAPTER.validator.validate_python
-"""The adapter's own method costs a sixth more."""
+"""Calling the validator through the adapter's own method takes a sixth longer."""
 
 Upcaster: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
 VERSIONS: dict[str, int] = {
     kind.__name__: get_args(get_type_hints(kind)["v"])[0] for kind in get_args(Event)
 }
-"""Today's version of each event type."""
+"""The current version of each event type."""
 
 _TURN_EVENTS: Final = {kind.__name__ for kind in get_args(TurnEvent)}
 
 UPCASTERS: dict[tuple[str, int], Upcaster] = {}
-"""(event type, version) -> what turns the JSON object of that version into the next one's."""
+"""(event type, version) -> function from the JSON object of this version to the next one's."""
 
 
 def upcast(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON object of an event in today's version."""
+    """Return the JSON object of an event in the current version."""
     while (step := _next_step(raw.get("e"), raw.get("v", 1))) is not None:
         raw = step(raw)
     return raw
@@ -539,17 +539,17 @@ def _next_step(kind: Any, version: Any) -> Upcaster | None:
 
 
 def parse_event(raw: dict[str, Any]) -> Event:
-    """Return the event that a JSON object of the log stands for, upcast and validated.
+    """Return the event of a JSON object of the log, upcast and validated.
 
     Raises UnknownEvent for a type or version that this foldmq does not know, UnreadableEvent
-    when a field is not as it must be.
+    when a field is invalid.
     """
     try:
         event: Event = _validate(upcast(raw) if UPCASTERS else raw)
     except ValidationError as error:
         kind, version = raw.get("e"), raw.get("v", 1)
         if isinstance(kind, str) and kind in _TURN_EVENTS and version == 1:
-            # Those that stand for others have been replaced by them, see ``records``.
+            # Events of turns have been replaced by events of sessions, see ``records``.
             raise UnreadableEvent(f"event {kind}: its columns do not fit together") from None
         if not isinstance(kind, str) or kind not in VERSIONS or version != VERSIONS[kind]:
             raise UnknownEvent(
@@ -570,7 +570,7 @@ def _brief(value: object) -> str:
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of an event as it stands in the log."""
+    """Return the JSON Schema of an event in the log."""
     adapter: TypeAdapter[LogEvent] = TypeAdapter(
         Annotated[LogEvent, Field(discriminator="e")], config=ConfigDict(extra="ignore")
     )
@@ -590,7 +590,7 @@ _RUNS: dict[type, Callable[[Any], list[Run]]] = {
     Assigned: attrgetter("refs"),
     Redelivered: attrgetter("pids"),
 }
-"""The column of an event that has one integer for each of its entries."""
+"""Event type -> the column with one integer for each of its entries."""
 
 
 def entries(event: LogEvent) -> int:

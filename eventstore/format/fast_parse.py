@@ -1,8 +1,8 @@
-"""The events that a log of messages consists of, read without pydantic.
+"""A parser without pydantic for the most frequent events.
 
-Nearly all events of a log are of a few types and exactly as today's foldmq writes them. A few
-comparisons of the types of all values find these, and they are built in a third of the time.
-Anything else is left to ``parse_event``, which defines what an event must be: where
+Nearly all events of a log are of a few types and exactly as the current foldmq writes them. A few
+comparisons of the types of all values recognize these, and they are built in a third of the time.
+Anything else is left to ``parse_event``, which defines the valid events: where
 :func:`parse_frequent` returns an event, ``parse_event`` returns an equal one.
 
 The lists of an event are those of the JSON object, not copies.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def parse_frequent(raw: dict[str, Any]) -> Event | None:
-    """Return the event that a JSON object of the log stands for; None: ask ``parse_event``."""
+    """Return the event of a JSON object of the log; None: use ``parse_event``."""
     try:
         read, version, usual = _READERS[raw["e"]]
         found = raw["v"]
@@ -43,7 +43,7 @@ def parse_frequent(raw: dict[str, Any]) -> Event | None:
 
 
 def _with_added(event: Event, raw: dict[str, Any]) -> Event | None:
-    """Set those fields of an event that were added later, as far as the JSON object has them."""
+    """Set the later fields of an event that the JSON object contains."""
     for name, fits in _ADDED[type(event)].items():
         if name in raw:
             value = raw[name]
@@ -66,7 +66,7 @@ def _is_expiry(value: object) -> bool:
 
 
 def _integers(values: object) -> bool:
-    """Return whether it is a list of integers."""
+    """Return whether a value is a list of integers."""
     if type(values) is not list:
         return False
     for value in values:  # noqa: SIM110 - all() costs a generator, more than the whole loop
@@ -76,7 +76,7 @@ def _integers(values: object) -> bool:
 
 
 def _runs(values: object) -> bool:
-    """Return whether it is a list of integers and lists of integers."""
+    """Return whether a value is a list of integers and lists of integers."""
     if type(values) is not list:
         return False
     for value in values:  # noqa: SIM110 - as in _integers
@@ -188,7 +188,7 @@ _ADDED: dict[type, dict[str, Callable[[object], bool]]] = {
     Completed: {"reasons": _runs},
     Released: {},
 }
-"""The fields that an event has behind its version, and what they must be."""
+"""Event type -> the fields behind its version, with the check of their values."""
 
 _READERS = {
     kind.__name__: (
@@ -198,5 +198,5 @@ _READERS = {
     )
     for kind, read in _BUILDERS
 }
-"""Event type -> what reads its fields, the only version that it reads: today's, and the number of
-fields that are always there."""
+"""Event type -> reader of its fields, the only version that it reads (the current one), and the
+number of fields that are always present."""

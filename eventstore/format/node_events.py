@@ -14,28 +14,29 @@ class BrokerStarted:
     """A broker process took over this log. Earlier connections have ended."""
 
     software: str
-    """Version of foldmq that writes from here on."""
+    """Version of foldmq that writes from now on."""
     e: Literal["BrokerStarted"] = "BrokerStarted"
     v: Literal[1] = 1
     epoch: int = 0
-    """How often a node of the cluster became the leader, this time included; 0 = no cluster."""
+    """Number of times a node of the cluster became the leader, this time included; 0 = no
+    cluster."""
     leader: str = ""
-    """The node of the cluster that leads from here on."""
+    """The node of the cluster that leads from now on."""
     cause: str = ""
-    """Why another leader was needed: first, stopped, dead or silent."""
+    """Reason for the new leader: first, stopped, dead or silent."""
     crashed: bool = False
-    """The run before did not end as asked: the broker or its machine crashed, or was killed."""
+    """The previous run did not end in order: the broker or its machine crashed, or was killed."""
 
 
 @dataclass(slots=True)
 class LimitsApplied:
-    """The limits and permissions that hold from here on.
+    """The limits and permissions that hold from now on.
 
-    Recorded at a start and where SIGHUP changed them, and repeated in each checkpoint.
+    Recorded at a start and when SIGHUP changed them, and repeated in each checkpoint.
     """
 
     limits: dict[str, Any]
-    """Settings that decide what is dropped and what expires, by name, in bytes and seconds:
+    """Settings that decide about drops and expiry, by name, in bytes and seconds:
     max_queued_messages, max_queued_bytes, max_ack_pending, max_outbound_bytes, session_expiry,
     slow_reader_time, max_topic_levels, check_payload_format."""
     e: Literal["LimitsApplied"] = "LimitsApplied"
@@ -50,7 +51,7 @@ class LimitsApplied:
 
 @dataclass(slots=True)
 class BrokerStopped:
-    """The broker ended as asked: everything before was committed, every client closed."""
+    """The broker ended in order: everything before was committed, every client closed."""
 
     e: Literal["BrokerStopped"] = "BrokerStopped"
     v: Literal[1] = 1
@@ -58,29 +59,29 @@ class BrokerStopped:
 
 @dataclass(slots=True)
 class LeaderProved:
-    """A leader of a cluster that heard of no other node wrote this to learn that it still leads."""
+    """A leader that heard no other node of its cluster wrote this to check that it still leads."""
 
     epoch: int
-    """That of the leader's BrokerStarted."""
+    """Epoch of the leader's BrokerStarted."""
     e: Literal["LeaderProved"] = "LeaderProved"
     v: Literal[1] = 1
 
 
 @dataclass(slots=True)
 class CheckpointBegun:
-    """From here to its CheckpointCompleted the whole state is repeated: a log can begin here."""
+    """The whole state is repeated up to the CheckpointCompleted: a log can begin here."""
 
     checkpoint: int
     """Number of the checkpoint, from 1."""
     e: Literal["CheckpointBegun"] = "CheckpointBegun"
     v: Literal[1] = 1
     epoch: int = 0
-    """That of the leader; 0 = no cluster."""
+    """Epoch of the leader; 0 = no cluster."""
 
 
 @dataclass(slots=True)
 class SessionSnapshot:
-    """The state of a session at this position; a large one is spread over several events."""
+    """The state of a session at this position; a large one is split into several events."""
 
     session: str
     state: dict[str, Any]
@@ -95,58 +96,58 @@ class SessionSnapshot:
 
 @dataclass(slots=True)
 class RetainedSnapshot:
-    """Retained messages with their payloads: one entry each, and from here on their position."""
+    """Retained messages with their payloads: one entry each, their position from now on."""
 
     topics: list[str]
     """Topic of each message."""
     qos: list[int]
     """QoS of each message."""
     refs: list[Run]
-    """Where the messages stood before."""
+    """The previous positions of the messages."""
     sizes: list[int] | int
-    """Payload bytes of each message; one number when they are all of one size."""
+    """Payload bytes of each message; one number when all have the same size."""
     at: int
     """Offset of the first payload in the record's payload area; the others follow it."""
     count: int
     """Number of messages."""
     session: str | None = None
-    """None: they are retained. Otherwise they are QoS 2 messages of this session that wait for
-    their PUBREL to become so, and they keep their position."""
+    """None: they are retained. Otherwise they are QoS 2 messages of this session that become
+    retained with their PUBREL, and they keep their position."""
     e: Literal["RetainedSnapshot"] = "RetainedSnapshot"
     v: Literal[1] = 1
     blocks: Sequence[int] = ()
-    """Bytes of each distinct block of properties (MQTT 5). The blocks end where the first payload
-    begins, one after the other."""
+    """Bytes of each distinct block of properties (MQTT 5). The blocks stand directly before the
+    first payload, one after the other."""
     block_of: Sequence[int] = ()
     """For each message the number of its block, from 1, or 0 for none; empty when all have the
-    only one, or none has any."""
+    same single block, or none has any."""
     blocks_at: Sequence[int] = ()
-    """Offset of each block in the payload area. Never written: for a part of an event, whose
+    """Offset of each block in the payload area. Never written: set for a part of an event, whose
     blocks stand elsewhere."""
     expires: list[Run] | int = 0
-    """Unix time in seconds at which each message expires, 0: never; one number when they are all
-    alike."""
+    """Unix time in seconds at which each message expires, 0: never; one number when all are
+    equal."""
 
 
 @dataclass(slots=True)
 class CheckpointCompleted:
-    """Everything was repeated: a fold that begins with this checkpoint is complete from here."""
+    """Everything was repeated: a fold that begins with this checkpoint is complete from now on."""
 
     checkpoint: int
-    """Its number."""
+    """Number of the checkpoint."""
     begun: int
     """Position of its CheckpointBegun."""
     sessions: int
-    """Number of sessions that were repeated."""
+    """Number of repeated sessions."""
     retained: int
-    """Number of retained messages that were repeated."""
+    """Number of repeated retained messages."""
     e: Literal["CheckpointCompleted"] = "CheckpointCompleted"
     v: Literal[1] = 1
 
 
 @dataclass(slots=True)
 class MessagesCarried:
-    """Messages that sessions still need, repeated because their records are to be cut off.
+    """Messages that sessions still need, repeated because their records are about to be cut off.
 
     One entry each. They keep the position under which sessions refer to them.
     """
@@ -158,57 +159,58 @@ class MessagesCarried:
     which: list[int]
     """For each message, the index of its topic; empty when there is only one topic."""
     sizes: list[int] | int
-    """Payload bytes of each message; one number when they are all of one size."""
+    """Payload bytes of each message; one number when all have the same size."""
     at: int
     """Offset of the first payload in the record's payload area; the others follow it."""
     count: int
     """Number of messages."""
     waiting: list[Run] = field(default_factory=list)
-    """Positions of those that become retained with their PUBREL."""
+    """Positions of the messages that become retained with their PUBREL."""
     e: Literal["MessagesCarried"] = "MessagesCarried"
     v: Literal[1] = 1
     blocks: Sequence[int] = ()
-    """Bytes of each distinct block of properties (MQTT 5). The blocks end where the first payload
-    begins, one after the other."""
+    """Bytes of each distinct block of properties (MQTT 5). The blocks stand directly before the
+    first payload, one after the other."""
     block_of: Sequence[int] = ()
     """For each message the number of its block, from 1, or 0 for none; empty when all have the
-    only one, or none has any."""
+    same single block, or none has any."""
     blocks_at: Sequence[int] = ()
-    """Offset of each block in the payload area. Never written: for a part of an event, whose
+    """Offset of each block in the payload area. Never written: set for a part of an event, whose
     blocks stand elsewhere."""
     expires: list[Run] | int = 0
-    """Unix time in seconds at which each message expires, 0: never; one number when they are all
-    alike."""
+    """Unix time in seconds at which each message expires, 0: never; one number when all are
+    equal."""
     as_retained: list[Run] = field(default_factory=list)
-    """Positions of those that were published with RETAIN 1."""
+    """Positions of the messages that were published with RETAIN 1."""
     publishers: list[str] = field(default_factory=list)
-    """The distinct sessions that published the messages; empty if that is not known."""
+    """The distinct sessions that published the messages; empty if they are not known."""
     publisher_of: Sequence[int] = ()
     """For each message, the index of its publisher; empty when there is only one."""
 
 
 @dataclass(slots=True)
 class LogCut:
-    """The log is cut: the records before ``first`` are removed as soon as this is on disk."""
+    """The log is cut: the records before ``first`` are removed as soon as this event is on disk."""
 
     first: int
     """Stream sequence of the first record that stays."""
     link: str
-    """Link of the last record that goes, in hexadecimal: what ``first`` continues."""
+    """Link of the last removed record, in hexadecimal: ``first`` continues it."""
     begins_ms: int
     """Time of the first record that stays, Unix time in milliseconds."""
     reason: str
-    """The bound that was reached: keep or keep_bytes; archived: a bound, and an archive has it."""
+    """The bound that was reached: keep or keep_bytes; archived: a bound, and an archive has the
+    records."""
     e: Literal["LogCut"] = "LogCut"
     v: Literal[1] = 1
 
 
 @dataclass(slots=True)
 class LogArchived:
-    """An archive reported that it has the log up to a record. The newest one counts."""
+    """An archive reported that it has the log up to a record. The newest report counts."""
 
     through: int
-    """Stream sequence of the last record that the archive has, with all before it."""
+    """Stream sequence of the last archived record; the archive also has all records before it."""
     link: str
     """Link of that record, in hexadecimal."""
     by: str
@@ -221,7 +223,7 @@ class LogArchived:
 
 @dataclass(slots=True)
 class Bridged:
-    """NATS has what was published at QoS 1 and 2 up to a position: its server processed it."""
+    """NATS has the QoS 1 and 2 publications up to a position: its server processed them."""
 
     through: int
     """That position, packed; 0: there is no bridge any more, and nothing is owed to NATS."""
@@ -234,45 +236,45 @@ class RetainedCleared:
     """Retained messages were removed by an operator; subscribers are not notified."""
 
     topics: list[str]
-    """The topics that have no retained message from here on."""
+    """The topics that have no retained message from now on."""
     e: Literal["RetainedCleared"] = "RetainedCleared"
     v: Literal[1] = 1
 
 
 @dataclass(slots=True)
 class OperatorActed:
-    """An operator had something done; what it led to follows in the same turn."""
+    """An operator requested an action; its consequences follow in the same turn."""
 
     action: str
     """kick, restart, remove_session or clear_retained."""
     by: str
     """Name given by the operator, who had the credentials of the NATS account."""
     target: str
-    """Client identifier, or name of the actor; for retained messages how many."""
+    """Client identifier, or name of the actor; for retained messages their number."""
     session: str | None = None
-    """Client identifier of the session that it was about."""
+    """Client identifier of the session concerned."""
     e: Literal["OperatorActed"] = "OperatorActed"
     v: Literal[1] = 1
 
 
 @dataclass(slots=True)
 class WebAccessed:
-    """Logins at the web page, what it refused, and its tokens; one may stand for several alike."""
+    """Logins at the web page, its refusals and its tokens; one event may count several alike."""
 
     outcome: str
     """login; refused: a login; denied: a change that the role of the token does not allow;
     token_added, token_removed: the page found its file of tokens changed."""
     address: str
-    """Where the first of them came from, without the port; empty: from many addresses, or it is
-    about a token."""
+    """Address of the first of them, without the port; empty: there were many addresses, or the
+    event concerns a token."""
     name: str = ""
-    """Name of the token; empty when no token is known that was shown. Never the token itself."""
+    """Name of the token; empty when the given token is not known. Never the token itself."""
     role: str = ""
     """Role of the token: view, view-all or operate."""
     reason: str = ""
-    """Why it was refused or denied: wrong_token, wrong_cookie, expired, role."""
+    """Reason of the refusal or denial: wrong_token, wrong_cookie, expired, role."""
     count: int = 1
-    """How many there were."""
+    """Number of equal ones."""
     first_ms: int = 0
     """Time of the first of them, Unix time in milliseconds."""
     expires: str = ""

@@ -29,8 +29,8 @@ class PointSpec:
 def parse_point(text: str, zone: tzinfo | None, index: int = MAX_INDEX) -> PointSpec | None:
     """Return the moment that a text names; None if it names none.
 
-    A record's number alone is the position ``index`` in that record: by default all of it. A time
-    without a zone is of ``zone``; None: of the local one.
+    A record's number alone is the position ``index`` in that record: by default the whole record.
+    A time without a zone is in ``zone``; None: in the local one.
     """
     text = text.strip()
     try:

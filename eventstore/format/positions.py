@@ -1,11 +1,11 @@
-"""Positions in the log, and the compact form in which events carry many integers.
+"""Positions in the log, and the compact form of the many integers in events.
 
 A *position* names one entry of the log: the stream sequence of its record and the index of the
 entry within that record. It is packed into one integer (``sequence << 20 | index``), so that
 positions sort, hash and travel as plain integers; people see ``sequence.index``.
 
-An event that concerns many messages occupies one index for each of them: what happened to one
-message has a position of its own although it is stored together with its neighbours.
+An event that concerns many messages occupies one index for each of them: each message has a
+position of its own in the event although the messages are stored together.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def index_of(packed: Position) -> int:
 
 
 def format_position(packed: Position) -> str:
-    """Return a position as people read it: ``sequence.index``."""
+    """Return a position in the form for people: ``sequence.index``."""
     return f"{packed >> INDEX_BITS}.{packed & MAX_INDEX}"
 
 
@@ -61,7 +61,7 @@ def to_runs(values: Sequence[int]) -> list[Run]:
     """Return the integers, in order, as runs of constant step.
 
     A sequence that is one arithmetic progression (by far the most frequent case: neighbours in
-    one record, packet identifiers given out together) is found by one comparison in C.
+    one record, packet identifiers assigned together) is recognized by one comparison in C.
     """
     count = len(values)
     if count < 3:
@@ -92,7 +92,7 @@ def _split_runs(values: Sequence[int]) -> list[Run]:
 
 
 def from_runs(runs: Iterable[Run]) -> list[int]:
-    """Return the integers that :func:`to_runs` was given."""
+    """Return the integers that were passed to :func:`to_runs`."""
     values: list[int] = []
     for run in runs:
         if isinstance(run, int):
@@ -104,7 +104,7 @@ def from_runs(runs: Iterable[Run]) -> list[int]:
 
 
 def count_runs(runs: Iterable[Run]) -> int:
-    """Return how many integers the runs stand for."""
+    """Return the number of integers in the runs."""
     count = 0
     for run in runs:
         count += 1 if isinstance(run, int) else run[1]

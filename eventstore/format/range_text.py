@@ -14,7 +14,7 @@ _SHOWN = 3
 
 
 def several(items: Iterable[str], total: int) -> str:
-    """Return the first few of ``total`` items, and how many more there are."""
+    """Return the first few of ``total`` items, and the number of the others."""
     shown = [item for item, _ in zip(items, range(_SHOWN), strict=False)]
     more = total - len(shown)
     return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
@@ -34,7 +34,7 @@ def _number_run(run: Run) -> str:
 
 
 def positions_text(runs: list[Run]) -> str:
-    """Return positions_text: ``5.0`` or ``5.0-5.127``."""
+    """Return positions: ``5.0`` or ``5.0-5.127``."""
     return several(map(_position_run, runs), len(runs))
 
 
@@ -46,5 +46,5 @@ def _position_run(run: Run) -> str:
 
 
 def stamp(at: Position, time_ms: int) -> str:
-    """Return the two columns, time and position, that begin a line about something in the log."""
+    """Return the columns time and position, with which a line about the log begins."""
     return f"{clock(time_ms)} {format_position(at):>8}"

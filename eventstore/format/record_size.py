@@ -1,12 +1,12 @@
-"""How large a record may be, and what must fit into one.
+"""The bounds on the size of a record.
 
 JetStream bounds a message in three places: the server (``max_payload``, headers included), the
-stream (``max_msg_size``, the same), and the file store, which takes 32 MiB with all that it writes
-around a message. The smallest of them bounds a record, and so an event with its payloads.
+stream (``max_msg_size``, likewise), and the file store, which accepts 32 MiB including its own
+overhead. The smallest of them bounds a record, and so an event with its payloads.
 
-Every event that holds no payload fits into :data:`LEAST_RECORD` bytes, however long the names in
-it are: what could grow beyond that is spread over several events. An event with the payload of
-one message fits if :data:`NAMES` bytes are left beside the payload.
+Every event without a payload fits into :data:`LEAST_RECORD` bytes, however long its names are:
+lists that could grow beyond that are split over several events. An event with the payload of one
+message fits if :data:`NAMES` bytes are left beside the payload.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from __future__ import annotations
 from typing import Final
 
 LEAST_RECORD: Final = 1024 * 1024
-"""Bytes that a record must be able to have: the default of NATS's ``max_payload``."""
+"""Bytes that every record must be able to have: the default of NATS's ``max_payload``."""
 
 STORED_MOST: Final = 32 * 1024 * 1024
-"""Bytes of the largest message that JetStream stores in a file, with all that it adds."""
+"""Bytes of the largest message that JetStream stores in a file, overhead included."""
 _ADDED = 64
-"""Bytes that it adds at most, the subject aside."""
+"""Largest overhead of the file store in bytes, the subject aside."""
 
 HEADERS: Final = 256
-"""Bytes of a record's NATS headers at most."""
+"""Largest size of a record's NATS headers in bytes."""
 STORED_OVERHEAD: Final = 220
-"""Bytes that JetStream stores around a record, its headers included, about."""
+"""Approximate number of bytes that JetStream stores around a record, its headers included."""
 RECORD_OVERHEAD: Final = 1024
-"""Bytes that a record and its NATS headers add to its events at most."""
+"""Largest number of bytes that a record and its NATS headers add to its events."""
 
 ENTRIES_AT_ONCE: Final = 4096
-"""Entries of one event at most, where they are not bounded otherwise."""
+"""Largest number of entries of one event, where there is no other bound."""
 
 ESCAPED: Final = 6
-"""Bytes that one character of a string takes in JSON at most."""
+"""Largest number of bytes that one character of a string takes in JSON."""
 NAME_BYTES: Final = 65_535
-"""Bytes of a topic, topic filter or client identifier at most."""
+"""Largest size of a topic, topic filter or client identifier in bytes."""
 
 NAMES: Final = 2 * ESCAPED * NAME_BYTES + 4096
-"""Bytes that an event with one message takes beside its payload at most, record included."""
+"""Largest number of bytes of an event with one message, without its payload, record included."""
 
 
 def largest_record(max_payload: int, subject: str, max_msg_size: int = -1, refused: int = 0) -> int:
-    """Return the bytes of the largest message, headers included, that a stream takes.
+    """Return the size in bytes of the largest message, headers included, that a stream accepts.
 
-    ``max_payload`` is that of the server, ``max_msg_size`` that of the stream (-1: no bound),
-    ``refused`` the size of a message that was refused (0: none was): what these do not explain has
-    another reason, so that half of it counts.
+    ``max_payload`` is the limit of the server, ``max_msg_size`` that of the stream (-1: none),
+    ``refused`` the size of a refused message (0: none). If neither limit explains the refusal,
+    there is an unknown one, so that half of ``refused`` counts.
     """
     stored = STORED_MOST - _ADDED - len(subject)
     largest = min(max_payload, stored)
@@ -55,9 +55,9 @@ def largest_record(max_payload: int, subject: str, max_msg_size: int = -1, refus
 
 
 def largest_packet(record: int) -> int:
-    """Return the bytes of the largest MQTT packet for which records of ``record`` bytes have room.
+    """Return the size of the largest MQTT packet that fits into records of ``record`` bytes.
 
-    Where records are small, half of them: a packet whose names take more than the other half in
-    JSON is refused when it comes.
+    Where records are small, it is half of them: a packet whose names take more than the other
+    half in JSON is refused on arrival.
     """
     return max(record // 2, record - NAMES)

@@ -1,25 +1,25 @@
 """Records: many events in one JetStream message.
 
-A record is, in this order (integers big-endian):
+A record consists of, in this order (integers big-endian):
 
 =====  ==========================================================================
-bytes  what
+bytes  content
 =====  ==========================================================================
 4      magic ``FMQ`` and the format version
 32     SHA-256 of everything that follows: the checksum, and this record's link
 32     the link of the record before it (zeros for the first): the hash chain
 4      length of the JSON header
 n      JSON: node, time, part, last, events
-rest   the payloads of the messages, one after the other, as raw bytes; before those of an event
-       its blocks of properties (``stored_properties``)
+rest   the payloads of the messages, one after the other, as raw bytes; the blocks of properties
+       of an event stand before its payloads (``stored_properties``)
 =====  ==========================================================================
 
 A changed byte breaks the checksum; a lost, repeated or reordered record breaks the chain.
 
-A *turn* of the event loop is atomic. It nearly always fits into one record; one that does not
-is spread over several: ``part`` counts them from 0 and ``last`` marks the last one. A reader
-holds the parts back until the last one is there; parts that are followed by a ``part`` 0 belong
-to a turn that never finished and of which nothing was acknowledged: they are void.
+A *turn* of the event loop is atomic. It nearly always fits into one record. A larger one is split
+over several: ``part`` counts them from 0 and ``last`` marks the last one. A reader holds the parts
+back until the last one is read. Parts that are followed by a ``part`` 0 belong to a turn that never
+finished and of which nothing was acknowledged: they are void.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ GENESIS = bytes(32)
 
 _HEAD = struct.Struct(">4s32s32sI")
 HEADER_FROM = _HEAD.size
-"""Where the JSON header of a record begins."""
+"""Offset of the JSON header in a record."""
 _SIGNED_FROM = 36
-"""The digest covers everything behind itself."""
+"""Offset from which the digest covers the record: everything behind the digest itself."""
 _LINK, _PREVIOUS = slice(4, 36), slice(36, 68)
 _OBJECTS = frozenset({dict})
 _TURN = b'"e":"Turn'
-"""How the type of an event of several sessions begins."""
+"""Prefix of the type of an event of several sessions."""
 
 
 def link_of(data: bytes) -> bytes:
@@ -108,7 +108,7 @@ def encode_record(
 
 @dataclass(slots=True)
 class Record:
-    """One record read back from the log; its checksum was right."""
+    """One record read back from the log, with a correct checksum."""
 
     sequence: int
     """Stream sequence."""
@@ -116,19 +116,19 @@ class Record:
     previous: bytes
     node: str
     time_ms: int
-    """Unix time in milliseconds at which the first of its events was appended."""
+    """Time of its first event, Unix time in milliseconds."""
     part: int
     last: bool
     raw_events: list[dict[str, Any]]
-    """The events as JSON objects, as they were written; those of several sessions replaced by the
-    ones that they stand for."""
+    """The events as JSON objects, as they were written; events of several sessions are replaced by
+    the events that they stand for."""
     payload: memoryview
     """The payload area."""
 
     def events(self) -> Iterator[tuple[int, Event]]:
         """Yield each event, validated and upcast, with the index of its first entry.
 
-        Raises UnreadableEvent, or UnknownEvent, saying which entry cannot be read and why.
+        Raises UnreadableEvent, or UnknownEvent, with the entry that cannot be read and the reason.
         """
         index = 0
         for raw in self.raw_events:
@@ -159,14 +159,14 @@ class Record:
         return spread_blocks(event, self.distinct_blocks(event)) if event.blocks else []
 
     def pieces(self, event: MessagePublished | RetainedSnapshot | MessagesCarried) -> list[bytes]:
-        """Return what an event has in the payload area: distinct blocks first, then payloads."""
+        """Return an event's parts of the payload area: distinct blocks first, then payloads."""
         return [*self.distinct_blocks(event), *self.payloads(event)]
 
 
 def check_record(sequence: int, data: bytes) -> int:
-    """Return where the payload area of a record begins, whose checksum is found right.
+    """Check the checksum of a record; return the offset of its payload area.
 
-    Raises CorruptLog when it is not a record, is cut off, or its checksum is wrong, and
+    Raises CorruptLog when it is not a record, is truncated, or its checksum is wrong, and
     UnknownLogFormat when a later foldmq wrote it.
     """
     if len(data) < _HEAD.size or data[:3] != MAGIC[:3]:
@@ -211,7 +211,7 @@ def decode_record(sequence: int, data: bytes) -> Record:
 def payload_bounds(event: MessagePublished | RetainedSnapshot | MessagesCarried) -> list[int]:
     """Return the offsets in the payload area at which the messages of an event begin.
 
-    One more number than messages: the last is where the last message ends.
+    The list has one more number than there are messages: the end of the last message.
     """
     if isinstance(event.sizes, int):
         size = event.sizes
@@ -222,7 +222,7 @@ def payload_bounds(event: MessagePublished | RetainedSnapshot | MessagesCarried)
 
 
 class ChainChecker:
-    """Checks that records read in order follow each other."""
+    """Checks the chain of records that are read in order."""
 
     __slots__ = ("link", "sequence")
 
@@ -233,11 +233,11 @@ class ChainChecker:
 
     @classmethod
     def before(cls, record: Record) -> ChainChecker:
-        """Start in the middle of a log: this record is the next one, whatever it continues."""
+        """Start in the middle of a log: this record is the next one, whatever link it continues."""
         return cls(record.sequence - 1, record.previous)
 
     def check(self, record: Record) -> None:
-        """Accept the next record; raise CorruptLog when it does not follow the one before."""
+        """Accept the next record; raise CorruptLog when it does not follow the previous one."""
         if record.sequence != self.sequence + 1:
             raise CorruptLog(
                 self.sequence + 1,

@@ -1,9 +1,9 @@
-"""Properties of messages in the log: blocks of bytes, which are never parsed here.
+"""Properties of messages in the log: blocks of bytes that are never parsed here.
 
-A block is what a PUBLISH packet of MQTT 5 has between its Property Length and its payload, checked
-when it came and without what is the connection's own; ``b""`` stands for none. A message expiry, if
-there is one, is its first property. A record holds each distinct block of an event once, right
-before the event's payloads.
+A block is the part of an MQTT 5 PUBLISH packet between its Property Length and its payload, checked
+on arrival and without the properties of the connection; ``b""`` stands for none. A message expiry,
+if there is one, is its first property. A record contains each distinct block of an event once,
+directly before the event's payloads.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _EXPIRY_MARK: Final = b"\x02"
 
 
 class BlockColumns(NamedTuple):
-    """The blocks of some messages, as an event and its record have them."""
+    """The blocks of some messages in the form of an event and its record."""
 
     distinct: Sequence[bytes]
     """The distinct blocks, which stand before the payloads."""
     sizes: Sequence[int]
-    """Bytes of each: the event's ``blocks``."""
+    """Size in bytes of each: the event's ``blocks``."""
     block_of: Sequence[int]
     """The event's ``block_of``."""
 
@@ -61,7 +61,7 @@ def block_columns(blocks: Sequence[bytes]) -> BlockColumns:
 
 
 def block_bounds(event: WithBlocks) -> list[tuple[int, int]]:
-    """Return where in the payload area each distinct block of an event begins and ends."""
+    """Return the bounds in the payload area of each distinct block of an event."""
     sizes = event.blocks
     if not sizes:
         return []
@@ -85,7 +85,7 @@ def spread_blocks(event: Any, distinct: Sequence[bytes]) -> list[bytes]:
 
 
 def split_pieces(event: WithBlocks, pieces: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
-    """Return of what an event has in the payload area the distinct blocks, and the payloads."""
+    """Split an event's parts of the payload area into the distinct blocks and the payloads."""
     count = len(event.blocks)
     return (pieces[:count], pieces[count:]) if count else ((), pieces)
 
@@ -93,7 +93,7 @@ def split_pieces(event: WithBlocks, pieces: Sequence[T]) -> tuple[Sequence[T], S
 def expires_at(block: bytes, time_ms: int) -> int:
     """Return the Unix time in seconds at which a message expires; 0: never.
 
-    ``time_ms`` is the time of the record in which it was published.
+    ``time_ms`` is the time of the record of its publication.
     """
     if block[:1] != _EXPIRY_MARK:
         return 0
@@ -101,7 +101,7 @@ def expires_at(block: bytes, time_ms: int) -> int:
 
 
 def expiry_runs(expires: Sequence[int]) -> list[Run] | int:
-    """Return the column ``expires`` of an event for what :func:`expiries` returned."""
+    """Return the column ``expires`` of an event for a result of :func:`expiries`."""
     if not expires:
         return 0
     first = expires[0]
@@ -109,13 +109,13 @@ def expiry_runs(expires: Sequence[int]) -> list[Run] | int:
 
 
 def expiries_of(expires: list[Run] | int, count: int) -> list[int]:
-    """Return what :func:`expiry_runs` was given, for ``count`` messages."""
+    """Return the expiries of ``count`` messages that were passed to :func:`expiry_runs`."""
     if isinstance(expires, int):
         return [expires] * count if expires else []
     return from_runs(expires)
 
 
 def expiries(blocks: Sequence[bytes], time_ms: int) -> list[int]:
-    """Return when each of some messages expires, see :func:`expires_at`; empty: none does."""
+    """Return the expiry of each message, see :func:`expires_at`; empty: none expires."""
     known = {block: expires_at(block, time_ms) for block in set(blocks)}
     return list(map(known.__getitem__, blocks)) if any(known.values()) else []

@@ -1,11 +1,11 @@
-"""What several sessions did in one turn, each kind of it as one event with columns.
+"""The events of several sessions in one turn: one event with columns for each kind.
 
-Thousands of clients that send one packet each would make thousands of events of one entry. What
-they do in one turn of the event loop is written as one event for each kind instead: a column says
-which session each entry belongs to. The entries stand in the order in which they happened, and
-each has a position of its own as in any event.
+Thousands of clients that send one packet each would cause thousands of events with one entry.
+Instead, a turn of the event loop writes one event for each kind, with a column that contains the
+session of each entry. The entries are in the order in which they happened, and each has a position
+of its own as in any event.
 
-Only the writer of the log and its live fold know these events. A record that is read back has the
+Only the writer of the log and its live fold know these events. A record that is read back contains
 events of single sessions in their place (:func:`expanded`), entry for entry at the same positions,
 so that folds, audits and tools see one kind of event for one kind of fact.
 """
@@ -33,8 +33,8 @@ class TurnPublished:
     sessions: list[str]
     """Client identifiers."""
     by: list[int]
-    """For each message, the index of its session; empty when each has the next one, or all the
-    only one."""
+    """For each message, the index of its session; empty when each has the next one, or all have
+    the only one."""
     qos: int
     """1 or 2."""
     topics: list[str]
@@ -44,7 +44,7 @@ class TurnPublished:
     pids: list[int]
     """Packet identifier of each message."""
     sizes: list[int] | int
-    """Payload bytes of each message; one number when they are all of one size."""
+    """Payload bytes of each message; one number when all have the same size."""
     at: int
     """Offset of the first payload in the record's payload area; the others follow it."""
     count: int
@@ -52,16 +52,16 @@ class TurnPublished:
     e: Literal["TurnPublished"] = "TurnPublished"
     v: Literal[1] = 1
     blocks: Sequence[int] = ()
-    """Bytes of each distinct block of properties (MQTT 5). The blocks end where the first payload
-    begins, one after the other."""
+    """Bytes of each distinct block of properties (MQTT 5). The blocks stand directly before the
+    first payload, one after the other."""
     block_of: Sequence[int] = ()
     """For each message the number of its block, from 1, or 0 for none; empty when all have the
-    only one, or none has any."""
+    same single block, or none has any."""
 
 
 @dataclass(slots=True)
 class TurnDelivered:
-    """Messages were sent to several sessions in one turn, as they came: one entry each.
+    """Messages were sent to several sessions in one turn, on arrival: one entry each.
 
     Each stands for a Delivered of one subscription.
     """
@@ -72,7 +72,7 @@ class TurnDelivered:
     """Topic filters: one for each subscription."""
     by: list[int]
     """For each message, the index of its subscription; empty when each has the next one, or all
-    the only one."""
+    have the only one."""
     qos: int
     """QoS of the deliveries, 1 or 2."""
     pids: list[int]
@@ -85,7 +85,7 @@ class TurnDelivered:
 
 @dataclass(slots=True)
 class TurnAcked:
-    """Acknowledgements of one kind came from several sessions in one turn: one entry each.
+    """Acknowledgements of one kind were received from several sessions in one turn: one entry each.
 
     Each stands for an Acked, Received or Completed of one session.
     """
@@ -96,7 +96,7 @@ class TurnAcked:
     """Client identifiers."""
     by: list[int]
     """For each acknowledgement, the index of its session; empty when each has the next one, or all
-    the only one."""
+    have the only one."""
     pids: list[int]
     """Packet identifier of each."""
     e: Literal["TurnAcked"] = "TurnAcked"
@@ -107,7 +107,7 @@ class TurnAcked:
 
 @dataclass(slots=True)
 class TurnReleased:
-    """PUBREL came from several sessions in one turn: one entry each.
+    """PUBREL was received from several sessions in one turn: one entry each.
 
     Each stands for a Released of one session.
     """
@@ -115,8 +115,8 @@ class TurnReleased:
     sessions: list[str]
     """Client identifiers."""
     by: list[int]
-    """For each message, the index of its session; empty when each has the next one, or all the
-    only one."""
+    """For each message, the index of its session; empty when each has the next one, or all have
+    the only one."""
     pids: list[int]
     """Packet identifier of each message."""
     refs: list[Run]
@@ -135,7 +135,7 @@ STANDS_FOR: Final = {
     "Completed": "TurnAcked",
     "Released": "TurnReleased",
 }
-"""Event of one session -> the event of a turn that may stand for it in a record."""
+"""Event of one session -> event of a turn that may stand for it in a record."""
 
 
 def indices(by: Sequence[int], values: Sequence[Any], count: int) -> Sequence[int]:
@@ -157,7 +157,7 @@ def indices(by: Sequence[int], values: Sequence[Any], count: int) -> Sequence[in
 def expanded(raw: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the events of single sessions that the JSON object of an event stands for.
 
-    An event that stands for no others, or whose columns do not fit together, is returned as it is.
+    An event of a single session, or one with inconsistent columns, is returned unchanged.
     """
     try:
         kind, known = _EXPAND[raw["e"]]
@@ -169,7 +169,7 @@ def expanded(raw: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _groups(by: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield neighbours with the same index: that, the first of them, and the one behind."""
+    """Yield runs of equal indexes: the index, the first entry, and the end of the run."""
     at = 0
     for index, some in groupby(by):
         start, at = at, at + sum(1 for _ in some)
@@ -209,7 +209,7 @@ def _published(raw: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _with_fields(one: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
-    """Return an event with fields that were added, before its type and version."""
+    """Return an event with added fields before its type and version."""
     if not added:
         return one
     kind, version = one.pop("e"), one.pop("v")
@@ -227,7 +227,7 @@ class _Blocks:
         self._begins = [*accumulate(sizes, initial=raw["at"] - sum(sizes))]
 
     def of(self, start: int, stop: int) -> dict[str, Any]:
-        """Return the fields that say which blocks some of the messages have."""
+        """Return the fields that contain the blocks of some of the messages."""
         numbers = self._of[start:stop]
         distinct = [one for one in dict.fromkeys(numbers) if one]
         if not distinct:

@@ -1,4 +1,4 @@
-"""Turns put together again from the parts in which records hold them."""
+"""Assembly of turns from the parts in several records."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 class TurnAssembler:
-    """Holds the parts of a turn back until its last one is there.
+    """Holds the parts of a turn back until the last one is read.
 
     A reader that begins in the middle of a log passes ``anywhere``: parts whose first one lies
-    before its beginning then count as complete.
+    before the reader's beginning then count as complete.
     """
 
     def __init__(self, *, anywhere: bool = False) -> None:
@@ -20,7 +20,7 @@ class TurnAssembler:
         self._anywhere = anywhere
 
     def take(self, record: Record) -> tuple[list[Record], list[Record]]:
-        """Take the next record; return (parts that are void, parts of a turn that is complete)."""
+        """Process the next record; return (void parts, parts of a complete turn)."""
         void: list[Record] = []
         if record.part == 0 and self._held:
             void, self._held = self._held, []
@@ -34,5 +34,5 @@ class TurnAssembler:
         return void, complete
 
     def rest(self) -> list[Record]:
-        """Return the parts of the turn that is not complete yet."""
+        """Return the parts of the incomplete turn."""
         return self._held

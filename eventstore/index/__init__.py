@@ -1,7 +1,7 @@
-"""The index of a log: which records concern a session, a topic or a message.
+"""The index of a log: the records that concern each session, topic or message.
 
-It is kept in files beside the log, made from the log alone, and believed only as far as the links
-of the log's records confirm it.
+It is kept in files beside the log and built from the log alone. A reader trusts it only as far as
+the links of the log's records confirm it.
 """
 
 from typing import TYPE_CHECKING

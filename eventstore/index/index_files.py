@@ -1,9 +1,9 @@
-"""The files of an index: segments that follow each other, merged and removed to stay bounded.
+"""The files of an index: consecutive segments, merged and removed to stay bounded.
 
-A directory has the index of one log. Each segment is a file; new ones are small, and as soon as
-there are several of about one size they are merged into one. When all become too large, or the log
-was cut, the oldest go; what is still needed of them, the last state of each session, moves to the
-one behind.
+A directory contains the index of one log. Each segment is a file; new ones are small, and several
+of about one size are merged into one. When all together become too large, or the log was cut, the
+oldest segments are removed; the part that is still needed, the last state of each session, moves to
+the next one.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 _MERGED_AT_ONCE: Final = 8
 _SMALLEST: Final = 64 * 1024
-"""Bytes up to which segments count as of one size."""
+"""Bytes up to which segments count as equal in size."""
 LARGEST: Final = 64 * 1024 * 1024
-"""Bytes of a segment that is not merged any more."""
+"""Size in bytes from which a segment is not merged any more."""
 _ENDING: Final = ".index"
 _REMEMBERED: Final = f"{RARE}LimitsApplied"
 
 
 class IndexFiles:
-    """The segments in a directory, opened; the last of them that follow each other."""
+    """The open segments of a directory: the last consecutive ones."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -50,7 +50,7 @@ class IndexFiles:
 
     @property
     def size(self) -> int:
-        """Bytes of all segments."""
+        """Size of all segments in bytes."""
         return sum(one.size for one in self.segments)
 
     @property
@@ -59,7 +59,7 @@ class IndexFiles:
         return self.segments[-1].head if self.segments else None
 
     def open(self, stream: str) -> None:
-        """Open the segments of a log that follow each other up to the last one.
+        """Open the consecutive segments of a log up to the last one.
 
         Raises BadIndex if one is damaged, and OSError.
         """
@@ -68,8 +68,8 @@ class IndexFiles:
             paths = sorted(one for one in self.path.iterdir() if one.name.endswith(_ENDING))
         except FileNotFoundError:
             return
-        # A segment that others were merged into has the first record of the first of them. What
-        # it covers may still be there if the merging was interrupted.
+        # A merged segment begins with the first record of its first source. The sources may still
+        # exist if the merge was interrupted.
         held: list[Segment] = []
         try:
             held.extend(map(Segment, paths))
@@ -97,7 +97,7 @@ class IndexFiles:
     # ------------------------------------------------------------------------- writing
 
     def lock(self) -> bool:
-        """Make the directory and lock it for writing; return whether nobody else has it.
+        """Create the directory and lock it for writing; return False if another process holds it.
 
         Raises OSError.
         """
@@ -113,7 +113,7 @@ class IndexFiles:
         return True
 
     def unlock(self) -> None:
-        """Let others write."""
+        """Release the lock for other writers."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -126,13 +126,13 @@ class IndexFiles:
                 one.unlink(missing_ok=True)
 
     def append(self, head: SegmentHead, items: Iterable[tuple[str, Any]]) -> None:
-        """Add a segment behind the last one, and merge what can be. Raises OSError, BadIndex."""
+        """Add a segment behind the last one, and merge where due. Raises OSError, BadIndex."""
         self._write(head, items)
         while len(some := self._mergeable()) > 1:
             self._merge(some)
 
     def shrink(self, most: int, begin: int) -> None:
-        """Remove the oldest segments while there are too many bytes, and those that were cut off.
+        """Remove segments that were cut off, and the oldest while there are too many bytes.
 
         The log begins with record ``begin``. Raises OSError, BadIndex.
         """
@@ -212,11 +212,11 @@ def _merged(sources: Sequence[Iterable[tuple[str, Any]]]) -> Iterator[tuple[str,
 
 
 def _kept(segment: Segment) -> Iterator[tuple[str, Any]]:
-    """Yield what is still needed when the records of a segment are not indexed any more."""
+    """Yield the keys that are still needed when the records of a segment are no longer indexed."""
     last = segment.get(_REMEMBERED)
     if last is not None:
         yield _REMEMBERED, pack_sequences(unpack_sequences(last)[-1:])
     for key, states in segment.starting(STATES):
         bound, parts, denied, _, size = states[-1]
-        # For moments behind, a session without a state is one that there was not.
+        # For later moments, a session without a state did not exist.
         yield key, [[bound, parts, denied, ALWAYS, size]]

@@ -1,4 +1,4 @@
-"""What an index answers: which records may concern a session, a topic or a message."""
+"""Lookups in an index: the records that may concern a session, a topic or a message."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
 
 
 class SavedState(NamedTuple):
-    """The state of a session, as it was when all before ``bound`` had happened."""
+    """The state of a session as of ``bound``: everything before this position had happened."""
 
     bound: Position
     parts: list[dict[str, Any]] | None
-    """None: there was no such session."""
+    """None: the session did not exist."""
     denied: list[list[Any]] | None
-    """Filters that it was denied, and not granted since: filter, reason code, position, time; None:
-    too many."""
+    """Denied filters that were not granted since: filter, reason code, position, time; None: too
+    many."""
 
 
 class LogIndex:
-    """The segments of an index that was found to be of the log that is read.
+    """The segments of an index that was found to belong to the log that is read.
 
-    Every method raises BadIndex when what it looks at is damaged.
+    Every method raises BadIndex when it finds damage.
     """
 
     def __init__(self, segments: Sequence[Segment], begin: int) -> None:
-        """``segments`` follow each other; the log begins with record ``begin``."""
+        """``segments`` are consecutive; the log begins with record ``begin``."""
         self._segments = segments
         self.first = max(begin, segments[0].head.first)
-        """Stream sequences of the first and the last record that are indexed."""
+        """Stream sequences of the first and the last indexed record."""
         self.last = segments[-1].head.last
         head = segments[0].head
         self.known_before = head.heir and 0 <= head.whole <= position(head.first, 0)
@@ -54,7 +54,7 @@ class LogIndex:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         return sum(one.size for one in self._segments)
 
     def sequences(self, key: str, first: int = 0, last: int | None = None) -> list[int]:
@@ -67,7 +67,7 @@ class LogIndex:
     def next_after(self, key: str, sequence: int) -> int | None:
         """Return the first record behind another one that is listed for a key; None: there is none.
 
-        Segments are looked at only until it is found.
+        Segments are searched only until it is found.
         """
         for segment in self._between(sequence + 1, None):
             listed = segment.listed(key)
@@ -79,7 +79,7 @@ class LogIndex:
     def topics(
         self, prefix: str, matches: Callable[[str], bool], first: int = 0, last: int | None = None
     ) -> list[int]:
-        """Return the records that name a topic that matches; all such topics have the prefix."""
+        """Return the records that name a matching topic; all such topics begin with the prefix."""
         found: set[int] = set()
         for segment in self._between(first, last):
             for key, value in segment.starting(TOPIC + prefix):
@@ -112,7 +112,7 @@ class LogIndex:
         return {one for one in found if self.first <= one and (last is None or one <= last)}
 
     def referring_before(self, last: int | None = None) -> set[int]:
-        """Return the records that refer to messages from before the first record indexed."""
+        """Return the records that refer to messages from before the first indexed record."""
         end = group_key(REFERRED, self.first)
         found: set[int] = set()
         for segment in self._between(0, last):
@@ -131,7 +131,7 @@ class LogIndex:
     def latest_rare(self, kind: str, last: int) -> int | None:
         """Return the last record up to ``last`` with an event of a rare type.
 
-        It may stand before the records that are indexed.
+        It may be older than the indexed records.
         """
         for segment in reversed(self._segments):
             listed = segment.listed(RARE + kind)
@@ -141,7 +141,7 @@ class LogIndex:
         return None
 
     def state_before(self, session: str, bound: Position) -> SavedState | None:
-        """Return the last saved state of a session that is not beyond a position; None: none."""
+        """Return the last saved state of a session up to a position; None: there is none."""
         for segment in reversed(self._segments):
             for saved in reversed(segment.get(STATES + session) or ()):
                 if saved[0] <= bound:
@@ -149,7 +149,7 @@ class LogIndex:
         return None
 
     def listed_before(self, key: str, sequence: int) -> bool:
-        """Return whether a record that was cut off, from one on, is listed for a key."""
+        """Return whether a cut-off record, from ``sequence`` on, is listed for a key."""
         for segment in self._between(sequence, self.first - 1):
             listed = segment.listed(key)
             at = bisect_left(listed, sequence)
@@ -158,7 +158,7 @@ class LogIndex:
         return False
 
     def check(self, record: Record) -> None:
-        """Raise BadIndex when a record is not the one that was indexed."""
+        """Raise BadIndex when a record differs from the indexed one."""
         sequence = record.sequence
         if not self.first <= sequence <= self.last:
             return

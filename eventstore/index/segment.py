@@ -1,9 +1,9 @@
-"""A segment of an index: an immutable file of keys in order, with the records that it covers.
+"""A segment of an index: an immutable file of sorted keys, for a range of records.
 
-A file is, in this order: blocks of neighbouring keys with their values, each compressed JSON; the
-directory, compressed JSON as well, with the head, the first key of each block, its place and its
-checksum; and a trailer that says where the directory is, with a digest of it. So a key that is not
-found is known to be missing: a changed byte anywhere is an error.
+A file consists of, in this order: blocks of neighbouring keys with their values, each compressed
+JSON; the directory, also compressed JSON, with the head and the first key, the place and the
+checksum of each block; and a trailer with the place and a digest of the directory. A changed byte
+anywhere is an error, so a key that is not found is known to be missing.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ _LEVEL: Final = 1
 
 
 class BadIndex(EventStoreError):  # noqa: N818 - named as its siblings in errors
-    """A segment of an index is damaged, or is not of the log that is read: it is not believed."""
+    """A segment of an index is damaged, or belongs to another log: it is not used."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentHead:
-    """What a segment covers."""
+    """The range and the identity of a segment."""
 
     stream: str
     first: int
     last: int
-    """Stream sequences of the records that it covers."""
+    """Stream sequences of the first and the last record."""
     previous: str
     link: str
-    """Links of the record before the first one and of the last one, hexadecimal."""
+    """Links of the record before the first one and of the last one, in hexadecimal."""
     whole: int
-    """Position from which on states are known; 0: always."""
+    """Position from which states are known; 0: always."""
     began_ms: int
     """Time of the first record, Unix time in milliseconds."""
     heir: bool = False
-    """It has the last states of sessions from segments before it that were removed."""
+    """Whether it contains the last states of sessions from segments that were removed."""
 
 
 def write_segment(path: Path, head: SegmentHead, items: Iterable[tuple[str, Any]]) -> None:
-    """Write a segment, whole or not at all; the keys come in order. Raises OSError."""
+    """Write a segment, whole or not at all; keys must be sorted. Raises OSError."""
     draft = path.with_name(path.name + ".new")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -106,7 +106,7 @@ def _packed(texts: list[bytes]) -> bytes:
 
 
 class Segment:
-    """A segment that is read; every error about its content is BadIndex."""
+    """A segment for reading; every error about its content is BadIndex."""
 
     def __init__(self, path: Path) -> None:
         """Open a segment; raises BadIndex if it cannot be read or is damaged."""
@@ -145,12 +145,12 @@ class Segment:
             raise self._damaged() from None
 
     def close(self) -> None:
-        """Close the file; otherwise that happens when it is no longer used."""
+        """Close the file now instead of when it is no longer used."""
         self._closed()
         self._file = -1
 
     def require(self, stream: str) -> None:
-        """Raise BadIndex unless it is of the log in a stream."""
+        """Raise BadIndex unless it belongs to the log in a stream."""
         if self.head.stream != stream:
             raise BadIndex(f"index segment {self.path} is of another log")
 

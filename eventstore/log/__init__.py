@@ -1,9 +1,9 @@
-"""The log in JetStream, and what is kept beside it.
+"""The log in JetStream, and the data that is kept beside it.
 
-``Journal`` commits in groups and releases what waits for the disk. ``EventLog`` is the stream of
-one node, ``MessageStore`` the published messages by position, ``KeyedStore`` the stream that keeps
-the projections, ``Watermark`` a note of how far the log reached. ``salvage`` copies the intact part
-of a damaged log. Loaded lazily: a tool that reads the log needs none of the rest.
+``Journal`` commits in groups and releases the output that waits for the disk. ``EventLog`` is the
+stream of one node, ``MessageStore`` the published messages by position, ``KeyedStore`` the stream
+of the projections, ``Watermark`` a note of the last record of the log. ``salvage`` copies the
+intact part of a damaged log. The modules are loaded lazily: a tool that reads the log needs few.
 """
 
 from importlib import import_module
@@ -125,7 +125,7 @@ _MODULE_OF = {
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Load the module of a public name when it is first asked for."""
+        """Load the module of a public name at its first use."""
         if name not in _MODULE_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

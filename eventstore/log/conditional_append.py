@@ -1,7 +1,7 @@
-"""One record appended behind a known end of a log, by a node that does not lead yet.
+"""Conditional append of one record to a log by a node that does not lead yet.
 
-The log decides: of several nodes that append behind the same record one is stored, the others are
-refused.
+The record names the end of the log that it expects. The log decides: of several nodes that append
+behind the same record one is stored, the others are refused.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _PAUSE_SECONDS = 0.1
 
 
 class Appended(Enum):
-    """What became of a record."""
+    """The result of an append."""
 
     STORED = "stored"
     REFUSED = "refused"
-    """The log ends elsewhere."""
+    """The log ends at another record."""
     UNKNOWN = "unknown"
     """JetStream did not answer: the record may be stored later."""
 
@@ -44,10 +44,10 @@ async def append_behind(
     data: bytes,
     attempts: int = 3,
 ) -> Appended:
-    """Append a record behind the one with which a log ends, or not at all.
+    """Append a record behind the last known record of a log, or not at all.
 
-    The link of that record is not compared by the server: on NATS 2.15.1 a replica that was
-    restarted may not know it, and rejects the record that the others store. Readers compare it.
+    The server does not compare the link of that record: on NATS 2.15.1 a restarted replica may
+    not know it, and reject a record that the others store. Readers compare it.
     """
     link = link_of(data)
     headers = {

@@ -1,12 +1,12 @@
 """Copies the intact part of a damaged log into a new data directory.
 
-The damaged store is never worked on: a NATS server that starts may cut off what it cannot read.
-It is copied, a server recovers the copy, the records are read in order up to the first one that
-is not right, and another server stores them, byte by byte, under the same sequences. The new
-directory gets its log and its node id only when all of that is on disk.
+The damaged store is never modified: a NATS server that starts may cut off what it cannot read.
+Instead the store is copied, and a server recovers the copy. The records are read in order up to the
+first damaged one, and another server stores them, byte by byte, under the same sequences. The new
+directory gets its log and its node id only when all records are on disk.
 
-A log that was cut says so in a record near its end. If that is not among those that are intact,
-a record that says it is added, behind the messages from before the cut that can still be read.
+A log that was cut contains a record about it near its end. If that is not among the intact records,
+such a record is added, behind the messages from before the cut that can still be read.
 """
 
 from __future__ import annotations
@@ -75,13 +75,14 @@ if TYPE_CHECKING:
 
 _WORK: Final = "salvage.tmp"
 _SYNC_SECONDS: Final = 30.0
-"""The server that writes need not sync each record: all files are synced in the end."""
+"""Sync interval of the writing server, which need not sync each record: all files are synced at the
+end."""
 _WRITE_TIMEOUT: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class SalvageResult:
-    """What was salvaged."""
+    """The result of a salvage."""
 
     node: str
     records: int
@@ -89,16 +90,16 @@ class SalvageResult:
     until_ms: int
     """Time of the last record, Unix time in milliseconds."""
     known: int
-    """How many records the log is known to have had."""
+    """Number of records that the log is known to have had."""
     problem: str | None
-    """What was wrong behind them; None when every record was intact."""
+    """The damage behind the salvaged records; None when every record was intact."""
     emptied: Sequence[str] = ()
-    """Sessions that needed messages which are lost with the damage: begun anew, with their
+    """Sessions that needed messages which are lost with the damage: they begin anew, with their
     subscriptions."""
 
 
 class SessionNeeds(Protocol):
-    """Knows what the sessions of a log need: a fold of its records."""
+    """A fold of the log's records that knows which messages its sessions need."""
 
     def take(self, record: Record) -> None:
         """Fold the next record."""
@@ -107,7 +108,7 @@ class SessionNeeds(Protocol):
         """Return the messages before a position that sessions need, by session."""
 
     def begun_anew(self, session: str) -> list[Event]:
-        """Return the events by which a session lets go of all but its subscriptions."""
+        """Return the events by which a session loses everything except its subscriptions."""
 
 
 async def salvage(
@@ -118,12 +119,12 @@ async def salvage(
 ) -> SalvageResult:
     """Save the intact beginning of the log in ``source`` into the new directory ``target``.
 
-    ``progress(what, done, total)`` counts the bytes copied, then the records written. ``needs``
-    begins a fold with a record: a log that was cut is not saved without it if messages that it
-    needs may be lost. Raises NoLog when there is none, DataDirError when ``target`` is not empty,
-    DataDirBusy when a broker uses ``source``, DiskFull, CorruptLog when not even the first record
-    is intact, and UnknownEvent or UnknownLogFormat for what a later foldmq wrote. ``target`` is
-    then as it was.
+    ``progress(what, done, total)`` counts the copied bytes, then the written records. ``needs``
+    returns a fold that begins with a record: without it, a log that was cut is not saved if
+    messages that it needs may be lost. Raises NoLog when there is no log, DataDirError when
+    ``target`` is not empty, DataDirBusy when a broker uses ``source``, DiskFull, CorruptLog when
+    not even the first record is intact, and UnknownEvent or UnknownLogFormat for records of a
+    later foldmq. In these cases ``target`` is unchanged.
     """
     damaged, new = DataDir(source), DataDir(target)
     node = _check_source(damaged)
@@ -234,7 +235,7 @@ async def _save(
         good = _IntactRecords(mark.read(), begin, cut, needs(begin) if needs is not None else None)
         known = max(last, good.noted[0])
         problem = None
-        if begin > 1:  # an empty stream is purged up to where it is to begin
+        if begin > 1:  # purging an empty stream sets the sequence at which it begins
             await purge(new, stream, begin)
         try:
             async for sequence, data in read_stored(old, stream, begin, last):
@@ -262,7 +263,7 @@ async def _save(
 
 
 class _IntactRecords:
-    """Checks records in order and accepts them until the first one that is not intact."""
+    """Checks records in order and accepts them until the first damaged one."""
 
     def __init__(
         self,
@@ -273,16 +274,16 @@ class _IntactRecords:
     ) -> None:
         self.begin = begin
         self.sequence = begin - 1
-        """The last record that was right."""
+        """The last intact record."""
         self.link = b""
         self.entries = 0
         self.until_ms = 0
         self.noted = noted or (0, b"")
         self.needs = needs
         self.whole = begin == 1
-        """The log tells its whole state from some record on."""
+        """Whether the log contains its whole state from some record on."""
         self.cut = begin == 1
-        """The log says that it may begin where it does."""
+        """Whether the log says that it may begin where it does."""
         self.first: Record | None = None
         self.carried: set[Position] = set()
         self._newest = cut
@@ -290,7 +291,7 @@ class _IntactRecords:
         self._chain = ChainChecker() if begin == 1 else None
 
     def take(self, sequence: int, data: bytes) -> None:
-        """Count a record; raise CorruptLog or UnreadableEvent when it is not right."""
+        """Count a record; raise CorruptLog or UnreadableEvent when it is damaged."""
         record = decode_record(sequence, data)
         if self.noted[0] == sequence and self.noted[1] != record.link:
             raise CorruptLog(sequence, "is not the one that was acknowledged")
@@ -310,7 +311,7 @@ class _IntactRecords:
         self.until_ms = record.time_ms
 
     def _look(self, record: Record, events: Iterable[tuple[int, Event]]) -> None:
-        """Find out what there is of a log that was cut."""
+        """Record the parts of a cut log that were found."""
         for index, event in events:
             if isinstance(event, CheckpointBegun):
                 self._begun = position(record.sequence, index)
@@ -324,7 +325,7 @@ class _IntactRecords:
             self.needs.take(record)
 
     def check_end(self, known: int) -> None:
-        """Raise CorruptLog when there should be more records."""
+        """Raise CorruptLog when records are missing at the end."""
         if self.sequence < known:
             raise CorruptLog(self.sequence + 1, "is missing or cannot be read")
 
@@ -335,10 +336,10 @@ async def _finish(
     behind: Callable[[], AsyncIterator[tuple[int, bytes]]],
     new: Client,
 ) -> list[str]:
-    """Make a log that was cut one that a broker can go on with.
+    """Complete a log that was cut, so that a broker can continue it.
 
-    ``behind`` yields what is stored behind the records that are right. Returns the sessions that
-    were begun anew. Raises CorruptLog when the state cannot be derived from what is left.
+    ``behind`` yields the stored messages behind the intact records. Returns the sessions that
+    begin anew. Raises CorruptLog when the state cannot be derived from the rest of the log.
     """
     if not good.whole:
         raise CorruptLog(
@@ -363,7 +364,7 @@ async def _finish(
 
 
 def _carried_in(data: bytes, good: _IntactRecords) -> Iterator[tuple[MessagesCarried, bytes]]:
-    """Yield what a record repeats of the time before the cut; nothing if it cannot be read."""
+    """Yield the messages from before the cut that a record repeats; none if it is unreadable."""
     if b'"MessagesCarried"' not in data:
         return
     try:
@@ -392,7 +393,7 @@ async def _add(
 
 @asynccontextmanager
 async def _opened(datadir: DataDir, sync: Sync) -> AsyncIterator[Client]:
-    """Run a server on a directory and give a connection to it; the log's stream is there."""
+    """Run a server on a directory and yield a connection to it; the log's stream exists."""
     server = EmbeddedServer(datadir, sync=sync)
     await server.start()
     try:
@@ -400,7 +401,7 @@ async def _opened(datadir: DataDir, sync: Sync) -> AsyncIterator[Client]:
         client = await connect(access)
         try:
             stream, subject = _names(datadir.node())
-            # a stream that was not recovered is made anew: NATS fills it with what it finds
+            # a stream that was not recovered is created: NATS fills it with the messages it finds
             await ensure_stream(client, stream, [subject])
             yield client
         finally:
@@ -429,7 +430,7 @@ def _sync(folder: Path) -> None:
 
 
 def _undo(path: Path, *, existed: bool) -> None:
-    """Remove what was made in a directory that was empty or not there."""
+    """Remove the files created in a directory that was empty or did not exist."""
     if not path.is_dir():
         return
     for entry in path.iterdir():

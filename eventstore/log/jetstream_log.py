@@ -1,4 +1,4 @@
-"""The log of a node in JetStream: where it begins and ends, reading and cutting it."""
+"""The log of a node in JetStream: its bounds, reading it and cutting it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _READS, _READ_SECONDS, _READ_PAUSE = 4, 2.5, 0.5
-"""How often, how long and after what pause replicas are asked before the last time."""
+"""Number, duration and pause, in seconds, of the attempts to ask replicas before the last one."""
 
 
 class EventLog:
-    """The log of one node: a stream, seen from a NATS connection."""
+    """The log of one node: a stream, accessed through a NATS connection."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class EventLog:
         refused: int = 0,
         replicas: int = 1,
     ) -> None:
-        """``replicas`` is how many the stream has, each on a server of its own."""
+        """``replicas`` is the number of the stream's replicas, each on a server of its own."""
         self.watermark = watermark
         self._replicas = replicas
         self._max_msg_size = max_msg_size
@@ -55,19 +55,19 @@ class EventLog:
         self._recovery = recovery
         self._writer: LogWriter | None = None
         self.first = 1
-        """Stream sequence with which the log begins; known after :meth:`tail`."""
+        """Stream sequence at which the log begins; known after :meth:`tail`."""
         self.projections = projections
-        """Where the projections are kept."""
+        """The store of the projections."""
 
     async def tail(self) -> LogTail:
-        """Return where the log ends, and learn where it begins.
+        """Return the end of the log, and determine its beginning.
 
-        Raises CorruptLog when it ends before a record that is known to have been stored, and
+        Raises CorruptLog when the log ends before a record that is known to have been stored, and
         LogUnavailable when JetStream does not answer.
         """
         looks = 1 if self._replicas == 1 else VERDICTS
-        # The beginning comes first: a cut at it is then on record before the end that is found,
-        # also while another node writes.
+        # The beginning is read first: then a cut at it is recorded before the end that is found,
+        # even while another node writes.
         bounds = await self._until_answered(
             lambda seconds: read_bounds(self._nc, self._stream, seconds)
         )
@@ -77,7 +77,7 @@ class EventLog:
         return tail
 
     async def _until_answered(self, ask: Callable[[float | None], Awaitable[T]]) -> T:
-        """Return what ``ask`` does; with replicas, as soon as one answers in the time given."""
+        """Return the result of ``ask``; with replicas, of the first one that answers in time."""
         for seconds in self._waits:
             with contextlib.suppress(LogUnavailable):
                 return await ask(seconds)
@@ -86,7 +86,7 @@ class EventLog:
 
     @property
     def _waits(self) -> Iterable[float]:
-        """How long to wait for an answer, once for each server that may be asked."""
+        """Seconds to wait for an answer, once for each server that may be asked."""
         return () if self._replicas == 1 else (_READ_SECONDS,) * _READS
 
     async def _ask_elsewhere(self) -> None:
@@ -94,7 +94,7 @@ class EventLog:
         await asyncio.sleep(_READ_PAUSE)
 
     async def _checked_tail(self, looks: int, seconds: float | None) -> LogTail:
-        """Return where the log ends, if one of so many looks finds it undamaged."""
+        """Return the end of the log, if one of ``looks`` attempts finds it undamaged."""
         noted = self.watermark.read() if self.watermark is not None else None
         try:
             tail = await read_tail(self._nc, self._stream, self._subject, seconds)
@@ -108,13 +108,14 @@ class EventLog:
         return tail
 
     async def size(self) -> int:
-        """Return the bytes that the log takes in the stream."""
+        """Return the size of the log in the stream in bytes."""
         return int((await read_info(self._nc, self._stream))["state"]["bytes"])
 
     async def cut(self, first: int) -> None:
-        """Remove the records before a sequence, which is on record (``LogCut``) already.
+        """Remove the records before a sequence; the cut (``LogCut``) must already be recorded.
 
-        Raises LogUnavailable when JetStream does not answer; it may be done all the same.
+        Raises LogUnavailable when JetStream does not answer; the records may be removed
+        nevertheless.
         """
         if self._writer is not None:
             self._writer.first = max(self._writer.first, first)
@@ -122,7 +123,7 @@ class EventLog:
         self.first = max(self.first, first)
 
     async def append_behind(self, tail: LogTail, data: bytes) -> Appended:
-        """Append one record behind the one with which the log ends, without a writer."""
+        """Append one record behind the last record of the log, without a writer."""
         return await append_behind(self._nc, self._stream, self._subject, tail, data)
 
     def read(self, first: int, last: int) -> AsyncIterator[Record]:
@@ -132,7 +133,7 @@ class EventLog:
         return self._read_anywhere(first, last)
 
     async def _read_anywhere(self, first: int, last: int) -> AsyncIterator[Record]:
-        """Read on at another server where one no longer answers."""
+        """Continue at another server when one no longer answers."""
         for seconds in (*self._waits, None):
             try:
                 async for record in read_records(self._nc, self._stream, first, last, seconds):
@@ -146,14 +147,14 @@ class EventLog:
                 return
 
     async def read_some(self, sequences: Iterable[int]) -> list[Record]:
-        """Return the records with these stream sequences, and perhaps some between them."""
+        """Return the records with these stream sequences, and possibly some between them."""
         wanted = list(sequences)
         return await self._until_answered(
             lambda seconds: read_some(self._nc, self._stream, wanted, seconds)
         )
 
     def writer(self, clock: Clock, on_fatal: Callable[[EventStoreError], None]) -> LogWriter:
-        """Return what appends to this log."""
+        """Return a writer that appends to this log."""
         self._writer = LogWriter(
             self._nc,
             self._stream,
@@ -169,6 +170,6 @@ class EventLog:
         return self._writer
 
     def connection_lost(self) -> None:
-        """Record that the connection to NATS was lost: what was on its way may be too."""
+        """Record that the connection to NATS was lost, and possibly messages with it."""
         if self._writer is not None:
             self._writer.recover("connection to NATS lost")

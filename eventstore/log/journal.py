@@ -4,16 +4,16 @@ All events decided in one turn of the event loop go into one record. While a bou
 records is on its way to JetStream, the next turns' events gather in the open record: the busier
 the broker, the larger its records, and the fewer syncs an event costs.
 
-What depends on events is handed over with :meth:`Journal.send_when_durable` as an *effect*: bytes
+Output that depends on events is passed to :meth:`Journal.send_when_durable` as an *effect*: bytes
 for a sink (a connection). The gate releases a turn's effects when the last record of that turn is
-on disk, in the order in which they were handed over. Nothing else ever acknowledges anything.
+on disk, in the order in which they were passed. Nothing else ever acknowledges anything.
 
-A sink that waits for such an effect (its CONNACK, its SUBACK) can be held: what would pass the
-gate freely (QoS 0) is then put behind that effect, see :meth:`Journal.send_unlogged`.
+A sink that waits for such an effect (its CONNACK, its SUBACK) can be held: output that would pass
+the gate freely (QoS 0) is then ordered behind that effect, see :meth:`Journal.send_unlogged`.
 
 The journal does no I/O: a :class:`RecordStore` appends records and calls back. A retried append is
 safe, since each names the sequence it must be stored under. When an append fails in whatever
-way, the store brings the pending records in line with the stream (``resend``).
+way, the store reconciles the pending records with the stream (``resend``).
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _STALE_MS = 1000
-"""Age of an open record from which what happens gets another one, with a time of its own."""
+"""Age of an open record from which further events begin another one, with a time of its own."""
 _EVENT_BYTES = 320
-"""What an event's JSON takes at most beside its columns and strings."""
+"""Largest size of an event's JSON without its columns and strings."""
 _OFFSET_BYTES = 20
-"""By how much an event's JSON may still grow when its payloads get their offset."""
+"""Bytes by which an event's JSON may still grow when its payloads get their offset."""
 ENTRY_BYTES = 48
-"""What one entry adds to an event's columns at most: position, packet identifier, size."""
+"""Largest size of one entry in an event's columns: position, packet identifier, size."""
 
 
 class OutputSink(Protocol):
@@ -81,24 +81,24 @@ class OutputSink(Protocol):
 
 
 class JournalObserver(Protocol):
-    """Sees what is appended and what is given to the gate; it must not raise."""
+    """Observes appended events and output passed to the gate; it must not raise."""
 
     def appended(self, event: Event, at: Position, payloads: Sequence[bytes]) -> None:
-        """See an event that was appended, with the payloads of its messages."""
+        """Observe an appended event, with the payloads of its messages."""
 
     def gated(self, sink: OutputSink, data: bytes) -> None:
-        """See bytes that a sink is to have."""
+        """Observe output for a sink."""
 
 
 class GatedOutput(dict[OutputSink, list[bytes]]):
-    """The effects of one turn: for each sink its bytes, in order."""
+    """The effects of one turn: the bytes for each sink, in order."""
 
     __slots__ = ()
     __hash__ = object.__hash__  # type: ignore[assignment]  # compared by identity only
 
 
 class PendingRecord:
-    """A record that is closed but not known to be on disk."""
+    """A closed record that is not known to be on disk."""
 
     __slots__ = ("begun", "data", "effects", "entries", "events", "last", "sent_at", "sequence")
 
@@ -117,7 +117,7 @@ class PendingRecord:
         self.begun = begun
         """Monotonic time at which its first event was appended."""
         self.last = last
-        """A turn ends with it."""
+        """Whether a turn ends with it."""
         self.data = data
         self.effects = effects
         self.events = events
@@ -127,14 +127,14 @@ class PendingRecord:
 
 
 class RecordStore(Protocol):
-    """What appends records: JetStream, or a simulation."""
+    """Appends records: JetStream, or a simulation."""
 
     def send(self, record: PendingRecord) -> None:
         """Append a record under its sequence; call ``Journal.committed`` when it is on disk."""
 
 
 class Clock(Protocol):
-    """Where time comes from."""
+    """A source of time."""
 
     def time_ms(self) -> int:
         """Return Unix time in milliseconds."""
@@ -148,8 +148,8 @@ class Journal:
 
     ``sequence`` and ``link`` are those of the last record in the log. ``max_record`` bounds a
     record in bytes, ``max_inflight`` the records on their way. A record of less than
-    ``parallel_from`` bytes waits until the one before it is on disk: what comes until then goes
-    with it, which costs a sync less. ``max_pending`` bounds the bytes that may wait for the disk
+    ``parallel_from`` bytes waits until the one before it is on disk: events that arrive until then
+    join it, which saves a sync. ``max_pending`` bounds the bytes that may wait for the disk
     before :attr:`congested` asks for less input. No record gets a time before ``since_ms``: another
     node, with a clock of its own, may have written the last one.
     """
@@ -174,19 +174,19 @@ class Journal:
         """Largest event with its payloads, in bytes, that the store can take; set by the store."""
         self.stats = JournalStats()
         self.observer: JournalObserver | None = None
-        """None nearly always."""
+        """None except in special cases."""
         self.on_relief: Callable[[], None] = _nothing
         """Called when the congestion is over."""
         self.on_durable: Callable[[int, bytes], None] = _nothing
-        """Called with sequence and link of the last record that is on disk, before anything that
-        waited for it leaves."""
+        """Called with sequence and link of the last record on disk, before the output that waited
+        for it is released."""
         self.on_deferred: Callable[[], None] = _nothing
-        """Called when events were left in the open record because nothing waits for them:
-        :meth:`flush` is to be called soon."""
+        """Called when events stay in the open record because no output waits for them: the caller
+        has to call :meth:`flush` soon."""
         self.call_soon: Callable[[Callable[[], None]], object] = _at_once
-        """Calls something when the event loop has been round; set by the broker."""
+        """Calls a function in the next turn of the event loop; set by the broker."""
         self.released_at_once = 1024
-        """Sinks that are given their effects before the event loop comes in between."""
+        """Number of sinks whose effects are released before control returns to the event loop."""
         self._store = store
         self._clock = clock
         self._max_inflight = max_inflight
@@ -198,11 +198,11 @@ class Journal:
         self.durable_link = link
         """Link of the last record that is on disk."""
         self.last_complete_turn = sequence
-        """Stream sequence of the last record on disk with which a turn ends."""
+        """Stream sequence of the last record on disk that ends a turn."""
         self._next = sequence + 1
         self.last: Position = sequence << INDEX_BITS
-        """The position of the last entry that was appended; before there is one, of the record
-        that the log ended with."""
+        """Position of the last appended entry; before there is one, of the last record of the
+        log."""
         self._sealed: deque[PendingRecord] = deque()
         self._inflight: deque[PendingRecord] = deque()
         self._pending_bytes = 0
@@ -214,7 +214,7 @@ class Journal:
         self._flush = False
         self._in_turn = False
         self._cut = False
-        """The turn goes on although the event loop came in between: no record may end here."""
+        """Whether the turn continues across turns of the event loop: no record may end here."""
         self._turn = GatedOutput()
         self._events: list[LogEvent] = []
         self._payloads: list[bytes] = []
@@ -225,11 +225,12 @@ class Journal:
         self._begun = 0.0
         self._effects: list[GatedOutput] = []
         self._releasing: deque[GatedOutput] = deque()
-        """What may leave, of which there was too much for one go; of the first one a part left."""
+        """Releasable effects that were too many for one pass; the first ones may be partly
+        released."""
         self._left: Iterator[tuple[OutputSink, list[bytes]]] = iter(())
-        """What is left of the first one."""
+        """The unreleased rest of the first ones."""
         self.time_ms = 0
-        """Time of the record that the last event went into, Unix time in milliseconds."""
+        """Time of the record with the last event, Unix time in milliseconds."""
 
     @property
     def durable(self) -> int:
@@ -238,17 +239,17 @@ class Journal:
 
     @property
     def end(self) -> int:
-        """Stream sequence of the last record that something was appended to."""
+        """Stream sequence of the last record that contains an event."""
         return self._next if self._events else self._next - 1
 
     @property
     def next_position(self) -> Position:
-        """The position of the next event, if none of the node's limits close the record first."""
+        """The position of the next event, unless the open record is closed first."""
         return self._next << INDEX_BITS | self._index
 
     @property
     def last_closed(self) -> tuple[int, bytes] | None:
-        """Stream sequence and link of the last closed record; None while its turn goes on."""
+        """Stream sequence and link of the last closed record; None while its turn continues."""
         return None if self._part or self._cut else (self._next - 1, self._link)
 
     @property
@@ -258,12 +259,12 @@ class Journal:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that are not known to be on disk, those of the open record included."""
+        """Bytes that are not known to be on disk, including the open record."""
         return self._pending_bytes + self._size
 
     @property
     def oldest(self) -> float | None:
-        """Monotonic time at which the oldest record that is not on disk began; None: all are."""
+        """Monotonic time of the start of the oldest record that is not on disk; None: all are."""
         for waiting in (self._inflight, self._sealed):
             if waiting:
                 return waiting[0].begun
@@ -285,12 +286,12 @@ class Journal:
 
     @property
     def lagging(self) -> bool:
-        """True when more bytes wait for the disk than they should."""
+        """True when more bytes wait for the disk than permitted."""
         return self._pending_bytes + self._size + self.gated > self._max_pending
 
     @property
     def full(self) -> bool:
-        """True when as much was appended as there is room for: input waits for the log's cut."""
+        """True when the log has no room for more events: input waits until the log is cut."""
         return self._ceiling is not None and self.stats.bytes + self.pending_bytes > self._ceiling
 
     @property
@@ -299,7 +300,7 @@ class Journal:
         return bool(self._releasing)
 
     def raise_ceiling(self, appended: int | None) -> None:
-        """Set how many bytes may have been appended since the start, before input has to wait.
+        """Set how many bytes may be appended since the start before input has to wait.
 
         None: there is no such bound.
         """
@@ -323,8 +324,8 @@ class Journal:
         """Append an event of ``count`` entries to the open record; return its first position.
 
         ``payloads`` (``size`` bytes in all) go into the payload area of the same record. The
-        event's distinct blocks of properties, if it has any, are the first of them; its ``at`` is
-        set to where the payload of its first message begins.
+        event's distinct blocks of properties, if it has any, come first; its ``at`` is set to the
+        offset of its first message's payload.
 
         Raises EventTooLarge, and records nothing, when the event fits into no record at all.
         """
@@ -358,7 +359,7 @@ class Journal:
         self._index += count
         self._size += need
         if self.observer is not None:
-            # What several sessions share is not decided together while it looks on.
+            # With an observer, events of several sessions are not decided together.
             own = payloads[len(event.blocks) :] if isinstance(event, _WITH_PAYLOADS) else payloads
             self.observer.appended(cast("Event", event), at, own)
         return at
@@ -375,7 +376,7 @@ class Journal:
         self._begun = self._clock.monotonic()
 
     def _stale(self) -> bool:
-        """Return whether the open record has waited so long that its time is too old."""
+        """Return whether the open record is too old for further events."""
         return self._clock.time_ms() - self.time_ms > _STALE_MS
 
     def send_when_durable(self, sink: OutputSink, data: bytes) -> None:
@@ -390,12 +391,12 @@ class Journal:
             chunks.append(data)
 
     def order_behind(self, sink: OutputSink) -> None:
-        """Order what the sink is sent from now on behind this turn's effects for it."""
+        """Order all later output for the sink behind this turn's effects for it."""
         sink.waits_for = self._turn
         self._turn.setdefault(sink, [])
 
     def send_unlogged(self, sink: OutputSink, data: bytes) -> None:
-        """Send a sink bytes that depend on no event: at once, unless it waits for effects."""
+        """Send bytes that depend on no event to a sink: at once, unless it waits for effects."""
         if self.observer is not None:
             self.observer.gated(sink, data)
         if sink.waits_for is None:
@@ -409,11 +410,11 @@ class Journal:
         self.gated += size
 
     def cut_turn(self) -> None:
-        """Keep the turn open while the event loop does other things: it is not complete yet."""
+        """Keep the incomplete turn open while the event loop does other work."""
         self._cut = True
 
     def end_turn(self) -> None:
-        """Close the turn: its events are complete. Send what may be sent."""
+        """Close the turn: its events are complete. Send the records that may be sent."""
         self._in_turn = self._cut = False
         if self._turn:
             effects, self._turn = self._turn, GatedOutput()
@@ -431,7 +432,7 @@ class Journal:
         self._close_record()
 
     def flush(self) -> None:
-        """Send what is in the open record although nothing waits for it."""
+        """Send the open record although no output waits for it."""
         self._deferred = False
         self._flush = bool(self._events)
         self._close_record()
@@ -466,7 +467,7 @@ class Journal:
             self._store.send(record)
 
     def _release(self, effects: GatedOutput) -> None:
-        """Release effects, behind those that are being released."""
+        """Release effects, after those that are already being released."""
         self._releasing.append(effects)
         if len(self._releasing) == 1:
             self._left = iter(effects.items())
@@ -497,26 +498,26 @@ class Journal:
             self._count(sink, -len(data))
             try:
                 sink.write(data)
-            except Exception as error:  # noqa: BLE001 - the others are to get theirs
+            except Exception as error:  # noqa: BLE001 - the other sinks must get their output
                 _log.error("effect not written", exc_info=error)
 
     def _close_record(self) -> None:
-        """Close and send the open record, if that is due and another one may be on its way.
+        """Close and send the open record, if it is due and another one may be on its way.
 
-        Events that nothing waits for (a client's PUBACK: the message is done) are not worth a
-        sync of their own. They go with the next record that an effect waits for; should a crash
-        come first, the message is delivered again, which it may be.
+        Events that no output waits for (a client's PUBACK: the message is done) are not worth a
+        sync of their own. They go with the next record that an effect waits for; after a crash
+        before that, the message is delivered again, which is permitted.
         """
         self._pump()
         if self._cut:
             return
         due = self._effects or self._flush
-        # A small record is not worth a sync beside the one that is going on: what comes until
-        # that ends goes with it, which costs each message less time and the broker less work.
+        # A small record is not worth a second sync in parallel: events that arrive until the
+        # current one ends join it, which costs each message less time and the broker less work.
         most = self._max_inflight if self._part or self._size >= self._parallel_from else 1
         free = not self._sealed and len(self._inflight) < most
-        # A record that is filled up within a turn is not that turn's last part, and what waits
-        # for earlier turns in it waits on: a large one is closed between two turns instead.
+        # A record that is filled up within a turn is not that turn's last part, and output of
+        # earlier turns in it waits longer: so a large record is closed between two turns.
         if self._events and ((due and free) or self._size > self.max_record // 2):
             self._flush = False
             self._seal(last=True)
@@ -525,8 +526,8 @@ class Journal:
     def _seal(self, *, last: bool) -> None:
         """Close the open record.
 
-        If the current turn goes on in the next record, this one is not the ``last`` part: it is
-        void until that one is there. The effects of earlier turns that it holds wait as well.
+        If the current turn continues in the next record, this one is not the ``last`` part: it is
+        void until that one is stored. The effects of earlier turns in it wait as well.
         """
         effects: list[GatedOutput] = []
         if last:
@@ -561,7 +562,7 @@ class Journal:
 
 
 def _text(names: Sequence[str]) -> int:
-    """Return the characters of some names, with what JSON writes around them."""
+    """Return the characters of some names, including the JSON syntax around them."""
     return sum(map(len, names)) + len(names)
 
 
@@ -590,7 +591,7 @@ _TEXT: dict[type[LogEvent], Callable[[Any], int]] = {
     TurnAcked: lambda event: _text(event.sessions),
     TurnReleased: lambda event: _text(event.sessions),
 }
-"""Characters of text in the events that come most often; the size of others is measured."""
+"""Event type -> characters of its text, for the most frequent types; others are measured."""
 
 
 def _nothing(*_: object) -> None:
@@ -598,5 +599,5 @@ def _nothing(*_: object) -> None:
 
 
 def _at_once(call: Callable[[], None]) -> None:
-    """Call it, as nothing needs to come in between."""
+    """Call the function immediately."""
     call()

@@ -19,10 +19,10 @@ _EVENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 class Histogram:
-    """How often values fell between bounds.
+    """Counts of values between bounds.
 
-    ``counts[i]`` is for values up to ``bounds[i]`` that are above the bound before; the last
-    count, of which there is one more than bounds, for all that are larger.
+    ``counts[i]`` counts values up to ``bounds[i]`` and above the bound before. There is one more
+    count than bounds: the last one counts all larger values.
     """
 
     __slots__ = ("bounds", "counts", "sum")
@@ -54,7 +54,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class JournalStats:
-    """What the journal has done since the start."""
+    """The statistics of the journal since the start."""
 
     records: int = counted(
         "foldmq_log_records_total", "Records written to disk since the start.", "log.records"
@@ -84,7 +84,7 @@ class JournalStats:
     )
 
     def stored(self, events: int, entries: int, size: int) -> None:
-        """Count a record that is on disk."""
+        """Count a stored record."""
         self.records += 1
         self.events += events
         self.entries += entries

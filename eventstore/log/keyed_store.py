@@ -1,4 +1,4 @@
-"""One message for each key: the compacted stream in which projections are kept.
+"""One message for each key: the compacted stream of the projections.
 
 It can be rebuilt from the log at any time. So it is written without waiting for the disk, and a
 reader must check that it is complete.
@@ -38,16 +38,16 @@ _BATCH_BYTES = 8 * 1024 * 1024
 _INACTIVE_NS = 30_000_000_000
 """Time without a request after which JetStream removes the consumer of a reader that ended."""
 _GONE_FOR = "24h"
-"""How long JetStream keeps the message that says that a key is gone."""
+"""Time for which JetStream keeps the message that marks a removed key."""
 _WITH_TTL, _WITH_ASYNC = (2, 11), (2, 12)
-"""Versions of NATS Server from which a setting is known."""
+"""Versions of NATS Server from which it knows a setting."""
 
 
 class KeyedStore:
-    """A stream with one message for each key, the latest; written by one broker.
+    """A stream with the latest message of each key; written by one broker.
 
     Every method raises LogUnavailable when JetStream does not answer or refuses, and LostLog when
-    the stream is not there.
+    the stream does not exist.
     """
 
     def __init__(self, nc: Client, stream: str, prefix: str, *, replicas: int = 1) -> None:
@@ -59,7 +59,7 @@ class KeyedStore:
         self._ttl = False
 
     async def open(self) -> None:
-        """Make the stream if there is none, or none with so many replicas."""
+        """Create the stream, or recreate it if it has too few replicas."""
         version = self._nc.connected_server_version
         known = (version.major, version.minor)
         self._ttl = known >= _WITH_TTL
@@ -83,19 +83,19 @@ class KeyedStore:
             info = await read_info(self._nc, self._stream)
             if info["config"].get("num_replicas", 1) >= self._replicas:
                 return
-            # Some of its settings are for one replica only. It is filled anew from the log.
+            # Some of its settings are for one replica only. It is rebuilt from the log.
             await request_stream(self._nc, self._stream, f"STREAM.DELETE.{self._stream}")
         except LostLog:
             pass
         await request_stream(self._nc, self._stream, f"STREAM.CREATE.{self._stream}", config)
 
     async def last(self) -> int:
-        """Return the sequence of the last message that was stored."""
+        """Return the sequence of the last stored message."""
         return (await read_bounds(self._nc, self._stream))[1]
 
     async def read(self) -> AsyncIterator[bytes]:
-        """Yield all messages, in the order in which they were stored; none without a stream."""
-        # A consumer adds no headers, unlike direct gets: parsing those would take most of the time.
+        """Yield all messages, in the order of storage; none without a stream."""
+        # A consumer adds no headers, unlike direct gets, whose parsing would take most of the time.
         name = f"read{secrets.token_hex(8)}"
         config = {
             "name": name,
@@ -133,10 +133,10 @@ class KeyedStore:
                     if not message.headers or "Status" not in message.headers:
                         yield message.data
                         left -= 1
-                    elif message.subject == reply:  # else it is the end of an earlier request
+                    elif message.subject == reply:  # otherwise it is the end of an earlier request
                         break
                 if left == before:
-                    return  # the others were forgotten meanwhile
+                    return  # the others were removed meanwhile
         finally:
             with contextlib.suppress(nats.errors.Error, EventStoreError):
                 await subscription.unsubscribe()
@@ -144,7 +144,7 @@ class KeyedStore:
                 await request_stream(self._nc, self._stream, method, None)
 
     async def put(self, key: str, data: bytes, *, gone: bool = False) -> None:
-        """Send a message; :meth:`confirm` tells whether it arrived. ``gone``: it may be forgotten.
+        """Send a message; :meth:`confirm` tells whether it arrived. ``gone``: the key was removed.
 
         Raises LogUnavailable when there is no connection.
         """
@@ -155,7 +155,7 @@ class KeyedStore:
             raise LogUnavailable(f"cannot publish: {error or type(error).__name__}") from None
 
     async def confirm(self, key: str, data: bytes, last: int) -> bool:
-        """Store a message if ``last`` is the sequence of the one before; return whether it was."""
+        """Store a message if ``last`` is the previous sequence; return whether it was stored."""
         try:
             answer = await publish_expecting(self._nc, self._prefix + key, data, last)
         except (TimeoutError, nats.errors.Error, OSError) as error:

@@ -1,7 +1,7 @@
-"""Where a log may begin: with its first record, or where it says itself that it was cut.
+"""The valid beginnings of a log: its first record, or the cut that the log records itself.
 
-The newest LogCut is always in the log, since a log is cut further behind than where that stands.
-A log that begins later than its newest LogCut says has lost records behind the broker's back.
+The newest LogCut is always in the log, since a log is cut far before the LogCut's own position. A
+log that begins later than its newest LogCut says has lost records without the broker.
 """
 
 from __future__ import annotations
@@ -16,25 +16,26 @@ if TYPE_CHECKING:
 
 _WORD = b'"LogCut"'
 _LOOK_BACK = 64
-"""Records that are looked into first; each further look takes 4 times as many, up to a bound."""
+"""Number of records that are searched first; each further attempt searches 4 times as many, up to a
+bound."""
 _LOOK_MOST = 4096
 
 
 class RecordedCut(NamedTuple):
-    """A cut as the log tells of it."""
+    """A cut as recorded in the log."""
 
     at: Position
-    """Where the LogCut stands."""
+    """Position of the LogCut."""
     time_ms: int
-    """When the log was cut, Unix time in milliseconds."""
+    """Time of the cut, Unix time in milliseconds."""
     event: LogCut
 
 
 class LostBeginning(CorruptLog):
-    """Records at the beginning of a log are gone, and the log does not say that they may be."""
+    """Records at the beginning of a log are missing, and no LogCut accounts for them."""
 
     def __init__(self, first: int, cut: LogCut | None) -> None:
-        """Tell of a log that begins with record ``first``; ``cut`` is its newest LogCut."""
+        """Describe a log that begins with record ``first``; ``cut`` is its newest LogCut."""
         since = 1 if cut is None else cut.first
         gone = f"and all up to {first - 1} are" if since < first - 1 else "is"
         said = (
@@ -48,13 +49,13 @@ class LostBeginning(CorruptLog):
 
 
 def check_beginning(first: int, cut: RecordedCut | None) -> None:
-    """Raise LostBeginning unless a log whose newest cut is this may begin with a record."""
+    """Raise LostBeginning unless a log with this newest cut may begin with a record."""
     if first > 1 and (cut is None or cut.event.first < first):
         raise LostBeginning(first, None if cut is None else cut.event)
 
 
 def check_first(record: Record, cut: RecordedCut | None) -> None:
-    """Raise CorruptLog when the record before which the log was cut continues another one."""
+    """Raise CorruptLog when the first record behind the cut has the wrong predecessor."""
     if cut is None or cut.event.first != record.sequence:
         return
     if record.previous.hex() != cut.event.link:
@@ -64,10 +65,10 @@ def check_first(record: Record, cut: RecordedCut | None) -> None:
 async def find_cut(
     read: Callable[[int, int], AsyncIterator[tuple[int, bytes]]], first: int, last: int
 ) -> RecordedCut | None:
-    """Return the newest cut that the log tells of, looking back from its end.
+    """Return the newest cut that the log records, searching back from its end.
 
-    ``read(first, last)`` yields (sequence, bytes) of what is stored. Records that cannot be read
-    are skipped: reading the log finds them.
+    ``read(first, last)`` yields (sequence, bytes) of the stored records. Records that cannot be
+    read are skipped: reading the log reports them.
     """
     back = _LOOK_BACK
     stop = last

@@ -1,8 +1,8 @@
-"""Appending to the log in JetStream: one stream for each node, one writer.
+"""Appends to the log in JetStream: one stream for each node, one writer.
 
 Every append names the sequence that must be the stream's last one, so a second writer is fenced
-off and a repeated append can do no harm. Whenever something is not as expected (an error, no
-answer, a lost connection), the writer asks the stream what it holds, counts what is there as
+off and a repeated append does no harm. After anything unexpected (an error, no answer, a lost
+connection) the writer asks the stream for its content, counts the records that are there as
 committed, and sends the rest again.
 """
 
@@ -49,57 +49,57 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 ACK_TIMEOUT = 5.0
-"""Seconds after which an append without an answer is looked into."""
+"""Seconds after which an append without an answer is investigated."""
 _WATCH_EVERY = 0.5
 _RETRY_FIRST, _RETRY_MOST = 0.05, 1.0
 _ALIGN_TIMEOUT = 2.0
-"""Seconds for which the first look at the stream after a disturbance may take; later ones more."""
+"""Seconds that the first look at the stream after a disturbance may take; later ones take more."""
 _ROOM_MOST = 1.0
-"""Seconds between the end of a disturbance and the next append, at most."""
+"""Longest time in seconds between the end of a disturbance and the next append."""
 _INSPECT_EVERY = 10.0
-"""Seconds between looks whether the stream still holds what was stored in it."""
+"""Seconds between checks that the stream still holds the records that were stored in it."""
 VERDICTS = 3
-"""How often a stream with replicas must look damaged before it counts as damaged."""
+"""Number of checks that must find damage before a stream with replicas counts as damaged."""
 VERDICT_EVERY = 1.0
-"""Seconds between two such looks."""
+"""Seconds between two such checks."""
 _TOO_LARGE = "too large"
 _OVER_SERVER = "maximum payload violation"
-"""With this a server closes a connection on which more than its max_payload came."""
+"""Error with which a server closes a connection that exceeded its max_payload."""
 
 
 class StoreRecovery(Protocol):
     """Finds out why the server does not store, and repairs what can be repaired."""
 
     def problem(self) -> str | None:
-        """Return why nothing can be stored at present, None when nothing is known."""
+        """Return the reason why nothing can be stored at present, None when none is known."""
 
     async def restart(self) -> None:
         """Restart the server if that helps; raise NatsUnavailable when only waiting helps."""
 
     async def sync(self) -> None:
-        """Make what the stream holds durable; raise an EventStoreError when that fails."""
+        """Make the content of the stream durable; raise an EventStoreError when that fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class _WaitTimes:
-    """How long a writer waits for JetStream, in seconds."""
+    """The wait times of a writer for JetStream, in seconds."""
 
     ack: float
-    """For an acknowledgement, before the stream is looked at."""
+    """For an acknowledgement, before the stream is checked."""
     look: float
     """For the first answer about the stream."""
     look_most: float
-    """For a later one."""
+    """For later answers."""
     retry_most: float
-    """Between two looks at most, where the one before failed."""
+    """Longest wait between two checks after a failed one."""
     room: float
-    """Before it appends again after a disturbance, at most."""
+    """Longest wait before the next append after a disturbance."""
     server: float | None
-    """Before it tries another server; None: there is one only."""
+    """Before the writer tries another server; None: there is one only."""
 
 
 def _wait_times(replicas: int) -> _WaitTimes:
-    """Return how long to wait: less where another server can take over.
+    """Return the wait times: shorter ones where another server can take over.
 
     The election of a leader takes up to 10 s, which leaves little for everything else.
     """
@@ -125,8 +125,8 @@ def _wait_times(replicas: int) -> _WaitTimes:
 class LogWriter:
     """Appends records to the stream, in order, whatever happens in between.
 
-    ``on_fatal`` is called once when the log can never be written again by this process: another
-    writer was there, the stream lost records, or the connection was closed permanently.
+    ``on_fatal`` is called once when this process can never write the log again: another writer
+    appended, the stream lost records, or the connection was closed permanently.
     """
 
     def __init__(
@@ -158,16 +158,16 @@ class LogWriter:
         self._lost = False
         self._told: set[str] = set()
         self._stream_most = max_msg_size
-        """The stream's max_msg_size when it was last asked for."""
+        """The stream's max_msg_size when it was last requested."""
         self._refused = refused
         self._least = LEAST_RECORD
         self._max_record = 0
         self.outage: str | None = None
-        """Why nothing can be appended at present; None when all is well."""
+        """The reason why nothing can be appended at present; None when all is well."""
         self.outage_since = 0.0
         """Monotonic time at which the trouble began."""
         self.first = 1
-        """Stream sequence at which the log may begin, and not later."""
+        """Latest stream sequence at which the log may begin."""
 
     @property
     def _wait_times(self) -> _WaitTimes:
@@ -188,14 +188,14 @@ class LogWriter:
             task.add_done_callback(self._ended)
 
     def _largest(self) -> int:
-        """Return the bytes of the largest message that the stream takes."""
+        """Return the size in bytes of the largest message that the stream accepts."""
         return largest_record(self._nc.max_payload, self._subject, self._stream_most, self._refused)
 
     def _look_at_bounds(self, journal: Journal) -> None:
         """Limit new records to the size that NATS accepts now.
 
-        The limit never falls below the least that the log needs: a record that is too large then
-        fails when it is stored.
+        The limit never falls below the least that the log needs: a record that is too large for
+        NATS then fails when it is stored.
         """
         largest = max(self._largest(), self._least)
         if largest - RECORD_OVERHEAD != journal.max_event:
@@ -204,7 +204,7 @@ class LogWriter:
             journal.max_record = min(self._max_record, largest // 2)
 
     async def stop(self) -> None:
-        """End; what is not committed stays with the journal."""
+        """Stop; uncommitted records stay with the journal."""
         self._stopped = True
         tasks = [*self._tasks, *([self._recovering] if self._recovering else [])]
         for task in tasks:
@@ -212,7 +212,7 @@ class LogWriter:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def send(self, record: PendingRecord) -> None:
-        """Append a record. While in trouble it is kept: what is pending is sent again after."""
+        """Append a record. During trouble it is kept: pending records are sent again afterwards."""
         record.sent_at = self._clock.monotonic()
         if self._recovering is None and not self._lost:
             if len(record.data) + HEADERS > self._nc.max_payload and self._nc.is_connected:
@@ -238,16 +238,16 @@ class LogWriter:
             self._recovering.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Fail the log when a task of the writer failed: nothing else would notice."""
+        """Fail the log when a task of the writer failed, which nothing else would notice."""
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("log writer failed", part=task.get_name(), exc_info=error)
             self._on_fatal(EventStoreError(f"the {task.get_name()} failed: {error}"))
 
     def _fence(self, record: PendingRecord) -> dict[str, str]:
-        """Return what lets JetStream store a record at its place only, and once.
+        """Return the headers with which JetStream stores a record only at its place, and once.
 
-        A record that follows one which is on its way names that one too: should another writer
-        have taken its place, the sequence alone would fit.
+        A record that follows one on its way names that one too: if another writer has taken its
+        place, the sequence alone would match.
         """
         headers = {
             "Nats-Expected-Last-Sequence": str(record.sequence - 1),
@@ -277,7 +277,7 @@ class LogWriter:
             self.recover(failure)
 
     def _stored(self, sequence: int, place: object) -> None:
-        """Commit a record that JetStream says it stored, if that is where it must be."""
+        """Commit a record that JetStream reports as stored, if it is stored at its place."""
         if place == sequence:
             self._committed(sequence)
         else:
@@ -302,7 +302,7 @@ class LogWriter:
         return self._clock.monotonic() - self.outage_since
 
     async def _watch(self) -> None:
-        """Watch for appends without an answer, and for what would cause them."""
+        """Watch for appends without an answer, and for the causes of such."""
         inspected = self._clock.monotonic()
         while not self._lost:
             await asyncio.sleep(_WATCH_EVERY)
@@ -327,19 +327,19 @@ class LogWriter:
                     self.recover(f"no answer from JetStream for more than {waited}")
 
     def _why_closed(self) -> EventStoreError:
-        """Return why the connection was closed permanently."""
+        """Return the error for a connection that was closed permanently."""
         what = str(self._nc.last_error or "").lower()
         if _OVER_SERVER not in what:
             return NatsUnavailable("NATS closed the connection permanently: see its log")
         pending = self._journal.pending if self._journal is not None else []
-        # What it was is not said; it was no larger than what NATS took until then.
+        # The server does not name the message; it was no larger than the previous limit of NATS.
         size = max((len(one.data) for one in pending), default=0) or self._nc.max_payload
         return RecordTooLarge(self._stream, size, f"NATS closed the connection: {_OVER_SERVER}")
 
     async def _inspect(self, journal: Journal) -> None:
         """Check that no records were removed from the stream: appends would not notice.
 
-        One answer proves nothing: a leader that was replaced answers as before for a moment.
+        One answer proves nothing: a replaced leader answers as before for a moment.
         """
         damage = await self._look(journal)
         for _ in range(1, VERDICTS):
@@ -351,11 +351,11 @@ class LogWriter:
             self._fail(damage)
 
     async def _look(self, journal: Journal) -> EventStoreError | None:
-        """Return what is wrong with the stream; None when nothing is or it cannot be asked."""
+        """Return the stream's damage; None when there is none or the stream cannot be asked."""
         durable = journal.durable
         try:
             info = await read_info(self._nc, self._stream, _ALIGN_TIMEOUT)
-        except LogUnavailable:  # an append will tell
+        except LogUnavailable:  # an append will report it
             return None
         except EventStoreError as error:
             return error
@@ -404,7 +404,7 @@ class LogWriter:
                 await asyncio.sleep(VERDICT_EVERY)
                 continue
             break
-        # The next failure is another disturbance; give it room, a full disk fails at once.
+        # The next failure is another disturbance; pause before it, since a full disk fails at once.
         age = self._trouble_age()
         if age > _RETRY_FIRST:
             await asyncio.sleep(min(age / 4, self._wait_times.room))
@@ -417,9 +417,9 @@ class LogWriter:
             self._journal.resend()
 
     async def _change_server(self) -> None:
-        """Try another server when this one has been of no use for a while.
+        """Try another server when this one has been useless for a while.
 
-        It may be cut off from the others, or stand still, and the connection does not show it.
+        It may be cut off from the others, or suspended, and the connection does not show it.
         """
         pending = self._journal.pending if self._journal is not None else []
         since = min([self.outage_since, *(one.sent_at for one in pending if one.sent_at)])
@@ -429,7 +429,7 @@ class LogWriter:
             await self._nc.change_server()
 
     def _note(self, reason: str) -> None:
-        """Keep the latest reason; log it when it is another one."""
+        """Record the latest reason; log it when it has changed."""
         if self._nc.is_connected:
             self.outage = reason
             self._tell()
@@ -445,7 +445,7 @@ class LogWriter:
             return
         if not self._nc.is_connected:
             raise LogUnavailable("no connection to NATS")
-        # Answers that are on their way may still move the journal on while the stream is asked.
+        # Answers on their way may still advance the journal while the stream is asked.
         durable, durable_link = journal.durable, journal.durable_link
         pending = {record.sequence: link_of(record.data) for record in journal.pending}
         if self._replicas > 1:
@@ -458,6 +458,6 @@ class LogWriter:
         if tail.sequence > durable:
             if pending.get(tail.sequence) != tail.link:
                 raise Fenced(self._stream, durable, tail.sequence)
-            if self._recovery is not None:  # it was written, but perhaps not synced
+            if self._recovery is not None:  # the record was written, but perhaps not synced
                 await self._recovery.sync()
             journal.committed(tail.sequence)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Message(NamedTuple):
-    """What a subscriber is sent."""
+    """The message for a subscriber."""
 
     topic: bytes
     """UTF-8."""
@@ -41,9 +41,9 @@ class Message(NamedTuple):
     expires: int = 0
     """Unix time in seconds at which it expires; 0: never."""
     retain: bool = False
-    """It was published with RETAIN 1."""
+    """Whether it was published with RETAIN 1."""
     publisher: str = ""
-    """The session that published it; empty: that is not known."""
+    """The session that published it; empty: not known."""
 
 
 class StoredMessages(NamedTuple):
@@ -54,21 +54,21 @@ class StoredMessages(NamedTuple):
     topics: Sequence[bytes]
     payloads: Sequence[bytes]
     size: int
-    """Payload bytes."""
+    """Payload bytes of all messages."""
     blocks: Sequence[bytes] = ()
     """The properties of each (MQTT 5); empty when none has any."""
     expires: Sequence[int] = ()
-    """When each expires, as in Message; empty when none does."""
+    """Expiry of each, as in Message; empty when none expires."""
     retain: bool = False
-    """They were published with RETAIN 1."""
+    """Whether they were published with RETAIN 1."""
     publishers: Sequence[str] = ()
-    """The distinct sessions that published them; empty: that is not known."""
+    """The distinct sessions that published them; empty: not known."""
     publisher_of: Sequence[int] = ()
     """For each message the index of its publisher; empty when each has the next one, or all have
     the only one."""
 
     def publisher(self, number: int) -> str:
-        """Return the session that published one of the messages; empty if that is not known."""
+        """Return the session that published one of the messages; empty if it is not known."""
         publishers = self.publishers
         if self.publisher_of:
             return publishers[self.publisher_of[number]]
@@ -89,17 +89,17 @@ class StoredMessages(NamedTuple):
 
 
 _OVERHEAD = 100
-"""Bytes of memory that a message takes beside its payload, about."""
+"""Approximate memory overhead of a message in bytes, without its payload."""
 _BATCH_OVERHEAD = 400
-"""What a batch takes beside its messages."""
+"""Memory overhead of a batch in bytes, without its messages."""
 
 
 class MessageStore:
     """Messages by position: a bounded cache over the log.
 
-    ``limit`` bounds the cache in bytes. A record that was just loaded stays until its
-    reader could use it: eviction is by age of the last insertion, and an insertion may exceed the
-    limit by itself.
+    ``limit`` bounds the cache in bytes. A record that was just loaded stays until its reader has
+    used it: eviction is by age of the last insertion, and one insertion alone may exceed the
+    limit.
     """
 
     def __init__(self, limit: int) -> None:
@@ -120,7 +120,7 @@ class MessageStore:
         elif held[-1].first < stored.first:
             held.append(stored)
         else:
-            # Repeated ones come as often as their repetition is read.
+            # A repeated message is added each time its repetition is read.
             at = bisect_left(held, stored.first, key=_first)
             if held[at].first == stored.first:
                 if len(held[at].payloads) >= len(stored.payloads):
@@ -133,13 +133,13 @@ class MessageStore:
 
     def add_record(self, record: Record) -> None:
         """Cache the messages of a record of the log."""
-        # What is cached of it may be a part: the rest was published after that was evicted.
+        # The cache may contain only a part of it: the messages added since an eviction.
         self._forget(self._records.pop(record.sequence, ()))
         for stored in messages_of(record):
             self.add(stored)
 
     def get(self, ref: Position) -> Message | None:
-        """Return a message, or None when it is not cached: then it is in the log."""
+        """Return a message, or None when it is not cached and has to be read from the log."""
         held = self._records.get(ref >> INDEX_BITS)
         if not held:
             return None
@@ -163,7 +163,7 @@ def _footprint(stored: StoredMessages) -> int:
 
 
 def messages_of(record: Record) -> list[StoredMessages]:
-    """Return the messages (and wills) that a record holds, also those that it repeats."""
+    """Return the messages (and wills) in a record, including repeated ones."""
     found: list[StoredMessages] = []
     base = position(record.sequence, 0)
     area = record.payload
@@ -199,7 +199,7 @@ def messages_of(record: Record) -> list[StoredMessages]:
 def properties_of(
     record: Record, event: MessagePublished | MessagesCarried | RetainedSnapshot
 ) -> tuple[list[bytes], list[int]]:
-    """Return the blocks of an event's messages, and when each expires; empty where none has any."""
+    """Return the blocks of an event's messages, and their expiries; empty where none has any."""
     blocks = record.blocks(event)
     if not blocks:
         return [], []
@@ -211,9 +211,9 @@ def properties_of(
 def _as_before(
     refs: list[Position], stored: StoredMessages, retained: AbstractSet[Position]
 ) -> Iterator[StoredMessages]:
-    """Yield repeated messages under the positions that they had, neighbours together.
+    """Yield repeated messages under their previous positions, neighbours together.
 
-    ``retained`` are the positions of those that were published with RETAIN 1.
+    ``retained`` are the positions of the messages that were published with RETAIN 1.
     """
     start = 0
     for stop in range(1, len(refs) + 1):

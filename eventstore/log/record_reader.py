@@ -1,7 +1,7 @@
-"""Records read back from a stream, in order, with direct gets: no consumer is left behind.
+"""Reads records from a stream, in order, with direct gets, which leave no consumer behind.
 
-Any replica of a stream answers a direct get, also one that is behind. So what a replica does not
-have is not missing: the stream's leader decides.
+Any replica of a stream answers a direct get, even one that lags behind. So a message that one
+replica lacks is not missing: the stream's leader decides.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _BATCH_BYTES = 16 * 1024 * 1024
 _RANGES_AT_ONCE = 16
 _MANY = 16
 _SPARSE = 8
-"""Among how many records one of many is wanted at least, if all of them are read in one go."""
+"""Largest ratio of all records to wanted ones at which all of them are read in one go."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogTail:
-    """Where a log ends."""
+    """The end of a log."""
 
     sequence: int
     """Stream sequence of the last record, 0 when there is none."""
     link: bytes
-    """Its link."""
+    """Link of that record."""
 
 
 async def read_tail(
@@ -60,16 +60,16 @@ async def read_tail(
     subject: str,
     timeout: float | None = None,  # noqa: ASYNC109 - of each of two requests
 ) -> LogTail:
-    """Return where the log ends, as the stream's leader sees it.
+    """Return the end of the log as the stream's leader sees it.
 
     Raises LogUnavailable when JetStream does not answer in ``timeout`` seconds (None: 10), LostLog
-    when there is no such stream, CorruptLog when it was emptied or the last record is bad.
+    when there is no such stream, CorruptLog when it was emptied or the last record is damaged.
     """
     body = {"last_by_subj": subject}
     answer = await request_stream(nc, stream, f"STREAM.MSG.GET.{stream}", body, timeout)
     if "error" not in answer:
         sequence = answer["message"]["seq"]
-    else:  # there is none, or JetStream cannot read it
+    else:  # there is no last record, or JetStream cannot read it
         first, sequence = await read_bounds(nc, stream, timeout)
         if not sequence:
             return LogTail(0, GENESIS)
@@ -103,7 +103,7 @@ class _BatchReader:
         return self._messages.popleft()
 
     async def read(self, first: int, last: int) -> AsyncIterator[tuple[int, bytes]]:
-        """Yield (sequence, data) of what is stored between two sequences, both included."""
+        """Yield (sequence, data) of the messages between two sequences, both included."""
         inbox = self._nc.new_inbox()
         subject = direct_get_subject(self._nc, self._stream)
         with sending(self._stream):
@@ -133,7 +133,7 @@ class _BatchReader:
                 if status not in (END_OF_BATCH, NOT_FOUND):
                     raise LogUnavailable(f"stream {self._stream} answers {status}")
                 if position == before:
-                    # Nothing is left, or the replica that answered is behind.
+                    # The stream has no more messages, or the answering replica lags behind.
                     found = await read_next(self._nc, self._stream, position, self._seconds)
                     if found is None or found[0] > last:
                         return
@@ -147,7 +147,7 @@ class _BatchReader:
 def read_stored(
     nc: Client, stream: str, first: int, last: int, seconds: float | None = None
 ) -> AsyncIterator[tuple[int, bytes]]:
-    """Yield (sequence, bytes) of what is stored between two sequences, not looked at.
+    """Yield (sequence, bytes) of the messages between two sequences, unchecked.
 
     Raises LogUnavailable when JetStream does not answer in ``seconds`` (None: 10).
     """
@@ -167,10 +167,10 @@ async def read_records(
 
 
 def _ranges(sequences: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the sequences as ranges, joining what is close enough to be read in one go."""
+    """Return the sequences as ranges; close ones are joined and read in one go."""
     ranges: list[tuple[int, int]] = []
     ordered = sorted(set(sequences))
-    # A request for each costs about as much as reading a few records that are not wanted.
+    # A request for each costs about as much as reading a few unwanted records.
     if len(ordered) >= _MANY and ordered[-1] - ordered[0] <= _SPARSE * len(ordered):
         return [(ordered[0], ordered[-1])]
     for sequence in ordered:
@@ -196,7 +196,7 @@ async def read_some(
 ) -> list[Record]:
     """Return the records with these stream sequences.
 
-    Raises CorruptLog when one of them is not there or bad, LogUnavailable as above.
+    Raises CorruptLog when one of them is missing or damaged, LogUnavailable as above.
     """
     records: dict[int, Record] = {}
     wanted = set(sequences)

@@ -1,7 +1,7 @@
-"""How far the log was known to reach, kept outside the log.
+"""The watermark: a note, outside the log, of the last record known to be on disk.
 
-A server that finds a damaged block after a crash may cut its file there and say nothing: the
-chain of what is left is whole. Only a note kept elsewhere can show that there was more.
+A server that finds a damaged block after a crash may cut its file there without a message: the
+chain of the rest is intact. Only a note kept elsewhere can show that there was more.
 The mark is written, in place and without a sync, before any record is acknowledged. So it is exact
 when programs are killed; after a power failure it may be old, but it is never ahead of the log.
 """
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _ROOM: Final = 256
-"""Bytes of the file: less than a sector, so that no power cut tears it."""
+"""Size of the file in bytes: less than a sector, so that no power failure tears it."""
 
 
 class Watermark:
-    """A file that names a record which was on disk: its stream, sequence and link."""
+    """A file that names a record on disk: its stream, sequence and link."""
 
     def __init__(self, path: Path, stream: str, domain: str | None = None) -> None:
-        """Note records of a stream in a JetStream domain; None: in that of the server."""
+        """Note records of a stream in a JetStream domain; None: the domain of the server."""
         self._path = path
         self._stream = stream
         self._domain = domain
@@ -48,7 +48,7 @@ class Watermark:
         return noted
 
     def check_domain(self) -> None:
-        """Raise BadNatsOptions when the log was in another JetStream domain: it is not here."""
+        """Raise BadNatsOptions when the log was in another JetStream domain."""
         try:
             noted = self._noted().get("domain")
         except (OSError, ValueError, AttributeError):
@@ -62,7 +62,7 @@ class Watermark:
             )
 
     def write(self, sequence: int, link: bytes) -> None:
-        """Note a record that is on disk. A failure to write is of no consequence."""
+        """Note a record that is on disk. A failed write is harmless."""
         if sequence == self._written:
             return
         noted = {"stream": self._stream, "sequence": sequence, "link": link.hex()}
@@ -78,7 +78,7 @@ class Watermark:
         self._written = sequence
 
     def note(self, sequence: int, link: bytes) -> None:
-        """Note a record that another node says is on disk, unless a later one is noted."""
+        """Note a record that another node reports as stored, unless a later one is noted."""
         if not self._written:
             noted = self.read()
             self._written = noted[0] if noted is not None else 0
@@ -88,8 +88,8 @@ class Watermark:
     def check_end(self, last: int, noted: tuple[int, bytes] | None = None) -> None:
         """Raise CorruptLog when the log ends before a record that was stored.
 
-        ``noted`` is what was read before the log was asked where it ends, if records may be noted
-        meanwhile.
+        ``noted`` is the mark that was read before the end of the log was requested, if records may
+        be noted meanwhile.
         """
         noted = noted or self.read()
         if noted is not None and noted[0] > last:

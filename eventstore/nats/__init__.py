@@ -1,8 +1,8 @@
 """Connections to a NATS server, and requests to its JetStream.
 
-``connect`` returns a ``DirectClient``: nats-py's client, whose appends take the shortest way. A
-``BatchClient`` moves messages by the batch, ``RequestClient`` sends requests on one subject. Loaded
-lazily: nats-py takes a third of a second.
+``connect`` returns a ``DirectClient``: nats-py's client with a faster path for appends. A
+``BatchClient`` transfers messages in batches, a ``RequestClient`` sends requests on one subject.
+The modules are loaded lazily: nats-py takes a third of a second.
 """
 
 from importlib import import_module
@@ -153,7 +153,7 @@ _MODULE_OF = {
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Load the module of a public name when it is first asked for."""
+        """Load the module of a public name at its first use."""
         if name not in _MODULE_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

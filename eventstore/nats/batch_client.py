@@ -1,12 +1,12 @@
-"""A connection to NATS for messages by the batch.
+"""A connection to NATS that transfers messages in batches.
 
-nats-py, which keeps the log's connection, makes a coroutine of each message that is published
-and several objects and a task's wake-up of each that arrives. A BatchClient leaves to it what is
-rare (dialing, access, TLS, the cluster's servers, pings, reconnecting) and moves messages past it:
-what is published is written as it was rendered, what arrives comes by the batch, as slices.
+nats-py, which keeps the log's connection, needs a coroutine for each published message, and several
+objects and a task's wake-up for each received one. A BatchClient leaves the rare work to it
+(dialing, access, TLS, the cluster's servers, pings, reconnecting) and lets messages bypass it:
+rendered publications are written directly, received messages are passed on in batches, as slices.
 
-All of it belongs to one event loop; nothing blocks, and nothing is called from elsewhere. What
-the callbacks raise ends the connection, and the next one is dialled.
+All of it belongs to one event loop; nothing blocks, and nothing is called from other threads. An
+exception in a callback ends the connection, and the client dials again.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ _REFUSED: Final = re.compile(r'Permissions Violation for Subscription to ("(?:[^
 
 
 def encode_pub(subject: bytes, payload: bytes) -> bytes:
-    """Return the protocol's lines that publish a message without headers or reply.
+    """Return the protocol lines that publish a message without headers or reply.
 
-    ``subject`` must be legal: whatever it holds is sent.
+    ``subject`` must be legal: it is sent unchecked.
     """
     return b"PUB %b %d\r\n%b\r\n" % (subject, len(payload), payload)
 
 
 def encode_hpub(subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> bytes:
-    """Return the protocol's lines that publish a message with headers; ``reply`` may be empty."""
+    """Return the protocol lines that publish a message with headers; ``reply`` may be empty."""
     where = b"%b %b" % (subject, reply) if reply else subject
     sizes = len(headers), len(headers) + len(payload)
     return b"HPUB %b %d %d\r\n%b%b\r\n" % (where, *sizes, headers, payload)
 
 
 class BatchClient:
-    """A connection to NATS that dials again for ever; made by ``open``.
+    """A connection to NATS that reconnects forever; created by ``open``.
 
     ``connected`` says whether it can be used now.
     """
@@ -78,15 +78,15 @@ class BatchClient:
         self._on_refused = on_refused
         self._transport = BatchTransport(self)
         self._client = _Client(self._transport)
-        self._wire: BatchConnection | None = None  # the one that gets subscriptions
+        self._wire: BatchConnection | None = None  # the connection that gets subscriptions
         self._open = False  # between open and close
         self._problems: set[str] = set()
         self._refused: list[str] = []  # before all subscriptions were renewed
         self._last_sid = 0
-        self._subjects: dict[int, bytes | None] = {}  # by sid; None: on its way out
+        self._subjects: dict[int, bytes | None] = {}  # by sid; None: being unsubscribed
         self._leaving: list[int] = []  # unsubscribed in this turn of the loop
         self.inbox = self._client.new_inbox().encode() + b"."
-        """Replies to subjects that begin so come as messages of ``inbox_sid``."""
+        """Prefix of the reply subjects whose messages arrive as messages of ``inbox_sid``."""
         self.inbox_sid = self.subscribe(self.inbox + b">")
 
     @classmethod
@@ -101,18 +101,18 @@ class BatchClient:
         on_refused: Callable[[str], None] = lambda _subject: None,
         timeout: float = 5.0,  # noqa: ASYNC109 - the whole of several attempts, not one await
     ) -> Self:
-        """Return a link that is connected; for ``timeout`` seconds a server is waited for.
+        """Return a connected client; waits for a server for up to ``timeout`` seconds.
 
-        ``on_messages`` is given what arrived in one read of the socket, in order. ``on_down`` is
-        called when the connection is lost, ``on_up`` when there is another and all
-        subscriptions are renewed; neither for the first connection nor for ``close``. (Should
-        the first be lost before this returns, ``connected`` is False and ``on_up`` follows.)
-        ``on_error`` is given each problem as one line, once for each connection.
-        ``on_refused`` is given the subject of a subscription that the server does not allow,
-        each time that it says so; after ``on_up``, where it is about another connection.
+        ``on_messages`` is called with the messages of one read of the socket, in order. ``on_down``
+        is called when the connection is lost, ``on_up`` when there is another one and all
+        subscriptions are renewed; neither for the first connection nor for ``close``. (If the
+        first connection is lost before this returns, ``connected`` is False and ``on_up`` follows.)
+        ``on_error`` is called with each problem as one line, once for each connection.
+        ``on_refused`` is called with the subject of a subscription that the server refuses, each
+        time that it does; after ``on_up``, where it concerns another connection.
 
-        Raises NatsUnavailable when no server lets us in, or the one that does is of no use,
-        BadNatsOptions for options that are of no use.
+        Raises NatsUnavailable when no server admits the client, or the server is unsuitable,
+        BadNatsOptions for invalid options.
         """
         for url in options.urls:
             if url.startswith(("ws://", "wss://")):
@@ -147,19 +147,19 @@ class BatchClient:
 
     @property
     def max_payload(self) -> int:
-        """The largest message, headers included, that the server takes, in bytes."""
+        """Size in bytes of the largest message, headers included, that the server accepts."""
         return self._client.max_payload
 
     @property
     def unsent(self) -> int:
-        """How many of the bytes given to ``write`` the socket has not taken yet."""
+        """The number of bytes passed to ``write`` that the socket has not taken yet."""
         return self._wire.unsent if self._wire is not None else 0
 
     def write(self, data: bytes | list[bytes]) -> bool:
-        """Send protocol lines, rendered already; return False, and take none, if not connected.
+        """Send rendered protocol lines; return False, and send nothing, if not connected.
 
-        They go in order, at the latest when this turn of the loop ends, unless the connection
-        is lost: then what ``fence`` did not confirm may be lost too.
+        They are sent in order, at the latest at the end of this turn of the event loop, unless the
+        connection is lost: then anything that ``fence`` did not confirm may be lost too.
         """
         if not self.connected or self._wire is None:
             return False
@@ -167,9 +167,9 @@ class BatchClient:
         return True
 
     def subscribe(self, subject: bytes) -> int:
-        """Subscribe, now and after each loss of the connection; return the subscription's number.
+        """Subscribe, now and after each reconnect; return the subscription's number.
 
-        Numbers are not used again.
+        Numbers are not reused.
         """
         self._last_sid = sid = self._last_sid + 1
         self._subjects[sid] = subject
@@ -178,7 +178,7 @@ class BatchClient:
         return sid
 
     def unsubscribe(self, sid: int) -> None:
-        """End a subscription. What the server had sent until it learnt that still arrives."""
+        """End a subscription. Messages that the server sent before it knew still arrive."""
         if self._subjects.get(sid) is None:
             return
         if self._wire is None:
@@ -191,16 +191,16 @@ class BatchClient:
         self._leaving.append(sid)
 
     def fence(self, done: Callable[[], object]) -> None:
-        """Call ``done`` when the server has processed all that was written before.
+        """Call ``done`` when the server has processed everything written before.
 
-        Never, if the connection is lost before, or is not there now.
+        It is never called if the connection is lost before, or is down now.
         """
         if self.connected and self._wire is not None:
             self._confirm_leaving()  # after a fence nothing of an ended subscription arrives
             self._wire.ping(done)
 
     def pause_reading(self) -> None:
-        """Pause reading, briefly: the server disconnects clients that are slow."""
+        """Pause reading, briefly: the server disconnects slow clients."""
         if self._wire is not None:
             self._wire.pause_reading()
 
@@ -210,26 +210,26 @@ class BatchClient:
             self._wire.resume_reading()
 
     async def close(self) -> None:
-        """End the connection; what was written is still sent, if the server reads it."""
+        """Close the connection; written data is still sent, if the server reads it."""
         self._open = False
         self.connected = False
         await disconnect(self._client)
 
-    # what the transport calls
+    # Called by the transport.
 
     def arrived(self, messages: list[NatsMessage]) -> None:
         """Pass on messages."""
         known = self._subjects
         for message in messages:
             if message[0] not in known:
-                # the server may have been about to send it when it confirmed the UNSUB
+                # the server may have been about to send them when it confirmed the UNSUB
                 messages = [message for message in messages if message[0] in known]
                 break
         if messages:
             self._on_messages(messages)
 
     def problem(self, text: str) -> None:
-        """Report an error of the server once, and each subscription that it refuses."""
+        """Report an error of the server once, and each refused subscription."""
         line = f"NATS at {self._where}: {escaped(text, _PROBLEM_LENGTH)}"
         if line not in self._problems and len(self._problems) < _PROBLEMS:
             self._problems.add(line)
@@ -254,7 +254,7 @@ class BatchClient:
             self.connected = False
             self._on_down()
 
-    # a new connection
+    # A new connection.
 
     def _came_up(self, *, first: bool = False) -> None:
         wire = self._transport.wire
@@ -266,7 +266,7 @@ class BatchClient:
         self._replay(wire, iter(list(self._subjects)), first=first)
 
     def _replay(self, wire: BatchConnection, sids: Iterator[int], *, first: bool = False) -> None:
-        """Send the subscriptions that were there when the connection was, a piece each turn."""
+        """Send the subscriptions that existed at connection time, a part in each turn."""
         if wire is not self._wire:
             return
         piece = list(islice(sids, _REPLAYED))
@@ -305,7 +305,7 @@ class BatchClient:
 
 
 def _refused(text: str) -> str | None:
-    """Return the subject of a subscription that the server says it refuses."""
+    """Return the subject of a subscription that the server reports as refused."""
     found = _REFUSED.search(text)
     if found is None:
         return None
@@ -319,9 +319,9 @@ def _refused(text: str) -> str | None:
 class _Client(Client):
     """nats-py's client over our transport.
 
-    The only place that touches what nats-py does not promise: it asks ``_connect_to_server`` to
-    dial, uses the transport that is in ``_transport`` if there is one, and keeps the server's
-    INFO in ``_server_info``.
+    The only place that uses private parts of nats-py: it calls ``_connect_to_server`` to dial,
+    uses the transport in ``_transport`` if there is one, and keeps the server's INFO in
+    ``_server_info``.
     """
 
     def __init__(self, transport: BatchTransport) -> None:
@@ -329,7 +329,7 @@ class _Client(Client):
         self._for_link = transport
 
     def check(self, where: str) -> None:
-        """Raise NatsUnavailable if the connected server is too old, or takes no headers."""
+        """Raise NatsUnavailable if the connected server is too old, or accepts no headers."""
         check_server_version(str(self.connected_server_version), where=f"NATS at {where}")
         if not self._server_info.get("headers"):
             raise NatsUnavailable(

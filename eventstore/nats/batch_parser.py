@@ -1,8 +1,8 @@
-"""NATS's messages by the batch: what a server sends is cut into messages, many at a time.
+"""A parser that cuts the stream of a NATS server into messages, many at a time.
 
-No input or output. nats-py's own parser makes several objects and a coroutine call of each
-message; this one makes a tuple of slices. It knows where messages end and nothing else: all
-other lines are handed on as they are.
+It does no input or output. nats-py's own parser needs several objects and a coroutine call for each
+message; this one creates a tuple of slices. It recognizes the ends of messages only: all other
+lines are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Final, NamedTuple, TypeAlias
 from eventstore.errors import EventStoreError
 
 LINE_BYTES: Final = 256 * 1024
-"""The longest line that is taken. INFO grows with the cluster, the others have a few KiB."""
+"""Length of the longest accepted line. INFO grows with the cluster, the others have a few KiB."""
 MESSAGE_BYTES: Final = 1024 * 1024 * 1024
-"""The largest message that is waited for; servers take 64 MiB at most."""
+"""Size of the largest message that is waited for; servers accept 64 MiB at most."""
 
 _CRLF: Final = b"\r\n"
 _CACHED: Final = 65_536
@@ -22,7 +22,7 @@ _DIGITS: Final = 15
 
 
 class MalformedStream(EventStoreError):  # noqa: N818 - named for the condition that is found
-    """What came from the server is not NATS's protocol."""
+    """The data from the server is not NATS's protocol."""
 
 
 class NatsMessage(NamedTuple):
@@ -39,11 +39,11 @@ class NatsMessage(NamedTuple):
 
 
 Event: TypeAlias = list[NatsMessage] | bytes
-"""Messages that followed one another, or another line without its end."""
+"""Consecutive messages, or another line without its end."""
 
 
 class _Numbers(dict[bytes, int]):
-    """Decimal numbers by their digits: sizes and subscriptions come again and again."""
+    """Decimal numbers by their digits: the same sizes and subscriptions recur."""
 
     __slots__ = ()
 
@@ -57,7 +57,7 @@ class _Numbers(dict[bytes, int]):
 
 
 class BatchParser:
-    """Cuts what one connection receives, in whatever pieces it comes."""
+    """Parses the data of one connection, in whatever pieces it arrives."""
 
     __slots__ = ("_held", "_held_bytes", "_needed", "_numbers")
 
@@ -65,12 +65,13 @@ class BatchParser:
         self._numbers = _Numbers()
         self._held: list[bytes] = []  # a beginning that is too short to be cut
         self._held_bytes = 0
-        self._needed = 0  # how many bytes it must have; 0: a line's end must come
+        self._needed = 0  # the bytes that it must have; 0: up to the end of a line
 
     def feed(self, data: bytes) -> list[Event]:
-        """Return what became complete with ``data``, in order.
+        """Return the messages and lines that ``data`` completes, in order.
 
-        Raises MalformedStream for what is not NATS's protocol; nothing can be fed after that.
+        Raises MalformedStream for data that is not NATS's protocol; the parser is unusable after
+        that.
         """
         if self._held:
             self._held.append(data)
@@ -91,9 +92,9 @@ class BatchParser:
         return events
 
     def _cut(self, data: bytes, events: list[Event]) -> int:
-        """Append what is complete to ``events`` and return where the rest begins."""
+        """Append complete messages and lines to ``events``; return the offset of the rest."""
         find, numbers, end = data.find, self._numbers, len(data)
-        make = tuple.__new__  # half the price of calling NatsMessage
+        make = tuple.__new__  # takes half the time of NatsMessage()
         batch: list[NatsMessage] = []
         add = batch.append
         self._needed = position = 0

@@ -1,11 +1,11 @@
 """The transport of a BatchClient, between nats-py and its socket: messages bypass nats-py.
 
-nats-py dials, speaks INFO and CONNECT, asks for TLS, sends its pings and dials again; it takes
-any ``nats.aio.transport.Transport`` for that. This one shows it only those lines. From its first
-``read`` on, messages are cut out of what arrives and passed on by the batch.
+nats-py dials, handles INFO and CONNECT, requests TLS, sends its pings and reconnects; for that it
+accepts any ``nats.aio.transport.Transport``. This transport passes only those lines to it. From the
+first ``read`` on, messages are cut out of the received data and passed on in batches.
 
-A PONG answers the oldest PING, ours or nats-py's: all go through one queue here, which tells them
-apart.
+A PONG answers the oldest PING, ours or nats-py's: all PINGs go through one queue here, which
+assigns the PONGs.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ PING: Final = b"PING\r\n"
 
 _PORT: Final = 4222
 _WRITE_BYTES: Final = 128 * 1024
-"""So much is given to the socket at once, without waiting for the end of the loop's turn."""
+"""Bytes from which data is written to the socket without waiting for the end of the loop's turn."""
 _FAREWELL_SECONDS: Final = 1.0
-"""How long a server that is left may take to read what is still on its way."""
+"""Seconds that an abandoned server may take to read the data on its way."""
 
 
 class BatchReceiver(Protocol):
-    """What receives from the connections; all calls come from the event loop."""
+    """The receiver of the connections' data; all calls come from the event loop."""
 
     def arrived(self, messages: list[NatsMessage]) -> None:
         """Handle messages."""
 
     def problem(self, text: str) -> None:
-        """Handle a line ``-ERR`` of the server, or an error in what it sends."""
+        """Handle an ``-ERR`` line of the server, or an error in its data."""
 
     def lost(self, wire: BatchConnection) -> None:
         """Handle the loss of a connection."""
@@ -65,7 +65,7 @@ class BatchConnection(asyncio.Protocol):
         self.gone = asyncio.Event()  # the socket is closed
 
     async def start_tls(self, context: ssl.SSLContext, name: str | None, seconds: float) -> None:
-        """Go on in TLS."""
+        """Continue in TLS."""
         assert self._transport is not None  # noqa: S101 - narrows the type
         async with asyncio.timeout(seconds):
             over = await self._loop.start_tls(self._transport, self, context, server_hostname=name)
@@ -73,14 +73,14 @@ class BatchConnection(asyncio.Protocol):
             raise ConnectionResetError("the connection was lost in TLS's greeting")
         self.connection_made(over)
 
-    # what asyncio calls
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the socket, or TLS over it."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is of its own
+        """Accept the socket, or TLS over it."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's has a type of its own
 
     def data_received(self, data: bytes) -> None:
-        """Pass on what became complete."""
+        """Pass on complete messages and lines."""
         if self._parser is None:
             self._lines += data
             if len(self._lines) > LINE_BYTES:
@@ -101,29 +101,29 @@ class BatchConnection(asyncio.Protocol):
                 self._line(event)
 
     def eof_received(self) -> None:
-        """End the connection: NATS knows no half-open ones."""
+        """End the connection: NATS has no half-open ones."""
         self._end(ConnectionResetError("the server closed the connection"))
 
     def connection_lost(self, error: Exception | None) -> None:
         """End the connection."""
         self.gone.set()
-        if not isinstance(error, OSError):  # nats-py dials again only after one
+        if not isinstance(error, OSError):  # nats-py reconnects only after one
             error = ConnectionResetError(str(error or "the server closed the connection"))
         self._end(error)
 
     def pause_reading(self) -> None:
-        """Take nothing from the socket, for a time."""
+        """Pause reading from the socket."""
         transport = self._transport
         if transport is not None and not transport.is_closing():  # uvloop raises on a closed one
             transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Take from the socket again."""
+        """Resume reading from the socket."""
         transport = self._transport
         if transport is not None and not transport.is_closing():  # uvloop raises on a closed one
             transport.resume_reading()
 
-    # what goes out
+    # Output.
 
     def send(self, data: bytes) -> None:
         """Write protocol lines, at the latest when the loop's turn ends."""
@@ -136,7 +136,7 @@ class BatchConnection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def send_for_library(self, data: bytes) -> None:
-        """Write nats-py's lines; the PONGs of its PINGs are for it."""
+        """Write nats-py's lines; the PONGs of its PINGs are passed to it."""
         self._pings.extend([None] * data.count(PING))
         self.send(data)
 
@@ -147,7 +147,7 @@ class BatchConnection(asyncio.Protocol):
 
     @property
     def unsent(self) -> int:
-        """How many bytes wait for the socket."""
+        """The number of bytes that wait for the socket."""
         if self.over or self._transport is None:
             return 0
         return self._out_bytes + self._transport.get_write_buffer_size()
@@ -161,7 +161,7 @@ class BatchConnection(asyncio.Protocol):
         self._out_bytes = 0
         self._transport.write(data)
 
-    # what comes in
+    # Input.
 
     def _line(self, line: bytes) -> None:
         if line.startswith(b"PONG"):
@@ -170,8 +170,8 @@ class BatchConnection(asyncio.Protocol):
                 done()
                 return
         elif line.startswith(b"-ERR"):
-            # not for nats-py: it closes for good at most of them. If the server means to end
-            # the connection it does so, and nats-py dials again
+            # Not passed to nats-py, which closes permanently at most errors. If the server means to
+            # end the connection it does so, and nats-py reconnects.
             self._owner.problem(line[4:].decode("utf-8", "backslashreplace").strip(" '"))
             return
         elif line.startswith(b"+OK"):
@@ -208,7 +208,7 @@ class BatchConnection(asyncio.Protocol):
         self._heard.clear()
         await self._heard.wait()
 
-    # the end
+    # Closing.
 
     def _fail(self, error: Exception) -> None:
         if not self.over:
@@ -226,21 +226,21 @@ class BatchConnection(asyncio.Protocol):
             self._owner.lost(self)
 
     def close(self) -> None:
-        """Close it when what was written has gone."""
+        """Close the connection when all written data is sent."""
         self._flush()
         self._end(ConnectionAbortedError("we closed the connection"))
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close it now."""
+        """Close the connection now."""
         self.over = True
         if self._transport is not None and not self.gone.is_set():
             self._transport.abort()
 
 
 class BatchTransport(Transport):
-    """All connections of a BatchClient, one after the other, as nats-py sees them."""
+    """All connections of a BatchClient, one after the other, in the form that nats-py expects."""
 
     def __init__(self, owner: BatchReceiver) -> None:
         self._owner = owner
@@ -269,7 +269,7 @@ class BatchTransport(Transport):
         buffer_size: int,  # noqa: ARG002
         connect_timeout: int,
     ) -> None:
-        """Go on in TLS."""
+        """Continue in TLS."""
         wire = self._dialled()
         name = uri if isinstance(uri, str) else uri.hostname
         await wire.start_tls(ssl_context, name, connect_timeout)
@@ -292,10 +292,10 @@ class BatchTransport(Transport):
         return await self._dialled().readline()
 
     async def drain(self) -> None:
-        """Do nothing: nats-py's few lines need not be held back."""
+        """Do nothing: nats-py's few lines need no flow control."""
 
     async def wait_closed(self) -> None:
-        """Wait until the socket is closed, for a server that no longer reads only briefly."""
+        """Wait until the socket is closed, but only briefly for a server that no longer reads."""
         if self.wire is None:
             return
         with contextlib.suppress(TimeoutError):

@@ -31,10 +31,10 @@ MINIMUM_VERSION: Final = (2, 10, 23)
 _WHY_MINIMUM: Final = "2.10.20 to 2.10.22 can lose a whole stream when the server is killed"
 
 PENDING_BYTES: Final = 128 * 1024 * 1024
-"""How much may wait in the client while the server is away; more is refused at publish."""
+"""Bytes that may wait in the client while the server is away; publish refuses more."""
 
 _PING_SECONDS: Final = (5, 2)
-"""Between two pings, of which two may be unanswered: of one server, of several."""
+"""Seconds between two pings, of which two may stay unanswered: with one server, with several."""
 _HEARD_SECONDS: Final = 0.1
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _RECONNECT_SECONDS: Final = (0.05, 0.25)
@@ -47,7 +47,7 @@ Notice: TypeAlias = Callable[[], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """The address of a NATS server and our credentials there.
+    """The address of a NATS server, and the credentials for it.
 
     ``credentials`` is a ``.creds`` file (user JWT and seed), ``nkey_seed`` a file with a seed;
     ``tls_ca``, ``tls_cert`` and ``tls_key`` are PEM files.
@@ -63,21 +63,21 @@ class ConnectionOptions:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     tls_context: ssl.SSLContext | None = field(default=None, repr=False)
-    """How TLS is spoken, in place of those files."""
+    """TLS parameters that replace those files."""
     name: str = "foldmq"
     domain: str | None = None
-    """The JetStream domain that is asked; None: that of the server."""
+    """The JetStream domain; None: the domain of the server."""
     inbox: str = "_INBOX"
-    """What the subjects begin with on which answers come."""
+    """Prefix of the subjects of replies."""
 
     @property
     def where(self) -> str:
-        """The servers as a person may see them: without user or password."""
+        """The servers for display: without user or password."""
         return ", ".join(without_secrets(url) for url in self.urls)
 
 
 PRIVATE_PREFIX = "foldmq."
-"""What the subjects of foldmq itself begin with, which are not exchanged with MQTT clients."""
+"""Prefix of foldmq's own subjects, which are not exchanged with MQTT clients."""
 
 
 def _ignore() -> None:
@@ -122,17 +122,17 @@ async def dial(
     on_error: Callable[[str], None] = _ignore_text,
     no_echo: bool = False,
 ) -> None:
-    """Connect a client that has never connected; afterwards it reconnects for ever by itself.
+    """Connect a client that has never connected; afterwards it reconnects forever by itself.
 
-    For ``timeout`` seconds a server that is not there yet is waited for. ``on_error`` is given
-    each new problem as one line, repeated ones only once between two connections. ``on_closed``
-    is called when the client has given up (closed by us, or the server revoked our access).
-    With ``no_echo`` what it publishes does not come back to it.
+    The call waits up to ``timeout`` seconds for a server that is not there yet. ``on_error`` is
+    called with each new problem as one line, with a repeated one only once between two
+    connections. ``on_closed`` is called when the client has given up (closed by us, or the server
+    revoked our access). With ``no_echo`` the client does not receive its own publications.
 
     A request that was on its way when the connection broke is lost, and only its own time limit
     ends it: the caller must send it again ``on_reconnect``.
 
-    Raises NatsUnavailable when no server lets us in, BadNatsOptions for a file that is no use.
+    Raises NatsUnavailable when no server admits the client, BadNatsOptions for an invalid file.
     """
     if not options.urls:
         raise BadNatsOptions("no NATS server is named: give --nats-url URL")
@@ -190,8 +190,8 @@ async def _opened(opening: asyncio.Task[None], watch: _ConnectionErrors, seconds
 async def _give_up(client: Client, opening: asyncio.Task[None]) -> None:
     if opening.done():  # it failed before there was anything to close
         return
-    # Python 3.11's wait_for forgets a cancellation that comes together with its result, and
-    # nats-py then goes on dialing for ever: ask until it has heard.
+    # Python 3.11's wait_for loses a cancellation that arrives together with its result, and
+    # nats-py then goes on dialing forever: cancel until it has been received.
     while not opening.done():
         opening.cancel()
         await asyncio.wait({opening}, timeout=_HEARD_SECONDS)
@@ -201,14 +201,14 @@ async def _give_up(client: Client, opening: asyncio.Task[None]) -> None:
 
 
 async def disconnect(client: Client) -> None:
-    """Close a client, whatever has become of its connection; nats-py fails on a dead one.
+    """Close a client, whatever the state of its connection; nats-py fails on a dead one.
 
-    With a RuntimeError, if something was still to be written over a transport that is gone; with
-    a spurious CancelledError, if it was about to reconnect: the task in which it did
-    waited for the end of the same transport when it was cancelled.
+    It raises a RuntimeError if data was still to be written over a closed transport, and a
+    spurious CancelledError if it was about to reconnect: its reconnecting task was waiting for the
+    end of the same transport when it was cancelled.
 
-    It may go on reconnecting for ever, if its attempt failed just when it was cancelled: Python
-    3.11 then raises the failure only. Without a server to choose its next attempt ends it.
+    It may also go on reconnecting forever, if its attempt failed just when it was cancelled: Python
+    3.11 then raises the failure only. Without a server to choose, its next attempt ends it.
     """
     client._server_pool.clear()  # noqa: SLF001 - nats-py has no other way to end it
     try:
@@ -222,7 +222,7 @@ async def disconnect(client: Client) -> None:
 
 
 class _ConnectionErrors:
-    """Turns what nats-py reports into single lines, and knows what waiting cannot heal."""
+    """Converts the errors of nats-py to single lines, and recognizes permanent ones."""
 
     def __init__(self, where: str, tell: Callable[[str], None]) -> None:
         self.hopeless: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -237,7 +237,7 @@ class _ConnectionErrors:
         self._told.clear()
 
     async def error(self, error: Exception) -> None:
-        if self._last is None or not _is_final(self._last):  # what decides is kept
+        if self._last is None or not _is_final(self._last):  # the decisive error is kept
             self._last = error
         if not self._connected_once:
             if _is_final(error) and not self.hopeless.done():
@@ -261,7 +261,7 @@ class _ConnectionErrors:
 
 
 def check_server(client: Client) -> int:
-    """Return the largest message, in bytes, that the connected server takes.
+    """Return the size in bytes of the largest message that the connected server accepts.
 
     Raises NatsTooOld when the server's version is known to lose data.
     """
@@ -278,7 +278,7 @@ def check_server_version(version: str, *, where: str) -> None:
 
 
 def _access(options: ConnectionOptions) -> dict[str, Any]:
-    """Return nats-py's arguments for our credentials, from files that were checked first."""
+    """Return nats-py's arguments for our credentials, from files that are checked first."""
     access: dict[str, Any] = {
         "user": options.user,
         "password": options.password,
@@ -304,7 +304,7 @@ def check_access(options: ConnectionOptions) -> None:
 
 
 def _check_secret(file: Path, markers: Sequence[bytes]) -> None:
-    """Raise BadNatsOptions for a file that nats-py would read for ever, or fail on."""
+    """Raise BadNatsOptions for a file that nats-py would read forever, or fail on."""
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -345,12 +345,12 @@ def _is_refusal(error: Exception) -> bool:
 
 
 def _is_final(error: Exception) -> bool:
-    """Return whether trying again cannot help: we were refused, or do not trust the server."""
+    """Return whether a retry cannot help: access was refused, or the server is not trusted."""
     return _is_refusal(error) or isinstance(error, ssl.SSLCertVerificationError)
 
 
 def describe_error(error: Exception) -> str:
-    """Return an exception of nats-py, ssl or the system as a few words."""
+    """Return a short text for an exception of nats-py, ssl or the system."""
     if _is_refusal(error):
         return "the server refuses our credentials"
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -375,7 +375,7 @@ def _as_coroutine(*notices: Notice) -> Callable[[], Any]:
 
 
 class _OneLine(logging.Handler):
-    """Passes on what nats-py logs itself as one line, without a traceback."""
+    """Passes on nats-py's own log messages as one line each, without a traceback."""
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None

@@ -1,13 +1,14 @@
-"""nats-py's client, with a short way for what must not wait.
+"""nats-py's client, with a short path for messages that must not wait.
 
-nats-py hands what is published to one task and what arrives to another. Each of them waits for the
+nats-py passes published messages to one task and received ones to another. Each task waits for the
 next turn of the event loop; while a broker is busy a turn takes milliseconds, and an append would
-take five. Here it takes two: what is sent goes to the socket at once, and what is listened to is
-passed on as it is read.
+take five turns. Here it takes two: messages are written to the socket at once, and listeners are
+called as their messages are read.
 
-The only place, with ``eventstore.nats.batch_client``, that touches what nats-py does not promise:
-``_process_msg`` is called for each message, ``_transport`` is what is connected, ``_pending`` and
-``_flush_queue`` are what its task sends and what wakes it, ``_io_writer`` is a transport's stream.
+The only place, with ``eventstore.nats.batch_client``, that uses private parts of nats-py:
+``_process_msg`` is called for each message, ``_transport`` is the present connection, ``_pending``
+and ``_flush_queue`` are the output of its task and the queue that wakes it, ``_io_writer`` is the
+stream of a transport.
 """
 
 from __future__ import annotations
@@ -23,32 +24,33 @@ if TYPE_CHECKING:
 
 
 API: Final = "$JS.API."
-"""What the subjects of JetStream's API begin with where no domain is named."""
+"""Prefix of the subjects of JetStream's API where no domain is named."""
 
 
 class DirectClient(Client):
-    """A connection to NATS; what it does beside nats-py is for the event loop's thread."""
+    """A connection to NATS; its additions to nats-py are for the event loop's thread."""
 
     def __init__(self, domain: str | None = None) -> None:
-        """Ask JetStream in ``domain``; None: that of the server."""
+        """Use the JetStream in ``domain``; None: in the domain of the server."""
         super().__init__()
         self.api_prefix = API if domain is None else f"$JS.{domain}.API."
-        """What the subjects of JetStream's API begin with."""
+        """Prefix of the subjects of JetStream's API."""
         self._listeners: dict[int, Callable[[str, bytes], None]] = {}
 
     async def listen(self, subject: str, callback: Callable[[str, bytes], None]) -> None:
-        """Subscribe: ``callback`` is given subject and payload of each message, without headers.
+        """Subscribe; ``callback`` gets subject and payload of each message, without headers.
 
-        When this returns the server knows. What the callback raises goes to the error callback.
+        When this returns the server knows the subscription. Exceptions of the callback are passed
+        to the error callback.
         """
         subscription = await self.subscribe(subject)
         self._listeners[subscription._id] = callback  # noqa: SLF001 - _process_msg is told it
         await self.flush()
 
     async def flush(self, timeout: int = 10) -> None:  # noqa: ASYNC109 - as in nats-py
-        """Wait until the server has taken what was sent so far.
+        """Wait until the server has received everything sent so far.
 
-        nats-py's own PING may overtake what its task has not sent yet.
+        nats-py's own PING may overtake data that its task has not sent yet.
         """
         await self._flush_pending(force_flush=True)
         await super().flush(timeout)
@@ -56,9 +58,9 @@ class DirectClient(Client):
     def send_now(
         self, subject: str, payload: bytes, *, reply: str, headers: Mapping[str, str]
     ) -> bool:
-        """Publish without waiting; False if that cannot be: nothing is kept for later.
+        """Publish without waiting; return False if that is impossible: nothing is kept for later.
 
-        Names and values must be legal: whatever they hold is sent.
+        Names and values must be legal: they are sent unchecked.
         """
         transport = self._transport
         if not self.is_connected or transport is None:
@@ -79,17 +81,16 @@ class DirectClient(Client):
         return True
 
     async def change_server(self) -> None:
-        """Leave the server for another one that is known, whatever it has not taken yet.
+        """Switch to another known server, without waiting for unsent data.
 
-        nats-py would first wait for the end of what was written, and a server that stands still
-        takes nothing.
+        nats-py would first wait until all data is written, and a suspended server reads nothing.
         """
         if isinstance(self._transport, TcpTransport) and self._transport._io_writer is not None:  # noqa: SLF001
             self._transport._io_writer.transport.abort()  # noqa: SLF001
         await self.force_reconnect()
 
     def _send_soon(self, command: bytes) -> None:
-        """Leave a command to nats-py's task: a WebSocket sends nothing by itself."""
+        """Leave a command to nats-py's task, since a WebSocket sends nothing by itself."""
         self._pending.append(command)
         self._pending_data_size += len(command)
         if self._flush_queue is not None and self._flush_queue.empty():

@@ -1,4 +1,4 @@
-"""Which logs a NATS server has, and what their streams are called."""
+"""Discovery of the logs on a NATS server, and the names of their streams."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
 
 LOG_STREAM_PREFIX: Final = "FOLDMQ_LOG_"
-"""The stream of a log is called so, with the node behind it."""
+"""Prefix of the stream of a log; the name of the node follows it."""
 
 
 async def list_logs(client: Client) -> list[str]:
     """Return the names of the streams that are logs of foldmq nodes; raises NatsUnavailable."""
-    # imported late: it takes a third of a second, and the prefix is needed without NATS as well
+    # imported late: it takes a third of a second, and the prefix is also needed without NATS
     from eventstore.nats.jetstream import list_streams
 
     names = await list_streams(client, "foldmq.log.>")

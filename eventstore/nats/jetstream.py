@@ -1,8 +1,8 @@
 """Requests to JetStream: the only place that knows its subjects, error codes and status codes.
 
-:func:`require` is for setting up: its errors say what the operator has to change. The other
-requests are about one stream that should be there: LostLog says that it is not, LogUnavailable
-that JetStream does not answer or refuses, which may pass.
+:func:`require` is for setup: its errors tell the operator what to change. The other requests
+concern one stream that should exist: LostLog means that it does not, LogUnavailable that JetStream
+does not answer or refuses, which may be temporary.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
 REQUEST_SECONDS: Final = 10.0
-"""How long an answer is waited for, unless the caller says otherwise."""
+"""Seconds to wait for an answer, unless the caller passes another time."""
 
 NO_MESSAGE: Final = 10037
 OVER_STREAM_LIMIT: Final = 10054
 """The message is larger than ``max_msg_size`` of the stream."""
 WRONG_LAST_SEQUENCE: Final = 10071
-"""Error code of an append behind a message that is not the last one."""
+"""Error code of an append with a wrong expected last sequence."""
 NO_STREAM: Final = 10059
 NOT_STORED: Final = 10077
-"""The file store did not take a message; it has one code for all its reasons."""
+"""The file store did not store a message; it has one code for all its reasons."""
 _SUBJECT_TAKEN: Final = 10065
 NO_PEERS: Final = 10005
-"""The cluster has fewer servers with room than a stream is to have replicas."""
+"""The cluster has too few servers with room for the replicas of a stream."""
 NO_CLUSTER: Final = 10074
-"""More than one replica is asked of a server that is in no cluster."""
+"""More than one replica is requested from a server outside a cluster."""
 _NO_LEADER: Final = frozenset({10008, 10009})
 _OUT_OF_RESOURCES: Final = frozenset({10023, 10028, 10047})
 _STORE_FAILED: Final = frozenset({10049, NOT_STORED})
@@ -58,12 +58,12 @@ NOT_FOUND: Final = "404"
 
 _LOOKS: Final = 3
 _LOOK_AGAIN_SECONDS: Final = 1.0
-"""How often, and after how long, the leader of replicas is asked before a message is missing: one
-that was cut off takes itself for the leader for a moment."""
+"""Number and interval of the requests to the leader of replicas before a message counts as missing:
+a leader that was cut off still takes itself for the leader for a moment."""
 
 
 def api_prefix(client: Client) -> str:
-    """Return what the subjects of JetStream's API begin with: ``$JS.API.``, or a domain's."""
+    """Return the prefix of the subjects of JetStream's API: ``$JS.API.``, or a domain's."""
     return client.api_prefix if isinstance(client, DirectClient) else API
 
 
@@ -106,7 +106,7 @@ def _no_jetstream(client: Client) -> str:
 async def check_jetstream(client: Client, seconds: float | None = None) -> None:
     """Raise NatsUnavailable unless JetStream is enabled for our account.
 
-    LogUnavailable says that it does not answer in ``seconds`` (None: 10).
+    Raises LogUnavailable when it does not answer in ``seconds`` (None: 10).
     """
     await require(client, "INFO", seconds=seconds)
 
@@ -136,7 +136,7 @@ async def request_stream(
     body: Mapping[str, object] | None = None,
     seconds: float | None = None,
 ) -> dict[str, Any]:
-    """Return JetStream's answer about a stream; an error in it says that there is no such message.
+    """Return JetStream's answer about a stream; an error in it means that the message is missing.
 
     Raises LostLog when there is no such stream, LogUnavailable for any other error.
     """
@@ -158,7 +158,7 @@ async def read_info(client: Client, stream: str, seconds: float | None = None) -
 
 
 async def read_bounds(client: Client, stream: str, seconds: float | None = None) -> tuple[int, int]:
-    """Return the sequences of the first and last message as the stream's leader has them.
+    """Return the sequences of the first and last message according to the stream's leader.
 
     A stream that was emptied begins behind its last sequence. Raises as :func:`request_stream`.
     """
@@ -177,7 +177,7 @@ async def publish_expecting(
 ) -> dict[str, Any]:
     """Store a message if ``last`` is the stream's last sequence; return JetStream's answer.
 
-    Raises what nats-py raises when there is no answer.
+    Raises nats-py's exceptions when there is no answer.
     """
     headers = {"Nats-Expected-Last-Sequence": str(last)}
     reply = await client.request(subject, data, timeout=seconds or REQUEST_SECONDS, headers=headers)
@@ -219,7 +219,7 @@ async def get_message(
 async def read_next(
     client: Client, stream: str, sequence: int, seconds: float | None = None
 ) -> tuple[int, bytes] | None:
-    """Return the first message at or behind a sequence as the stream's leader has it.
+    """Return the first message at or behind a sequence according to the stream's leader.
 
     Raises as :func:`request_stream`.
     """
@@ -229,7 +229,7 @@ async def read_next(
 async def _ask_leader(
     client: Client, stream: str, wanted: Mapping[str, object], seconds: float | None
 ) -> tuple[int, bytes] | None:
-    """Return sequence and data of a message; None when the leader says again that it has none."""
+    """Return sequence and data of a message; None when the leader denies twice that it has it."""
     method = f"STREAM.MSG.GET.{stream}"
     for look in range(_LOOKS):
         answer = await request_stream(client, stream, method, wanted, seconds)
@@ -245,20 +245,20 @@ async def _ask_leader(
 async def _may_be_behind(
     client: Client, stream: str, wanted: Mapping[str, object], seconds: float | None
 ) -> bool:
-    """Return whether what was asked for may be on replicas that the one asked is behind of."""
+    """Return whether the leader that was asked may lag behind replicas with the message."""
     info = await read_info(client, stream, seconds)
     last: int = info["state"]["last_seq"]
     return info["config"].get("num_replicas", 1) > 1 and wanted["seq"] > last  # type: ignore[operator] # a number
 
 
 def status_of(message: Msg) -> str | None:
-    """Return the status code with which JetStream answers instead of a message; None: it is one."""
+    """Return the status code of an answer of JetStream; None: the answer is a message."""
     return (message.headers or {}).get("Status")
 
 
 @contextlib.contextmanager
 def sending(stream: str) -> Iterator[None]:
-    """Raise LogUnavailable when the connection does not take what is to be sent."""
+    """Raise LogUnavailable when the connection does not accept the request."""
     try:
         yield
     except nats.errors.Error as error:

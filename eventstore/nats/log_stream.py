@@ -1,7 +1,8 @@
-"""The stream that holds the log: how it is made, and what its acknowledgements promise.
+"""The stream of the log: its creation, and the promise of its acknowledgements.
 
-What a client can learn about a server's promise is checked before the first record is written.
-What it cannot learn (when an external server syncs its files) is part of ``StreamState.promise``.
+A server's promise is checked, as far as a client can, before the first record is written. The part
+that a client cannot check (when an external server syncs its files) is described in
+``StreamState.promise``.
 """
 
 from __future__ import annotations
@@ -41,30 +42,30 @@ LOG_FORMAT: Final = 1
 """The version of the log's layout, kept in the stream's metadata."""
 FORMAT_KEY: Final = "foldmq.log"
 IDENTITY_KEY: Final = "foldmq.cluster"
-"""What tells the log's cluster from others of its name; there is none for the log of one node."""
+"""Metadata key that identifies the log's cluster; the log of a single node has none."""
 _NEW_SECONDS: Final = 5.0
-"""How long the replicas of a new stream are waited for; one server of three may be away."""
+"""Seconds to wait for the replicas of a new stream; one server of three may be away."""
 
 
 class LogIdentityMismatch(EventStoreError):  # noqa: N818 - as in eventstore.errors
-    """The stream holds a log of another kind, or of another cluster."""
+    """The stream contains a log of another kind, or of another cluster."""
 
     exit_code = 75
 
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """A stream that may hold the log: its bounds, and what its acknowledgements promise."""
+    """A stream that may contain the log: its bounds, and the promise of its acknowledgements."""
 
     first_seq: int
     last_seq: int
     created: bool
     promise: str
     max_msg_size: int
-    """Bytes of the largest message that the stream takes, -1: it has no bound of its own."""
+    """Size in bytes of the largest message that the stream accepts, -1: no bound of its own."""
     replicas: int = 1
     servers: str = ""
-    """Where the replicas are, for the banner; empty where there is one."""
+    """The servers with replicas, for the banner; empty where there is one."""
 
 
 async def ensure_stream(
@@ -78,22 +79,23 @@ async def ensure_stream(
     seconds: float | None = None,
     identity: str | None = None,
 ) -> StreamState:
-    """Return the state of the log's stream, made if it is missing.
+    """Return the state of the log's stream, which is created if it is missing.
 
-    ``replicas`` None leaves as many as there are; a new stream then has three in a cluster of
-    three servers or more, and else one. A stream that has fewer gets more, one that has more keeps
+    ``replicas`` None keeps the present number; a new stream then has three in a cluster of
+    three servers or more, and otherwise one. A stream with fewer gets more, one with more keeps
     them.
 
-    ``sync`` is the embedded server's setting, None when an external one does not tell it.
-    ``must_exist`` says that a log was there before: a missing stream is then damage. (Without
-    it, NATS fills the stream that is made with what it finds of the old one: a way to repair.)
-    ``seconds`` is how long an existing stream may take to answer (None: 10). ``identity`` is what
-    tells the log's cluster from others of its name; None: the log is that of a single node.
+    ``sync`` is the embedded server's setting, None when an external one does not report it.
+    ``must_exist`` says that a log existed before: then a missing stream is damage. (Without it,
+    NATS fills the created stream with what it finds of the old one: a way to repair.) ``seconds``
+    is the time limit for an existing stream's answer (None: 10). ``identity`` identifies the log's
+    cluster among others of its name; None: the log of a single node.
 
-    Raises ForeignLog when the log has another identity, WeakDurability with the setting that
-    promises less, UnknownLogFormat for a log of a later foldmq, LostLog when a log that must exist
-    is gone, TooManyReplicas or NatsTooOld when the servers cannot keep the replicas, LogUnavailable
-    while JetStream has no leader, NatsUnavailable or DiskFull when the stream cannot be made.
+    Raises LogIdentityMismatch when the log has another identity, WeakDurability with the setting
+    that promises less, UnknownLogFormat for a log of a later foldmq, LostLog when a log that must
+    exist is gone, TooManyReplicas or NatsTooOld when the servers cannot keep the replicas,
+    LogUnavailable while JetStream has no leader, NatsUnavailable or DiskFull when the stream cannot
+    be created.
     """
     reply = await require(client, f"STREAM.INFO.{name}", accept=(NO_STREAM,), seconds=seconds)
     created = "error" in reply
@@ -121,7 +123,7 @@ async def ensure_stream(
 async def _create(
     client: Client, config: Mapping[str, object], replicas: int | None
 ) -> dict[str, Any]:
-    """Make a stream with so many replicas, None: as many as fit the cluster, up to three."""
+    """Create a stream with a number of replicas, None: as many as fit the cluster, up to three."""
     method = f"STREAM.CREATE.{config['name']}"
     wanted = replicas
     if wanted is None:
@@ -140,7 +142,7 @@ async def _create(
 
 
 async def _default_replicas(client: Client) -> int:
-    """Return how many replicas to ask for: one where servers are too old for more."""
+    """Return the number of replicas to request: one where servers are too old for more."""
     if not in_cluster(client):
         return 1
     try:
@@ -202,11 +204,11 @@ _NEEDED: Final[tuple[tuple[str, tuple[object, ...], str], ...]] = (
     ("subject_transform", _NOTHING, "none: records keep their subject"),
     ("allow_direct", (True,), "true: records are read directly"),
 )
-"""(setting, the values that are fine, what is needed and why)"""
+"""(setting, the accepted values, the requirement and its reason)"""
 
 
 def durability_promise(replicas: int, sync: str | float | None) -> str:
-    """Return what an acknowledgement of such a stream means, for the banner."""
+    """Return the meaning of an acknowledgement of such a stream, for the banner."""
     copies = "on one server" if replicas == 1 else f"on a majority of {replicas} servers"
     if sync == "always":
         return f"acknowledged messages are on disk {copies} (synced before each acknowledgement)"
@@ -258,7 +260,7 @@ def _stream_config(name: str, subjects: Sequence[str], identity: str | None) -> 
         "allow_direct": True,
         "deny_delete": False,
         "deny_purge": False,
-        # appends are made unique by the expected sequence; the least that the server accepts
+        # the expected sequence makes appends unique; this is the least that the server accepts
         "duplicate_window": 100_000_000,
         "metadata": metadata,
     }

@@ -1,7 +1,7 @@
 """The lock of a node id: a running broker answers for it on NATS.
 
-Two brokers with one node id on one server would fence each other in turn. The expected sequence
-of each append keeps the log right whatever happens; this keeps the second one from starting.
+Two brokers with one node id on one server would fence each other in turn. The expected sequence of
+each append keeps the log correct in any case; the lock keeps the second broker from starting.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
 _ANSWER_SECONDS = 2.0
-"""A broker that does not answer in that time has gone, or will be fenced."""
+"""Seconds to wait for an answer; a silent broker has gone, or will be fenced."""
 
 
 async def lock_node(client: Client, node: str, where: str) -> None:
-    """Answer for a node until the client is closed; raise NodeBusy if a broker does already."""
+    """Answer for a node until the client is closed; raise NodeBusy if another broker does."""
     subject = f"foldmq.node.{node}"
     try:
         reply = await client.request(subject, b"", timeout=_ANSWER_SECONDS)

@@ -1,7 +1,7 @@
-"""How many replicas a stream has, and whether its servers can keep them equal.
+"""The number of a stream's replicas, and the check that servers can keep them equal.
 
-A replica that rejects what the others store is behind for ever, and its server says nothing. So
-more than one is refused where servers are known to do that.
+A replica that rejects messages that the others store lags behind forever, and its server does not
+report it. So more than one replica is refused where servers are known to do that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 REPLICATED_VERSION: Final = (2, 15, 0)
 DEFAULT_REPLICAS: Final = 3
-"""Replicas in a cluster that has as many servers."""
+"""Number of replicas in a cluster with at least as many servers."""
 _WHY: Final = "before, a replica that was restarted can reject records for ever and say nothing"
 _ADVICE: Final = "upgrade it, or keep the log in one replica"
 _INFO_SECONDS: Final = 1.0
@@ -42,7 +42,7 @@ def check_replication(client: Client, replicas: int) -> None:
 async def check_all_servers(client: Client, replicas: int) -> None:
     """Raise NatsTooOld when a server of the cluster is too old for so many replicas.
 
-    Servers that do not answer are passed over: the connection to each is checked once more.
+    Servers that do not answer are skipped: each is checked again when it is connected to.
     """
     check_replication(client, replicas)
     if replicas == 1:
@@ -70,7 +70,7 @@ def can_replicate(version: str) -> bool:
 
 
 async def _version_at(host: str | None, port: int | None) -> str | None:
-    """Return the version with which a server greets; None when it does not."""
+    """Return the version in a server's greeting; None when there is no greeting."""
     writer = None
     try:
         async with asyncio.timeout(_INFO_SECONDS):
@@ -86,14 +86,14 @@ async def _version_at(host: str | None, port: int | None) -> str | None:
 
 def in_cluster(client: Client) -> bool:
     """Return whether the connected server belongs to a cluster."""
-    return bool(client._server_info.get("cluster"))  # noqa: SLF001 - nats-py does not pass it on
+    return bool(client._server_info.get("cluster"))  # noqa: SLF001 - nats-py does not expose it
 
 
 async def set_replicas(client: Client, config: Mapping[str, Any], replicas: int) -> dict[str, Any]:
     """Change the number of replicas of a stream; return JetStream's answer, as of STREAM.INFO.
 
-    Returns when they have caught up, or after a minute: then they go on in the background.
-    Raises TooManyReplicas, and as :func:`eventstore.nats.jetstream.require`.
+    Returns when the replicas have caught up, or after a minute: then they continue in the
+    background. Raises TooManyReplicas, and as :func:`eventstore.nats.jetstream.require`.
     """
     name = config["name"]
     wanted = {**config, "num_replicas": replicas}
@@ -111,7 +111,7 @@ async def set_replicas(client: Client, config: Mapping[str, Any], replicas: int)
 async def replicas_in_step(
     client: Client, stream: str, replicas: int, seconds: float
 ) -> dict[str, Any]:
-    """Return what JetStream says of a stream when its replicas are equal, or after ``seconds``.
+    """Return JetStream's stream info when the replicas are equal, or after ``seconds``.
 
     Raises as :func:`eventstore.nats.jetstream.read_info`.
     """
@@ -124,7 +124,7 @@ async def replicas_in_step(
 
 
 def _caught_up(info: Mapping[str, Any], replicas: int) -> bool:
-    """Return whether a stream has a leader and so many replicas that hold all that it has."""
+    """Return whether a stream has a leader and enough replicas with all its messages."""
     cluster = info.get("cluster") or {}
     others = [one for one in cluster.get("replicas") or [] if one.get("current")]
     return bool(cluster.get("leader")) and len(others) >= replicas - 1

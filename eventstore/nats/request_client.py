@@ -29,10 +29,10 @@ class UnansweredError(Exception):
 
 
 class RequestClient:
-    """Sends requests on one subject. Connects with the first one, and again whenever needed.
+    """Sends requests on one subject. Connects with the first one, and again when needed.
 
-    Nothing is sent while there is no connection: requests that pile up until then would come too
-    late. ``on_problem`` is given each new problem as one line.
+    Nothing is sent without a connection: requests that pile up until then would come too late.
+    ``on_problem`` is called with each new problem as one line.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class RequestClient:
                     on_closed=self._lost,
                     on_error=self._tell,
                 )
-            except EventStoreError as error:  # it is away, or a file of ours cannot be read now
+            except EventStoreError as error:  # the server is away, or a file cannot be read now
                 if str(error) != told:
                     told = str(error)
                     self._tell(told)
@@ -111,7 +111,7 @@ class RequestClient:
             return
 
     def _lost(self) -> None:
-        """Connect again with the next request: the client has given up."""
+        """Connect again with the next request, since the client has given up."""
         self._client = None
         self._connected.clear()
 

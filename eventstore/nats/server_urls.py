@@ -1,4 +1,4 @@
-"""The addresses of NATS servers as an operator writes them, and which of them comes next."""
+"""The addresses of NATS servers in an operator's notation, and the choice of the next one."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _PORT: Final = 4222
 
 
 def split_urls(text: str) -> tuple[str, ...]:
-    """Return the addresses of a list with commas."""
+    """Return the addresses of a comma-separated list."""
     return tuple(url for part in text.split(",") if (url := part.strip()))
 
 
 def url_problem(text: str) -> str:
-    """Return the address of a list that is wrong, and why, as ``= URL: WHY``; empty if none is.
+    """Return the invalid address of a list, and the reason, as ``= URL: WHY``; empty if none.
 
-    A password may contain a comma, so any part may belong to one: none is shown then.
+    A password may contain a comma, so any part may belong to one: then no part is shown.
     """
     urls = [part.strip() for part in text.split(",")]
     if not any(urls):
@@ -44,7 +44,7 @@ def url_problem(text: str) -> str:
 
 
 def _read(url: str) -> tuple[tuple[str, int] | None, str]:
-    """Return host and port of an address, or what is wrong with it."""
+    """Return host and port of an address, or its error."""
     try:
         parts = urlsplit(url if "://" in url else f"nats://{url}")
         host, port = parts.hostname, parts.port
@@ -64,15 +64,15 @@ def _scheme(url: str) -> str:
 
 
 def without_secrets(url: str) -> str:
-    """Return an address as a person may see it: without user or password."""
+    """Return an address for display: without user or password."""
     scheme, separator, rest = url.rpartition("://")
     return scheme + separator + rest.rpartition("@")[2]
 
 
 class ServerChoice:
-    """Chooses the server for the next attempt to connect: the one not tried for longest.
+    """Chooses the server for the next attempt to connect: the least recently tried one.
 
-    nats-py chooses by chance, and may come back to the server that it has just left.
+    nats-py chooses at random, and may return to the server that it has just left.
     """
 
     def __init__(self, wait: float) -> None:
@@ -80,11 +80,11 @@ class ServerChoice:
         self._tried: dict[str, float] = {}
 
     def connected(self, netloc: str) -> None:
-        """Note the server that a connection is with now."""
+        """Record the server of the present connection."""
         self._tried[netloc] = time.monotonic()
 
     def __call__(self, servers: list[Server], _info: dict[str, object]) -> tuple[Server, float]:
-        """Return the next server, and the seconds before it is dialled."""
+        """Return the next server, and the seconds before it is dialed."""
         now = time.monotonic()
         chosen = min(servers, key=lambda one: self._tried.get(one.uri.netloc, 0.0))
         since = now - self._tried.get(chosen.uri.netloc, float("-inf"))

@@ -2,8 +2,8 @@
 
 Every node publishes its status on ``foldmq.cluster.<cluster>.status`` and answers with it on
 ``foldmq.cluster.<cluster>.nodes``; the leader alone answers on ``foldmq.cluster.<cluster>.leader``.
-NATS says at once when nothing answers there. None of this is needed for safety: a message that is
-lost or late costs time, the log decides which node leads.
+NATS reports at once when there is no responder. None of this is needed for safety: a lost or late
+message costs time, but the log decides which node leads.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _PUBLISH_SECONDS = 1.0
 
 
 class LeaderAnswer(Enum):
-    """What was found out by asking the leader."""
+    """The result of a request to the leader."""
 
     HERE = "here"
-    """It answers."""
+    """The leader answers."""
     NONE = "none"
     """NATS knows no process that would answer."""
     SILENT = "silent"
@@ -39,7 +39,7 @@ class LeaderAnswer(Enum):
 
 
 class NodeMessages:
-    """What the nodes of one cluster tell each other."""
+    """The messages between the nodes of one cluster."""
 
     def __init__(self, client: DirectClient, cluster: str) -> None:
         self._client = client
@@ -51,11 +51,11 @@ class NodeMessages:
         return self._client.is_connected
 
     async def listen(self, take: Callable[[bytes], None]) -> None:
-        """Call back with the status of each node, own ones included."""
+        """Call ``take`` with the status of each node, including this one."""
         await self._client.listen(f"{self._subject}.status", lambda _subject, data: take(data))
 
     async def publish(self, status: bytes) -> None:
-        """Tell the others; what cannot be sent now is not sent later."""
+        """Publish a status; if it cannot be sent now, it is not sent later."""
         if self._client.is_connected:
             with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
                 async with asyncio.timeout(_PUBLISH_SECONDS):
@@ -66,7 +66,7 @@ class NodeMessages:
         await self._answer("nodes", status)
 
     async def answer_as_leader(self, status: Callable[[], bytes]) -> None:
-        """Answer nodes that ask whether there is a leader."""
+        """Answer nodes that look for a leader."""
         await self._answer("leader", status)
 
     async def _answer(self, name: str, status: Callable[[], bytes]) -> None:
@@ -80,7 +80,7 @@ class NodeMessages:
             await self._client.flush()
 
     async def ask_leader(self, seconds: float) -> LeaderAnswer:
-        """Ask whether there is a leader."""
+        """Ask the cluster for its leader."""
         if not self._client.is_connected:
             await asyncio.sleep(seconds)
             return LeaderAnswer.SILENT
@@ -98,7 +98,7 @@ async def ask_nodes(client: Client, cluster: str, seconds: float) -> list[bytes]
     found: list[bytes] = []
 
     async def take(message: Msg) -> None:
-        # NATS answers with empty data where nothing does.
+        # NATS answers with empty data when there is no responder.
         if message.data:
             found.append(message.data)
 

@@ -11,7 +11,7 @@ _YOUNG = 50_000
 def few_collections() -> Iterator[None]:
     """Collect garbage less often.
 
-    Reading a log makes many small objects that live shortly and form no cycles: looking for cycles
+    Reading a log creates many small, short-lived objects that form no cycles: the search for cycles
     among them takes a sixth of the time and finds none.
     """
     before = gc.get_threshold()

@@ -1,4 +1,4 @@
-"""Reading only those records of a log that its index lists."""
+"""Reads only those records of a log that its index lists."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _AT_ONCE = 64
 
 
 async def with_index(source: LogSource, path: Path) -> LogSource:
-    """Return the log with its index in a directory, if there is one that is of this log."""
+    """Return the log with its index in a directory, if the directory has one of this log."""
     return replace(source, index=await find_index(source, path))
 
 
 async def find_index(source: LogSource, path: Path) -> LogIndex | None:
     """Return the index of a log in a directory, None if there is none.
 
-    One that is damaged, of another log, or ahead of this one is not used. Its files are closed when
-    nothing refers to it any more.
+    An index that is damaged, of another log, or ahead of this one is not used. Its files are closed
+    when nothing refers to it any more.
     """
     files = IndexFiles(path)
     try:
@@ -42,9 +42,9 @@ async def find_index(source: LogSource, path: Path) -> LogIndex | None:
 
 
 async def is_of(source: LogSource, files: IndexFiles) -> bool:
-    """Return whether the last record of an index is in a log as it was when it was indexed.
+    """Return whether a log still contains the last record of an index as it was indexed.
 
-    It names all records before it by the chain of their links.
+    The record identifies all records before it by the chain of their links.
     """
     head = files.head
     if head is None or not source.begin <= head.last <= source.last:
@@ -59,10 +59,10 @@ async def is_of(source: LogSource, files: IndexFiles) -> bool:
 async def read_listed(
     source: LogSource, choose: Callable[[LogIndex], Sequence[int]], first: int, last: int
 ) -> AsyncIterator[Record]:
-    """Yield the records between two sequences that ``choose`` takes from the index.
+    """Yield the records between two sequences that ``choose`` selects from the index.
 
-    Those that are not indexed are yielded all, and so are those behind the first one that is not
-    as it was indexed. Raises as :meth:`LogSource.records`.
+    Records that are not indexed are all yielded, and so are the ones behind the first record that
+    differs from the indexed one. Raises as :meth:`LogSource.records`.
     """
     index, done = source.index, first - 1
     if index is not None and first <= index.last and last >= index.first:
@@ -85,7 +85,7 @@ async def read_listed(
 async def fetch_listed(source: LogSource, sequences: Sequence[int]) -> list[Record]:
     """Return the records with these sequences in order.
 
-    Raises BadIndex if one is not as it was indexed, and as :meth:`LogSource.some`.
+    Raises BadIndex if one differs from the indexed one, and as :meth:`LogSource.some`.
     """
     wanted = set(sequences)
     found = {one.sequence: one for one in await source.some(wanted)}

@@ -1,7 +1,7 @@
-"""Where logs are: on a NATS server, or in a data directory whose broker runs or not.
+"""The locations of logs: a NATS server, or a data directory with or without a running broker.
 
-The data directory of a broker that does not run is locked, the embedded NATS server is started
-on it, and ended when the reading is over. Nothing is ever written to a log.
+A data directory without a running broker is locked, and its embedded NATS server is started and
+stopped when the reading is over. Nothing is ever written to a log.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LogLocation:
-    """A NATS server that has logs."""
+    """A NATS server with logs."""
 
     access: ConnectionOptions
     where: str
     """The place, for messages."""
     live: bool
-    """A broker may be writing there."""
+    """Whether a broker may be writing there."""
     named: str | None
-    """The stream that was asked for, or the only one that can be meant."""
+    """The requested stream, or the only possible one."""
     datadir: DataDir | None = None
-    """The data directory, if the server is the embedded one of it."""
+    """The data directory, if the server is its embedded one."""
 
     async def connect(self, stack: contextlib.AsyncExitStack) -> Client:
         """Return a connection to the server; ``stack`` closes it. Raises NatsUnavailable."""
@@ -57,21 +57,21 @@ class LogLocation:
         return client
 
     async def streams(self, client: Client) -> list[str]:
-        """Return the streams that may be meant. Raises NoLog when there is none."""
+        """Return the possible streams. Raises NoLog when there is none."""
         found = [self.named] if self.named is not None else await list_logs(client)
         if not found:
             raise NoLog(f"there is no foldmq log on {self.where}")
         return found
 
     async def open(self, client: Client, stream: str) -> LogSource:
-        """Return a log to read. Raises NoLog, LostLog, CorruptLog or NatsUnavailable."""
+        """Return a log for reading. Raises NoLog, LostLog, CorruptLog or NatsUnavailable."""
         mark = None
         if self.datadir is not None:
             mark = Watermark(self.datadir.path / "log.mark", stream)
         return await open_log(client, stream, self.where, live=self.live, mark=mark)
 
     def reading(self, streams: Iterable[str]) -> str:
-        """Return a sentence: what is read, and where."""
+        """Return a sentence that names the streams and the place."""
         state = ""
         if self.datadir is not None:
             how = "running" if self.live else "not running: its NATS server is started to read"
@@ -90,9 +90,9 @@ async def open_directory(
     """Return the location of the logs in a data directory.
 
     If no broker runs on it, the directory is locked and its NATS server started, until ``stack``
-    is left. ``stream`` is the log that is meant; None: that of the directory's own node.
-    ``note`` is called with a line for each file of the directory that was mended, ``server_log``
-    with the lines of the NATS server.
+    is closed. ``stream`` is the requested log; None: the log of the directory's own node.
+    ``note`` is called with a line for each file of the directory whose mode was narrowed,
+    ``server_log`` with the lines of the NATS server.
 
     Raises NoLog, DataDirError, NatsUnavailable, or another EventStoreError of the data directory.
     """
@@ -124,7 +124,7 @@ async def open_directory(
 
 
 def _running_access(datadir: DataDir) -> ConnectionOptions:
-    """Return how to reach the embedded server of the broker that uses the directory."""
+    """Return the connection options for the embedded server of the directory's running broker."""
     try:
         port = int(json.loads(datadir.nats_config.read_text("utf-8"))["port"])
     except (OSError, ValueError, KeyError, TypeError):

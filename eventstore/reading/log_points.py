@@ -1,4 +1,4 @@
-"""Points in a log, and which record was the last one at a time."""
+"""Points in a log, and the last record at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class LogPoint:
     """A point in a log: a record, and the last index in it that counts.
 
-    Sequence 0 is the point before the first record; the largest index stands for all of a record.
+    Sequence 0 is the point before the first record; the largest index denotes the whole record.
     """
 
     sequence: int

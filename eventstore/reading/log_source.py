@@ -1,4 +1,4 @@
-"""A log as its readers see it: records in order, each checked; a broker may write or cut it."""
+"""The log for its readers: records in order, each checked; a broker may write or cut it."""
 
 from __future__ import annotations
 
@@ -31,34 +31,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """A log that can be read; it is never written to."""
+    """A log for reading; it is never written to."""
 
     client: Client
     stream: str
     where: str
     """The place, for messages."""
     live: bool
-    """A broker may be writing to it."""
+    """Whether a broker may be writing to it."""
     first: int
     last: int
-    """Stream sequences of the first and the last record when it was opened; last 0: none."""
+    """Stream sequences of the first and the last record at the time of opening; last 0: none."""
     noted: tuple[int, bytes] | None
     """Sequence and link of a record that the broker noted, outside the log, as stored."""
     cut: RecordedCut | None = None
-    """The newest cut that a log tells of which does not begin with record 1."""
+    """The newest recorded cut of a log that does not begin with record 1."""
     index: LogIndex | None = None
-    """An index that was found to be of this log; None: there is none."""
+    """An index of this log; None: there is none."""
 
     @property
     def begin(self) -> int:
-        """Stream sequence with which the log begins, 1 for an empty one."""
+        """Stream sequence at which the log begins, 1 for an empty one."""
         return max(1, self.first)
 
     async def records(self, first: int, last: int) -> AsyncIterator[Record]:
         """Yield the records between two sequences in order, each checked against the one before.
 
         Raises CorruptLog for the first record that is damaged, missing or out of place, and
-        CutMeanwhile when the broker cut the log further than where the reading was.
+        CutMeanwhile when the broker cut the log beyond the record being read.
         """
         checker: ChainChecker | None = ChainChecker() if first == 1 else None
         async for record in read_records(self.client, self.stream, first, last):
@@ -80,11 +80,11 @@ class LogSource:
             raise CorruptLog(seen + 1, "is missing or cannot be read")
 
     def stored(self, first: int, last: int) -> AsyncIterator[tuple[int, bytes]]:
-        """Yield (sequence, bytes) of what is stored between two sequences, unchecked."""
+        """Yield (sequence, bytes) of the messages between two sequences, unchecked."""
         return read_stored(self.client, self.stream, first, last)
 
     async def some(self, sequences: Iterable[int]) -> list[Record]:
-        """Return the records with these sequences, and perhaps some between them.
+        """Return the records with these sequences, and possibly some between them.
 
         Raises CorruptLog when one is missing or damaged, CutMeanwhile as :meth:`records`.
         """
@@ -97,10 +97,10 @@ class LogSource:
     async def records_with(
         self, words: Sequence[bytes], progressed: Callable[[int], None]
     ) -> AsyncIterator[Record]:
-        """Yield the records up to the newest cut in which one of some byte strings occurs.
+        """Yield the records up to the newest cut that contain one of some byte strings.
 
-        These repeat what is needed of the time before the cut. ``progressed`` is called with each
-        sequence that was read. Raises CorruptLog for a damaged record.
+        These records repeat the messages from before the cut that are needed. ``progressed`` is
+        called with each sequence that was read. Raises CorruptLog for a damaged record.
         """
         last = self.cut_at
         async for sequence, data in self.stored(self.begin, last):
@@ -110,15 +110,15 @@ class LogSource:
 
     @property
     def cut_at(self) -> int:
-        """Sequence of the record that tells of the newest cut; one before the first without."""
+        """Sequence of the record with the newest cut; without one, the first sequence minus 1."""
         return sequence_of(self.cut.at) if self.cut is not None else self.begin - 1
 
     async def bounds(self) -> tuple[int, int]:
-        """Return the sequences of the first and the last record as of now."""
+        """Return the sequences of the first and the last record at present."""
         return await read_bounds(self.client, self.stream)
 
     async def node(self) -> str:
-        """Return the node whose log it is. Raises CorruptLog or CutMeanwhile."""
+        """Return the node that owns the log. Raises CorruptLog or CutMeanwhile."""
         if not self.last:
             return self.stream.removeprefix(LOG_STREAM_PREFIX)
         return (await self.some([self.last]))[-1].node
@@ -131,7 +131,7 @@ class LogSource:
                 raise CutMeanwhile(first)
 
     def beginning(self) -> str:
-        """Return a sentence: where a log that was cut begins, since when and why."""
+        """Return a sentence about the beginning of a cut log: record, time and reason."""
         said = f"the log begins with record {self.first}"
         if self.cut is None:
             return said
@@ -144,7 +144,7 @@ class LogSource:
     def require_whole(self) -> None:
         """Raise CorruptLog unless the log begins and ends where it may.
 
-        It may begin with record 1, or with a record before which it says that it was cut.
+        It may begin with record 1, or with a record at which it says that it was cut.
         """
         if self.last:
             check_beginning(self.first, self.cut)
@@ -155,10 +155,10 @@ class LogSource:
             )
 
     async def require_noted(self) -> None:
-        """Raise CorruptLog when the record that was noted outside the log is another one in it.
+        """Raise CorruptLog when the log contains another record than the one noted outside it.
 
-        For readers that do not use :meth:`records`, which checks it. A record that cannot be read
-        is left to them.
+        For readers that do not use :meth:`records`, which checks it. An unreadable record is left
+        to them.
         """
         if self.noted is not None and self.begin <= self.noted[0] <= self.last:
             sequence = self.noted[0]
@@ -171,7 +171,7 @@ class LogSource:
 
 
 def check_noted(noted: tuple[int, bytes], record: Record) -> None:
-    """Raise CorruptLog when the record is not the one that was noted under its sequence."""
+    """Raise CorruptLog when the record differs from the one noted under its sequence."""
     if noted[0] == record.sequence and noted[1] != record.link:
         raise CorruptLog(record.sequence, "is not the one that was acknowledged")
 
@@ -181,8 +181,8 @@ async def open_log(
 ) -> LogSource:
     """Return the log in a stream of a NATS server.
 
-    ``where`` names the place in messages. ``live`` tells that a broker may be writing to the log.
-    ``mark`` is what the broker noted outside the log.
+    ``where`` names the place in messages. ``live`` says that a broker may be writing to the log.
+    ``mark`` is the broker's note outside the log.
 
     Raises NoLog, LostLog, CorruptLog or NatsUnavailable.
     """

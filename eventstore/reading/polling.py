@@ -1,4 +1,4 @@
-"""Waiting for a condition that has to be asked for again and again."""
+"""Polling of a condition."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 
 class Polling:
-    """Pauses between two looks, for a bounded time from its creation on."""
+    """Pauses between two polls, for a bounded time from its creation on."""
 
     def __init__(self, pause: float, limit: float) -> None:
         """Pause ``pause`` seconds each time, ``limit`` seconds in all."""
@@ -16,7 +16,7 @@ class Polling:
 
     @property
     def expired(self) -> bool:
-        """The limit is over."""
+        """Whether the limit is reached."""
         return time.monotonic() > self._deadline
 
     async def wait(self) -> None:

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class Progress(Protocol):
-    """Shows how far a piece of work is."""
+    """Shows the progress of a piece of work."""
 
     def __call__(
         self, what: str, total: int, unit: str = "records", /
     ) -> AbstractContextManager[Callable[[int], None]]:
         """Begin a piece of work called ``what``, of ``total`` records or another unit.
 
-        The context gives a function that is called with how many of them are done.
+        The context returns a function that is called with the number of finished units.
         """
 
 

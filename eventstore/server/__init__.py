@@ -1,4 +1,4 @@
-"""The NATS servers that foldmq starts: that of the log, and that of NATS clients.
+"""The NATS servers that foldmq starts: one for the log, and one for NATS clients.
 
 Loaded lazily: a broker with an external server starts none.
 """
@@ -55,7 +55,7 @@ _MODULE_OF = {
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Load the module of a public name when it is first asked for."""
+        """Load the module of a public name at its first use."""
         if name not in _MODULE_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

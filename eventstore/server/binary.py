@@ -1,4 +1,4 @@
-"""The nats-server program: where it is, and whether it is recent enough."""
+"""The nats-server program: its location, and the check of its version."""
 
 from __future__ import annotations
 

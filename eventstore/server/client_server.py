@@ -1,11 +1,11 @@
-"""The NATS server for NATS clients: what ``nats_listen`` opens.
+"""The NATS server for NATS clients, which ``nats_listen`` enables.
 
-It is a server of its own, beside that of the log, since NATS keeps JetStream for an account that
-existing logs are in (the global one) only as long as there is no other account. So clients
-that connect here cannot reach, read, fill or slow down the server that keeps the log: the only way
-from one to the other is the broker's bridge.
+It is a separate server beside the server of the log, since NATS keeps JetStream for the account of
+existing logs (the global one) only as long as there is no other account. So clients that connect
+here cannot reach, read, fill or slow down the server of the log: the broker's bridge is the only
+path between the two.
 
-Clients have JetStream too, within ``store`` bytes of the disk. Where they are to speak TLS, so does
+Clients have JetStream too, within ``store`` bytes of the disk. Where they have to use TLS, so does
 the bridge: :mod:`eventstore.server.client_tls`.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from eventstore.server.user import NatsUser
 
 DIRECTORY: Final = "nats-clients"
-"""Where in the data directory this server keeps what it has."""
+"""Directory of this server's files in the data directory."""
 
 _ANYBODY: Final = "anybody"
 _MEMORY_STORE: Final = 64 * 1024 * 1024
@@ -40,15 +40,15 @@ _KEPT_OUT: Final = (f"{PRIVATE_PREFIX}>",)
 class ClientServer(NatsProcess):
     """The server for NATS clients of the broker in ``datadir``.
 
-    ``host`` and ``port`` (0: any free one) say where it listens, ``users`` which users may
-    connect; without any, every client that can reach it. With ``tls`` they speak TLS.
-    ``max_payload`` is the largest message in bytes, ``store`` how many bytes the clients' streams
-    may take on the disk (0: they have no JetStream).
+    It listens on ``host`` and ``port`` (0: any free one). ``users`` may connect; without any,
+    every client that can reach it. With ``tls`` clients use TLS. ``max_payload`` is the largest
+    message in bytes, ``store`` the number of bytes that the clients' streams may take on the disk
+    (0: they have no JetStream).
 
-    ``probe`` is called before the server is first started, once no earlier one holds the address
-    any more: it may raise why that cannot be listened on. Only the user ``callout_user`` (name or
-    public nkey) may use subjects below ``foldmq.``; None: all users may. ``user`` and ``password``
-    are those of the bridge.
+    ``probe`` is called before the first start of the server, when no earlier one holds the address
+    any more: it may raise the reason why the address cannot be listened on. Only the user
+    ``callout_user`` (name or public nkey) may use subjects below ``foldmq.``; None: all users may.
+    ``user`` and ``password`` are the credentials of the bridge.
     """
 
     title: ClassVar[str] = "NATS server for clients"
@@ -85,11 +85,11 @@ class ClientServer(NatsProcess):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where clients connect: host and port."""
+        """Host and port at which clients connect."""
         return self._host, self._port
 
     def access(self) -> ConnectionOptions:
-        """Return how foldmq itself connects, once the server runs."""
+        """Return foldmq's own connection options, once the server runs."""
         return ConnectionOptions(
             urls=(self.url,),
             user=self.user,
@@ -98,9 +98,9 @@ class ClientServer(NatsProcess):
         )
 
     async def start(self) -> None:
-        """Do what a :class:`NatsProcess` does, in a directory that is made and locked for it.
+        """Start as a :class:`NatsProcess`, in a directory that is created and locked for it.
 
-        Raises NatsUnavailable as well when the address cannot be listened on.
+        Also raises NatsUnavailable when the address cannot be listened on.
         """
         self._datadir.lock()
         for line in self._datadir.narrowed:
@@ -114,7 +114,7 @@ class ClientServer(NatsProcess):
             raise
 
     async def renew_tls(self) -> None:
-        """Take certificates over that were renewed in their files.
+        """Adopt certificates that were renewed in their files.
 
         Raises BadNatsOptions when the authorities of the clients cannot be read.
         """
@@ -123,7 +123,7 @@ class ClientServer(NatsProcess):
             self.reload()
 
     async def stop(self) -> None:
-        """End the server and release its directory."""
+        """Stop the server and release its directory."""
         try:
             await super().stop()
         finally:
@@ -168,7 +168,7 @@ class ClientServer(NatsProcess):
         ]
         if self._users:
             return {"authorization": {"users": users, "timeout": 5}}
-        # clients without a name are this user; its password is random and known to no client
+        # clients without a name use this user; its password is random and known to no client
         users.append({"user": _ANYBODY, "password": self._unknown_password})
         return {"authorization": {"users": users, "timeout": 5}, "no_auth_user": _ANYBODY}
 

@@ -1,7 +1,7 @@
-"""TLS of the NATS server for NATS clients, and how the bridge speaks it.
+"""TLS of the NATS server for NATS clients, and of the bridge's connection to it.
 
-Where clients must show a certificate, the bridge shows one of its own: it is made at each start,
-and the server trusts it beside the authorities of the clients' certificates.
+Where clients must present a certificate, the bridge presents its own: it is generated at each
+start, and the server trusts it beside the authorities of the clients' certificates.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _PEM: Final = serialization.Encoding.PEM
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """How the server speaks TLS; all files are PEM."""
+    """The files for the server's TLS, all in PEM form."""
 
     certificate: Path
-    """The server's certificate, followed by those that lead to its authority."""
+    """The server's certificate, followed by the chain to its authority."""
     key: Path
     client_ca: Path | None = None
-    """Authorities of client certificates, which are then needed; None: they are not asked for."""
+    """Authorities of client certificates, which are then required; None: none are requested."""
 
 
 class ClientServerTls:
-    """The server's TLS, with its files in ``datadir``, and the bridge's to it."""
+    """The server's TLS, with its files in ``datadir``, and the TLS of the bridge's connection."""
 
     def __init__(self, tls: TlsFiles, datadir: DataDir) -> None:
         self._tls = tls
@@ -54,9 +54,9 @@ class ClientServerTls:
         self._bridges: tuple[str, str] | None = None
 
     def prepare(self) -> None:
-        """Write what the server reads, if clients must show a certificate.
+        """Write the files for the server, if clients must present a certificate.
 
-        Raises BadNatsOptions when the authorities of theirs cannot be read.
+        Raises BadNatsOptions when the authorities of the clients cannot be read.
         """
         if self._tls.client_ca is not None:
             trusted = _read(self._tls.client_ca)
@@ -66,7 +66,7 @@ class ClientServerTls:
             self._datadir.write_private(self._datadir.path / BRIDGE, certificate + key)
 
     def configuration(self) -> dict[str, object]:
-        """Return what the server's configuration says about it."""
+        """Return the TLS section of the server's configuration."""
         tls: dict[str, object] = {
             "cert_file": str(self._tls.certificate.absolute()),
             "key_file": str(self._tls.key.absolute()),
@@ -77,7 +77,7 @@ class ClientServerTls:
         return {"tls": tls}
 
     def context(self) -> ssl.SSLContext:
-        """Return how to connect to the server.
+        """Return the TLS context for connections to the server.
 
         It is a process of ours at an address of this machine, which its certificate need not name.
         """

@@ -1,7 +1,7 @@
-"""The part of nats-server's configuration language that a file with users needs.
+"""A parser for the part of nats-server's configuration language that a file with users needs.
 
 Maps, lists, texts, numbers, ``true`` and ``false``, comments. Variables, ``include`` and blocks of
-text in parentheses are refused: a file with users holds them itself.
+text in parentheses are rejected: a file with users contains its users itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WORDS: Final = dict.fromkeys(("true", "yes", "on"), True) | dict.fromkeys(
 
 
 class NatsConfError(FoldmqError):
-    """A text that is not in that language; ``line`` says where."""
+    """A text that is not in this language; ``line`` is the place."""
 
     def __init__(self, line: int, what: str) -> None:
         super().__init__(what)
@@ -47,9 +47,9 @@ Content: TypeAlias = "dict[str, Value] | list[Value] | str | int | bool"
 
 
 def parse(text: str) -> dict[str, Value]:
-    """Return what a configuration holds; the braces around all of it may be there or not.
+    """Return the content of a configuration; the outermost braces are optional.
 
-    Raises NatsConfError with the line of the first thing wrong; no value is in what it says.
+    Raises NatsConfError with the line of the first error; the message contains no values.
     """
     reader = _Reader(text)
     return reader.document()

@@ -1,8 +1,8 @@
 """Detects a full disk and restarts the embedded NATS server when there is room.
 
-A nats-server whose disk is full freezes the stream: it answers no append any more, also when
-there is room again, until it is restarted. So the log is not written to the last byte of the
-disk, and a server that ran into its end all the same is restarted once there is room.
+A nats-server whose disk is full freezes the stream: it answers no append any more, even when there
+is room again, until it is restarted. So the log is not written to the last byte of the disk, and a
+server that still reached its end is restarted once there is room.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ RESERVE = 8 * 1024 * 1024
 
 
 class DiskRecovery:
-    """Looks after the embedded server's store."""
+    """Monitors and repairs the embedded server's store."""
 
     def __init__(self, server: EmbeddedServer, datadir: DataDir) -> None:
         self._server = server
         self._datadir = datadir
 
     def problem(self) -> str | None:
-        """Return why nothing can be stored at present, None when nothing is known."""
+        """Return the reason why nothing can be stored at present, None when none is known."""
         if self._datadir.free_bytes() < RESERVE:
             return str(DiskFull(self._datadir.path))
         return self._server.write_error()
@@ -40,7 +40,7 @@ class DiskRecovery:
     async def restart(self) -> None:
         """Restart a server whose stream is frozen, if that can help.
 
-        Raises NatsUnavailable when there is nothing to be done but to wait.
+        Raises NatsUnavailable when only waiting helps.
         """
         if self._datadir.free_bytes() < RESERVE:
             raise NatsUnavailable(str(DiskFull(self._datadir.path)))
@@ -50,7 +50,7 @@ class DiskRecovery:
             await self._server.restart()
 
     async def sync(self) -> None:
-        """Sync what the store holds: a server that ended may have written it without.
+        """Sync the content of the store: a server that ended may have written it without a sync.
 
         Raises DiskFailed.
         """
@@ -61,12 +61,12 @@ class DiskRecovery:
         self._check(self._server.write_error() or "")
 
     def _check(self, error: str) -> None:
-        """Raise DiskFailed for an error after which the page cache may hold what the disk lost."""
+        """Raise DiskFailed for an error after which the page cache may differ from the disk."""
         if "input/output error" in error:
             raise DiskFailed(self._datadir.path, error)
 
     def _sync(self) -> None:
-        # the newest block may have been begun just now: its directory is synced as well
+        # the newest block may be brand-new: its directory is synced as well
         for folder in self._datadir.jetstream.glob("jetstream/*/streams/FOLDMQ_LOG_*/msgs"):
             for path in [*folder.glob("*.blk"), folder]:
                 with contextlib.suppress(FileNotFoundError):  # its records were cut off

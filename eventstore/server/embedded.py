@@ -1,8 +1,8 @@
-"""The NATS server that keeps the log when no other one is named.
+"""The embedded NATS server, which keeps the log when no external one is configured.
 
-It listens on loopback only, with a random password that only this user can read, keeps its store
-in the data directory and syncs every message to disk before it acknowledges it. NATS clients have
-a server of their own: ``eventstore.server.client_server``.
+It listens on loopback only, with a random password that only this user can read, keeps its store in
+the data directory and syncs every message to disk before it acknowledges it. NATS clients have a
+server of their own: ``eventstore.server.client_server``.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class EmbeddedServer(NatsProcess):
         self.max_payload = max_payload
 
     def stored_streams(self) -> set[str]:
-        """Return the names of the streams that lie in the store, recovered or not."""
+        """Return the names of the streams in the store, recovered or not."""
         return {path.name for path in self._datadir.jetstream.glob("jetstream/$G/streams/*")}
 
     def write_error(self) -> str | None:
         """Return the first failed write that the running server logged, None when there is none.
 
-        While this returns something, the stream is frozen: see :meth:`restart`.
+        As long as this returns an error, the stream is frozen: see :meth:`restart`.
         """
         for level, text in self._logged():
             if level == "ERR" and "ritical write error" in text:
@@ -66,7 +66,7 @@ class EmbeddedServer(NatsProcess):
             "server_name": self._server_name(),
             "authorization": {"user": self.user, "password": self.password, "timeout": 30},
             "max_payload": self.max_payload,
-            # a reader that asks for a batch is sent that much before it has read any of it
+            # a reader that requests a batch is sent that much before it has read any of it
             "max_pending": max(256 * 1024 * 1024, 8 * self.max_payload),
             "write_deadline": "30s",
             "ping_interval": "20s",
@@ -74,7 +74,7 @@ class EmbeddedServer(NatsProcess):
             "jetstream": {
                 "store_dir": str(self._datadir.jetstream),
                 "sync_interval": self._sync_interval(),
-                # the default, three quarters of what is free at start, refuses early
+                # the default, three quarters of the free space at start, refuses early
                 "max_file_store": _UNLIMITED,
                 "max_memory_store": 16 * 1024 * 1024,
             },

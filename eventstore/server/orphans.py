@@ -1,4 +1,4 @@
-"""Servers that outlived the broker that started them: found by their exact arguments, and ended."""
+"""Servers that outlived their broker: found by their exact arguments, and ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PATIENCE_SECONDS: Final = 5.0
 
 
 def processes_with(arguments: list[str]) -> list[int]:
-    """Return the processes that were started with exactly these arguments."""
+    """Return the processes with exactly these arguments."""
     if not Path("/proc/self/cmdline").exists():
         return listed_processes_with(arguments)
     return [
@@ -36,7 +36,7 @@ def _has_arguments(pid: int, arguments: list[str]) -> bool:
 
 
 def listed_processes_with(arguments: list[str]) -> list[int]:
-    """Do the same where there is no /proc, from the lines of ``ps``."""
+    """Return the same where there is no /proc, from the lines of ``ps``."""
     with os.popen("ps -axww -o pid= -o args=") as listing:  # noqa: S605,S607 - a constant command
         lines = listing.read().splitlines()
     tail = " " + " ".join(arguments)
@@ -68,7 +68,7 @@ def _signal(pid: int, number: signal.Signals, arguments: list[str], path: Path) 
     """Send a signal if the process still has these arguments; return whether it was sent."""
     handle: int | None = None
     try:
-        if sys.platform == "linux":  # a handle cannot come to mean another process, a pid can
+        if sys.platform == "linux":  # a pidfd always refers to the same process, a pid may not
             handle = os.pidfd_open(pid)
         if not _has_arguments(pid, arguments):
             return False

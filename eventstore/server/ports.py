@@ -1,4 +1,4 @@
-"""The port of a NATS server: one that is free, that of the last time, and whether it answers."""
+"""The port of a NATS server: a free one, the previous one, and the check that it answers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 _PORTS: Final = range(20000, 32000)
 """Below every system's ephemeral ports: a client that keeps dialing a port of that range while
-the server is down ends up, once in a while, connected to itself, and holds the port."""
+the server is down sometimes connects to itself, and then occupies the port."""
 _TRIES: Final = 20
 
 
 def configured_port(config: Path) -> int | None:
-    """Return the port that the last server had, None when unknown."""
+    """Return the port of the previous server, None when unknown."""
     try:
         port = json.loads(config.read_text(encoding="utf-8"))["port"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -28,7 +28,7 @@ def configured_port(config: Path) -> int | None:
 
 
 def free_port(host: str, preferred: int | None) -> int | None:
-    """Return a port that nothing listens on, ``preferred`` if it can be had; None: none found."""
+    """Return a free port, ``preferred`` if it is free; None: none found."""
     wanted = [] if preferred is None else [preferred]
     wanted += [_PORTS[secrets.randbelow(len(_PORTS))] for _ in range(_TRIES)]
     for port in wanted:
@@ -44,7 +44,7 @@ def free_port(host: str, preferred: int | None) -> int | None:
 
 
 async def is_listening(host: str, port: int, server_name: str) -> bool:
-    """Return whether the server of this name greets on the port."""
+    """Return whether the server of this name sends its greeting on the port."""
     try:
         reader, writer = await asyncio.open_connection(host, port)
     except OSError:

@@ -1,12 +1,12 @@
-"""A nats-server process that foldmq brings: started, watched, restarted and ended with the broker.
+"""A nats-server process of foldmq: started, watched, restarted and ended with the broker.
 
-nats-server does not lock its store: two servers on one store destroy it. Three things keep a
+nats-server does not lock its store: two servers on one store destroy it. Three measures keep a
 server from outliving its broker unnoticed:
 
 1. on Linux the kernel ends it with the broker (``PR_SET_PDEATHSIG``);
-2. at start, a process that was started with exactly our arguments is ended before the next one;
+2. at start, a process with exactly our arguments is ended before the next one is started;
 3. the server inherits a descriptor of the locked file ``nats.lock``: while any server lives,
-   seen or not (another container on the same volume), the lock cannot be had.
+   visible or not (another container on the same volume), the lock cannot be taken.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 Sync: TypeAlias = Literal["always"] | float
-"""When the server syncs: each message before its acknowledgement, or at an interval in seconds."""
+"""The sync policy: each message before its acknowledgement, or an interval in seconds."""
 
 _PORT_TRIES: Final = 20
 _STOP_SECONDS: Final = 10.0
@@ -54,17 +54,17 @@ _LOG_LINE = re.compile(r"^\[\d+\] \S+ \S+ \[(?P<level>[A-Z]{3})\] (?P<text>.*)$"
 class NatsProcess(abc.ABC):
     """A nats-server process on ``datadir``, whose lock the caller holds.
 
-    ``sync`` is what an acknowledgement of JetStream promises, ``log`` is given one line for a
-    person whenever something happened, ``on_restart`` the return code (negative: the signal) of
-    a server that ended by itself, before it is restarted.
+    ``sync`` is the promise of JetStream's acknowledgements. ``log`` is called with one line for a
+    person for each event, ``on_restart`` with the return code (negative: the signal) of a server
+    that ended by itself, before it is restarted.
 
     After :meth:`start`, ``url``, ``user`` and ``password`` are those of foldmq's own connections;
     they do not change when the server is restarted, so that clients reconnect. ``last_error`` is
-    why the last restart failed, None when the server runs.
+    the reason why the last restart failed, None when the server runs.
     """
 
     title: ClassVar[str]
-    """What a person reads about it."""
+    """Name of the server in messages for people."""
 
     def __init__(
         self,
@@ -94,11 +94,11 @@ class NatsProcess(abc.ABC):
 
     @abc.abstractmethod
     def _server_name(self) -> str:
-        """Return the name by which the server is known to be this one."""
+        """Return the name by which this server is recognized."""
 
     @abc.abstractmethod
     def _configuration(self) -> Mapping[str, object]:
-        """Return what the server's configuration says."""
+        """Return the server's configuration."""
 
     @property
     def pid(self) -> int | None:
@@ -107,7 +107,7 @@ class NatsProcess(abc.ABC):
         return None if process is None or process.returncode is not None else process.pid
 
     async def start(self) -> None:
-        """Start the server and return when it accepts connections, its store recovered.
+        """Start the server and return when it accepts connections, with its store recovered.
 
         Raises NatsUnavailable, NatsTooOld, DiskFull, DataDirError or DataDirBusy with the reason.
         """
@@ -128,7 +128,7 @@ class NatsProcess(abc.ABC):
         self._supervisor = asyncio.create_task(self._supervise(), name="nats-server supervisor")
 
     async def stop(self) -> None:
-        """End the server (SIGTERM, SIGKILL after 10 s) and release the store."""
+        """Stop the server (SIGTERM, SIGKILL after 10 s) and release the store."""
         self._stopping.set()
         self._ready.set()
         await self._end_process()
@@ -146,10 +146,10 @@ class NatsProcess(abc.ABC):
                 process.send_signal(signal.SIGHUP)
 
     async def restart(self) -> None:
-        """End the server and return when it runs again, or is not to run again.
+        """Stop the server and return when it runs again, or is not to run again.
 
         JetStream freezes a stream after a failed write (disk full) until the server is restarted,
-        also when there is room again: it then answers no publish at all.
+        even when there is room again: it then answers no publish at all.
         """
         self._ready.clear()
         await self._end_process()
@@ -157,7 +157,7 @@ class NatsProcess(abc.ABC):
 
     @property
     def _dialed(self) -> str:
-        """The host at which this process reaches the server: loopback if it is at all of them."""
+        """The host at which this process reaches the server: loopback if it listens on all."""
         try:
             host = ipaddress.ip_address(self._host)
         except ValueError:
@@ -167,7 +167,7 @@ class NatsProcess(abc.ABC):
         return "127.0.0.1" if host.version == 4 else "::1"
 
     async def _launch_first(self) -> None:
-        """Start the server on a free port, that of the last time if it is one."""
+        """Start the server on a free port, the previous one if it is free."""
         preferred = configured_port(self._datadir.nats_config)
         for attempt in range(_PORT_TRIES):
             port = free_port(self._host, preferred if attempt == 0 else None)
@@ -204,7 +204,7 @@ class NatsProcess(abc.ABC):
         return ["-c", str(self._datadir.nats_config), "-P", str(self._datadir.nats_pid)]
 
     async def _launch(self) -> None:
-        """Start the process and wait until it is ready; raise why it is not."""
+        """Start the process and wait until it is ready; raise the reason if it fails."""
         self._write_config()
         log = self._datadir.nats_log
         self._log_offset = log.stat().st_size if log.exists() else 0
@@ -217,7 +217,7 @@ class NatsProcess(abc.ABC):
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.DEVNULL,
                     stderr=stderr,
-                    # Ctrl-C goes to the whole process group; the broker drains into a live server
+                    # Ctrl-C reaches the whole process group; the broker needs the server to drain
                     start_new_session=True,
                     pass_fds=() if self._store_lock is None else (self._store_lock,),
                     preexec_fn=_ends_with_parent(),
@@ -303,11 +303,11 @@ class NatsProcess(abc.ABC):
         return self.sync if self.sync == "always" else f"{round(self.sync * 1000)}ms"
 
     def _logged(self) -> Iterator[tuple[str, str]]:
-        """Yield (level, text) of what the server logged since it was last started."""
+        """Yield (level, text) of the server's log lines since its last start."""
         try:
             with self._datadir.nats_log.open("rb") as stream:
                 size = stream.seek(0, os.SEEK_END)
-                # smaller than at start: the file was rotated since
+                # smaller than at the start: the file was rotated since
                 stream.seek(self._log_offset if size >= self._log_offset else 0)
                 lines = stream.read().decode(errors="replace").splitlines()
         except OSError:
@@ -317,7 +317,7 @@ class NatsProcess(abc.ABC):
                 yield found["level"], found["text"]
 
     def _explain(self, returncode: int | None) -> EventStoreError:
-        """Return why the server did not become ready, in its own last words."""
+        """Return the error of a server that did not become ready, from its own last lines."""
         reason = ""
         for level, text in self._logged():
             if level in ("ERR", "FTL"):
@@ -336,11 +336,11 @@ class NatsProcess(abc.ABC):
 
 
 class PortTaken(NatsUnavailable):
-    """Something else listens on the port."""
+    """Another process listens on the port."""
 
 
 async def end_process(process: asyncio.subprocess.Process | None, patience: float) -> None:
-    """Ask a process to end, and kill it if it has not after ``patience`` seconds."""
+    """Ask a process to end, and kill it if it has not ended after ``patience`` seconds."""
     if process is None or process.returncode is not None:
         return
     with contextlib.suppress(ProcessLookupError):
@@ -354,7 +354,7 @@ async def end_process(process: asyncio.subprocess.Process | None, patience: floa
 
 
 def _ends_with_parent() -> Callable[[], None] | None:
-    """Return what the child does before it becomes nats-server: tie its life to this process."""
+    """Return a function that ties the child's life to this process before it runs nats-server."""
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None)

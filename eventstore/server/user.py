@@ -15,32 +15,32 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 OWN_USER: Final = "foldmq"
-"""The name of foldmq's own user, which no other can have."""
+"""The name of foldmq's own user, which no other user can have."""
 
 _BCRYPT = re.compile(r"\$2[abxy]\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
 _MEANT_AS_BCRYPT = re.compile(r"\$2[abxy]\$")
 _NKEY = re.compile(r"[A-Z2-7]{56}")
 _SEED = re.compile(r"S[A-Z2-7]{57}")
 _USER_PREFIX: Final = 20 << 3
-"""What an nkey begins with that is a user's, so that its text begins with U."""
+"""Prefix byte of a user's nkey, whose text then begins with U."""
 
 
 class NatsUsersError(EventStoreError):
-    """A file with users for NATS that cannot be read or has a bad line."""
+    """A file with users for NATS cannot be read or has an invalid line."""
 
     exit_code = 78
 
 
 @dataclass(frozen=True, slots=True)
 class SubjectRules:
-    """Subjects that a user may publish or subscribe to; a deny beats an allow."""
+    """The subjects that a user may publish or subscribe to; a deny beats an allow."""
 
     allow: tuple[str, ...] = ()
-    """None named: all subjects."""
+    """Allowed subjects; empty: all."""
     deny: tuple[str, ...] = ()
 
     def entry(self, denied: tuple[str, ...] = ()) -> dict[str, object]:
-        """Return them as the configuration of a NATS server has them, with more that is denied."""
+        """Return the rules for the configuration of a NATS server, with further denied subjects."""
         made: dict[str, object] = {}
         if self.allow:
             made["allow"] = list(self.allow)
@@ -51,7 +51,7 @@ class SubjectRules:
 
 @dataclass(frozen=True, slots=True)
 class NatsPermissions:
-    """What one user may do."""
+    """The permissions of one user."""
 
     publish: SubjectRules = SubjectRules()
     subscribe: SubjectRules = SubjectRules()
@@ -60,7 +60,7 @@ class NatsPermissions:
     subjects that ``publish`` does not allow."""
 
     def entry(self, denied: tuple[str, ...] = ()) -> dict[str, object]:
-        """Return them as the configuration of a NATS server has them, with more that is denied."""
+        """Return them for the configuration of a NATS server, with further denied subjects."""
         made: dict[str, object] = {}
         for name, subjects in (("publish", self.publish), ("subscribe", self.subscribe)):
             if found := subjects.entry(denied):
@@ -75,26 +75,26 @@ EVERYTHING: Final = NatsPermissions()
 
 @dataclass(frozen=True, slots=True)
 class NatsUser:
-    """A user with a name and password, or with an nkey whose public half is given."""
+    """A user with a name and password, or with the public half of an nkey."""
 
     name: str = ""
     password: str = field(default="", repr=False)
-    """As it is, or hashed by bcrypt."""
+    """In clear text, or hashed by bcrypt."""
     nkey: str = ""
     permissions: NatsPermissions = EVERYTHING
 
     @property
     def identity(self) -> str:
-        """What the user is known by: the public nkey or the name."""
+        """The identity of the user: the public nkey or the name."""
         return self.nkey or self.name
 
     @property
     def hashed(self) -> bool:
-        """Whether the entry holds no usable secret: a hash or a public key."""
+        """Whether the entry contains no usable secret: a hash or a public key."""
         return bool(self.nkey or _BCRYPT.fullmatch(self.password))
 
     def entry(self, denied: tuple[str, ...] = ()) -> dict[str, object]:
-        """Return the user as the configuration of a NATS server has it.
+        """Return the user for the configuration of a NATS server.
 
         ``denied`` are further subjects that the user may not publish or subscribe to.
         """
@@ -107,7 +107,7 @@ class NatsUser:
 
 
 def name_problem(name: str, password: str) -> str | None:
-    """Return what is wrong with a user's name or password, without the password; None: nothing."""
+    """Return the error in a user's name or password, without the password; None: none."""
     if not name or not name.isprintable() or name != name.strip():
         return "a user name is not empty, and has no control character and no space at its ends"
     if name == OWN_USER:
@@ -125,9 +125,9 @@ def name_problem(name: str, password: str) -> str | None:
 
 
 def nkey_problem(text: str) -> str | None:
-    """Return what is wrong with the public nkey of a user; None: nothing.
+    """Return the error in the public nkey of a user; None: there is none.
 
-    The text itself is not in it, as it may be a secret.
+    It does not contain the text itself, which may be a secret.
     """
     if _SEED.fullmatch(text):
         return (

@@ -1,4 +1,4 @@
-"""Users of NATS in the form in which nats-server's own configuration has them.
+"""Users of NATS in the form of nats-server's own configuration.
 
 ::
 
@@ -11,8 +11,8 @@
     ]
     default_permissions = { subscribe: ["hall.>", "_INBOX.>"] }
 
-The same may stand in ``authorization { ... }``. All names that nats-server has for these are known
-here; anything else is rejected, since ignoring it could grant a user more than is meant.
+The same may stand in ``authorization { ... }``. All names of nats-server for these are known here;
+anything else is rejected, since ignoring it could grant a user more than intended.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ _RESPONSES: Final = {
     "expiration": "expires",
     "ttl": "expires",
 }
-"""The names that nats-server knows -> what they mean here."""
+"""Names of nats-server -> their meaning here."""
 
 
 def is_block(text: str) -> bool:
-    """Return whether a file is in this form, by how it begins."""
+    """Return whether a file is in this form, by its first characters."""
     return _BEGINS.match(text) is not None
 
 
@@ -88,7 +88,7 @@ def read_block(text: str, path: str) -> Iterator[tuple[NatsUser, int]]:
 
 
 class _Block:
-    """Reads one file; knows its name for what it says."""
+    """Reads one file, whose name its errors contain."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -185,7 +185,7 @@ class _Block:
         return found or True
 
     def _known(self, given: Mapping[str, Value], names: Mapping[str, str]) -> dict[str, Value]:
-        """Return a map by the meaning of its names; refuse those that mean nothing here."""
+        """Return a map by the meaning of its names; reject unknown names."""
         found: dict[str, Value] = {}
         for name, value in given.items():
             meaning = names.get(name.lower())

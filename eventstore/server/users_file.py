@@ -1,4 +1,4 @@
-"""The users of the embedded NATS server's clients, from the file that names them.
+"""The users of the server for NATS clients, read from their file.
 
 ::
 
@@ -7,10 +7,10 @@
     bob:$2a$11$...
     UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4
 
-A password is as it is or hashed by bcrypt. What begins with U is the public half of an nkey: its
-owner proves to have the other half, and no secret lies in the file.
+A password is in clear text or hashed by bcrypt. An entry that begins with U is the public half of
+an nkey: its owner proves to have the other half, and the file contains no secret.
 
-A file in the form of nats-server's own configuration says for each user as well what it may do:
+A file in the form of nats-server's own configuration also contains the permissions of each user:
 :mod:`eventstore.server.user_blocks`.
 """
 
@@ -49,7 +49,7 @@ __all__ = [
 def read_users(path: Path) -> tuple[NatsUser, ...]:
     """Return the users of a file.
 
-    Raises NatsUsersError when it cannot be read or names no user, or with the line that is wrong;
+    Raises NatsUsersError when it cannot be read or names no user, or with the invalid line;
     the message contains no password.
     """
     try:
@@ -80,7 +80,7 @@ def readable_by_others(path: Path, users: Sequence[NatsUser]) -> bool:
 
 
 def _lines(text: str, path: Path) -> Iterator[tuple[NatsUser, int]]:
-    """Yield the users of a file with a user a line."""
+    """Yield the users of a file with one user on each line."""
     for number, line in enumerate(text.split("\n"), 1):
         entry = line.rstrip("\r")
         if entry.strip() and not entry.startswith("#"):
@@ -98,7 +98,7 @@ def _user(entry: str, where: str) -> NatsUser:
 
 
 def _nkey(text: str, where: str) -> str:
-    """Return the public nkey of a user; the text is not shown, it may be a secret."""
+    """Return the public nkey of a user; the text is not shown, as it may be a secret."""
     problem = nkey_problem(text)
     if problem is None:
         return text

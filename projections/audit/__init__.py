@@ -1,7 +1,7 @@
-"""Whether a log keeps what MQTT and foldmq promise, session by session; stories of messages.
+"""The audit of sessions: checks whether a log keeps the promises of MQTT and foldmq.
 
-``rules`` has the table of all rules, ``checks`` those that judge an event by the state of its
-session.
+The package also assembles the histories of messages. ``rules`` contains the table of all rules,
+``checks`` the checks of an event against the state of its session.
 """
 
 from importlib import import_module
@@ -87,7 +87,7 @@ _MODULE_OF = {
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Load the module of a public name when it is first asked for."""
+        """Load the module of a public name at its first use."""
         if name not in _MODULE_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

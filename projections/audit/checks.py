@@ -1,6 +1,6 @@
-"""Checks of one event against the state of its session before it: pure functions.
+"""Checks of one event against the state of its session before it.
 
-They yield violations.
+All checks are pure functions that yield violations.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ if TYPE_CHECKING:
 
 _MOST_PID: Final = 65_535
 TOO_LARGE_CODE: Final = 0x95
-"""The reason code with which the broker ends deliveries that the client no longer accepts."""
+"""Reason code with which the broker ends deliveries that the client no longer accepts."""
 _LEVEL_5: Final = 5
 _AGAIN: Final = frozenset({"resumed", "ack_wait"})
-"""Causes for which packets are sent again."""
+"""Causes of a second transmission of packets."""
 
 
 # --------------------------------------------------------------------- beginnings and ends
 
 
 def is_clean_start(event: SessionOpened) -> bool:
-    """Return whether the client asked for a session that starts empty."""
+    """Return whether the client asked for a new, empty session."""
     return event.clean_start if event.level >= _LEVEL_5 else event.clean
 
 
 def opened(state: SessionState | None, event: SessionOpened, at: Position) -> Iterator[Violation]:
-    """Check whether a session goes on when it must, and only then [MQTT-3.1.2-4, MQTT-3.1.2-6]."""
+    """Check that a session continues exactly when it must [MQTT-3.1.2-4, MQTT-3.1.2-6]."""
     if not event.resumed:
         if state is not None and not state.clean and not is_clean_start(event):
             yield Violation(Rule.SESSION, at, "its state was thrown away though it was to be kept")
@@ -71,7 +71,7 @@ def opened(state: SessionState | None, event: SessionOpened, at: Position) -> It
 def ended(
     state: SessionState | None, event: SessionClosed | SessionExpired, at: Position
 ) -> Iterator[Violation]:
-    """Check whether there was what ends."""
+    """Check that the session or connection that ends did exist."""
     if state is None:
         yield Violation(Rule.SESSION, at, "a session ended that there was not")
     elif event.e == "SessionExpired" and state.connected:
@@ -98,7 +98,7 @@ def identifiers(
 def from_the_head(
     held: SubscriptionState | None, refs: Sequence[Position], flags: int | None, at: Position
 ) -> Iterator[Violation]:
-    """Check whether messages, with these flags if given, are the first of a queue."""
+    """Check that messages, with these flags if given, are the first of a queue."""
     queue = held.queue if held is not None else None
     head = list(islice(queue, len(refs))) if queue is not None else []
     if flags is None:
@@ -112,7 +112,7 @@ def from_the_head(
 def dropped(
     state: SessionState, event: MessageDropped, refs: Sequence[Position], at: Position
 ) -> Iterator[Violation]:
-    """Check whether what is dropped from a queue stood at its head, and is named."""
+    """Check that messages dropped from a queue are its first ones, and that all are named."""
     if event.queued >= 0 and event.count != len(refs):
         what = f"{event.count} messages left the queue, but {len(refs)} are named"
         yield Violation(Rule.QUEUE, at, what)
@@ -122,14 +122,14 @@ def dropped(
 
 # ----------------------------------------------------------------------------------- expiry
 
-# A message expires with the second that its event names. The time of a record is that of its first
-# event, which may be a second before the others.
+# A message expires at the second that its event names. The time of a record is that of its first
+# event, which may be up to a second before that of the others.
 
 
 def sent_in_time(
     held: SubscriptionState | None, refs: Sequence[Position], time_ms: int, at: Position
 ) -> Iterator[Violation]:
-    """Check whether what leaves the head of a queue to be sent has not expired [MQTT-3.3.2-5]."""
+    """Check that messages sent from the head of a queue have not expired [MQTT-3.3.2-5]."""
     queue = held.queue if held is not None else None
     expires = queue.expiries(len(refs)) if queue is not None else []
     for number, (ref, end) in enumerate(zip(refs, expires, strict=False)):
@@ -141,7 +141,7 @@ def sent_in_time(
 def expiry_differs(
     message: ExpectedMessage, ref: Position, expires: int, at: Position
 ) -> Iterator[Violation]:
-    """Check whether a message that waits expires when its publication says."""
+    """Check that a waiting message expires at the time that its publication names."""
     if message.expires is not None and message.expires != expires:
         what = f"message {format_position(ref)} waits until {expires or 'it is sent'}, but expires"
         told = f"at {message.expires}" if message.expires else "never"
@@ -149,7 +149,7 @@ def expiry_differs(
 
 
 def put_behind(state: SessionState, event: Queued, at: Position) -> Iterator[Violation]:
-    """Check whether a queue has as many messages as those that return are put behind."""
+    """Check that a queue is as long as the part of it behind which messages are put back."""
     held = state.subscriptions.get(event.filter)
     waiting = len(held.queue) if held is not None and held.queue is not None else 0
     if event.behind > waiting:
@@ -158,14 +158,14 @@ def put_behind(state: SessionState, event: Queued, at: Position) -> Iterator[Vio
 
 
 def bytes_left(held: SubscriptionState | None, at: Position) -> Iterator[Violation]:
-    """Check whether a queue that is empty has no bytes, and no queue less than none."""
+    """Check that an empty queue has zero bytes, and that no queue has a negative size."""
     if held is not None and (held.queued_bytes < 0 or (held.queued_bytes and not held.queue)):
         what = f"{held.queued_bytes} bytes are left of a queue"
         yield Violation(Rule.QUEUE, at, f"{what}{'' if held.queue else ' that is empty'}")
 
 
 def expired(state: SessionState, event: Expired, at: Position, time_ms: int) -> Iterator[Violation]:
-    """Check whether messages that expired stood in the queue, and were to expire by then."""
+    """Check that expired messages were the first of the queue, and had reached their expiry."""
     refs = from_runs(event.refs)
     held = state.subscriptions.get(event.filter)
     due = Counter(held.queue.expired(time_ms // 1000 + 1)) if held and held.queue else Counter()
@@ -180,7 +180,7 @@ def expired(state: SessionState, event: Expired, at: Position, time_ms: int) -> 
 
 
 def ended_unsent(state: SessionState, event: Acked | Refused, at: Position) -> Iterator[Violation]:
-    """Check whether deliveries that ended as too large may have been [MQTT-3.1.2-25]."""
+    """Check that deliveries ended as too large could be so [MQTT-3.1.2-25]."""
     if not state.packet_maximum and TOO_LARGE_CODE in from_runs(event.reasons):
         what = "a delivery was ended as too large, but the client accepts packets of any size"
         yield Violation(Rule.ACKNOWLEDGEMENT, at, what)
@@ -248,4 +248,4 @@ WITH_STATE: Final[dict[type, Callable[[SessionState, Any, Position], Iterable[Vi
     MessagePublished: _published,
     Released: _released,
 }
-"""Type of event -> what looks at it, where nothing more than the state is needed."""
+"""Type of event -> the check that needs no more than the state of the session."""

@@ -1,4 +1,4 @@
-"""Messages that a session must or may get, until its events show what became of them."""
+"""The messages that a session must or may get, until its events record their outcome."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ class ExpectedMessage:
         self, at: Position, topic: str, time_ms: int, stream: tuple[str, Hashable], qos: int
     ) -> None:
         self.at = at
-        """Where it took effect."""
+        """The position at which it took effect."""
         self.topic = topic
         self.time_ms = time_ms
         self.stream = stream
-        """Messages of one stream come in order."""
+        """Key of its stream: messages of one stream are delivered in order."""
         self.qos = qos
         self.allowed = 0
-        """At which QoS it may be delivered, as bits: the lower one of its own and a granted one."""
+        """Each QoS at which it may be delivered, as bits: the lower of its own and a granted
+        one."""
         self.least = 0
-        """At which QoS it must be delivered at least; 0: it may be not at all."""
+        """Lowest QoS at which it must be delivered; 0: it need not be delivered."""
         self.size = 0
-        """Bytes of its payload."""
+        """Size of its payload in bytes."""
         self.expires: int | None = None
         """Unix time in seconds at which it expires; 0: never, None: not known."""
 
@@ -53,7 +54,7 @@ class ExpectedMessages:
     def __init__(self) -> None:
         self._messages: dict[Position, ExpectedMessage] = {}
         self._unsure: list[Position] = []
-        """Those that need not be delivered: they are forgotten when their turn ends."""
+        """Messages that need not be delivered: they are forgotten when their turn ends."""
         self._matches: dict[tuple[str, str], bool] = {}
 
     def expect(
@@ -72,7 +73,7 @@ class ExpectedMessages:
     ) -> bool:
         """Add a message and one of the subscriptions that it matches.
 
-        Return whether it is owed now and was not before.
+        Return whether the message is owed now and was not before.
         """
         message = self._messages.get(ref)
         if message is None or message.at != at:
@@ -88,18 +89,18 @@ class ExpectedMessages:
         return False
 
     def pop(self, ref: Position, default: None = None) -> ExpectedMessage | None:
-        """Remove and return the message of a position; None when there is none."""
+        """Remove and return the message at a position; None when there is none."""
         return self._messages.pop(ref, default)
 
     def get(self, ref: Position) -> ExpectedMessage | None:
-        """Return the message of a position; None when there is none."""
+        """Return the message at a position; None when there is none."""
         return self._messages.get(ref)
 
     def granted(self, filters: Mapping[str, int], turn: Position) -> None:
         """Apply filters that were subscribed to, or granted another QoS, in a turn.
 
-        A message that waits to be delivered was to go to the subscription of the highest QoS, which
-        may be one of these: then it goes at the QoS that is granted now.
+        A message that waits for its delivery belongs to the matching subscription with the highest
+        QoS. If that is one of these filters, the message is delivered at the newly granted QoS.
         """
         for ref, message in self._messages.items():
             if message.at < turn:
@@ -113,7 +114,7 @@ class ExpectedMessages:
                         self._unsure.append(ref)
 
     def begin_turn(self, turn: Position) -> None:
-        """Forget what need not have been delivered in the turns before this one."""
+        """Forget messages that could, but need not, be delivered in the turns before this one."""
         if not self._unsure:
             return
         messages, later = self._messages, []
@@ -128,18 +129,18 @@ class ExpectedMessages:
         self._unsure = later
 
     def overdue(self, before: Position) -> Iterator[tuple[Position, ExpectedMessage]]:
-        """Yield what had to be delivered and took effect before a position."""
+        """Yield the messages that took effect before a position and have to be delivered."""
         for ref, message in self._messages.items():
             if message.least and message.at < before:
                 yield ref, message
 
     def clear(self) -> None:
-        """Forget everything: the session is gone."""
+        """Forget everything: the session has ended."""
         self._messages.clear()
         self._unsure.clear()
 
     def match(self, topic_filter: str, topic: str) -> bool:
-        """Return whether a filter matches a topic; what was asked last is known."""
+        """Return whether a filter matches a topic; the latest results are cached."""
         key = (topic_filter, topic)
         found = self._matches.get(key)
         if found is None:

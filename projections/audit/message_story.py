@@ -1,11 +1,12 @@
-"""What became of a message: its story, put together from the events that concern it.
+"""The histories of messages, assembled from the events that concern them.
 
-Pure, as every fold: records in, stories out. Followed are the latest messages on topics, or one
-message by its position; kept are only those, and the state of the one session that is asked for.
+Pure, as every fold: records in, histories out. A builder follows either the latest messages on
+topics or one message by its position. It keeps only these, and the state of the one session that
+the caller names.
 
-In a log that was cut, a message from before its beginning is known by what refers to it, and by
-what repeats it: a MessagesCarried, which leaves it its position, or a RetainedSnapshot, which
-gives it a new one. A message is found by any position that it ever had in the log.
+In a log that was cut, a message from before the first record is known by references to it and by
+repetitions of it: a MessagesCarried, which keeps its position, or a RetainedSnapshot, which gives
+it a new one. A message is found by any position that it ever had in the log.
 """
 
 from __future__ import annotations
@@ -67,33 +68,33 @@ DeliveryOutcome: TypeAlias = Literal[
     "dropped",
     "gone",
 ]
-"""What has become of one copy. ``releasing``: PUBREC came, PUBCOMP is awaited. ``refused``: the
+"""The outcome of one copy. ``releasing``: PUBREC came, PUBCOMP is awaited. ``refused``: the
 client answered with an error. ``assigned``: a shared subscription gave it to a member.
-``returned``: the member went, and it is with the shared subscription again. ``expired``: in the
+``returned``: the member left, and the shared subscription has it again. ``expired``: in the
 queue. ``gone``: the session ended before the copy was complete."""
 
 
 class StoryStep(NamedTuple):
-    """Something that happened to a message or a copy of it."""
+    """One event in the history of a message or a copy of it."""
 
     at: Position
     time_ms: int
     what: str
     """queued, delivered, redelivered, acked, received, completed, refused, assigned, returned,
-    expired, dropped, session_ended, or held: so a checkpoint found it; for the message itself
-    released, discarded, expired (it is retained no more), carried (repeated under its position) or
-    repeated (and has this position from here on)."""
+    expired, dropped, session_ended, or held: a checkpoint found it in this state. For the message
+    itself released, discarded, expired (it is no longer retained), carried (repeated under its
+    position) or repeated (at this position from now on)."""
     pid: int = 0
     """Packet identifier, 0 when there is none."""
     detail: str = ""
-    """Cause, reason, reason code other than 0, or member; of held what had become of it."""
+    """Cause, reason, reason code other than 0, or member; for held, the state of the copy."""
     limits: Mapping[str, Any] | None = None
-    """Of dropped: the limits that held, by the names of their settings; None: not on record."""
+    """For dropped: the limits that held, by the names of their settings; None: not recorded."""
 
 
 @dataclass(slots=True, eq=False)
 class DeliveryCopy:
-    """A message on its way to one session."""
+    """The copy of a message for one session."""
 
     story: MessageStory
     session: str
@@ -107,13 +108,13 @@ class DeliveryCopy:
 
 @dataclass(slots=True, eq=False)
 class MessageStory:
-    """One message and all its copies.
+    """The history of one message and all its copies.
 
-    Of a message from before the beginning of the log, some of this may be None: not known.
+    For a message from before the first record of the log, some fields may be None: not known.
     """
 
     ref: Position
-    """The first position that is known of it."""
+    """Its first known position."""
     time_ms: int | None = None
     session: str | None = None
     """Client identifier of its publisher."""
@@ -127,29 +128,31 @@ class MessageStory:
     pid: int = 0
     """Packet identifier under which it was published; 0 at QoS 0 and for a will."""
     before: int = 0
-    """The record with which the log begins, if it was published before that; otherwise 0."""
+    """Sequence of the first record of the log, if the message was published before it; otherwise
+    0."""
     steps: list[StoryStep] = field(default_factory=list)
     standing: SubscriberState | None = None
-    """None: no session was asked for, it has not taken effect, or it is not known."""
+    """The named session's subscriptions; None: no session is named, the message has not taken
+    effect, or they are not known."""
     effective: bool = False
-    """Routed to subscribers: at QoS 2 with its PUBREL."""
+    """Whether it was routed to subscribers: at QoS 2 with its PUBREL."""
     effective_at: Position = 0
-    """The position of the event with which it was; 0: not known."""
+    """Position of the event with which it took effect; 0: not known."""
     copies: list[DeliveryCopy] = field(default_factory=list)
 
     @property
     def known(self) -> bool:
-        """Return whether anything is known of it."""
+        """Return whether anything is known of the message."""
         return self.topic is not None or bool(self.steps or self.copies)
 
 
 class StoryBuilder:
     """Follows messages through the records of complete turns, from the first of the log on.
 
-    ``wanted`` chooses topics; the latest ``last`` messages on them are followed. With ``ref``
-    it is this message alone, with ``refs`` these. ``client`` is the session whose subscriptions are
-    looked at, ``begin`` the sequence of the first record that the log has. Messages published
-    behind ``until`` are not followed.
+    ``wanted`` chooses topics; the builder follows the latest ``last`` messages on them. With
+    ``ref`` it follows this message alone, with ``refs`` these. ``client`` is the session whose
+    subscriptions the histories show, ``begin`` the sequence of the log's first record. Messages
+    published behind ``until`` are not followed.
     """
 
     def __init__(
@@ -165,7 +168,7 @@ class StoryBuilder:
     ) -> None:
         self._until = until
         self.stories: dict[Position, MessageStory] = {}
-        """Those that are followed, in the order of the log."""
+        """The followed messages, in the order of the log."""
         self._wanted = wanted
         self._last = last
         self._refs = sorted({*refs} if ref is None else {ref})
@@ -175,10 +178,10 @@ class StoryBuilder:
         self._known: dict[Position, MessageStory] = {}
         """Followed messages by all their positions."""
         self._record: Record | None = None
-        """The one that is read."""
+        """The record that is being read."""
         self._limits: Mapping[str, Any] | None = None
         self._denied: dict[str, DeniedFilter] = {}
-        """Filters that the session that is asked for was denied, and not granted since."""
+        """Filters that the named session was denied, and not granted since."""
         self._wills: set[Position] = set()
         self._parts: list[dict[str, Any]] = []
         self._clean: set[str] = set()
@@ -190,13 +193,13 @@ class StoryBuilder:
 
     @property
     def state(self) -> SessionState | None:
-        """The session that is asked for, as it is now; None when there is none."""
+        """The present state of the named session; None when there is none."""
         return self._node.sessions.get(self._client) if self._client is not None else None
 
     def look_ahead(self, record: Record) -> None:
-        """Learn of messages from before the log: take all records that repeat any first.
+        """Read a record that repeats messages from before the log; call it for all of them first.
 
-        Those are the ones with a SessionSnapshot that has a will, or with a MessagesCarried.
+        Those are the records with a SessionSnapshot that has a will, or with a MessagesCarried.
         """
         for _, event in record.events():
             if isinstance(event, SessionSnapshot):
@@ -207,14 +210,15 @@ class StoryBuilder:
                 self._carried_from(event)
 
     def follows(self, refs: Iterable[Position]) -> bool:
-        """Return whether one of some positions is that of a message that is followed."""
+        """Return whether one of the positions belongs to a followed message."""
         return bool(self._known) and not self._known.keys().isdisjoint(refs)
 
     def awaited(self) -> Iterator[tuple[Literal["sent", "held"], str]]:
-        """Yield the sessions on which it depends what becomes of the messages.
+        """Yield the sessions whose events can still change the histories.
 
-        sent: a message was sent to the session, and its answer counts. held: only the end of the
-        session does, because a message waits for it, or the session has not released it yet.
+        sent: a message was sent to the session, and the client's answer counts. held: only the end
+        of the session counts, because a message waits for it, or because the session has not
+        released it yet.
         """
         for name, copies in self._open.items():
             yield "sent" if any(one.fate != "queued" for one in copies) else "held", name
@@ -223,11 +227,11 @@ class StoryBuilder:
                 yield "held", story.session
 
     def note_clean(self, session: str, *, clean: bool) -> None:
-        """Learn whether a session ends with its connection, from what is not read."""
+        """Record whether a session ends with its connection, from a record that is not read."""
         (self._clean.add if clean else self._clean.discard)(session)
 
     def take(self, record: Record) -> None:
-        """Follow the events of a record; raises UnreadableEvent."""
+        """Process the events of a record; raises UnreadableEvent."""
         base = position(record.sequence, 0)
         self._record = record
         for index, event in record.events():
@@ -283,7 +287,7 @@ class StoryBuilder:
             self._follow_grants(event, at, ms)
 
     def _follow_grants(self, event: Event, at: Position, ms: int) -> None:
-        """Remember what the session that is asked for was denied."""
+        """Record the filters that the named session was denied."""
         if isinstance(event, SubscriptionDenied):
             for topic_filter, code in zip(event.filters, from_runs(event.reasons), strict=True):
                 self._denied[topic_filter] = DeniedFilter(topic_filter, code, at, ms)
@@ -292,7 +296,7 @@ class StoryBuilder:
                 self._denied.pop(topic_filter, None)
 
     def _concerned(self, refs: list[Position]) -> Iterator[tuple[int, MessageStory]]:
-        """Yield (index, story) of the messages that are followed."""
+        """Yield (index, history) of the followed messages."""
         if self._known and not self._known.keys().isdisjoint(refs):
             for offset, ref in enumerate(refs):
                 if ref in self._known:
@@ -333,7 +337,7 @@ class StoryBuilder:
             self._takes_effect(story, at)
 
     def _chosen(self, event: MessagePublished, at: Position) -> list[int]:
-        """Return which of an event's messages are followed, in order."""
+        """Return the indexes of the event's messages that are followed, in order."""
         if self._until is not None and at > self._until:
             return []
         if self._refs:
@@ -388,7 +392,7 @@ class StoryBuilder:
         return story
 
     def _story_of_old(self, ref: Position, topic: str) -> MessageStory | None:
-        """Return the story of a message that is repeated, begun if its topic is wanted."""
+        """Return the history of a repeated message; begin it if its topic is wanted."""
         story = self._known.get(ref)
         if story is not None or self._wanted is None or not self._old(ref):
             return story
@@ -415,7 +419,7 @@ class StoryBuilder:
                 story.session, story.effective = event.session, False
 
     def _snapshot(self, event: SessionSnapshot, at: Position, ms: int) -> None:
-        """Learn what a session holds of messages from before the log."""
+        """Record the messages from before the log that a session holds."""
         if event.part == 0:
             self._parts = []
         self._parts.append(event.state)
@@ -443,7 +447,7 @@ class StoryBuilder:
                 story.effective = False
 
     def _found(self, session: str, held: InFlight, fate: DeliveryOutcome, step: StoryStep) -> None:
-        """Learn of a copy that a checkpoint found."""
+        """Record a copy that a checkpoint found."""
         story = self._known.get(held.ref)
         if story is None or not story.before:
             return
@@ -475,7 +479,7 @@ class StoryBuilder:
         return None
 
     def _settle(self, copy: DeliveryCopy) -> None:
-        """Stop following a copy: nothing more can happen to it."""
+        """Stop following a copy: its history is complete."""
         opened = self._open.get(copy.session)
         if opened is not None:
             opened.discard(copy)
@@ -530,7 +534,7 @@ class StoryBuilder:
         what: Literal["expired", "assigned"],
         detail: str = "",
     ) -> None:
-        """Follow a copy that is queued, or was to be, and goes another way than to the client."""
+        """Follow a copy that leaves or skips the queue without being sent to the client."""
         for offset, story in self._concerned(from_runs(event.refs)):
             copy = self._waiting(story, event.session, topic_filter)
             if copy is None:
@@ -540,7 +544,7 @@ class StoryBuilder:
             self._settle(copy)
 
     def _retained_expired(self, event: RetainedExpired, at: Position, ms: int) -> None:
-        """Follow the last message that was retained on each of some topics."""
+        """Follow the retained message of each topic to its expiry."""
         topics = set(event.topics)
         for story in reversed(self.stories.values()):
             if story.topic in topics and story.retain and story.effective:
@@ -588,7 +592,7 @@ class StoryBuilder:
 
 _FLAGS = RETAIN_FLAG | QOS_MASK
 _ERROR: Final = 0x80
-"""The least reason code that is an error."""
+"""The lowest reason code that reports an error."""
 _Answer: TypeAlias = Redelivered | Acked | Received | Refused | Completed | Returned
 _ANSWERS: Final[dict[type, tuple[str, DeliveryOutcome]]] = {
     Acked: ("acked", "acknowledged"),
@@ -597,7 +601,7 @@ _ANSWERS: Final[dict[type, tuple[str, DeliveryOutcome]]] = {
     Completed: ("completed", "acknowledged"),
     Returned: ("returned", "returned"),
 }
-"""What an event that ends or continues a delivery is called, and what becomes of the copy."""
+"""Type of event that ends or continues a delivery -> name of its step, outcome of the copy."""
 _HOLDING = frozenset({"inflight", "releasing", "queues", "inbound"})
 """Fields of a snapshot that refer to messages."""
 

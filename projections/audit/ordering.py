@@ -1,4 +1,4 @@
-"""In which order a session's client gets messages: for the first time, and again."""
+"""The order in which a session's client gets messages: first deliveries and redeliveries."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 
 class TopicOrder:
-    """Whether messages of one stream, as its key says, are delivered in the order of their effect.
+    """Checks that messages of one stream are delivered in the order in which they took effect.
 
-    Of a stream it remembers something only while a message of it waits, or in the turn in which one
-    was delivered: a later message cannot come too early once nothing older can come.
+    A stream is known by its key. It is remembered only while a message of it waits, and in the
+    turn in which one was delivered: when nothing older can follow, no later message is too early.
     """
 
     __slots__ = ("_last", "_recent", "_waiting")
 
     def __init__(self) -> None:
         self._last: dict[Hashable, Position] = {}
-        """Where the latest message that was delivered took effect."""
+        """Stream -> the position at which its latest delivered message took effect."""
         self._waiting: dict[Hashable, int] = {}
-        """Messages that are queued."""
+        """Stream -> the number of its queued messages."""
         self._recent: list[Hashable] = []
         """Streams that may have to be forgotten when the turn ends."""
 
     def __len__(self) -> int:
-        """Return of how many streams something is remembered."""
+        """Return the number of streams that are remembered."""
         return len(self._last.keys() | self._waiting.keys())
 
     def queued(self, stream: Hashable) -> None:
@@ -58,24 +58,24 @@ class TopicOrder:
         return True
 
     def end_turn(self) -> None:
-        """Forget streams of which nothing older can come: what takes effect now is newer."""
+        """Forget streams without older messages to come: messages of later turns are newer."""
         for stream in self._recent:
             if stream not in self._waiting:
                 self._last.pop(stream, None)
         self._recent.clear()
 
     def clear(self) -> None:
-        """Forget everything: the session is gone."""
+        """Forget everything: the session has ended."""
         self._last.clear()
         self._waiting.clear()
         self._recent.clear()
 
 
 class RedeliveryOrder:
-    """What is to be sent again after a session was resumed, before anything new [MQTT-4.4.0-1].
+    """The packets to send again after a session was resumed, before anything new [MQTT-4.4.0-1].
 
-    First PUBREL packets in the order of the PUBRECs, then PUBLISH packets in the order in which
-    they were sent first [MQTT-4.6.0-1].
+    PUBREL packets come first, in the order of the PUBRECs, then PUBLISH packets in the order of
+    their first transmission [MQTT-4.6.0-1].
     """
 
     __slots__ = ("_left", "_order")
@@ -85,10 +85,10 @@ class RedeliveryOrder:
         self._left = set(self._order)
 
     def again(self, event: Redelivered, at: Position) -> Iterator[Violation]:
-        """Take packets that are sent again because the session was resumed; yield what is wrong."""
+        """Process packets sent again because the session was resumed; yield violations."""
         for number, pid in enumerate(from_runs(event.pids)):
             if pid not in self._left:
-                continue  # sending twice does no harm; ``checks`` reports those not in flight
+                continue  # a second repetition is harmless; ``checks`` reports unknown packets
             first = self._first()
             self._left.discard(pid)
             if pid != first:
@@ -97,18 +97,18 @@ class RedeliveryOrder:
                 )
 
     def answered(self, event: Acked | Received | Completed) -> None:
-        """Record that packets need not be sent again."""
+        """Record answers: these packets need not be sent again."""
         self._left.difference_update(from_runs(event.pids))
 
     def overtaken(self, at: Position) -> Iterator[Violation]:
-        """Take a new message; yield what is wrong with that."""
+        """Process a new message; yield a violation if older packets still have to be repeated."""
         if self._left:
             what = f"a message was sent before packet {self._first()} was sent again"
             self._left.clear()
             yield Violation(Rule.ORDER, at, what)
 
     def __bool__(self) -> bool:
-        """Return whether anything is left to be sent again."""
+        """Return whether packets still have to be sent again."""
         return bool(self._left)
 
     def _first(self) -> int:

@@ -1,10 +1,10 @@
-"""Checks whether the log of one session keeps what MQTT and foldmq promise its client.
+"""Checks whether the log of one session keeps the promises of MQTT and foldmq to its client.
 
-The caller sorts the events of a log by session and passes them to :class:`SessionAudit`, in order,
-and between them the messages that the session had to get. The result is violations, each with the
-position that shows it. The audit is pure, so that an auditor need not trust the broker: only the
-fold, which defines what the events mean, is shared with it. The rules are named in
-``projections.audit.rules``.
+The caller sorts the events of a log by session and passes them to :class:`SessionAudit` in order,
+together with the messages that the session had to get. The result is violations, each with the
+position that shows it. The audit is pure, and shares only the fold, which defines the meaning of
+the events, with the broker: an auditor need not trust the broker. ``projections.audit.rules`` names
+the rules.
 """
 
 from __future__ import annotations
@@ -75,28 +75,28 @@ if TYPE_CHECKING:
     from projections.state import SessionState
 
 BUCKETS: Final = 40
-"""Latencies are counted by their bit length in milliseconds: 0, 1, 2-3, 4-7, ..."""
+"""Number of latency classes: a latency counts by its bit length in milliseconds: 0, 1, 2-3, ..."""
 
 _ERROR: Final = 0x80
-"""The least reason code that is an error."""
+"""The lowest reason code that reports an error."""
 _NO_PROGRESS: Final = frozenset({Queued, Subscribed, Unsubscribed, MessagePublished, Released})
-"""What may happen to a session whose queue stands still."""
+"""Events that may happen to a session whose queue stands still."""
 _QUEUE_CHANGES: Final = frozenset({Delivered, MessageDropped, Expired, Assigned})
 _BEYOND: Final = 1 << 62
-"""A position behind every log."""
+"""A position behind the end of every log."""
 
 
 class SessionAudit:
-    """Folds one session and checks it on the way.
+    """Folds one session and checks each event.
 
-    ``whole`` is as for ``SessionFold``; what the log does not tell whole is not checked. ``begin``
-    is the first position of a log that was cut: of messages before it nothing is known. ``tell``
-    is given each violation; without it they are gathered in ``violations``. ``shared`` is given
-    what the session has to do with shared subscriptions, for ``projections.audit.shared_audit``.
-    ``outline`` is what is known of the log as a whole; without it drops are not compared with
-    limits.
+    ``whole`` is as for ``SessionFold``; facts that the log records in part are not checked.
+    ``begin`` is the first position of a log that was cut: messages before it are not known.
+    ``tell`` is called with each violation; without it they are collected in ``violations``.
+    ``shared`` is called with each step that concerns shared subscriptions, for
+    ``projections.audit.shared_audit``. ``outline`` is the outline of the log as a whole; without it
+    drops are not compared with limits.
 
-    A subscription counts for the whole of each turn in which it was there: see
+    A subscription counts for the whole of each turn in which it existed: see
     ``projections.audit.turn_subscriptions``.
     """
 
@@ -117,17 +117,17 @@ class SessionAudit:
         self.slowest_ms: dict[int, int] = {}
         """QoS of the delivery -> the longest latency in milliseconds."""
         self.cases: Counter[str] = Counter()
-        """Rule -> what was checked by it."""
+        """Rule -> number of checked cases."""
         self._begin = begin
         self._found = self.violations.append if tell is None else tell
         self._known = not whole
-        """The state is that of the whole log."""
+        """Whether the state includes everything that the log said before."""
         self._broken = False
         self._expected = ExpectedMessages()
-        """Messages that took effect and of which the session's events do not tell yet."""
+        """Messages that took effect and that no event of the session mentions yet."""
         self._queue: dict[Position, ExpectedMessage] = {}
         self._open: dict[Position, ExpectedMessage] = {}
-        """Messages in its queues, and on their way to its client."""
+        """Messages in the session's queues, and on their way to its client."""
         self._order = TopicOrder()
         self._resending: RedeliveryOrder | None = None
         self._unfinished = UnfinishedDeliveries()
@@ -135,7 +135,7 @@ class SessionAudit:
         self._shared = None if shared is None else SharedSteps(session, shared, begun=not whole)
         self._repetitions = CheckpointSnapshotAudit(self._found)
         self._turn: Position = 0
-        """Where the turn of the event that is looked at begins."""
+        """Position at which the turn of the present event begins."""
         self._in_turn = TurnSubscriptions()
         outline = outline or LogOutline()
         self._wills = WillAudit(self._found, self._case, outline)
@@ -144,7 +144,7 @@ class SessionAudit:
         self._progress = QueueProgress(self._found, self._case, outline)
         self._owner = OwnershipAudit(session, self._found, outline)
         self._off: dict[str, int] = {}
-        """Filters of which the bytes of the queue are wrong, by how many."""
+        """Filters whose queue has the wrong number of bytes -> difference."""
 
     def expect(
         self,
@@ -160,14 +160,14 @@ class SessionAudit:
         size: int = 0,
         expires: int | None = None,
     ) -> None:
-        """Take a message that took effect at a position and matches a subscription of QoS 1 or 2.
+        """Record a message that took effect at a position and matches a subscription of QoS 1 or 2.
 
-        ``ref`` is the position of its publication, ``time_ms`` when it took effect, ``origin``
-        stands for its publisher. ``owed`` says that the subscription was there from before it took
-        effect to after the end of that turn; otherwise it was there in a part of that turn, and the
-        message may be delivered. ``size`` are the bytes of its payload, ``expires`` is when it
-        does (Unix time in seconds, 0: never, None: not known). It comes once for each subscription
-        that it matches, and before the session's own events at that position.
+        ``ref`` is the position of its publication, ``time_ms`` the time at which it took effect,
+        ``origin`` identifies its publisher. ``owed`` says that the subscription existed from before
+        the message took effect until after the end of that turn; otherwise it existed in a part of
+        that turn, and the message may be delivered. ``size`` is the size of its payload in bytes,
+        ``expires`` its expiry (Unix time in seconds, 0: never, None: not known). Call once for each
+        subscription that the message matches, before the session's own events at that position.
         """
         if self._known and self.fold.state is not None:
             stream = topic, origin
@@ -183,9 +183,10 @@ class SessionAudit:
         payload: bytes | None = None,
         part: int = 0,
     ) -> None:
-        """Take the session's next event.
+        """Check the session's next event.
 
-        ``payload`` is as for ``SessionFold``, ``part`` that of the event's record in its turn.
+        ``payload`` is as for ``SessionFold``, ``part`` the part of the turn that the event's record
+        contains.
         """
         if self._broken:
             return
@@ -194,7 +195,7 @@ class SessionAudit:
         if turn != self._turn:
             self._begin_turn(turn)
         if not self._known and at >= fold.whole:
-            self._known = True  # what the checkpoint does not have there was not
+            self._known = True  # anything that the checkpoint does not contain did not exist
         check = self._CHECKS.get(type(event))
         try:
             if type(event) is RetainedSnapshot:
@@ -225,7 +226,7 @@ class SessionAudit:
             self._forget()
 
     def _tell_shared(self, shared: SharedSteps, event: Event, at: Position) -> None:
-        """Tell what an event has to do with shared subscriptions."""
+        """Report an event that concerns shared subscriptions."""
         if shared.begun:
             shared.take(event, at, self._turn)
         elif self._known:
@@ -285,9 +286,9 @@ class SessionAudit:
             self._tell(Rule.UNDELIVERED, message.at, what)
 
     def _forget(self) -> None:
-        """Forget the session, which ended: it no longer has to get messages."""
+        """Forget the session, which ended: no more messages are due to it."""
         self._owner.ended(self._turn)
-        self._overdue(self._turn)  # what took effect in the turn in which it ended is not
+        self._overdue(self._turn)  # messages of the turn in which it ended are not overdue
         self._expected.clear()
         self._queue.clear()
         self._open.clear()
@@ -345,7 +346,7 @@ class SessionAudit:
         self._in_turn.unsubscribed(event)
         self._drops.unsubscribed(event)
 
-    # What it gets.
+    # What its client gets.
 
     def _delivered(self, state: SessionState, event: Delivered, at: Position, ms: int) -> None:
         refs, pids = from_runs(event.refs), from_runs(event.pids)
@@ -360,7 +361,7 @@ class SessionAudit:
             self._tell_all(checks.from_the_head(held, refs, flags, at))
             self._tell_all(checks.sent_in_time(held, refs, ms, at))
         if event.filter.startswith(SHARE):
-            return  # what it gets is decided by the shared subscription: see its Assigned
+            return  # the shared subscription decides about these messages: see its Assigned
         if event.retain:
             if event.queued < 0 and known:
                 self._tell_all(self._in_turn.replayed(event.filter, refs, event.qos, at))
@@ -388,7 +389,7 @@ class SessionAudit:
                 self._tell(Rule.ORDER, at + number, what)
 
     def _check_bytes(self, event: Event, at: Position) -> None:
-        """Check the bytes of a queue that messages left; tell of wrong ones once."""
+        """Check the size of a queue that messages left; report a wrong size once."""
         state = self.fold.state
         topic_filter = getattr(event, "filter", None) or event.session.split("/", 2)[-1]  # type: ignore[union-attr]
         held = state.subscriptions.get(topic_filter) if state is not None else None
@@ -407,7 +408,7 @@ class SessionAudit:
             return
         if event.behind >= 0:
             self._tell_all(checks.put_behind(state, event, at))
-            return  # a member of this shared subscription returned them
+            return  # a member of this shared subscription returned these messages
         self._tell_all(self._local.sent(state, refs, at, changed=self._in_turn.changed))
         ends = expiries_of(event.expires, len(refs)) or [0] * len(refs)
         for number, ref in enumerate(refs):
@@ -417,8 +418,8 @@ class SessionAudit:
                 continue
             self.cases[Rule.EXPIRY] += bool(message.expires)
             self._tell_all(checks.expiry_differs(message, ref, ends[number], at + number))
-            # Its filter need not match: a message goes behind what waits for another filter of
-            # the session, lest it overtake a message of its topic.
+            # The filter need not match: a message is queued behind the waiting messages of another
+            # filter of the session, so that it does not overtake a message of its topic.
             self._queue[ref] = message
             self._order.queued(message.stream)
             self._check_message(message, event.qos, at + number)
@@ -438,7 +439,7 @@ class SessionAudit:
             if message is not None:
                 self._check_turn(message, at)
             elif (ref in self._open or ref in self._queue) and not self._in_turn.granted:
-                # With a filter that was granted it may be a retained message, once more.
+                # With a newly granted filter this may be a retained message that is sent again.
                 what = f"message {format_position(ref)} was dropped though it was accepted before"
                 self._tell(Rule.UNDELIVERED, at, what)
             elif ref >= self._begin and not self._in_turn.granted:
@@ -452,7 +453,7 @@ class SessionAudit:
                 self._order.left(message.stream)
 
     def _assigned(self, state: SessionState, event: Assigned, at: Position, ms: int) -> None:
-        """Check what a shared subscription gave to one of its members."""
+        """Check messages that a shared subscription gave to one of its members."""
         refs = from_runs(event.refs)
         if event.queued >= 0:
             held = state.subscriptions.get(event.session.split("/", 2)[-1])
@@ -486,7 +487,7 @@ class SessionAudit:
             self._tell(UNEXPECTED, at, what, ref)
 
     def _check_message(self, message: ExpectedMessage, qos: int, at: Position) -> None:
-        """Check that what becomes of a message is on record together with it, and its QoS."""
+        """Check that the outcome of a message is recorded in its turn, and its QoS."""
         self._check_turn(message, at)
         if not message.may_be_at(qos):
             self._tell(Rule.QOS, at, f"at QoS {qos}, which is not the one of its subscriptions")
@@ -557,7 +558,7 @@ class SessionAudit:
         message = self._open.pop(ref, None)
         if message is None:
             return
-        latency_ms = max(0, ms - message.time_ms)  # clocks are set back
+        latency_ms = max(0, ms - message.time_ms)  # a clock may be set back
         counts = self.latencies.get(qos)
         if counts is None:
             counts = self.latencies[qos] = array("q", bytes(8 * BUCKETS))
@@ -574,7 +575,7 @@ class SessionAudit:
         Subscribed: _subscribed,
         Unsubscribed: _unsubscribed,
     }
-    """What looks at an event whether the state is known or not."""
+    """Type of event -> its check, whether the state is known or not."""
 
     _CHECKS_WITH_STATE: ClassVar[
         dict[type, Callable[[SessionAudit, SessionState, Any, Position, int], None]]
@@ -592,4 +593,4 @@ class SessionAudit:
         Completed: _completed,
         Redelivered: _redelivered,
     }
-    """What looks at an event where the state is known, besides ``checks.WITH_STATE``."""
+    """Type of event -> its check where the state is known, besides ``checks.WITH_STATE``."""

@@ -1,9 +1,9 @@
 """Checks whether one shared subscription keeps its promises: rule ``shared``.
 
-Each message is with one member at a time. A member that goes returns what it did not acknowledge at
-QoS 1, and keeps what it was sent at QoS 2 [MQTT-4.8.2-4]. What happened is told by the logs of the
-shared subscription and of all its members, see ``shared_steps``; here the steps of them all are
-taken in the order of the log.
+Each message belongs to one member at a time. A member that leaves returns the QoS 1 messages that
+it did not acknowledge, and keeps the QoS 2 messages that were sent to it [MQTT-4.8.2-4]. The events
+are in the logs of the shared subscription and of all its members, see ``shared_steps``; the audit
+processes the steps of them all in the order of the log.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _BEYOND: Final = 1 << 62
 _STREAMS: Final = 65_536
-"""Topics of a publisher of which the order is followed; the oldest are forgotten."""
+"""Number of (topic, publisher) pairs whose order is followed; the oldest are forgotten."""
 
 _Piece = tuple[str, "Position"]
 """Member and message."""
@@ -37,7 +37,7 @@ class _Assigned(NamedTuple):
 
 
 class _Turn:
-    """What happened in the turn that is looked at."""
+    """The steps of the present turn."""
 
     __slots__ = (
         "assigned", "begins", "came", "changed", "granted", "requeued", "returned", "sent", "topics"
@@ -47,11 +47,11 @@ class _Turn:
         self.begins = begins
         self.assigned: dict[_Piece, list[_Assigned]] = defaultdict(list)
         self.sent: dict[_Piece, list[tuple[Position, int]]] = defaultdict(list)
-        """Where, and at which QoS."""
+        """Member and message -> position and QoS of each transmission."""
         self.returned: Counter[Position] = Counter()
-        """Messages that a member returned and that do not wait again yet."""
+        """Messages that a member returned and that were not queued again yet."""
         self.requeued: list[tuple[Position, Position]] = []
-        """(message, where) of messages that wait again though no member returned them."""
+        """(message, position) of messages that were queued again though no member returned them."""
         self.granted: dict[str, set[int]] = {}
         """Member -> each QoS that was granted to it in the turn."""
         self.came: set[str] = set()
@@ -59,14 +59,15 @@ class _Turn:
         self.topics: dict[str, dict[str, Position]] = {}
         """Topic -> members that got its messages, and where."""
         self.changed = False
-        """The members, or which of them are connected, changed."""
+        """Whether members joined, left, connected or disconnected."""
 
 
 class SharedAudit:
     """Follows one shared subscription.
 
-    ``whole`` is as for ``SessionFold``: turns that begin before are not judged; nor are those from
-    ``unsure`` on. ``tell`` is given each violation; without it they are in ``violations``.
+    ``whole`` is as for ``SessionFold``: turns that begin before it are not judged, nor are turns
+    from ``unsure`` on. ``tell`` is called with each violation; without it they are collected in
+    ``violations``.
     """
 
     def __init__(
@@ -86,17 +87,17 @@ class SharedAudit:
         """Members, connected or not, and the QoS that each was granted."""
         self._online: set[str] = set()
         self._out: dict[Position, tuple[str, int]] = {}
-        """Messages that are with a member: that, and the QoS at which it was sent them."""
+        """Message -> the member that has it, and the QoS at which it was sent."""
         self._late: list[tuple[Position, str, Position]] = []
-        """(message, member, where it went) of what was to be returned."""
+        """(message, member, position at which it disconnected) of messages to be returned."""
         self._order: dict[tuple[str, Hashable], Position] = {}
-        """Topic and publisher -> where the latest message that was assigned took effect."""
+        """Topic and publisher -> the position at which the latest assigned message took effect."""
         self._kept: dict[str, str] = {}
-        """Topic -> the member that has it, since members changed last."""
+        """Topic -> the member that gets it, since members changed last."""
         self._turn = _Turn(-1)
 
     def take(self, step: SharedStep) -> None:
-        """Take the next step."""
+        """Process the next step."""
         if step.turn and step.turn != self._turn.begins:
             self._end_turn()
             self._turn = _Turn(step.turn)
@@ -117,7 +118,7 @@ class SharedAudit:
         self._there = True
 
     def _ended(self, _step: SharedStep) -> None:
-        """Forget what members have: it stays with them alone."""
+        """Forget the messages of members: each member keeps its own."""
         self._there = False
         self._out.clear()
         self._late.clear()
@@ -240,7 +241,7 @@ class SharedAudit:
     def _compare(
         self, piece: _Piece, assigned: list[_Assigned], sent: list[tuple[Position, int]]
     ) -> None:
-        """Compare how often a message was assigned to a member and how often it was sent it."""
+        """Compare how often a message was assigned to a member and how often it was sent."""
         member, ref = piece
         message = f"message {format_position(ref)}"
         granted = self._turn.granted.get(member) or {self._granted.get(member, 0)}
@@ -257,7 +258,7 @@ class SharedAudit:
                 self._tell(at, what, Rule.QOS)
 
     def _follow_topics(self, turn: _Turn) -> None:
-        """Check whether each topic went to the member that has it."""
+        """Check that each topic went to one member while the members did not change."""
         if turn.changed:
             self._kept.clear()
             return

@@ -1,7 +1,7 @@
-"""What the log of one session tells about shared subscriptions: steps for ``shared_audit``.
+"""The steps of shared subscriptions in the log of one session, for ``shared_audit``.
 
-A shared subscription is a session, and so is each of its members. What becomes of its messages
-stands in the events of all of them: here each session's part is told, step by step.
+A shared subscription is a session, and so is each of its members. The history of its messages is
+spread over the events of all of them: this module extracts the part of each session, step by step.
 """
 
 from __future__ import annotations
@@ -34,55 +34,55 @@ if TYPE_CHECKING:
     from projections.state import SessionState
 
 SHARE: Final = "$share/"
-"""What the identifier of a shared subscription begins with, and the filter of its members."""
+"""Prefix of the identifier of a shared subscription, and of the filter of its members."""
 
 BEGUN, ENDED, ASSIGNED, REQUEUED = "begun", "ended", "assigned", "requeued"
-"""Steps of the shared subscription itself. REQUEUED: messages wait again that were returned."""
+"""Steps of the shared subscription itself. REQUEUED: returned messages were queued again."""
 JOINED, LEFT, CONNECTED, DISCONNECTED = "joined", "left", "connected", "disconnected"
 """Steps of its members. ``number`` of JOINED is the granted QoS."""
 SENT, HELD, KEPT, FINISHED, RETURNED, GONE = (
     "sent", "held", "kept", "finished", "returned", "gone",
 )  # fmt: skip
-"""What becomes of messages with a member. SENT: under a packet identifier, at the QoS ``number``.
-HELD: so they were found with it. KEPT: they wait for it. FINISHED: the client accepted or refused
-them. GONE: with the session of the member."""
+"""Steps of messages that a member has. SENT: with a packet identifier, at the QoS ``number``.
+HELD: a checkpoint found them with the member. KEPT: they wait for it. FINISHED: the client
+accepted or refused them. GONE: the session of the member ended."""
 
 
 class SharedStep(NamedTuple):
-    """Something that happened to a shared subscription, its members or its messages."""
+    """One step in the history of a shared subscription, its members or its messages."""
 
     group: str
     """Identifier of the shared subscription."""
     at: Position
     turn: Position
-    """Where its turn begins; 0: found so where the log begins."""
+    """Position at which its turn begins; 0: found in a state at the beginning of the log."""
     what: str
     member: str = ""
     refs: Sequence[Position] = ()
     number: int = 0
     levels: Sequence[int] = ()
-    """Of ASSIGNED the QoS of each message, 0 where it is not known."""
+    """For ASSIGNED: the QoS of each message, 0 where it is not known."""
     streams: Sequence[tuple[str, Hashable, Position]] = ()
-    """Of ASSIGNED by topic: topic and publisher of each message, and where it took effect; those
-    that were returned before are left out."""
+    """For ASSIGNED by topic: topic and publisher of each message, and the position at which it
+    took effect; messages that were returned before are left out."""
 
 
 class SharedSteps:
-    """Tells the steps of one session."""
+    """Extracts the steps of one session."""
 
     __slots__ = ("_clean", "_connected", "_groups", "_sent", "_session", "_tell", "begun")
 
     def __init__(self, session: str, tell: Callable[[SharedStep], object], *, begun: bool) -> None:
         self.begun = begun
-        """False: what the session is when the log begins is not known yet."""
+        """False: the state of the session at the beginning of the log is not known yet."""
         self._session = session
         self._tell = tell
         self._connected = False
         self._clean = False
         self._groups: set[str] = set()
-        """Shared subscriptions of which it is a member."""
+        """Shared subscriptions of which the session is a member."""
         self._sent: dict[int, tuple[str, Position]] = {}
-        """By packet identifier: what it was sent as a member, and did not finish."""
+        """Packet identifier -> what was sent to the session as a member and is not finished."""
 
     def begin(self, state: SessionState | None, at: Position) -> None:
         """Begin with a state that was found in the log, or without a session."""
@@ -106,7 +106,7 @@ class SharedSteps:
                 self._step(group, at, 0, HELD, [sent.ref], number=sent.flags & QOS_MASK)
 
     def take(self, event: Event, at: Position, turn: Position) -> None:
-        """Take the session's next event."""
+        """Process the session's next event."""
         taker = self._HANDLERS.get(type(event))
         if taker is not None:
             taker(self, event, at, turn)
@@ -118,9 +118,9 @@ class SharedSteps:
         at: Position,
         turn: Position,
     ) -> None:
-        """Take messages that this shared subscription gave to a member, and what is known of each.
+        """Process messages that this shared subscription gave to a member, as far as known.
 
-        None: it was returned by a member before, or published before the log begins.
+        None: a member returned the message before, or it was published before the log begins.
         """
         levels = [0 if message is None else message.qos for message in found]
         streams = [

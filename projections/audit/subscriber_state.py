@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from projections.state import SessionState, SubscriptionState
 
 _ALIKE: Final = 0.8
-"""Least share of characters that a filter has in common with a topic that it resembles."""
+"""Lowest similarity, from 0 to 1, at which a filter counts as resembling a topic."""
 _MOST_COMPARED: Final = 1000
 _MOST_ALIKE: Final = 3
 
 
 class DeniedFilter(NamedTuple):
-    """A topic filter that a session asked for and was not granted."""
+    """A topic filter that a session requested and was not granted."""
 
     filter: str
     code: int
@@ -32,31 +32,32 @@ class DeniedFilter(NamedTuple):
 
 
 class SubscriberState(NamedTuple):
-    """How the session that is asked for stood when the message took effect."""
+    """The subscriptions of the named session at the time the message took effect."""
 
     known: bool
-    """There was such a session."""
+    """Whether the session existed."""
     connected: bool
     filters: list[tuple[str, int]]
     """Its subscriptions that match the topic, with the granted QoS."""
     shared: Sequence[str] = ()
-    """The shared subscriptions, as $share/NAME/FILTER, that match and of which it is a member."""
+    """The matching shared subscriptions, as $share/NAME/FILTER, of which it is a member."""
     no_local: Sequence[str] = ()
-    """Those of its matching filters that do not bring it what it published itself (MQTT 5)."""
+    """Its matching filters that exclude the session's own messages (No Local, MQTT 5)."""
     packet_maximum: int = 0
     """Bytes of the largest packet that its client accepts; 0: any."""
     denied: Sequence[DeniedFilter] = ()
-    """Filters that match and that it was denied before, and not granted since."""
+    """Matching filters that it was denied before, and not granted since."""
     alike: Sequence[str] = ()
-    """Its filters that resemble the topic and do not match; empty if any matches."""
+    """Its filters that resemble the topic but do not match; empty if any filter matches."""
 
 
 def subscriber_standing(
     state: SessionState | None, topic: str, denied: Iterable[DeniedFilter], *, own: bool
 ) -> SubscriberState:
-    """Return how a session stands towards a message; None: there is none.
+    """Return the subscriptions of a session relative to a message; None: there is no session.
 
-    ``own``: it published the message itself. ``denied`` are all filters that it was denied.
+    ``own`` says that the session published the message. ``denied`` are all filters that it was
+    denied.
     """
     refused = [one for one in denied if matches(split_share(one.filter)[1], topic)]
     if state is None:
@@ -80,9 +81,9 @@ def subscriber_standing(
 
 
 def filters_alike(topic: str, filters: Sequence[str]) -> list[str]:
-    """Return filters that do not match a topic but resemble it, the most alike first.
+    """Return filters that do not match a topic but resemble it, the most similar first.
 
-    A wildcard resembles whatever stands in its place. Of many filters the first ones are compared.
+    A wildcard resembles any level. Of many filters only the first ones are compared.
     """
     rated = []
     for topic_filter in filters[:_MOST_COMPARED]:
@@ -93,7 +94,7 @@ def filters_alike(topic: str, filters: Sequence[str]) -> list[str]:
 
 
 def _likeness(topic: str, topic_filter: str) -> float:
-    """Return how much a filter resembles a topic, from 0 to 1."""
+    """Return the similarity of a filter and a topic, from 0 to 1."""
     levels = split_levels(topic)
     filled = []
     for number, level in enumerate(split_levels(topic_filter)):

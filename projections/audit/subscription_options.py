@@ -1,7 +1,7 @@
 """Checks that subscription options are obeyed (MQTT 5): No Local and Retain Handling.
 
-``session_audit`` calls them; ``subscription_spans`` tells the options of a subscription to the
-check of what a session must get.
+``session_audit`` calls them; ``subscription_spans`` passes the options of a subscription to the
+check of the messages that a session must get.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 _IF_NEW, _NEVER = 0x10, 0x20
 """Retain Handling: retained messages are sent for a new subscription only, or not at all."""
 _KEPT: Final = 65_536
-"""Own messages that are remembered."""
+"""Number of a session's own messages that are remembered."""
 
 
 class OwnMessages:
-    """What a session published itself while it had a subscription with No Local."""
+    """The messages that a session published while it had a subscription with No Local."""
 
     __slots__ = ("_topics",)
 
     def __init__(self) -> None:
         self._topics: dict[Position, str] = {}
-        """Position of each message, the oldest first, and its topic."""
+        """Position of each message, the oldest first -> its topic."""
 
     def published(self, state: SessionState, event: MessagePublished, at: Position) -> None:
         """Record messages of the session."""
@@ -47,10 +47,11 @@ class OwnMessages:
     def sent(
         self, state: SessionState, refs: Iterable[Position], at: Position, *, changed: bool
     ) -> Iterator[Violation]:
-        """Check messages that the session gets, or that are queued for it [MQTT-3.8.3-3].
+        """Check messages that are sent to the session or queued for it [MQTT-3.8.3-3].
 
-        One that matches a subscription without No Local as well is sent for that. ``changed``:
-        subscriptions changed in this turn, and may have been others when it was sent.
+        A message that also matches a subscription without No Local is sent for that one.
+        ``changed``: subscriptions changed in this turn, and may have been others at the time of the
+        transmission.
         """
         if changed or not self._topics:
             return
@@ -65,7 +66,7 @@ class OwnMessages:
             yield Violation(Rule.NO_LOCAL, at + number, what)
 
     def clear(self) -> None:
-        """Forget everything: the session is gone."""
+        """Forget everything: the session has ended."""
         self._topics.clear()
 
 

@@ -1,4 +1,4 @@
-"""From when to when each filter of a session was subscribed to: what messages it had to get."""
+"""The spans of a session's subscriptions: they determine the messages that it had to get."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ SUBSCRIPTION_EVENTS = (
     WillCancelled,
     WillFired,
 )
-"""The events that tell; all others may be left out."""
+"""The events that change subscriptions; all others may be left out."""
 
 
 class SubscriptionSpan(NamedTuple):
-    """A subscription between two positions; what took effect there and matches was its.
+    """A subscription between two positions; matching messages that took effect there belong to it.
 
-    What took effect in the turn in which it began or ended may have been its as well.
+    Messages that took effect in the turn in which it began or ended may belong to it as well.
     """
 
     filter: str
     qos: int
     since: Position
     until: Position | None
-    """None: it goes on."""
+    """None: the subscription continues."""
     begins: Position
-    """Where the turn begins in which it began."""
+    """Start of the turn in which it began."""
     ends: Position | None
-    """Where the turn begins in which it ended."""
+    """Start of the turn in which it ended."""
     no_local: bool = False
-    """What the session published itself was not its (No Local, MQTT 5)."""
+    """Whether it excludes the session's own messages (No Local, MQTT 5)."""
 
 
 class SubscriptionSpans:
@@ -64,12 +64,12 @@ class SubscriptionSpans:
     def __init__(self, session: str, whole: Position = 0) -> None:
         self._fold = SessionFold(session, whole)
         self._open: dict[str, tuple[int, Position, Position, bool]] = {}
-        """QoS, where it began, where that turn began, and No Local."""
+        """Filter -> QoS, position of its beginning, start of that turn, and No Local."""
         self._closed: list[SubscriptionSpan] = []
         self._turn: Position = 0
 
     def take(self, event: Event, at: Position, time_ms: int = 0, part: int = 0) -> None:
-        """Take the next event of one of the ``SUBSCRIPTION_EVENTS``, of that part of its turn."""
+        """Process the next of the ``SUBSCRIPTION_EVENTS``, in this part of its turn."""
         self._turn = (at >> INDEX_BITS) - part << INDEX_BITS
         fold = self._fold
         before = fold.state
@@ -92,12 +92,12 @@ class SubscriptionSpans:
                 self._grant(one, at)
 
     def ended(self) -> list[SubscriptionSpan]:
-        """Return the spans that ended since this was asked for last."""
+        """Return the spans that ended since the last call."""
         ended, self._closed = self._closed, []
         return ended
 
     def finish(self) -> list[SubscriptionSpan]:
-        """Return all spans that are left, those that go on last."""
+        """Return all remaining spans, with those that continue last."""
         going_on = [
             SubscriptionSpan(topic_filter, qos, since, None, begins, None, no_local)
             for topic_filter, (qos, since, begins, no_local) in self._open.items()
@@ -107,7 +107,7 @@ class SubscriptionSpans:
     def _grant(self, held: SubscriptionState, at: Position) -> None:
         topic_filter, qos, no_local = held.filter, held.qos, bool(held.options & NO_LOCAL)
         if topic_filter.startswith(SHARE):
-            return  # what its members get is decided by the shared subscription
+            return  # the shared subscription decides what its members get
         known = self._open.get(topic_filter)
         if known is not None:
             if (known[0], known[3]) == (qos, no_local):

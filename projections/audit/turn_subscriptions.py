@@ -1,7 +1,7 @@
-"""What a session subscribed to and unsubscribed from in the turn that is looked at.
+"""The subscriptions and unsubscriptions of a session in the present turn.
 
-A subscription counts for the whole of each turn in which it was there: a broker may have sent a
-message on its way, or not, when it takes the next packet in the same turn [MQTT-3.10.4].
+A subscription counts for the whole of each turn in which it existed: a message may or may not have
+been sent before the broker processes the next packet of the same turn [MQTT-3.10.4].
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ class TurnSubscriptions:
 
     def __init__(self) -> None:
         self._grants: dict[str, list[int]] = {}
-        """Filters that were subscribed to -> each QoS that was granted."""
+        """Filters that were subscribed to -> each granted QoS."""
         self._left: set[str] = set()
         """Filters that were unsubscribed from."""
         self._withheld: set[str] = set()
-        """Filters whose Retain Handling lets no retained messages be sent (MQTT 5)."""
+        """Filters whose Retain Handling excludes retained messages (MQTT 5)."""
         self._replays: Counter[tuple[str, Position]] = Counter()
-        """(filter, message): retained ones that were sent."""
+        """(filter, message) of the retained messages that were sent."""
 
     @property
     def granted(self) -> bool:
-        """Something was subscribed to, and retained messages may be sent for it."""
+        """Whether filters were subscribed to for which retained messages may be sent."""
         return bool(self._grants)
 
     def subscribed(self, filters: Mapping[str, int], withheld: Iterable[str] = ()) -> None:
-        """Record filters and the QoS that was granted for each.
+        """Record filters and the QoS granted for each.
 
-        For those that are ``withheld`` retained messages may not be sent.
+        For the ``withheld`` ones retained messages may not be sent.
         """
         for topic_filter, qos in filters.items():
             self._grants.setdefault(topic_filter, []).append(qos)
@@ -57,7 +57,7 @@ class TurnSubscriptions:
 
     @property
     def changed(self) -> bool:
-        """Something was subscribed to or unsubscribed from."""
+        """Whether filters were subscribed to or unsubscribed from."""
         return bool(self._grants or self._left)
 
     def left(self, topic_filter: str) -> bool:
@@ -69,8 +69,8 @@ class TurnSubscriptions:
     ) -> Iterator[Violation]:
         """Record retained messages that are sent; yield violations.
 
-        They are sent when their filter is subscribed to, each once each time. None: they are
-        queued, which may be for another filter: behind what they must not overtake.
+        Each is sent once for each subscription to its filter. None as the filter: the messages are
+        queued, which may be for another filter, behind messages that they must not overtake.
         """
         if topic_filter is None:
             grants = [

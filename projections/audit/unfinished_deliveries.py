@@ -1,4 +1,4 @@
-"""Checks that a client is sent no more than its Receive Maximum allows (MQTT 5)."""
+"""Checks that a client gets no more messages than its Receive Maximum permits (MQTT 5)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from eventstore.format import Position, Run
 
 _ANY: Final = 65_535
-"""The Receive Maximum of a client that says nothing: there are no more packet identifiers."""
+"""The Receive Maximum of a client that names none: the number of packet identifiers."""
 
 
 class UnfinishedDeliveries:
@@ -42,5 +42,5 @@ class UnfinishedDeliveries:
             self._pids.difference_update(from_runs(pids))
 
     def clear(self) -> None:
-        """Begin a new connection: what it is not sent again does not count."""
+        """Begin a new connection: only deliveries that are sent again count."""
         self._pids.clear()

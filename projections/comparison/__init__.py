@@ -1,7 +1,7 @@
-"""Comparing states: the log with a broker or its projections, and two moments of one log.
+"""Comparison of states: of a log with a broker or its projections, and of two moments of one log.
 
 ``Comparison`` folds a log once and runs checks at their positions, ``find_divergences`` folds it
-once more to find where each difference began.
+a second time to find where each difference began.
 """
 
 from projections.comparison.comparison import (

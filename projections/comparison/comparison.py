@@ -1,4 +1,4 @@
-"""The log folded once, and compared on the way with what the broker and its projections hold."""
+"""One fold of the log, compared on the way with the states of the broker and its projections."""
 
 from __future__ import annotations
 
@@ -39,33 +39,33 @@ SESSION, RETAINED, MARK = "session", "retained", "mark"
 _UPDATE_EVERY = 16
 _FREEZE_EVERY = 64
 _FREEZE_FROM = 50_000
-"""Sessions in memory from which those that are offline are frozen."""
+"""Number of sessions in memory from which offline ones are frozen."""
 
 
 @dataclass(slots=True)
 class Difference:
-    """A session or retained message that is not what the log says."""
+    """A session or retained message that differs from the log."""
 
     where: str
     """BROKER or PROJECTIONS."""
     kind: str
     name: str
     bound: Position
-    """It was compared as of this position: all before it had happened."""
+    """Position of the comparison: everything before it had happened."""
     log: int | None
     other: int | None
-    """Digests; None: there is none."""
+    """Digest; None: the other side has no such state."""
 
 
 class Check(Protocol):
-    """Something to be compared with the fold at a position."""
+    """A comparison with the fold at a position."""
 
     @property
     def bound(self) -> Position:
-        """All before this position is to be folded first."""
+        """Position before which everything has to be folded first."""
 
     def look(self, node: NodeState) -> Iterator[Difference]:
-        """Yield what differs."""
+        """Yield the differences."""
 
 
 def apply(node: NodeState, event: Event, at: Position, record: Record) -> None:
@@ -98,7 +98,7 @@ async def read_turns(
 
 
 def freeze_offline(node: NodeState, bound: Position) -> None:
-    """Freeze the sessions that are offline, to save memory."""
+    """Freeze the offline sessions to save memory."""
     for name in [name for name, state in node.sessions.live.items() if not state.connected]:
         node.sessions.freeze(name, bound)
 
@@ -106,7 +106,7 @@ def freeze_offline(node: NodeState, bound: Position) -> None:
 class Comparison:
     """Folds a log and runs each check on the state at its position.
 
-    ``only`` folds the events of one session alone.
+    With ``only``, the events of one session alone are folded.
     """
 
     def __init__(
@@ -130,12 +130,12 @@ class Comparison:
         self.add(checks)
 
     def add(self, checks: Iterable[Check]) -> None:
-        """Add checks, before the folding begins."""
+        """Add checks, before the fold begins."""
         self._checks += checks
         self._checks.sort(key=lambda check: check.bound, reverse=True)
 
     async def run(self, last: int) -> list[Difference]:
-        """Return what differs, folding up to a record.
+        """Fold up to a record and return the differences.
 
         Raises CutOff where a state cannot be rebuilt, CorruptLog, UnreadableEvent or CutMeanwhile.
         """
@@ -169,7 +169,7 @@ class Comparison:
                     self.watch(event)
 
     def _look(self, here: Position) -> None:
-        """Run the checks that are due when all before a position is folded."""
+        """Run the checks that are due when everything before a position is folded."""
         while self._checks and self._checks[-1].bound <= here:
             check = self._checks.pop()
             if self.node.partial:
@@ -195,13 +195,13 @@ def _retained(node: NodeState, topic: str) -> int | None:
 
 @dataclass(slots=True)
 class BegunCheck:
-    """Checks that all that existed when the broker began to answer is on a page."""
+    """Checks that the pages contain everything that existed when the broker began to answer."""
 
     bound: Position
     said: LiveState
 
     def look(self, node: NodeState) -> Iterator[Difference]:
-        """Yield what the broker left out."""
+        """Yield the sessions and topics that the broker left out."""
         names = {name for page in self.said.pages for name in page.sessions}
         for name in node.sessions.names():
             if name not in names:
@@ -226,7 +226,7 @@ class PageCheck:
         return self.page.bound
 
     def look(self, node: NodeState) -> Iterator[Difference]:
-        """Yield what differs."""
+        """Yield the differences."""
         for name, theirs in self.page.sessions.items():
             ours = _digest(node, name, pending=True)
             if ours != theirs:
@@ -238,7 +238,7 @@ class PageCheck:
 
 
 def broker_checks(said: LiveState) -> list[Check]:
-    """Return the checks for all that a broker answered."""
+    """Return the checks for the whole answer of a broker."""
     return [BegunCheck(said.begun, said), *(PageCheck(page) for page in said.pages)]
 
 
@@ -247,11 +247,11 @@ def broker_checks(said: LiveState) -> list[Check]:
 
 @dataclass(slots=True)
 class ProjectionCheck:
-    """Compares projections at a position; with ``whole``, also whether there are all of them.
+    """Compares projections at a position; with ``whole``, also checks that none is missing.
 
-    A retained message holds where it was published, not when it took effect (QoS 2), and a session
-    or message may have been removed after the mark and before the projections were read. Such
-    differences may still settle: they are ``open`` after the look, and followed to the end.
+    A retained message names the position of its publication, not of its effect (QoS 2), and a
+    session or message may have been removed after the mark and before the projections were read.
+    Such differences may still settle: they stay ``open`` and are followed to the end.
     """
 
     bound: Position
@@ -264,7 +264,7 @@ class ProjectionCheck:
     open: dict[tuple[str, str], Difference] = field(default_factory=dict)
 
     def look(self, node: NodeState) -> Iterator[Difference]:
-        """Yield what differs permanently."""
+        """Yield the permanent differences."""
         for name in self.sessions:
             ours, theirs = _digest(node, name, pending=False), self.found.sessions[name].digest
             if ours != theirs:
@@ -317,7 +317,7 @@ class ProjectionCheck:
 def projection_checks(
     found: StoredProjections, comparison_of: Comparison, last: int, only: str | None
 ) -> list[ProjectionCheck]:
-    """Return the checks of projections: as of their mark, and newer ones as of their version."""
+    """Return the checks of projections: as of their mark, or of their version if it is newer."""
     mark = position(found.mark.sequence + 1, 0) if found.mark is not None else 0
     end = position(last + 1, 0)
     bounds: dict[Position, tuple[list[str], list[str]]] = {}
@@ -326,7 +326,7 @@ def projection_checks(
     for name, held in found.sessions.items():
         bounds.setdefault(min(max(mark, held.version), end), ([], []))[0].append(name)
     for topic, held in found.retained.items():
-        if mark:  # it is not known when they took effect
+        if mark:  # the positions at which they took effect are not known
             bounds[min(mark, end)][1].append(topic)
         else:
             bounds.setdefault(min(held.version + 1, end), ([], []))[1].append(topic)
@@ -339,7 +339,7 @@ def projection_checks(
 
 
 def mark_checker(mark: ProjectionMark) -> Callable[[Record], Difference | None]:
-    """Return a check that the record which the mark names is the one in the log."""
+    """Return a check that the log contains the record that the mark names."""
 
     def check(record: Record) -> Difference | None:
         if record.sequence != mark.sequence or record.link.hex() == mark.link:
@@ -351,7 +351,7 @@ def mark_checker(mark: ProjectionMark) -> Callable[[Record], Difference | None]:
 
 
 def beyond(found: StoredProjections, last: int) -> Difference | None:
-    """Return the difference if projections reflect more than the log holds."""
+    """Return a difference if projections reflect more than the log contains."""
     if found.mark is None or found.mark.sequence <= last:
         return None
     at = position(last + 1, 0)

@@ -1,4 +1,4 @@
-"""Where the log and a state that differs from it diverge: field by field, event by event."""
+"""The points at which the log and a differing state diverge: by field, and by event."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Field:
     items: Callable[[SessionState], list[Any]]
     show: Callable[[Any], str]
     count: Callable[[SessionState], int] | None = None
-    """Its length, where building the list is expensive."""
+    """Length of the list, where building it is expensive."""
 
 
 def describe_message(qos: int, ref: Position, size: int) -> str:
@@ -159,17 +159,17 @@ _FIELDS = (
 
 
 class FirstDifference:
-    """Where something was last equal on both sides, while the log is folded."""
+    """The last point of a fold at which something was equal on both sides."""
 
     __slots__ = ("equal", "equal_at", "parts_at")
 
     def __init__(self, *, equal: bool) -> None:
         self.equal = equal
-        """As of now."""
+        """Whether both sides are equal now."""
         self.equal_at: Position | None = None
-        """The last event after which it was equal; None: none."""
+        """The last event after which both sides were equal; None: none."""
         self.parts_at: Position | None = None
-        """The event that ended that."""
+        """The event that made them differ."""
 
     def note(self, at: Position, *, equal: bool) -> None:
         """Record whether both sides are equal after an event."""
@@ -182,39 +182,39 @@ class FirstDifference:
 
 @dataclass(slots=True)
 class FieldDifference:
-    """What differs in one field."""
+    """The difference in one field."""
 
     name: str
     log: list[str]
     other: list[str]
-    """What only one side has, as text; both empty: another order."""
+    """Elements that only one side has, as text; both empty: the order differs."""
     trail: FirstDifference
 
 
 @dataclass(slots=True)
 class Divergence:
-    """A difference, and where it comes from."""
+    """A difference and its origin."""
 
     difference: Difference
     bound: Position
-    """The position that ``state`` is of: later than the difference, perhaps."""
+    """Position of ``state``; it may be behind the difference."""
     state: SessionState | None = None
-    """The session as the other side has it; None if it is not available."""
+    """The session on the other side; None if it is not available."""
     pending: list[Any] | None = None
     message: str | None = None
-    """The retained message as the other side has it, as text."""
+    """The retained message on the other side, as text."""
     whole: FirstDifference = field(default_factory=lambda: FirstDifference(equal=False))
-    """Of the whole, by its digest, up to the difference."""
+    """The trail of the whole, by its digest, up to the difference."""
     fields: list[FieldDifference] = field(default_factory=list)
     settled: bool = False
-    """Both sides are equal but for how they are encoded: there is no difference."""
+    """Both sides are equal except for their encoding: there is no difference."""
     _trails: dict[str, FirstDifference] = field(default_factory=dict)
     _wanted: dict[str, list[Any]] = field(default_factory=dict)
     _closed: bool = False
     _last: Position = 0
 
     def prepare(self) -> None:
-        """Start before the first event."""
+        """Set up the trails, before the first event."""
         self.whole = FirstDifference(equal=self.difference.other is None)
         if self.state is not None:
             for one in _FIELDS:
@@ -225,7 +225,7 @@ class Divergence:
 
     @property
     def limit(self) -> Position:
-        """Events from here on do not matter."""
+        """Position from which events do not matter."""
         return max(self.bound, self.difference.bound)
 
     @property
@@ -238,7 +238,7 @@ class Divergence:
         return self.whole
 
     def close(self, node: NodeState) -> None:
-        """Compare for the last time, before the fold goes on behind what is compared."""
+        """Compare for the last time, before the fold continues behind the compared position."""
         self._closed = True
         self._find_fields(node)
 
@@ -297,7 +297,7 @@ _PENDING = "retained with their PUBREL"
 
 
 def digest_of(node: NodeState, one: Difference) -> int | None:
-    """Return the digest of what a difference is about, as the fold has it."""
+    """Return the digest of a difference's session or topic in the fold."""
     if one.kind == RETAINED:
         message = node.retained.get(one.name)
         return None if message is None else digest_number(retained_digest(message))
@@ -308,9 +308,9 @@ def digest_of(node: NodeState, one: Difference) -> int | None:
 async def find_divergences(
     source: LogSource, divergences: Iterable[Divergence], last: int, progress: Progress = silent
 ) -> None:
-    """Fold the log once more and find where these diverge.
+    """Fold the log again and find where the two sides diverge.
 
-    Raises CorruptLog and CutMeanwhile as any reading of the log.
+    Raises CorruptLog and CutMeanwhile, as every reader of the log.
     """
     sessions: dict[str, list[Divergence]] = {}
     topics: dict[str, list[Divergence]] = {}

@@ -1,4 +1,4 @@
-"""The state that a running broker says it has: digests, page by page."""
+"""The state that a running broker reports: digests, page by page."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class LivePage:
-    """Digests as of a position; None for what had ended by then."""
+    """Digests as of a position; None for sessions and messages that had ended by then."""
 
     bound: Position
-    """All before it had happened."""
+    """Position of the page: everything before it had happened."""
     sessions: dict[str, int | None]
     retained: dict[str, int | None]
 
 
 @dataclass(slots=True)
 class LiveState:
-    """All that a broker answered."""
+    """The whole answer of a broker."""
 
     node: str
     begun: Position
-    """Every session and topic that existed then is on a page."""
+    """Position from which every existing session and topic is on a page."""
     pages: list[LivePage] = field(default_factory=list)
     sessions: int = 0
     retained: int = 0
@@ -39,31 +39,34 @@ class LiveState:
 
 @dataclass(slots=True)
 class LiveSession:
-    """A session as the broker has it."""
+    """A session in the state of the broker."""
 
     bound: Position
     state: SessionState | None
-    """None: no such session, or it cannot be read."""
+    """None: there is no such session, or it cannot be read."""
     digest: int | None
     pending: list[Any] | None
 
 
 class LiveStateSource(Protocol):
-    """A running broker that answers for its state; an implementation tells how it may fail."""
+    """A running broker that reports its state; implementations document their errors."""
 
     async def all(self) -> LiveState:
         """Return the digests of all sessions and retained messages."""
 
     async def session(self, name: str) -> LiveSession:
-        """Return a session as it is now."""
+        """Return the present state of a session."""
 
     async def retained(self, topic: str) -> tuple[Position, dict[str, Any] | None]:
-        """Return a retained message as it is now: QoS, position, size and digest."""
+        """Return a retained message at present: QoS, position, size and digest."""
 
     async def until_stored(self, bound: Position) -> int:
-        """Wait until the log holds all before a position; return the record to read up to."""
+        """Wait until the log contains everything before a position; return where to stop reading.
+
+        That is the record in which the turn ends.
+        """
 
 
 def digest_number(digest: str) -> int:
-    """Return a digest, hexadecimal digits, as a number: millions of them are kept."""
+    """Return a digest of hexadecimal digits as a number: millions of them are kept."""
     return int(digest, 16)

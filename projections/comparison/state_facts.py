@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Granted(NamedTuple):
-    """What the broker granted a subscription."""
+    """The values that the broker granted for a subscription."""
 
     qos: int
     options: int = 0
@@ -22,26 +22,26 @@ class Granted(NamedTuple):
 
 
 class WillFacts(NamedTuple):
-    """What is compared of a will."""
+    """The compared facts of a will."""
 
     topic: str
     qos: int
     retain: bool
     delay: int
-    """Seconds for which it waits when the connection ends."""
+    """Delay in seconds after the end of the connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionFacts:
-    """What is compared of a session."""
+    """The compared facts of a session."""
 
     connected: bool
     subscriptions: dict[str, Granted]
     """By topic filter."""
     in_flight: frozenset[tuple[int, Position]]
-    """Packet identifier and message of what was sent and is not complete."""
+    """Packet identifier and message of each incomplete delivery."""
     queue: tuple[int, int, dict[str, tuple[Position, Position]]]
-    """Messages, bytes, and for each filter the ends of its queue."""
+    """Messages, bytes, and the first and last queued message of each filter."""
     inbound: frozenset[int]
     will: WillFacts | None
     expiry: int | None = None
@@ -50,7 +50,7 @@ class SessionFacts:
 
 @dataclass(frozen=True, slots=True)
 class StateFacts:
-    """What is compared of a node."""
+    """The compared facts of a node."""
 
     sessions: dict[str, SessionFacts]
     retained: dict[str, tuple[Position, int]]
@@ -59,9 +59,9 @@ class StateFacts:
 
 
 def state_facts(state: NodeState, session: str | None, origins: Origins) -> StateFacts:
-    """Return what is compared of a state, of one session only if it is named.
+    """Return the compared facts of a state, of one session only if it is named.
 
-    A retained message that a checkpoint repeated is the same as before.
+    A retained message that a checkpoint repeated counts as the same message.
     """
     chosen = {
         name: session_facts(held)
@@ -78,7 +78,7 @@ def state_facts(state: NodeState, session: str | None, origins: Origins) -> Stat
 
 
 def session_facts(state: SessionState) -> SessionFacts:
-    """Return what is compared of a session."""
+    """Return the compared facts of a session."""
     will = state.will
     sent = [(pid, one.ref) for pid, one in state.inflight.items()]
     sent += [(pid, one.ref) for pid, one in state.releasing.items()]

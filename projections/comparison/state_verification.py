@@ -1,4 +1,4 @@
-"""A broker's state and its projections, compared with its log."""
+"""Comparison of a broker's state, and of its projections, with its log."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from eventstore.reading import LogSource
 
 _LOOKED_AT = 1000
-"""Differences whose origin is looked for."""
+"""Number of differences whose origin is searched for."""
 
 
 @dataclass(slots=True)
 class VerificationOutcome:
-    """What a comparison found."""
+    """The result of a comparison."""
 
     said: LiveState | None = None
-    """The answer of the broker; None: it was not asked."""
+    """The answer of the broker; None: the broker was not asked."""
     found: StoredProjections | None = None
     divergences: list[Divergence] = field(default_factory=list)
     more: int = 0
-    """Differences that were only counted."""
+    """Number of differences that were only counted."""
     only: str | None = None
     """The one session that was compared."""
 
@@ -56,12 +56,12 @@ class VerificationOutcome:
 
     @property
     def equal(self) -> bool:
-        """Nothing differs."""
+        """Whether there is no difference."""
         return not self.divergences and not self.more and not self.damaged
 
     @property
     def first(self) -> Position | None:
-        """The first position where anything diverges; None if none is known."""
+        """The first position at which anything diverges; None if none is known."""
         known = (one.trail.parts_at for one in self.divergences)
         return min((at for at in known if at is not None), default=None)
 
@@ -79,8 +79,8 @@ class StateVerification:
     ) -> None:
         """Compare with the log in ``source``.
 
-        ``broker`` answers for the running broker; None: only the projections are compared.
-        ``only`` compares one session alone.
+        ``broker`` reports the state of the running broker; None: only the projections are
+        compared. With ``only``, one session alone is compared.
         """
         self._source = source
         self._broker = broker
@@ -90,10 +90,10 @@ class StateVerification:
         self._node = node
 
     async def outcome(self) -> VerificationOutcome:
-        """Ask, read, fold, and find where it diverges.
+        """Ask the broker, read the projections, fold the log, and find the points of divergence.
 
         Raises NotFound if the one session is unknown, CutMeanwhile, CutOff, CorruptLog,
-        UnreadableEvent, Unsettled or LogUnavailable, and what the broker's source raises.
+        UnreadableEvent, Unsettled or LogUnavailable, and the errors of the broker's source.
         """
         outcome = VerificationOutcome(only=self._only)
         last, checks = 0, list[Check]()
@@ -152,7 +152,7 @@ class StateVerification:
         return found
 
     async def _divergence(self, one: Difference) -> Divergence:
-        """Return a difference with what the other side has, if that is still available."""
+        """Return a difference with the state of the other side, if it is still available."""
         if one.kind == MARK:
             divergence = Divergence(one, one.bound)
             divergence.whole.parts_at = one.bound

@@ -1,4 +1,4 @@
-"""The projections as they are stored, read without a broker, while one may be writing them."""
+"""The stored projections, read without a broker, while one may be writing them."""
 
 from __future__ import annotations
 
@@ -59,23 +59,23 @@ class StoredItem:
     """One session or retained message of the projections."""
 
     version: Position
-    """All before it is reflected."""
+    """Everything before this position is reflected."""
     digest: int
 
 
 @dataclass(slots=True)
 class StoredProjections:
-    """What was stored when it was read."""
+    """The stored projections at the time of reading."""
 
     sessions: dict[str, StoredItem] = field(default_factory=dict)
     retained: dict[str, StoredItem] = field(default_factory=dict)
     torn: set[str] = field(default_factory=set)
-    """Sessions of which parts of different versions are stored."""
+    """Sessions whose stored parts have different versions."""
     damaged: list[int] = field(default_factory=list)
     """Sequences of messages that cannot be read."""
     mark: ProjectionMark | None = None
     useless: str | None = None
-    """Why a broker that starts would not use them but fold the log from its beginning."""
+    """Reason for which a starting broker would fold the log from its beginning instead."""
 
 
 class ProjectionReader:
@@ -87,13 +87,13 @@ class ProjectionReader:
         self._stream = f"FOLDMQ_STATE_{node}"
         self._prefix = f"foldmq.state.{node}."
         self.found = StoredProjections()
-        """What was read."""
+        """The projections read so far."""
         self._large: dict[str, dict[int, StoredEntry]] = {}
         self._sum = 0
         self._digest = 0
 
     async def all(self) -> StoredProjections:
-        """Return all that is stored. Raises Unsettled or LogUnavailable."""
+        """Return all stored projections. Raises Unsettled or LogUnavailable."""
         found = self.found
         try:
             done, last = await self._bounds()
@@ -103,7 +103,7 @@ class ProjectionReader:
         polling = Polling(_POLL, _PATIENCE)
         await self._read(done, last, again=False)
         while True:
-            # What was stored after it was passed is behind.
+            # Messages stored after their key was read are behind.
             done, (_, last) = last, await self._bounds()
             if last > done:
                 await self._read(done + 1, last, again=True)
@@ -117,10 +117,10 @@ class ProjectionReader:
         return found
 
     async def one(self, name: str) -> StoredProjections:
-        """Return what is stored of one session, and the mark."""
+        """Return the stored state of one session, and the mark."""
         found = self.found
         try:
-            mark = await self._latest(MARK_KEY)  # first: a session may be newer, not older
+            mark = await self._latest(MARK_KEY)  # first: a session may be newer, but not older
             entries = await self._parts(name)
         except LostLog:
             found.useless = "there are none"
@@ -133,7 +133,7 @@ class ProjectionReader:
         return found
 
     async def session(self, name: str) -> tuple[Position, SessionState | None]:
-        """Return version and state of a session as of now; None when it cannot be read."""
+        """Return version and state of a session at present; None when it cannot be read."""
         entries = []
         try:
             entries = [decode_entry(data) for data in await self._parts(name)]
@@ -145,7 +145,7 @@ class ProjectionReader:
         return entries[0].version, found
 
     async def message(self, topic: str) -> RetainedMessage | None:
-        """Return a retained message as of now; None when there is none that can be read."""
+        """Return a retained message at present; None when there is none that can be read."""
         data = await self._latest(key_of(RETAINED, topic))
         try:
             entry = None if data is None else decode_entry(data)
@@ -188,7 +188,7 @@ class ProjectionReader:
                 update(sequence - first + 1)
 
     def _take(self, sequence: int, data: bytes) -> StoredEntry | None:
-        """Read a message; return it if it says that a key is gone."""
+        """Read a message; return it if it says that a key was removed."""
         try:
             entry = decode_entry(data)
             message = retained_of(entry) if entry.kind == RETAINED else None
@@ -221,7 +221,7 @@ class ProjectionReader:
         self._sum ^= version_tag(key_of(kind, entry.name), entry.version)
 
     def _drop(self, kind: int, name: str, part: int) -> None:
-        """Forget what was read of a key."""
+        """Forget the messages of a key."""
         held: StoredItem | StoredEntry | None = None
         if kind == RETAINED:
             held = self.found.retained.pop(name, None)
@@ -233,7 +233,7 @@ class ProjectionReader:
             self._sum ^= version_tag(key_of(kind, name, part), held.version)
 
     async def _forget(self, gone: StoredEntry) -> None:
-        """Forget a key that is gone: the message does not tell whether of a session or a topic."""
+        """Forget a removed key; the message does not say whether it was a session or a topic."""
         kinds = (SESSION,) if gone.part else (SESSION, RETAINED)
         for kind in kinds:
             data = await self._latest(key_of(kind, gone.name, gone.part))
@@ -263,7 +263,7 @@ class ProjectionReader:
 
 
 def _mark(entry: StoredEntry) -> ProjectionMark:
-    """Return the mark that an entry holds. Raises BadProjection for one that makes no sense."""
+    """Return the mark in an entry. Raises BadProjection if it is invalid."""
     mark = mark_of(entry)
     try:
         sensible = type(mark.sequence) is int and mark.sequence > 0

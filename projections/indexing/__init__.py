@@ -1,4 +1,4 @@
-"""The index of a log: made from its records, and used to answer without reading all of them."""
+"""The index of a log: built from its records, and used to answer queries without a full scan."""
 
 from typing import TYPE_CHECKING
 

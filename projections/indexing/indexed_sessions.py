@@ -1,4 +1,4 @@
-"""The state of one session at a moment: the one saved last, and what happened since."""
+"""The state of one session at a moment: its last saved state and the events since."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class SessionAt:
-    """A session as of a moment."""
+    """The state of a session as of a moment."""
 
     state: SessionState | None
-    """None: there was no such session."""
+    """None: the session did not exist."""
     carried: dict[int, list[int]] = field(default_factory=dict)
-    """Records that were cut off -> those that repeat messages of them."""
+    """Records that were cut off -> records that repeat messages of them."""
 
 
 async def session_at(source: LogSource, name: str, point: LogPoint) -> SessionAt | None:
-    """Return a session as of a point; None: the log must be folded, the index does not suffice.
+    """Return a session as of a point; None: the index does not suffice, so fold the log.
 
     Raises CorruptLog, UnreadableEvent or CutMeanwhile.
     """
@@ -61,7 +61,7 @@ async def session_at(source: LogSource, name: str, point: LogPoint) -> SessionAt
 
 
 class IndexedSessions:
-    """Sessions of a log, looked up in its index; every method raises BadIndex."""
+    """The sessions of a log, found with its index; every method raises BadIndex."""
 
     def __init__(self, source: LogSource, index: LogIndex) -> None:
         self._source = source
@@ -69,7 +69,7 @@ class IndexedSessions:
         self._whole: Position | None = None
 
     async def covers(self, at: Position) -> bool:
-        """Return whether the states as of a position can be told."""
+        """Return whether the states as of a position are known."""
         if self._whole is None:
             self._whole = await self._known_from()
         return self._whole >= 0 and at >= self._whole and at >= position(self._index.first, 0)
@@ -77,7 +77,7 @@ class IndexedSessions:
     async def _known_from(self) -> Position:
         """Return the position from which on the states of all sessions are known; -1: none."""
         source, index = self._source, self._index
-        if index.first > source.begin:  # older segments were removed, their last states are kept
+        if index.first > source.begin:  # older segments were removed; their last states remain
             return 0 if index.known_before else -1
         if source.begin <= 1:
             return 0
@@ -90,7 +90,7 @@ class IndexedSessions:
         return -1
 
     async def at(self, name: str, point: LogPoint) -> SessionState | None:
-        """Return the state as of a point: turns that are not complete then count for nothing."""
+        """Return the state as of a point; the events of incomplete turns do not count."""
         bound = position(point.sequence + (point.index == MAX_INDEX), 0)
         fold, start = self._begin(name, self._saved(name, bound))
         turns = TurnAssembler()
@@ -101,9 +101,9 @@ class IndexedSessions:
         return fold.state
 
     async def before(self, name: str, at: Position) -> tuple[SessionState | None, DeniedFilters]:
-        """Return the state and the denied filters when all before a position had happened.
+        """Return the state and the denied filters when everything before a position had happened.
 
-        The turn that the position belongs to is one that was completed.
+        The turn of the position has to be complete.
         """
         sequence = at >> INDEX_BITS
         saved = self._saved(name, position(sequence, 0))
@@ -122,7 +122,7 @@ class IndexedSessions:
         return fold.state, denied
 
     async def is_clean(self, name: str, sequence: int) -> bool:
-        """Return whether a session, before a record, was one that ends with its connection."""
+        """Return whether a session, before a record, was to end with its connection."""
         saved = self._saved(name, position(sequence, 0))
         clean = bool(saved is not None and saved.parts and saved.parts[0].get("clean"))
         start = saved.bound >> INDEX_BITS if saved is not None else self._index.first
@@ -135,7 +135,7 @@ class IndexedSessions:
         return clean
 
     async def carried(self, last: int) -> dict[int, list[int]]:
-        """Return where the log repeats messages from before its beginning, up to a record."""
+        """Return where the log, up to a record, repeats messages from before its beginning."""
         source, found = self._source, dict[int, list[int]]()
         if source.begin <= 1:
             return found
@@ -154,7 +154,7 @@ class IndexedSessions:
         return found
 
     def _saved(self, name: str, bound: Position) -> SavedState | None:
-        """Return the last state before a position, if all that followed it can be read."""
+        """Return the last state before a position, if all later records can be read."""
         saved = self._index.state_before(name, bound)
         if saved is not None and saved.bound < position(self._index.first, 0):
             since = saved.bound >> INDEX_BITS
@@ -163,14 +163,14 @@ class IndexedSessions:
         return saved
 
     def _begin(self, name: str, saved: SavedState | None) -> tuple[SessionFold, int]:
-        """Return the fold to begin with, and with which record it goes on."""
+        """Return the fold to begin with, and the record with which it continues."""
         source, index = self._source, self._index
         if saved is not None:
             fold = SessionFold(name)
             if saved.parts is not None:
                 fold.state = decode_session(name, saved.parts)
             return fold, max(saved.bound >> INDEX_BITS, index.first)
-        # Before older segments were removed there was no such session.
+        # Without a saved state, the session did not exist in the removed older segments.
         own = index.first == source.begin and source.begin > 1
         return SessionFold(name, (self._whole or 0) if own else 0), index.first
 
@@ -229,7 +229,7 @@ _COLUMNS = {
     "Returned": "pids",
     "Redelivered": "pids",
 }
-"""The column of an event that has a value for each entry: see ``eventstore.format.entries``."""
+"""Event -> its column with a value for each entry: see ``eventstore.format.entries``."""
 _COUNTED = frozenset({"MessagePublished", "MessagesCarried", "RetainedSnapshot"})
 
 

@@ -1,12 +1,12 @@
-"""What became of messages, found with the index: only records that concern them are read.
+"""The histories of messages, assembled with the index: only records that concern them are read.
 
-The same ``StoryBuilder`` puts the stories together that reads whole logs. It is given every record
-that says something of the messages that it follows:
+The ``StoryBuilder`` is the same as for whole logs. It is given every record that concerns the
+messages that it follows:
 
-- those in which they were published, and those that refer to them;
-- of a session to which one was sent, all records until the delivery is complete; of one for which
-  it waits, those in which the session begins or ends;
-- the limits that held, and when a retained message expired;
+- the records of their publications, and the records that refer to them;
+- for a session to which a message was sent, all records until the delivery is complete; for a
+  session for which a message waits, the records in which the session begins or ends;
+- the limits that held, and the expiry of retained messages;
 - everything that is not indexed yet.
 """
 
@@ -47,10 +47,10 @@ async def find_indexed_stories(
     client: str | None = None,
     until: Position | None = None,
 ) -> list[MessageStory] | None:
-    """Return what became of messages as ``projections.replay.find_stories`` does.
+    """Return the histories of messages, as ``projections.replay.find_stories`` does.
 
-    ``topic_filter`` is what ``matches`` was made of. None: the index does not suffice. Raises
-    CorruptLog, UnreadableEvent or CutMeanwhile.
+    ``matches`` has to be the matcher of ``topic_filter``. None: the index does not suffice.
+    Raises CorruptLog, UnreadableEvent or CutMeanwhile.
     """
     index = source.index
     if index is None:
@@ -77,7 +77,7 @@ async def find_indexed_stories(
 async def _tell_standing(
     source: LogSource, sessions: IndexedSessions, stories: Iterable[MessageStory], client: str
 ) -> bool:
-    """Say how a session stood towards messages; return whether that could be told."""
+    """Add a session's subscriptions to the histories; return whether they could be determined."""
     for story in stories:
         if not story.effective or story.topic is None:
             continue
@@ -93,7 +93,7 @@ async def _tell_standing(
 
 
 class _Latest:
-    """Looks for the latest messages on topics, from the end of the log."""
+    """Finds the latest messages on topics, from the end of the log."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class _Latest:
         self._until = until
 
     async def find(self, named: Sequence[int]) -> list[Position] | None:
-        """Return the positions of the messages; None: there may be some that are not indexed.
+        """Return the positions of the messages; None: some may not be indexed.
 
         ``named`` are the indexed records that name such topics.
         """
@@ -137,7 +137,7 @@ class _Latest:
         return refs if len(refs) == self._last or whole else None
 
     async def _read(self, named: Sequence[int], start: int, stop: int) -> list[Record]:
-        """Return some of the records that are named, with all parts of their turns."""
+        """Return some of the named records, with all parts of their turns."""
         records = await fetch_listed(self._source, named[start:stop])
         while records and records[0].part and start:
             start -= 1
@@ -157,17 +157,17 @@ class _MatchingMessages:
 
     @property
     def refs(self) -> list[Position]:
-        """Their positions."""
+        """The positions of these messages."""
         return list(self._builder.stories)
 
     def take(self, record: Record) -> None:
-        """Take the next record."""
+        """Process the next record."""
         for part in self._turns.take(record)[1]:
             _take(self._builder, part)
 
 
 class _Following:
-    """Reads what concerns some messages, in the order of the log."""
+    """Reads the records that concern some messages, in the order of the log."""
 
     def __init__(
         self,
@@ -185,11 +185,11 @@ class _Following:
         self._left: list[int] = []
         self._planned: set[int] = set()
         self._doubtful: set[int] = set()
-        """Those that may refer to other messages of the same records only."""
+        """Records that may refer only to other messages of the same records."""
         self._held: dict[int, Record] = {}
         self._next: dict[str, int | None] = {}
         self._known: set[str] = set()
-        """Sessions of which it is known whether they end with their connection."""
+        """Sessions for which it is known whether they end with their connection."""
         self._retained: set[Position] = set()
 
     async def run(self) -> None:
@@ -210,7 +210,7 @@ class _Following:
                 self._known.update(_decided(complete))
 
     async def _plan_messages(self) -> None:
-        """Plan to read the messages, what refers to them, and the limits that held."""
+        """Plan to read the messages, the records that refer to them, and the limits that held."""
         index = self._index
         records = sorted(self._records)
         for sequence in records:
@@ -222,7 +222,7 @@ class _Following:
             found = index.referring(new, index.last) - self._planned
             self._plan(found)
             self._doubtful |= found
-            new = found & repeating  # those give messages other positions
+            new = found & repeating  # these records give messages other positions
         latest = index.latest_rare("LimitsApplied", records[0])
         if latest is not None and latest >= self._source.begin:
             self._plan([latest])
@@ -294,7 +294,7 @@ class _Following:
         return not self._refs.isdisjoint(refs) or self.builder.follows(refs)
 
     async def _learn(self, raw: dict[str, Any], sequence: int) -> None:
-        """Learn whether a session that a message comes to ends with its connection."""
+        """Find out whether a message's receiving session ends with its connection."""
         session = raw.get("session")
         if session is None or session in self._known:
             return
@@ -304,7 +304,7 @@ class _Following:
 
 
 def _decided(parts: Iterable[Record]) -> Iterator[str]:
-    """Yield the sessions of which some records say whether they end with their connection."""
+    """Yield the sessions for which some records say whether they end with their connection."""
     for part in parts:
         for raw in part.raw_events:
             kind = raw["e"]

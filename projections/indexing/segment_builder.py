@@ -1,4 +1,4 @@
-"""Makes segments of an index from the records of a log, and folds the states that they hold."""
+"""Builds segments of an index from the records of a log, and the states that they contain."""
 
 from __future__ import annotations
 
@@ -51,13 +51,16 @@ _LINK_DIGITS: Final = 8
 
 
 class SegmentBuilder:
-    """Collects what a segment says of the records that follow the index.
+    """Collects the contents of a segment from the records that follow the index.
 
-    Parts of a turn are held back until it is complete, or known to be void.
+    Parts of a turn are held back until the turn is complete, or known to be void.
     """
 
     def __init__(self, stream: str, begin: int, index: LogIndex | None, head: SegmentHead | None):
-        """Go on behind ``head``, the last one of ``index``, or begin with record ``begin``."""
+        """Continue behind ``head``, the head of the last segment, or begin with record ``begin``.
+
+        ``index`` is the index so far.
+        """
         self._stream = stream
         self._whole: Position = 0
         if head is not None:
@@ -77,24 +80,24 @@ class SegmentBuilder:
         self._began_ms = 0
         self._link = ""
         self.taken = begin - 1
-        """Stream sequence of the last record that was taken."""
+        """Stream sequence of the last processed record."""
         self.next = begin
-        """Stream sequence of the first record that is not included: it, or its turn, is open."""
+        """Stream sequence of the first record not included: it, or its turn, is incomplete."""
         self.bytes = 0
-        """Payload and JSON bytes of the records that are included, about."""
+        """Approximate payload and JSON bytes of the included records."""
 
     @property
     def records(self) -> int:
-        """How many records are included."""
+        """Number of included records."""
         return self.next - self._first
 
     @property
     def sessions(self) -> int:
-        """How many sessions changed."""
+        """Number of changed sessions."""
         return self._states.changed
 
     def take(self, record: Record) -> None:
-        """Take the next record; raises CorruptLog or UnreadableEvent."""
+        """Process the next record; raises CorruptLog or UnreadableEvent."""
         if self._chain is None:
             self._chain = ChainChecker.before(record)
         self._chain.check(record)
@@ -105,7 +108,7 @@ class SegmentBuilder:
                 self._turn(parts, effective=effective)
 
     def finish(self) -> tuple[SegmentHead, Iterator[tuple[str, Any]]]:
-        """Return the segment of what was taken since the last one, which is complete after that."""
+        """Return the segment of the records since the last one; this completes it."""
         head = SegmentHead(
             self._stream,
             self._first,
@@ -122,7 +125,7 @@ class SegmentBuilder:
         return head, _items(lists, checks, states)
 
     def adopt(self, index: LogIndex) -> None:
-        """Go on with the index that has all segments so far."""
+        """Continue with the index that has all segments so far."""
         self._states.forget(index)
 
     def _turn(self, parts: Sequence[Record], *, effective: bool) -> None:
@@ -149,7 +152,7 @@ class SegmentBuilder:
             self._states.save_due(touched, position(self.next, 0))
 
     def _note(self, part: Record) -> None:
-        """Note the check of a record, and where the segment begins and ends."""
+        """Record the check of a record, and the bounds of the segment."""
         if part.sequence == self._first:
             self._began_ms = part.time_ms
             self._previous = part.previous.hex()
@@ -159,7 +162,7 @@ class SegmentBuilder:
         row += [part.sequence, self._link[:_LINK_DIGITS]]
 
     def _refer(self, event: Event, sequences: Sequence[int]) -> None:
-        """Note to which earlier records an event of a turn refers."""
+        """Record the earlier records to which an event of a turn refers."""
         runs = getattr(event, "refs", None)
         if not runs:
             return
@@ -200,7 +203,7 @@ def _collect(raw: dict[str, Any], keys: set[str]) -> None:
     if kind in RARE_EVENTS:
         keys.add(RARE + kind)
     if kind == "MessageDropped":
-        return  # its topics are those of messages that were never published
+        return  # its topics belong to messages that were never published
     for topic in raw.get("topics", ()):
         keys.add(TOPIC + topic)
     if kind == "RetainedExpired":

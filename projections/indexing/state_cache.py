@@ -1,7 +1,7 @@
-"""The states of sessions while an index is made: in memory as long as they change.
+"""The states of sessions while an index is built: in memory as long as they change.
 
-What did not change since the last segment is in the index and is loaded from it when it does. So
-memory is needed for the sessions of one segment, not for all of the log.
+The index contains the states that have not changed since the last segment; they are loaded from it
+when they change. So memory is needed for the sessions of one segment, not for the whole log.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from eventstore.index import LogIndex, SavedState
 
 MOST_DENIED: Final = 1000
-"""Denied filters of a session that are kept with its state."""
+"""Largest number of a session's denied filters that are kept with its state."""
 _HELD: Final = 2_000
-"""Sessions that stay in memory although they did not change."""
+"""Number of unchanged sessions that stay in memory."""
 _NEVER: Final = 1 << 62
-"""A position that no event has."""
+"""A position behind every event."""
 
 
 class DeniedFilters:
     """The filters that a session was denied and not granted since."""
 
     def __init__(self, saved: Sequence[list[Any]] | None = ()) -> None:
-        """Begin with ``saved``, which :meth:`rows` returned."""
+        """Begin with ``saved``, a result of :meth:`rows`."""
         self._denied = None if saved is None else {one[0]: one for one in saved}
 
     def take(self, event: Event, at: Position, time_ms: int) -> None:
-        """Follow an event of the session."""
+        """Process an event of the session."""
         if self._denied is None:
             return
         if isinstance(event, SubscriptionDenied):
@@ -54,7 +54,7 @@ class DeniedFilters:
 
 
 class _CachedState:
-    """One session."""
+    """The state of one session."""
 
     __slots__ = ("denied", "fold", "records", "rows", "size")
 
@@ -64,11 +64,11 @@ class _CachedState:
             self.fold.state = decode_session(name, saved.parts)
         self.denied = DeniedFilters(saved.denied if saved is not None else ())
         self.records = 0
-        """Records with the session since its state was saved last."""
+        """Number of records with the session since its state was saved last."""
         self.size = 0
-        """Bytes of that."""
+        """Size of these records in bytes."""
         self.rows: list[list[Any]] = []
-        """What was saved since the last segment."""
+        """States saved since the last segment."""
 
 
 class StateCache:
@@ -86,7 +86,7 @@ class StateCache:
         return len(self._changed)
 
     def complete(self) -> None:
-        """Take no more snapshots of sessions: from here on all is known."""
+        """Ignore snapshots of sessions from now on: all states are known."""
         self._whole = 0
         for one in self._held.values():
             one.fold.whole = 0
@@ -113,14 +113,14 @@ class StateCache:
                 one.records += records
 
     def save_due(self, names: Iterable[str], bound: Position) -> None:
-        """Save the states of those sessions that were not saved for long."""
+        """Save the states of the sessions with a saved state that is too old."""
         for name in names:
             one = self._changed.get(name)
             if one is not None and one.records >= states_due(one.size):
                 _save(one, bound)
 
     def saved(self, bound: Position) -> dict[str, list[list[Any]]]:
-        """Return what is to be saved in a segment that ends before a position."""
+        """Return the states for a segment that ends before a position."""
         found = {}
         for name, one in self._changed.items():
             if not one.rows or one.records:
@@ -130,7 +130,7 @@ class StateCache:
         return found
 
     def forget(self, index: LogIndex) -> None:
-        """Load states from this index from here on; keep those that changed last."""
+        """Load states from this index from now on; keep those that changed last."""
         self._index = index
         if self._whole >= 0:
             for name in list(self._held)[:-_HELD]:

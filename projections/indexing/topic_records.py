@@ -1,4 +1,4 @@
-"""Which records concern topics that a filter matches."""
+"""The records that concern the topics of a filter."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 def fixed_prefix(topic_filter: str) -> str:
-    """Return with what all topics begin that a filter with wildcards matches."""
+    """Return the prefix that is common to all topics that a filter with wildcards matches."""
     found: list[str] = []
     for level in topic_filter.split("/"):
         if level in ("+", "#"):
-            # What "a/#" matches need not have the slash.
+            # "a/#" also matches "a", without the slash.
             return "/".join(found) + ("/" if found and level == "+" else "")
         found.append(level)
     return topic_filter
@@ -32,11 +32,11 @@ class TopicRecords:
         else:
             named = index.topic(topic_filter)
         self.named = named
-        """Records that name a topic that matches."""
+        """Records that name a matching topic."""
         self._named = frozenset(named)
 
     def concerning(self, last: int) -> set[int]:
-        """Return the records up to one that may have an event about a message on such a topic.
+        """Return the records, up to one, that may contain an event about a matching message.
 
         Raises BadIndex.
         """
@@ -45,6 +45,6 @@ class TopicRecords:
         return found | self._index.referring_before(last)
 
     def may_name(self, sequence: int) -> bool:
-        """Return whether a message on such a topic may have been published in a record."""
+        """Return whether a record may contain the publication of a matching message."""
         index = self._index
         return not index.first <= sequence <= index.last or sequence in self._named

@@ -1,7 +1,7 @@
-"""What a log says: its state as of a point, its events as text, the topics of its messages.
+"""Queries of a log: its state as of a point, its events as text, the topics of its messages.
 
-These read a log through ``eventstore.reading.LogSource`` and never write. They know no clock; a
-``progress`` that is given shows how far they are.
+They read a log through ``eventstore.reading.LogSource``, never write, and use no clock. A
+``progress`` callback reports how far they are.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The events of a log, selected by type, session and topic, also those of incomplete turns."""
+"""The events of a log, selected by type, session and topic, including those of void turns."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ EVENT_TYPES: Final[dict[str, type]] = {kind.__name__.casefold(): kind for kind i
 
 
 _LIFECYCLE: Final = frozenset({SessionOpened, SessionClosed, SessionExpired, Redelivered})
-"""The events for which the index lists records on their own."""
+"""The events for which the index has separate lists of records."""
 
 
 class EventEntry(NamedTuple):
-    """An event and where it stands."""
+    """An event and its position."""
 
     at: Position
     time_ms: int
@@ -58,16 +58,16 @@ class EventEntry(NamedTuple):
     area: memoryview
     """The payload area of its record."""
     void: bool
-    """It belongs to a turn that never was complete: it did not happen."""
+    """Whether it belongs to a turn that was never complete: it did not take effect."""
 
 
 class EventFilter:
-    """Selects events by type, session and topic; None and empty select all."""
+    """Selects events by type, session and topic; None and empty values select all."""
 
     def __init__(
         self, types: tuple[type, ...] = (), session: str | None = None, topic: str | None = None
     ) -> None:
-        """``topic`` is a topic filter; raises TopicError if it is not."""
+        """``topic`` is a topic filter; raises TopicError if it is not valid."""
         self._types = types
         self._session = session
         self._topic = topic
@@ -76,11 +76,11 @@ class EventFilter:
 
     @property
     def needs_topics(self) -> bool:
-        """Whether the topics of messages matter that events name by position only."""
+        """Whether the selection needs topics of messages that events name by position only."""
         return self._matches is not None
 
     def records(self, source: LogSource, first: int, last: int) -> AsyncIterator[Record]:
-        """Yield the records between two sequences in which there may be an event to select.
+        """Yield the records between two sequences that may contain a selected event.
 
         With an index of the log these are few. Raises as ``LogSource.records``.
         """
@@ -158,11 +158,10 @@ class EventReader:
     async def entries(
         self, start: LogPoint, end: LogPoint, turns: TurnAssembler, *, ended: bool
     ) -> AsyncGenerator[EventEntry, None]:
-        """Yield what is selected between two points.
+        """Yield the selected events between two points.
 
-        ``turns`` holds what was read of a turn that is not complete; ``ended`` tells that nothing
-        follows the end, so that such a turn is void. Raises CorruptLog, UnreadableEvent or
-        CutMeanwhile.
+        ``turns`` contains the parts of an incomplete turn; ``ended`` says that nothing follows the
+        end, so that such a turn is void. Raises CorruptLog, UnreadableEvent or CutMeanwhile.
         """
         if start.sequence <= end.sequence:
             async for record in self._selected.records(self.source, start.sequence, end.sequence):

@@ -1,4 +1,4 @@
-"""Events of the log in words, and as JSON objects."""
+"""Events of the log as text and as JSON objects."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -66,7 +66,7 @@ _WITH_MESSAGES = (MessagePublished, MessagesCarried, RetainedSnapshot)
 
 
 def words(event: Event, topics: Topics) -> str:
-    """Return what happened as text, without the session.
+    """Return an event as text, without its session.
 
     Topics of messages that are not loaded in ``topics`` are left out.
     """
@@ -183,7 +183,7 @@ def _dropped(event: MessageDropped, topics: Topics) -> str:
 
 
 def _codes(reasons: Sequence[Run]) -> str:
-    """Return reason codes as the standard writes them: ``0x87``."""
+    """Return reason codes in the notation of the standard: ``0x87``."""
     distinct = dict.fromkeys(from_runs(reasons))
     return range_text.several((f"0x{code:02x}" for code in distinct), len(distinct))
 
@@ -398,8 +398,8 @@ def event_object(
 ) -> dict[str, object]:
     """Return an event as a JSON object.
 
-    ``time_ms`` is that of its record (Unix, milliseconds), ``area`` the payload area of the record,
-    or None to leave payloads out.
+    ``time_ms`` is the time of its record (Unix, milliseconds), ``area`` the payload area of the
+    record, or None to leave payloads out.
     """
     found: dict[str, object] = {
         "position": format_position(at),
@@ -466,7 +466,7 @@ def _published_objects(
 def _repeated_objects(
     event: MessagesCarried | RetainedSnapshot, at: Position, area: memoryview | None
 ) -> list[dict[str, object]]:
-    """Return messages that are repeated: each has two positions, one of which counts from here."""
+    """Return repeated messages: each has two positions, of which one holds from this event on."""
     payloads = _payloads(event, area, event.count) if area is not None else []
     sizes = event.sizes
     found: list[dict[str, object]] = []

@@ -1,4 +1,4 @@
-"""Looking through a log for what became of messages."""
+"""Search of a log for the histories of messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _UPDATE_EVERY = 16
 _REPEATING = (b'"MessagesCarried"', b'"will":[')
-"""What the records contain that repeat messages, or tell of wills."""
+"""Substrings of the records that repeat messages or contain wills."""
 
 
 async def find_stories(
@@ -46,11 +46,11 @@ async def find_stories(
     until: Position | None = None,
     progress: Progress = silent,
 ) -> list[MessageStory]:
-    """Return what became of the ``last`` messages whose topic ``matches``, or of that at ``ref``.
+    """Return the histories of the last messages whose topic ``matches``, or of the one at ``ref``.
 
-    ``topic_filter`` is what ``matches`` was made of; with it the index of the log is used.
+    With ``topic_filter``, which has to be the filter of ``matches``, the index of the log is used.
 
-    ``client`` is the session whose subscriptions of that moment are told as well. Messages of
+    With ``client`` each history shows this session's subscriptions of that moment. Messages of
     which the log knows nothing are left out, and those published behind ``until``. Raises
     CorruptLog, UnreadableEvent or CutMeanwhile.
     """
@@ -90,7 +90,7 @@ def _take(explainer: StoryBuilder, record: Record) -> None:
 
 
 async def message_at(source: LogSource, place: Position) -> Position:
-    """Return the message that is at a position, or that the event there concerns.
+    """Return the position of the message at a position, or of the message its event concerns.
 
     A retained message that a checkpoint repeated is traced back as far as the log goes. Raises
     UsageError if there is none, CorruptLog or CutMeanwhile.

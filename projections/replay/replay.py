@@ -29,27 +29,27 @@ _UPDATE_EVERY = 16
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """The point in the log that a state is of."""
+    """The point in the log that a state corresponds to."""
 
     point: LogPoint
     record_ms: int
     """Time of the record, Unix time in milliseconds."""
 
     def __str__(self) -> str:
-        """Return it as text."""
+        """Return the point as text."""
         if not self.point.sequence:
             return "before the first record"
         return f"{self.place}, {display.clock(self.record_ms)}"
 
     @property
     def place(self) -> str:
-        """The position; that of a whole record is its number."""
+        """The position; for a whole record its sequence."""
         if self.point.index == MAX_INDEX:
             return f"record {self.point.sequence}"
         return f"position {format_position(position(self.point.sequence, self.point.index))}"
 
     def fields(self) -> dict[str, object]:
-        """Return it as fields of a JSON object."""
+        """Return the point as fields of a JSON object."""
         place = self.place.rpartition(" ")[2]
         return {
             "as_of": place,
@@ -67,9 +67,9 @@ class Replay:
         only: str | None = None,
         progress: Progress = silent,
     ) -> None:
-        """Begin before the first record; ``only`` folds the events of one session alone.
+        """Begin before the first record; with ``only``, fold the events of one session alone.
 
-        Raises CorruptLog when the log does not begin where it may, or misses its end.
+        Raises CorruptLog when the log does not begin at a valid record, or its end is missing.
         """
         source.require_whole()
         self.state = NodeState(source.begin)
@@ -82,11 +82,11 @@ class Replay:
         self._time_ms = 0
 
     async def to(self, point: LogPoint) -> AsOf:
-        """Fold up to a point behind the last one; return what ``state`` is of then.
+        """Fold up to a point behind the last one; return the point that ``state`` corresponds to.
 
-        After a point in the middle of a record there is no next step. A turn takes effect with
-        its last part. Raises CorruptLog and UnreadableEvent, and CutOff for a point so close to
-        where the log was cut that the state cannot be known there.
+        After a point in the middle of a record there is no next step. A turn takes effect with its
+        last part. Raises CorruptLog and UnreadableEvent, and CutOff for a point so close to the cut
+        of the log that the state there cannot be known.
         """
         with few_collections(), self._progress("folding", point.sequence) as update:
             while self._done < point.sequence:
@@ -126,13 +126,13 @@ class Replay:
 
 
 class Origins:
-    """Where retained messages stood before checkpoints repeated them."""
+    """The positions of retained messages before checkpoints repeated them."""
 
     def __init__(self) -> None:
         self._first: dict[Position, Position] = {}
 
     def take(self, record: Record, state: NodeState) -> None:
-        """Follow the record that is folded next."""
+        """Process a record before it is folded."""
         if any(raw.get("e") in _REPEATING for raw in record.raw_events):
             base = position(record.sequence, 0)
             for index, event in record.events():
@@ -164,6 +164,6 @@ def fold(state: NodeState, record: Record, only: str | None = None) -> None:
 
 
 def head(record: Record, index: int) -> Record:
-    """Return a record with only those of its events that begin at or before an index."""
+    """Return a record with only the events that begin at or before an index."""
     count = sum(1 for at, _ in record.events() if at <= index)
     return replace(record, raw_events=record.raw_events[:count])

@@ -1,10 +1,10 @@
-"""The history of one session, kept so that its state at any position is found quickly.
+"""The history of one session, with fast access to its state at any position.
 
-The log is folded once, from its beginning to its end, by the fold of the broker; what does not
-concern the session is passed over. Kept are where the session's events stand and, every so many
-of them, its state. A state in between is that plus the few events that follow, which are read
-again from the log. All of it is bounded: states get fewer as they get larger or more, and of a
-session with very many events only the latest ones are kept.
+The log is folded once, from its beginning to its end, by the fold of the broker; events that do not
+concern the session are skipped. The history keeps the positions of the session's events and, at
+intervals, its state. A state in between is a kept state plus the few events that follow, which are
+read again from the log. All of it is bounded: states are kept at longer intervals as they become
+larger or more, and for a session with very many events only the latest ones are kept.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ if TYPE_CHECKING:
     from projections.state import SessionState
 
 MOST_EVENTS = 400_000
-"""Events of a session that are kept; of more, the older half is forgotten."""
+"""Number of events of a session that are kept; of more, the older half is forgotten."""
 STATE_BYTES = 16 * 1024 * 1024
-"""What the kept states of one session may take."""
+"""Largest size of all kept states of one session."""
 MOST_STATES = 1024
 _FIRST_INTERVAL = 64
-"""Events between two kept states, at first."""
+"""Initial number of events between two kept states."""
 _BYTES_AN_EVENT = 256
 """Bytes of a state for which the next one is kept one event later: encoding takes time."""
 _CACHED = 100_000
-"""Events that stay in memory after they were looked at, unless more lie between two states."""
+"""Events kept in memory after they were read, unless more lie between two states."""
 _READ_AT_ONCE = 16
 _REPEATING = (SessionSnapshot, RetainedSnapshot)
-"""Events of a session that repeat what is known; nothing happened to it."""
+"""Events of a session that repeat known state; they change nothing."""
 _NODE_EVENTS = frozenset({"CheckpointBegun", "CheckpointCompleted", "MessagesCarried"})
 
 
@@ -77,31 +77,31 @@ class SessionEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SessionMoment:
-    """The session as of a moment."""
+    """The state of the session as of a moment."""
 
     number: int
-    """How many of its events had happened, of those that are kept."""
+    """How many of the kept events had happened."""
     state: SessionState | None
-    """None: there was no such session."""
+    """None: the session did not exist."""
     before: SessionState | None
-    """The state before the last of these events and those that took effect with it."""
+    """The state before the last of these events and the events that took effect with it."""
     last: SessionEvent | None
     """The last of these events; None if it is not kept."""
     earlier: Position | None
-    """Where the event before took effect; None if it is not kept."""
+    """Position at which the previous event took effect; None if it is not kept."""
     later: Position | None
-    """Where the next one does; None: there is none."""
+    """Position at which the next event takes effect; None: there is none."""
 
 
 class _Kept(NamedTuple):
     number: int
-    """Events before it."""
+    """Number of events before it."""
     parts: bytes
-    """The state; empty: there is no session."""
+    """The state; empty: the session does not exist."""
 
 
 class _Unretained(RetainedIndex):
-    """Forgets what is retained: it is not asked for here, and payloads take room."""
+    """Keeps no retained messages: the history does not need them, and payloads take memory."""
 
     def published(self, event: object, at: Position, time_ms: int, pieces: Sequence[bytes]) -> None:
         """Do nothing."""
@@ -115,11 +115,10 @@ def _ignore(_event: SessionEvent) -> None:
 
 
 class SessionHistory:
-    """The events and states of one session, as far as the log goes.
+    """The events and states of one session, up to the end of the log.
 
-    ``begin`` is the first moment that is known: what is before it was cut off, or forgotten in a
-    log with very many events of the session. ``done`` is the last record that was
-    folded.
+    ``begin`` is the first known moment: everything before it was cut off, or forgotten in a log
+    with very many events of the session. ``done`` is the last folded record.
     """
 
     def __init__(
@@ -132,7 +131,7 @@ class SessionHistory:
         """Begin with the first record of a log, ``begin``.
 
         ``lock``, such as an ``asyncio.Lock``, is held while a state is looked up, and for each
-        record that is folded. ``noted`` is called with each event of the session, in order.
+        folded record. ``noted`` is called with each event of the session, in order.
         """
         self.name = name
         self.first_record = begin
@@ -140,10 +139,10 @@ class SessionHistory:
         self.done = begin - 1
         self.done_ms = 0
         self.forgotten = 0
-        """Events that are no longer kept."""
+        """Number of events that are no longer kept."""
         self._node = _fresh(begin)
         self._turns = TurnAssembler()
-        # Where events took effect; an event of a turn in several parts stands before that.
+        # Effective positions; an event of a turn in several parts stands before its own.
         self._effective = array("Q")
         self._positions = array("Q")
         self._times = array("q")
@@ -163,7 +162,7 @@ class SessionHistory:
 
     @property
     def partial(self) -> bool:
-        """The log was cut, and nothing is known before its first whole checkpoint."""
+        """Whether the log was cut, and nothing is known before its first whole checkpoint."""
         return self._node.partial
 
     @property
@@ -173,7 +172,7 @@ class SessionHistory:
 
     @property
     def carried(self) -> dict[int, list[int]]:
-        """Records that were cut off -> those that repeat messages of them."""
+        """Records that were cut off -> records that repeat messages of them."""
         return self._node.carried
 
     # ------------------------------------------------------------------------- folding
@@ -181,9 +180,9 @@ class SessionHistory:
     async def grow(
         self, source: LogSource, last: int, pause: Callable[[int], Awaitable[None]]
     ) -> None:
-        """Fold on up to a record; ``pause`` is awaited after each, with its sequence.
+        """Fold further records, up to one; ``pause`` is awaited after each, with its sequence.
 
-        Raises CorruptLog, UnreadableEvent, CutMeanwhile; the history is of no use after that.
+        Raises CorruptLog, UnreadableEvent, CutMeanwhile; the history must not be used after that.
         """
         if self.done >= last:
             return
@@ -193,7 +192,7 @@ class SessionHistory:
                     self._follow(record)
                 self.done, self.done_ms = record.sequence, record.time_ms
                 await pause(record.sequence)
-        if self.done < last:  # nothing of the session is in the last records
+        if self.done < last:  # the last records contain no event of the session
             self.done, self.done_ms = last, await time_of(source, last)
 
     def _listed(self, index: LogIndex) -> Sequence[int]:
@@ -242,13 +241,13 @@ class SessionHistory:
             self._forget()
 
     def _keep(self) -> None:
-        """Keep the state as it is now."""
+        """Keep the present state."""
         state = self._node.sessions.get(self.name)
         parts = b"" if state is None else orjson.dumps(encode_session(state))
         self._kept.append(_Kept(self.forgotten + len(self), parts))
         self._bytes += len(parts)
         while len(self._kept) > MOST_STATES or (self._bytes > STATE_BYTES and len(self._kept) > 2):
-            # The first one stays: all others can be made from it.
+            # The first one stays: all others can be derived from it.
             del self._kept[1::2]
             self._bytes = sum(len(one.parts) for one in self._kept)
             self._interval *= 2
@@ -266,7 +265,7 @@ class SessionHistory:
         self._kept = kept
         self._bytes = sum(len(one.parts) for one in kept)
         self._stretches.clear()
-        # The state that is kept first is that after the last event that goes.
+        # The first kept state is the one after the last forgotten event.
         self.begin = self._effective[gone - 1]
         for column in (self._positions, self._effective, self._times):
             del column[:gone]
@@ -275,25 +274,25 @@ class SessionHistory:
     # ------------------------------------------------------------------------- looking
 
     def number_at(self, at: Position) -> int:
-        """Return how many of the events that are kept had happened at a position."""
+        """Return how many of the kept events had happened at a position."""
         return bisect_right(self._effective, at)
 
     def position_of(self, number: int) -> Position:
-        """Return from which position on an event, counted from 0, has happened."""
+        """Return the position from which an event, counted from 0, has taken effect."""
         return self._effective[number]
 
     @property
     def first_ms(self) -> int | None:
-        """Time of the first event that is kept; None: there is none."""
+        """Time of the first kept event; None: there is none."""
         return self._times[0] if self._times else None
 
     def counts(self, times: Sequence[int]) -> list[int]:
-        """Return how many events lie between neighbours of these times."""
+        """Return the number of events in each interval between successive times."""
         ends = [bisect_left(self._times, one) for one in times]
         return [after - before for before, after in pairwise(ends)]
 
     async def at(self, source: LogSource, at: Position) -> SessionMoment:
-        """Return the session as of a position, which is not before ``begin``.
+        """Return the session as of a position at or behind ``begin``.
 
         Raises CorruptLog and CutMeanwhile.
         """
@@ -315,7 +314,7 @@ class SessionHistory:
         return SessionMoment(number, state, before, last, earlier, later)
 
     async def _after(self, source: LogSource, number: int) -> SessionState | None:
-        """Return the state after so many of the events that are kept."""
+        """Return the state after a number of the kept events."""
         absolute = number + self.forgotten
         index = bisect_right(self._kept, absolute, key=_number) - 1
         kept = self._kept[index]
@@ -328,7 +327,7 @@ class SessionHistory:
         return node.sessions.get(self.name)
 
     async def _between(self, source: LogSource, first: int, last: int) -> list[SessionEvent]:
-        """Return the events from one number up to another; they lie in one stretch."""
+        """Return the events from one number up to another, between two kept states."""
         if first == last:
             return []
         index = bisect_right(self._kept, first + self.forgotten, key=_number) - 1

@@ -1,4 +1,4 @@
-"""Topics: those that a filter matches, and those of messages that events name by position."""
+"""Lookup of topics: by a filter, and for messages that events name by position."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _LOAD = 256
 
 
 class Published(NamedTuple):
-    """What is known of a published message without reading its payload."""
+    """The known facts of a published message, without its payload."""
 
     topic: str
     size: int
-    """Payload bytes."""
+    """Size of the payload in bytes."""
     time_ms: int | None = None
-    """When it was recorded (Unix, milliseconds); None: unknown, a repetition does not tell."""
+    """Time of the record (Unix, milliseconds); None: unknown, since a repetition lacks it."""
     client: str | None = None
-    """The session that published it; None: unknown likewise."""
+    """The session that published it; None: unknown, likewise."""
 
 
 def topic_matcher(topic_filter: str) -> Callable[[str], bool]:
@@ -68,11 +68,11 @@ class _Held(NamedTuple):
     """Messages of one event, adjacent in the log."""
 
     first: Position
-    """Position of the first one."""
+    """Position of the first message."""
     messages: int
     event: MessagePublished | MessagesCarried | RetainedSnapshot
     start: int
-    """Index in the event of the first one."""
+    """Index of the first message in the event."""
     time_ms: int | None
 
 
@@ -80,15 +80,16 @@ class Topics(Protocol):
     """Known messages by position."""
 
     def get(self, ref: Position) -> Published | None:
-        """Return what is known of a message; None if it is not loaded."""
+        """Return the known facts of a message; None if it is not loaded."""
 
 
 class TopicBook:
     """The topics of messages by position: a bounded number in memory, the rest read from the log.
 
-    Messages from before a log that was cut are known if the log repeats them. ``carriers`` tells
-    where: records that were cut off -> those that repeat messages of them. Without it only what
-    was noted is known, unless ``thorough``: then the log is searched for them once they matter.
+    Messages from before the beginning of a cut log are known if the log repeats them.
+    ``carriers`` maps records that were cut off to records that repeat messages of them. Without
+    it only messages passed to :meth:`note` are known; with ``thorough`` the log is searched for
+    them when they are needed.
     """
 
     def __init__(
@@ -109,9 +110,10 @@ class TopicBook:
     def note(
         self, base: Position, events: Iterable[tuple[int, Event]], time_ms: int | None = None
     ) -> None:
-        """Remember what a record published.
+        """Remember the messages that a record published.
 
-        ``base`` is its position, ``events`` are all of it, ``time_ms`` is when it was recorded.
+        ``base`` is its position, ``events`` are all its events, ``time_ms`` is the time of the
+        record.
         """
         sequence = base >> INDEX_BITS
         if sequence in self._records:
@@ -153,14 +155,14 @@ class TopicBook:
         for sequence in gone:
             carriers = self._carriers.get(sequence, ()) if self._carriers else ()
             wanted.update(at for at in carriers if at >= first)
-        # One by one: the difference with the keys would walk everything that is held.
+        # One by one: a set difference with the keys would iterate over all held records.
         missing = sorted(sequence for sequence in wanted if sequence not in self._records)
         for start in range(0, len(missing), _LOAD):
             for record in await self._source.some(missing[start : start + _LOAD]):
                 self.note(position(record.sequence, 0), record.events(), record.time_ms)
 
     async def _look(self) -> dict[int, list[int]]:
-        """Return the records that repeat messages, by the records that the messages were in."""
+        """Return the records that repeat messages, by the original records of the messages."""
         found: dict[int, list[int]] = {}
         doing = "looking for messages from before the cut"
         source, words = self._source, [b'"MessagesCarried"']
@@ -176,7 +178,7 @@ class TopicBook:
         return found
 
     def get(self, ref: Position) -> Published | None:
-        """Return what is known of a message; None if it is not loaded."""
+        """Return the known facts of a message; None if it is not loaded."""
         held = self._records.get(ref >> INDEX_BITS)
         if not held:
             return None

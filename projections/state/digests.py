@@ -1,6 +1,7 @@
-"""What stands for a state in comparisons: short hashes of sessions and of retained messages.
+"""Digests of states, for comparisons: short hashes of sessions and of retained messages.
 
-Two states are the same when their snapshots are the same text. A digest is 16 hexadecimal digits.
+Two states are the same when the texts of their snapshots are the same. A digest has 16 hexadecimal
+digits.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
 
 _DIGITS = 16
 NO_DIGEST = "0" * _DIGITS
-"""The digest of no state: stands for one that is not known."""
+"""The digest of an unknown state."""
 
 
 def digest(texts: Iterable[bytes], pending: Iterable[RetainedMessage] = ()) -> str:
-    """Return what stands for a session: a hash of the JSON of its snapshot's parts.
+    """Return the digest of a session: a hash of the JSON of its snapshot's parts.
 
-    ``pending`` is what it sent at QoS 2, retained, and did not release.
+    ``pending`` are the retained messages that it sent at QoS 2 and did not release.
     """
     found = hashlib.sha256(b"\n".join(texts))
     for message in sorted(pending, key=lambda one: one.ref):
@@ -37,7 +38,7 @@ def digest(texts: Iterable[bytes], pending: Iterable[RetainedMessage] = ()) -> s
 
 
 def retained_digest(message: RetainedMessage) -> str:
-    """Return what stands for a retained message: a hash of all it is but the topic."""
+    """Return the digest of a retained message: a hash of everything except its topic."""
     head = f"{message.qos} {message.ref}\n".encode()
     if message.block:
         head = f"{message.qos} {message.ref} {message.expires} {len(message.block)}\n".encode()
@@ -46,9 +47,9 @@ def retained_digest(message: RetainedMessage) -> str:
 
 
 def session_texts(node: NodeState, name: str) -> list[bytes] | None:
-    """Return a session's snapshot as JSON, one text for each part; None when there is no such.
+    """Return a session's snapshot as JSON, one text for each part; None when there is none.
 
-    A session that is frozen stays so: it is frozen as this very text.
+    A frozen session is not thawed: its frozen form is this very text.
     """
     frozen = node.sessions.frozen(name)
     if frozen is not None:
@@ -66,6 +67,6 @@ def session_digest(node: NodeState, name: str, *, pending: bool = True) -> str |
 
 
 def pending_of(node: NodeState, name: str) -> list[Any]:
-    """Return number and digest of what a session sent at QoS 2, retained, and did not release."""
+    """Return number and digest of a session's unreleased retained QoS 2 messages."""
     pending = node.retained.pending(name)
     return [len(pending), digest((), pending)]

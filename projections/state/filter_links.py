@@ -1,18 +1,18 @@
-"""Which filters of a session are linked: messages on one topic may have come through either.
+"""Links between the filters of a session, which keep messages on one topic in order.
 
-Two filters are linked when some topic matches both, or when a chain of others links them. What goes
-to a session waits in the queue of one filter, whichever of the linked ones that is. So that no
-message overtakes an earlier one of its topic [MQTT-4.6.0-6],
+Two filters are linked when some topic matches both, or when a chain of other filters links them. A
+message for a session waits in the queue of one filter, which may be any of the linked ones. So that
+no message overtakes an earlier one of its topic [MQTT-4.6.0-6],
 
-- a message waits at the end of the last queue that is linked with its filter, and
-- of queues that are linked, each goes out when those that began to fill before it are empty.
+- a message is added to the end of the last queue that is linked with its filter, and
+- a queue is sent when all linked queues that began to fill before it are empty.
 
-A link must hold as long as anything waits. When a filter is removed, links may go with it. Then,
-while anything waits, every filter counts as linked with every other
-(``SessionState.all_linked``). Waiting needlessly is allowed, overtaking is not. Removing a filter
-without wildcards loses no link: all filters that match its topic are linked with each other.
+A link must hold as long as any message waits. The removal of a filter may remove links. Then,
+while any message waits, every filter counts as linked with every other
+(``SessionState.all_linked``). Unnecessary waiting is allowed, overtaking is not. The removal of a
+filter without wildcards loses no link: all filters that match its topic are linked with each other.
 
-A shared subscription is linked with nothing: what waits for it waits in its own session.
+A shared subscription is linked with no filter: its messages wait in its own session.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 _FEW: Final = 32
 """Up to this number all filters are compared; above it only if few of them have wildcards."""
 _SHORT: Final = 256
-"""Characters of a filter that is compared; a longer one counts as linked with every other."""
+"""Longest filter, in characters, that is compared; longer ones are linked with every other."""
 
 
 def holds_links(state: SessionState, topic_filter: str) -> bool:
-    """Return whether links may go when a filter of a session goes."""
+    """Return whether the removal of a session's filter may remove links."""
     if topic_filter.startswith(SHARE):
         return False
     return not _is_plain(topic_filter) or len(state.subscriptions) > _FEW
 
 
 def linked(state: SessionState, topic_filter: str) -> AbstractSet[str]:
-    """Return the filters that are linked with one that the session has, itself included."""
+    """Return the filters that are linked with a filter of the session, itself included."""
     if state.links is None:
         state.links = _groups(state)
     return state.links[topic_filter]

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from eventstore.format import Record
 
 INCONSISTENCIES: Final = (ValueError, KeyError, IndexError, TypeError, AttributeError)
-"""What is raised for events and snapshots that do not fit together."""
+"""The exceptions raised for events and snapshots that are inconsistent."""
 
 
 def inconsistency(record: Record, error: Exception) -> CorruptLog:
-    """Return the error for a record whose events do not fit to what was before."""
+    """Return the error for a record whose events contradict the state before it."""
     what = f"holds an event that does not fit: {type(error).__name__}"
     return CorruptLog(record.sequence, what)

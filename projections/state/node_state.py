@@ -1,7 +1,7 @@
-"""Everything that one node's log says, as one fold: its sessions and its retained index.
+"""The fold of one node's whole log: its sessions and its retained index.
 
-A log that was cut begins with a checkpoint, which repeats the whole state. Until that is over
-the fold is *partial*: it knows a session from its snapshot, or from its beginning, on.
+A log that was cut begins with a checkpoint, which repeats the whole state. Until its end the fold
+is *partial*: a session is known from its snapshot, or from its beginning, on.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ class Checkpoint(NamedTuple):
 
     number: int
     begun: Position
-    """Where it begins: a log may be cut before this record."""
+    """Position of its beginning: a log may be cut before this record."""
     time_ms: int
 
 
 class Archived(NamedTuple):
-    """What was last said of an archive."""
+    """The last event about an archive."""
 
     at: Position
-    """Where it was said."""
+    """Position of the event."""
     said: LogArchived
 
 
@@ -104,40 +104,40 @@ class NodeState:
         self.retained = RetainedIndex()
         self.begin = begin
         self.applied = 0
-        """Stream sequence of the last record that was folded."""
+        """Stream sequence of the last folded record."""
         self.entries = 0
-        """Positions folded: each message of each event counts."""
+        """Number of folded positions: each message of each event counts."""
         self.partial = begin > 1
-        """The state is not whole yet."""
+        """Whether the state is not whole yet."""
         self.checkpoint = 0
         """Number of the checkpoint that was begun last."""
         self.checkpoints: list[Checkpoint] = []
-        """Those that are complete: where the log may begin."""
+        """Complete checkpoints: positions at which the log may begin."""
         self.cuts: list[LogCut] = []
-        """Where the log was cut, according to itself."""
+        """Cuts of the log that it records itself."""
         self.archived: Archived | None = None
-        """Up to where an archive has the log, according to the log."""
+        """The extent of the archive, as recorded in the log."""
         self.bridged: Position | None = None
-        """Up to where NATS has what was published; None: nothing was ever bridged."""
+        """Position up to which NATS has the publications; None: the log never bridged any."""
         self.epoch = 0
-        """How often a node of the cluster became the leader; 0: there is no cluster."""
+        """Number of times a node of the cluster became the leader; 0: there is no cluster."""
         self.leader = ""
         """The node of the cluster that became the leader last; empty when that was cut off."""
         self.carried: dict[int, list[int]] = {}
-        """Records that were cut off -> the records that repeat what is needed of them."""
+        """Records that were cut off -> records that repeat their messages that are still needed."""
         self.dirty: dict[str, Position] | None = None
-        """Sessions that changed, with the version of their snapshot that the projections hold;
-        None while changes are not tracked."""
+        """Changed sessions, with the version of their snapshot in the projections; None while
+        changes are not tracked."""
         self._begun: Checkpoint | None = None
         self._held: list[Record] = []
         self._parts: list[Part] = []
         self._newer: dict[str, Position] = {}
 
     def apply_record(self, record: Record, only: str | None = None) -> None:
-        """Fold a record; the parts of a turn are held back until its last part is there.
+        """Fold a record; the parts of a turn are held back until its last part is folded.
 
-        ``only`` folds the events of one session alone. Raises UnreadableEvent for an event that
-        this version does not know.
+        With ``only``, the events of one session alone are folded. Raises UnreadableEvent for an
+        event that this version does not know.
         """
         if record.part == 0 and self._held:
             self._held = []
@@ -157,7 +157,7 @@ class NodeState:
             if only is not None and getattr(event, "session", None) not in (only, None):
                 continue
             pieces: Sequence[bytes] = ()
-            # A type compared is the fastest question; the types of events have no subtypes.
+            # Comparing types is fastest; the types of events have no subtypes.
             if type(event) is RetainedSnapshot or (
                 type(event) is MessagePublished and event.retain
             ):
@@ -169,10 +169,10 @@ class NodeState:
     def apply(
         self, event: LogEvent, at: Position, time_ms: int, pieces: Sequence[bytes] = ()
     ) -> SessionState | None:
-        """Fold one event; return the state of the session that it belongs to, if that goes on.
+        """Fold one event; return the state of its session, if the session continues.
 
-        ``pieces`` is what a retained MessagePublished or a RetainedSnapshot has in the payload
-        area, its distinct blocks of properties and its payloads; not looked at otherwise.
+        ``pieces`` are the parts of a retained MessagePublished or a RetainedSnapshot in the payload
+        area: its distinct blocks of properties and its payloads. For other events it is ignored.
         """
         kind = type(event)
         other = self._OF_THE_NODE.get(kind)
@@ -181,7 +181,7 @@ class NodeState:
             return None
         name: str = event.session  # type: ignore[union-attr,assignment]  # all others have one
         if self._newer and at < self._newer.get(name, 0):
-            # The snapshot that was loaded has it; not so the retained index.
+            # The loaded snapshot includes this event; the retained index does not.
             if isinstance(event, MessagePublished) and event.retain:
                 self.retained.published(event, at, time_ms, pieces)
             else:
@@ -215,23 +215,23 @@ class NodeState:
         return state
 
     def load(self, state: SessionState, bound: Position) -> None:
-        """Take a session as it was when all before ``bound`` had happened."""
+        """Load a session as of ``bound``: everything before this position had happened."""
         self.sessions[state.session] = state
         self._newer[state.session] = bound
 
     def load_frozen(self, frozen: bytes, bound: Position, state: SessionState) -> None:
-        """Take a session, frozen, as it was when all before ``bound`` had happened."""
+        """Load a frozen session as of ``bound``: everything before this position had happened."""
         self.sessions.put(frozen, state)
         self._newer[state.session] = bound
 
     def carriers_of(self, sequence: int) -> list[int]:
-        """Return the records in which the messages of a record are to be found."""
+        """Return the records that contain the messages of a record."""
         if sequence >= self.begin:
             return [sequence]
         return self.carried.get(sequence, [sequence])
 
     def forget_before(self, first: int) -> None:
-        """Forget what is only needed for records that are cut off."""
+        """Forget everything that is only needed for records that are cut off."""
         self.begin = first
         self.cuts = self.cuts[-1:]
         self.checkpoints = [one for one in self.checkpoints if one.begun >> INDEX_BITS >= first]
@@ -239,7 +239,7 @@ class NodeState:
         self.carried = {old: new for old, new in kept.items() if new}
 
     def starts_at(self, begin: int) -> None:
-        """Begin with this record: a state that is not whole yet, unless it is the first."""
+        """Begin with this record; the state is partial, unless it is the first record."""
         self.begin = begin
         self.partial = begin > 1
 
@@ -251,7 +251,7 @@ class NodeState:
         bridged: Position | None,
         epoch: int = 0,
     ) -> None:
-        """Take what the projections' mark says of the log: see ``storage.format.Mark``."""
+        """Adopt the state in the projections' mark: see ``storage.format.ProjectionMark``."""
         self.bridged = bridged
         self.epoch = epoch
         self.checkpoints = [Checkpoint(*one) for one in checkpoints]
@@ -262,7 +262,7 @@ class NodeState:
             self.archived = Archived(*archived)
 
     def finish_loading(self) -> None:
-        """Record that everything before what was loaded has been folded."""
+        """Record that everything before the loaded states has been folded."""
         self._newer = {}
 
     # Events of the node, not of a session.
@@ -288,7 +288,7 @@ class NodeState:
     def _session_snapshot(
         self, event: SessionSnapshot, at: Position, _ms: int, _: Sequence[bytes]
     ) -> None:
-        """Take a session's state where it is not known; otherwise it says what is known."""
+        """Load a session's state where it is not known; elsewhere it repeats known state."""
         if not self.partial:
             return
         if event.part == 0:
@@ -315,7 +315,7 @@ class NodeState:
     def _cut(self, event: LogCut, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.cuts.append(event)
         if self.archived is not None and self.archived.at >> INDEX_BITS < event.first:
-            self.archived = None  # as for a reader of what is left of the log
+            self.archived = None  # as for a reader of the rest of the log
 
     def _archived(self, event: LogArchived, at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.archived = Archived(at, event)
@@ -328,7 +328,7 @@ class NodeState:
     ) -> None:
         self.retained.cleared(event.topics)
 
-    # Events that several sessions share.
+    # Events shared by several sessions.
 
     def _turn_published(
         self, event: TurnPublished, at: Position, _ms: int, _: Sequence[bytes]
@@ -352,7 +352,7 @@ class NodeState:
         return turn_fold.states_of(self.sessions, event.sessions, self.dirty)
 
     def _nothing(self, _event: LogEvent, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
-        """Nothing changes."""
+        """Change nothing."""
 
     _OF_THE_NODE: ClassVar[
         dict[type, Callable[[NodeState, Any, Position, int, Sequence[bytes]], None]]

@@ -1,8 +1,8 @@
 """The retained index as a fold: the last retained message of every topic.
 
-A retained message takes effect where its MessagePublished stands (QoS 0 and 1) or with the
-Released that names it (QoS 2). An empty payload clears the topic [MQTT-3.3.1-10]. A checkpoint
-repeats the messages: from there on they are known by the position of the repetition.
+A retained message takes effect with its MessagePublished (QoS 0 and 1) or with the Released that
+names it (QoS 2). An empty payload clears the topic [MQTT-3.3.1-10]. A checkpoint repeats the
+messages: from then on they are known by the position of the repetition.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 _SPARE = 1024
-"""Entries that are out of date and stay, at least."""
+"""Number of outdated entries that are tolerated at least."""
 
 
 class RetainedMessage(NamedTuple):
@@ -53,8 +53,8 @@ class RetainedMessage(NamedTuple):
 class ExpiryQueue:
     """A heap of (Unix time in seconds, name).
 
-    An entry holds while ``expires`` of its name, which the callers give, still is its time; others
-    are dropped when they are met, or when half of all are such.
+    An entry is valid while its time is the expiry of its name, which a callback of the caller
+    returns. Outdated entries are removed when they are reached, or when half of all are outdated.
     """
 
     __slots__ = ("_heap", "_most")
@@ -62,10 +62,10 @@ class ExpiryQueue:
     def __init__(self) -> None:
         self._heap: list[tuple[int, str]] = []
         self._most = _SPARE
-        """Entries from which on it is looked for those that are out of date."""
+        """Number of entries above which outdated ones are removed."""
 
     def add(self, name: str, expires: int, of: Callable[[str], int]) -> None:
-        """Add a name; ``of`` returns when it expires."""
+        """Add a name; ``of`` returns the expiry of a name."""
         heappush(self._heap, (expires, name))
         if len(self._heap) > self._most:
             self._heap = [entry for entry in {*self._heap} if of(entry[1]) == entry[0]]
@@ -80,7 +80,7 @@ class ExpiryQueue:
         return heap[0][0] if heap else 0
 
     def due(self, now: int, of: Callable[[str], int]) -> list[str]:
-        """Return the names whose time has come, the first ones first; they stay."""
+        """Return the names that have expired, in order of expiry; they stay in the queue."""
         found: dict[tuple[int, str], None] = {}
         while self.first(of) and self._heap[0][0] <= now:
             found[heappop(self._heap)] = None
@@ -101,8 +101,8 @@ class RetainedIndex:
         self._count = self._size = 0
         self._expiring = ExpiryQueue()
         self.dirty: dict[str, Position] | None = None
-        """Topics that changed, with the position of the message they had before, 0 for none; None
-        while changes are not tracked."""
+        """Changed topics, with the position of their previous message, 0 for none; None while
+        changes are not tracked."""
 
     def __len__(self) -> int:
         """Return the number of topics that have a retained message."""
@@ -118,11 +118,11 @@ class RetainedIndex:
         return self._messages.get(topic)
 
     def topics(self) -> list[str]:
-        """Return the topics that have a retained message, as of now."""
+        """Return the topics that have a retained message at present."""
         return [*self._messages]
 
     def parts(self) -> Iterator[list[str]]:
-        """Yield these topics, a part at a time; those that come or go meanwhile may be missed."""
+        """Yield these topics, a part at a time; topics that change meanwhile may be missed."""
         return ([*part] for part in self._messages.parts)
 
     def all(self) -> list[RetainedMessage]:
@@ -134,9 +134,9 @@ class RetainedIndex:
         return sorted(self.matching(topic_filter), key=_by_position)
 
     def matching(self, topic_filter: str) -> Iterator[RetainedMessage]:
-        """Yield the retained messages that a filter matches, in no order.
+        """Yield the retained messages that a filter matches, in no particular order.
 
-        Nothing may become retained or cleared in the meantime.
+        No message may become retained or be cleared in the meantime.
         """
         part = self._messages.of
         return (part(topic)[topic] for topic in self._topics.match(topic_filter))
@@ -153,7 +153,7 @@ class RetainedIndex:
         return ref in self._pending.get(session, ())
 
     def pending(self, session: str) -> list[RetainedMessage]:
-        """Return what a session has sent at QoS 2 and not released, where that is retained."""
+        """Return the retained messages that a session sent at QoS 2 and has not released."""
         return list(self._pending.get(session, {}).values())
 
     def expired(self, now: int) -> list[str]:
@@ -161,7 +161,7 @@ class RetainedIndex:
         return self._expiring.due(now, self._expires)
 
     def expiry(self) -> int:
-        """Return when the first message expires, Unix time in seconds; 0: none ever does."""
+        """Return the time of the first expiry, Unix time in seconds; 0: no message expires."""
         return self._expiring.first(self._expires)
 
     def _expires(self, topic: str) -> int:
@@ -173,7 +173,7 @@ class RetainedIndex:
     ) -> None:
         """Apply retained publications.
 
-        ``time_ms`` is the time of their record, ``pieces`` what they have in its payload area.
+        ``time_ms`` is the time of their record, ``pieces`` are their parts of its payload area.
         """
         later = event.qos == 2 and not event.will
         for message in messages_of(event, at, time_ms, pieces):
@@ -201,11 +201,11 @@ class RetainedIndex:
             self._pending.pop(event.session, None)
 
     def session_ended(self, event: SessionClosed) -> None:
-        """Discard what a clean session had not released when it ended."""
+        """Discard the unreleased messages of a clean session that ended."""
         self._pending.pop(event.session, None)
 
     def repeated(self, event: RetainedSnapshot, at: Position, pieces: Sequence[bytes]) -> None:
-        """Apply the repetition of retained messages, or of such as wait for a PUBREL."""
+        """Apply the repetition of retained messages, or of messages that wait for a PUBREL."""
         for number, message in enumerate(repeated_messages(event, pieces), at):
             if event.session is None:
                 self._set(message._replace(ref=number))
@@ -213,24 +213,24 @@ class RetainedIndex:
                 self._pending.setdefault(event.session, {}).setdefault(message.ref, message)
 
     def cleared(self, topics: Iterable[str]) -> None:
-        """Remove the retained messages of some topics, where there are such."""
+        """Remove the retained messages of some topics, if they have any."""
         for topic in topics:
             before = self._messages.get(topic)
             if before is not None:
                 self._set(before._replace(payload=b""))
 
-    # What was kept elsewhere.
+    # Loading from the projections.
 
     def load(self, message: RetainedMessage) -> None:
-        """Take a message from the projections.
+        """Load a message from the projections.
 
-        It may be newer than the state that is folded next: each topic ends with what was retained
-        last all the same.
+        The message may be newer than the state that is folded next; nevertheless each topic ends
+        with the message that was retained last.
         """
         self._set(message)
 
     def recall(self, session: str, messages: Iterable[RetainedMessage]) -> None:
-        """Take messages that the session has sent at QoS 2, retained, and not released."""
+        """Load retained messages that the session sent at QoS 2 and has not released."""
         pending = self._pending.setdefault(session, {})
         for message in messages:
             pending.setdefault(message.ref, message)
@@ -262,7 +262,7 @@ def messages_of(
 ) -> Iterator[RetainedMessage]:
     """Yield the messages of a publication, the first of which stands at ``at``.
 
-    ``time_ms`` is the time of its record, ``pieces`` what it has in its payload area.
+    ``time_ms`` is the time of its record, ``pieces`` are its parts of the payload area.
     """
     distinct, payloads = split_pieces(event, pieces)
     topics: Iterable[str] = (
@@ -282,7 +282,7 @@ def messages_of(
 def repeated_messages(
     event: RetainedSnapshot, pieces: Sequence[bytes]
 ) -> Iterator[RetainedMessage]:
-    """Yield the messages that a checkpoint repeats, with the positions that they had."""
+    """Yield the messages that a checkpoint repeats, with their previous positions."""
     distinct, payloads = split_pieces(event, pieces)
     blocks = spread_blocks(event, distinct) or repeat(b"", event.count)
     expires = expiries_of(event.expires, event.count) or repeat(0, event.count)

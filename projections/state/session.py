@@ -3,10 +3,10 @@
 ``evolve(state, event, at, time_ms)`` changes the state in place; given the same events at the
 same positions it yields the same state for every caller.
 
-What a session holds, in the words of MQTT 3.1.1 section 3.1.2.4: its subscriptions, QoS 1 and 2
-messages sent but not acknowledged (``inflight``, and ``releasing`` once PUBREC came), QoS 1 and
-2 messages pending transmission (``queue`` of each subscription), QoS 2 messages received but
-not released (``inbound``); and its will.
+In the terms of MQTT 3.1.1 section 3.1.2.4, a session contains its subscriptions, QoS 1 and 2
+messages sent but not acknowledged (``inflight``, and ``releasing`` after PUBREC), QoS 1 and 2
+messages pending transmission (``queue`` of each subscription), and QoS 2 messages received but not
+released (``inbound``); also its will.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class SubscriptionState:
-    """One subscription of a session, and what is on its way to it."""
+    """One subscription of a session, and the messages on their way through it."""
 
     filter: str
     qos: int
     active: bool = True
-    """False: unsubscribed, but messages that matched before are still to be completed."""
+    """False: unsubscribed, but messages that matched before still have to be completed."""
     options: int = 0
-    """Subscription options that go with the QoS (MQTT 5), see ``Subscribed``."""
+    """Subscription options other than the QoS (MQTT 5), see ``Subscribed``."""
     identifier: int = 0
     """Subscription identifier (MQTT 5); 0: none."""
     outstanding: int = 0
-    """Deliveries sent and not completed: what counts against ``max_ack_pending``."""
+    """Deliveries sent and not completed: they count towards ``max_ack_pending``."""
     queue: WaitingQueue | None = None
-    """Messages waiting, oldest first; None when none ever did."""
+    """Waiting messages, oldest first; None when there never were any."""
     queued_bytes: int = 0
     """Their payload bytes."""
 
@@ -78,11 +78,11 @@ class InFlight(NamedTuple):
     """QoS, RETAIN_FLAG and RAP_FLAG."""
     subscription: SubscriptionState
     sent_ms: int
-    """When it was last sent, Unix time in milliseconds."""
+    """Time of the last transmission, Unix time in milliseconds."""
 
 
 class Will(NamedTuple):
-    """An armed will; payload and properties stand in the record of its WillArmed event."""
+    """An armed will; its payload and properties are in the record of its WillArmed event."""
 
     topic: str
     qos: int
@@ -90,12 +90,12 @@ class Will(NamedTuple):
     ref: Position
     """Position of the WillArmed event."""
     delay: int = 0
-    """Seconds behind the end of the connection for which it waits (MQTT 5)."""
+    """Delay in seconds after the end of the connection (MQTT 5)."""
 
 
 @dataclass(slots=True, eq=False)
 class SessionState:
-    """Everything that must survive a crash about one session."""
+    """The state of one session that must survive a crash."""
 
     session: str
     """Client identifier."""
@@ -104,16 +104,16 @@ class SessionState:
     generation: int = 0
     level: int = 4
     expiry: int | None = None
-    """Session expiry interval in seconds; None = the broker's setting."""
+    """Session expiry interval in seconds; None: the setting of the broker."""
     user: str | None = None
     receive_maximum: int = 65_535
-    """QoS 1 and 2 deliveries that the client accepts unfinished at a time."""
+    """Number of unfinished QoS 1 and 2 deliveries that the client accepts at a time."""
     packet_maximum: int = 0
     """Bytes of the largest packet that the client accepts; 0: any."""
     closed_ms: int = 0
-    """When the last connection ended, Unix time in milliseconds."""
+    """End of the last connection, Unix time in milliseconds."""
     subscriptions: dict[str, SubscriptionState] = field(default_factory=dict)
-    """By topic filter, including inactive ones that still have something to complete."""
+    """By topic filter, including inactive ones with deliveries to complete."""
     inflight: dict[int, InFlight] = field(default_factory=dict)
     """By packet identifier, in the order of delivery: PUBACK or PUBREC is awaited."""
     releasing: dict[int, InFlight] = field(default_factory=dict)
@@ -121,21 +121,22 @@ class SessionState:
     inbound: dict[int, Position] = field(default_factory=dict)
     """QoS 2 messages from the client, by packet identifier: PUBREL is awaited."""
     last_pid: int = 0
-    """The packet identifier given out last."""
+    """The last assigned packet identifier."""
     waiting: dict[str, SubscriptionState] = field(default_factory=dict)
-    """The subscriptions whose queue is not empty, by topic filter, in the order in which the queues
+    """The subscriptions with a non-empty queue, by topic filter, in the order in which the queues
     began to fill."""
     all_linked: bool = False
-    """A filter that may have linked others went while messages wait: see ``filter_links``."""
+    """Whether a filter that may have linked others was removed while messages wait: see
+    ``filter_links``."""
     links: dict[str, set[str]] | None = None
-    """Filters that are linked with each, None when they must be looked for: a note, not state."""
+    """Filters that are linked with each filter, None when not computed: a cache, not state."""
     queued: int = 0
     """Messages waiting in all queues."""
     queued_bytes: int = 0
     """Their payload bytes."""
     will: Will | None = None
     saved: Position = 0
-    """Version of the snapshot that the projections hold, 0 for none: their writer's note."""
+    """Version of the snapshot in the projections, 0 for none: a note of their writer."""
 
     def subscription(self, topic_filter: str) -> SubscriptionState:
         """Return the subscription with this filter; an inactive one when there is none."""
@@ -185,11 +186,11 @@ def _closed(state: SessionState, event: SessionClosed, _at: Position, ms: int) -
 
 
 def _taken_over(_state: SessionState, _event: SessionTakenOver, _at: Position, _ms: int) -> None:
-    """Nothing changes: the SessionOpened that follows says what the state is."""
+    """Change nothing: the SessionOpened that follows contains the state."""
 
 
 def _denied(_state: SessionState, _event: SubscriptionDenied, _at: Position, _ms: int) -> None:
-    """Nothing changes."""
+    """Change nothing."""
 
 
 def _subscribed(state: SessionState, event: Subscribed, _at: Position, _ms: int) -> None:
@@ -253,7 +254,7 @@ def _delivered(state: SessionState, event: Delivered, _at: Position, ms: int) ->
     pids = from_runs(event.pids)
     refs = from_runs(event.refs)
     flags = event.qos | event.retain << 2 | event.rap << 3
-    if len(pids) == 1 == len(refs):  # by far the most frequent
+    if len(pids) == 1 == len(refs):  # the most frequent case by far
         state.inflight[pids[0]] = InFlight(refs[0], flags, held, ms)
     else:
         sent = map(InFlight, refs, repeat(flags), repeat(held), repeat(ms))
@@ -308,7 +309,7 @@ def _redelivered(state: SessionState, event: Redelivered, _at: Position, ms: int
 
 
 def complete(state: SessionState, table: dict[int, InFlight], pids: Iterable[int]) -> None:
-    """Take deliveries that are complete out of a table."""
+    """Remove completed deliveries from a table."""
     for pid in pids:
         sent = table.pop(pid, None)
         if sent is not None:
@@ -367,7 +368,7 @@ EVOLVE: dict[type, Callable[[SessionState, Any, Position, int], None]] = {
     WillCancelled: _will_gone,
     MessageDropped: _dropped,
 }
-"""What :func:`evolve` calls, for callers that know the type of the event already."""
+"""The functions that :func:`evolve` calls, for callers that already know the event's type."""
 
 
 def evolve(state: SessionState, event: Event, at: Position, time_ms: int) -> None:

@@ -1,7 +1,7 @@
-"""The sessions of a node: those that something happens to as objects, the others frozen.
+"""The sessions of a node: active ones as objects, the others frozen.
 
-A frozen session is its snapshot in bytes, some tens of bytes more than its names take. Access
-by name thaws it; ``peek`` and iteration leave it frozen.
+A frozen session is its snapshot in bytes, some tens of bytes longer than its names. Access by name
+thaws it; ``peek`` and iteration leave it frozen.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 _BOUND = struct.Struct(">Q")
 _LARGEST_FROZEN = 64 * 1024
-"""Bytes of a snapshot that is kept frozen at most: a large one takes too long to thaw."""
+"""Largest snapshot, in bytes, that is kept frozen: a larger one takes too long to thaw."""
 
 
 def freeze(state: SessionState, bound: Position) -> bytes | None:
-    """Return a state as bytes, None when it is a large one.
+    """Return a state as bytes, None when it is too large.
 
-    ``bound`` is the position of the next event: all before it are in the state.
+    ``bound`` is the position of the next event: the state includes everything before it.
     """
     parts = encode_session(state)
     if len(parts) > 1:
@@ -38,12 +38,12 @@ def freeze(state: SessionState, bound: Position) -> bytes | None:
 
 
 def frozen_from(bound: Position, text: bytes) -> bytes:
-    """Return a frozen session made of what :func:`bound_of` and :func:`text_of` gave."""
+    """Return a frozen session from the results of :func:`bound_of` and :func:`text_of`."""
     return _BOUND.pack(bound) + text
 
 
 def bound_of(frozen: bytes) -> Position:
-    """Return the position that a frozen session reflects: all before it."""
+    """Return the position that a frozen session reflects: it includes everything before."""
     return int(_BOUND.unpack_from(frozen)[0])
 
 
@@ -53,14 +53,14 @@ def text_of(frozen: bytes) -> bytes:
 
 
 def thaw(session: str, frozen: bytes) -> SessionState:
-    """Return the state that :func:`freeze` was given."""
+    """Return the state that was passed to :func:`freeze`."""
     state = decode_session(session, (orjson.loads(text_of(frozen)),))
     state.saved = bound_of(frozen)
     return state
 
 
 class OutstandingTotals:
-    """Totals of what sessions still have to send or to get."""
+    """Totals of the messages that sessions still have to send or to receive."""
 
     __slots__ = ("inbound", "inflight", "queued", "queued_bytes", "releasing")
 
@@ -73,10 +73,10 @@ class OutstandingTotals:
         """QoS 2 messages from clients that wait for PUBREL."""
         self.queued = 0
         self.queued_bytes = 0
-        """Payload bytes of what is queued."""
+        """Payload bytes of the queued messages."""
 
     def add(self, state: SessionState, sign: int = 1) -> None:
-        """Count what a session has; with ``sign`` -1 no longer."""
+        """Add the counts of a session; with ``sign`` -1 subtract them."""
         self.inflight += sign * len(state.inflight)
         self.releasing += sign * len(state.releasing)
         self.inbound += sign * len(state.inbound)
@@ -84,7 +84,7 @@ class OutstandingTotals:
         self.queued_bytes += sign * state.queued_bytes
 
     def plus(self, other: OutstandingTotals) -> None:
-        """Add what other sessions have."""
+        """Add the totals of other sessions."""
         self.inflight += other.inflight
         self.releasing += other.releasing
         self.inbound += other.inbound
@@ -95,29 +95,29 @@ class OutstandingTotals:
 class SessionTable:
     """Session states by client identifier.
 
-    ``on_thaw`` is called with each state that stops being frozen.
+    ``on_thaw`` is called with each state that is thawed.
     """
 
     __slots__ = ("_frozen", "_holding", "_live_names", "frozen_totals", "live", "on_thaw")
 
     def __init__(self) -> None:
         self.live: dict[str, SessionState] = {}
-        """Those that are not frozen: to be looked into first where it matters."""
+        """The sessions that are not frozen; callers look here first where speed matters."""
         self.on_thaw: Callable[[SessionState], object] | None = None
         self._frozen: ShardedDict[bytes] = ShardedDict()
         self._live_names: ShardedDict[None] = ShardedDict()
-        """The names of those that are not frozen: they are never all copied at once."""
+        """The names of the sessions that are not frozen; they are never all copied at once."""
         self._holding: dict[str, Position] = {}
         """Frozen sessions that need messages of the log, with the oldest one's position."""
         self.frozen_totals = OutstandingTotals()
-        """Of the frozen sessions."""
+        """Totals of the frozen sessions."""
 
     def __len__(self) -> int:
         """Return the number of sessions."""
         return len(self.live) + len(self._frozen)
 
     def __contains__(self, name: object) -> bool:
-        """Return whether there is such a session."""
+        """Return whether a session exists."""
         return name in self.live or name in self._frozen
 
     def __iter__(self) -> Iterator[str]:
@@ -138,7 +138,7 @@ class SessionTable:
         return state
 
     def __setitem__(self, name: str, state: SessionState) -> None:
-        """Put a state in the place of what there was."""
+        """Store a state in place of the previous one."""
         self.live[name] = state
         self._live_names.of(name)[name] = None
         self._forget_frozen(name)
@@ -154,18 +154,18 @@ class SessionTable:
         return {*self.live, *self._frozen}
 
     def values(self) -> Iterator[SessionState]:
-        """Yield the states, to be looked at, not changed."""
+        """Yield the states, for reading only."""
         return (state for _, state in self.items())
 
     def items(self) -> Iterator[tuple[str, SessionState]]:
-        """Yield names and states, to be looked at, not changed."""
+        """Yield names and states, for reading only."""
         yield from self.live.items()
         for part in self._frozen.parts:
             for name, frozen in part.items():
                 yield name, thaw(name, frozen)
 
     def peek(self, name: str) -> SessionState | None:
-        """Return a session's state to be looked at, not changed; None when there is none."""
+        """Return a session's state for reading only; None when there is none."""
         state = self.live.get(name)
         if state is None:
             frozen = self._frozen.get(name)
@@ -173,7 +173,7 @@ class SessionTable:
         return state
 
     def discard(self, name: str) -> None:
-        """Remove a session, if there is such a one."""
+        """Remove a session, if it exists."""
         self._forget_live(name)
         self._forget_frozen(name)
 
@@ -188,11 +188,11 @@ class SessionTable:
             self.frozen_totals.add(state if state is not None else thaw(name, frozen), -1)
 
     def frozen(self, name: str) -> bytes | None:
-        """Return a session as it is frozen, None when it is not."""
+        """Return the frozen form of a session, None when it is not frozen."""
         return self._frozen.get(name)
 
     def freeze(self, name: str, bound: Position) -> SessionState | None:
-        """Freeze a session; return its state, None when it stays as it is: it is a large one."""
+        """Freeze a session; return its state, None when it is too large and stays unfrozen."""
         state = self.live[name]
         data = freeze(state, bound)
         if data is None:
@@ -202,7 +202,7 @@ class SessionTable:
         return state
 
     def put(self, frozen: bytes, state: SessionState) -> None:
-        """Take a frozen session; ``state`` is what it was frozen from."""
+        """Store a frozen session; ``state`` is the state that was frozen."""
         name = state.session
         self._forget_frozen(name)
         self._frozen.of(name)[name] = frozen
@@ -212,20 +212,20 @@ class SessionTable:
         self.frozen_totals.add(state)
 
     def names(self) -> list[str]:
-        """Return all client identifiers as of now."""
+        """Return all client identifiers at present."""
         return [*self.live, *self._frozen]
 
     def live_parts(self) -> Iterator[list[str]]:
-        """Yield the names of those that are not frozen, a part at a time.
+        """Yield the names of the sessions that are not frozen, a part at a time.
 
-        Sessions that come or go meanwhile may be missed or not.
+        Sessions that begin or end meanwhile may be missed.
         """
         return ([*part] for part in self._live_names.parts)
 
     def parts(self) -> Iterator[list[str]]:
         """Yield all names, a part at a time: each once, also if it is frozen or thawed meanwhile.
 
-        Sessions that come or go meanwhile may be missed or not.
+        Sessions that begin or end meanwhile may be missed.
         """
         both = zip(self._live_names.parts, self._frozen.parts, strict=True)
         return ([*live, *frozen] for live, frozen in both)

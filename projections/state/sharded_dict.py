@@ -1,8 +1,8 @@
-"""A dict in many parts, so that its keys can be listed a part at a time.
+"""A dict in many parts, whose keys can be listed a part at a time.
 
-Copying the keys of a dict with a million entries takes tens of milliseconds, and a dict that
-changes cannot be walked through. A part of this one is copied in a tenth of a millisecond. The
-order is the same in every process: what is derived from it stays so too.
+Copying the keys of a dict with a million entries takes tens of milliseconds, and a dict cannot be
+iterated over while it changes. Copying a part of this one takes a tenth of a millisecond. The order
+is the same in every process, and so is everything derived from it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class ShardedDict(Generic[T]):
 
     def __init__(self) -> None:
         self.parts: tuple[dict[str, T], ...] = tuple({} for _ in range(_PARTS))
-        """The parts; those of two objects have the same names under the same number."""
+        """The parts; in two objects the part of the same number has the same names."""
 
     def of(self, name: str) -> dict[str, T]:
-        """Return the part that a name belongs to."""
+        """Return the part that contains a name."""
         return self.parts[crc32(name.encode()) % _PARTS]
 
     def __len__(self) -> int:
@@ -44,6 +44,6 @@ class ShardedDict(Generic[T]):
         return self.parts[crc32(name.encode()) % _PARTS].get(name)
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the names; those that come or go meanwhile may be missed or not."""
+        """Yield the names; names that are added or removed meanwhile may be missed."""
         for part in self.parts:
             yield from [*part]

@@ -1,8 +1,8 @@
-"""One session folded from its own events alone, wherever the log begins.
+"""The fold of one session from its own events alone, wherever the log begins.
 
-``projections.state.node_state.NodeState`` folds all of a node's log. Here are its rules for a
-single session: callers that sort the events of a log by session (an audit, a query) get the same
-states.
+``projections.state.node_state.NodeState`` folds the whole log of a node. This module applies its
+rules to a single session: callers that sort the events of a log by session (an audit, a query) get
+the same states.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 
 class SessionFold:
-    """The state of one session; ``state`` is None while there is no such session.
+    """The state of one session; ``state`` is None while the session does not exist.
 
-    ``whole`` is the position of the CheckpointCompleted from which on the state of a log that was
-    cut is known; snapshots before it count. It is 0 for a log that begins with its first record.
+    ``whole`` is the position of the CheckpointCompleted from which the state of a log that was cut
+    is known; snapshots before it count. It is 0 for a log that begins with its first record.
     """
 
     __slots__ = ("_parts", "pending", "session", "state", "whole")
@@ -46,15 +46,15 @@ class SessionFold:
         self.whole = whole
         self.state: SessionState | None = None
         self.pending: dict[Position, RetainedMessage] = {}
-        """Retained QoS 2 messages that it sent and did not release, where payloads were given."""
+        """Its unreleased retained QoS 2 messages, where payloads were given."""
         self._parts: list[Part] = []
 
     def take(self, event: Event, at: Position, time_ms: int, payload: bytes | None = None) -> None:
         """Fold the next event of the session.
 
-        ``payload`` is what the event has of its record's payload area, from its first block of
-        properties on, None where that is not wanted: then ``pending`` stays empty. Raises
-        ValueError, KeyError, IndexError or TypeError for events that do not fit together.
+        ``payload`` is the event's part of its record's payload area, from its first block of
+        properties on, or None to ignore payloads: then ``pending`` stays empty. Raises ValueError,
+        KeyError, IndexError or TypeError for inconsistent events.
         """
         kind = type(event)
         change = EVOLVE.get(kind)
@@ -86,7 +86,7 @@ class SessionFold:
         self.pending = {}
 
     def _other(self, event: Event, at: Position, payload: bytes | None) -> None:
-        """Take an event that is not one of the session's own doing."""
+        """Fold an event that is not about the session's own state."""
         if type(event) is SessionExpired:
             self._gone()
         elif at >= self.whole:
@@ -104,7 +104,7 @@ class SessionFold:
 
 
 def split_area(event: MessagePublished | RetainedSnapshot, area: bytes) -> Sequence[bytes]:
-    """Return distinct blocks and payloads of an event out of its part of the payload area."""
+    """Return the distinct blocks and the payloads in an event's part of the payload area."""
     bounds = payload_bounds(event)
     blocks = block_bounds(event)
     begin = min((start for start, _ in blocks), default=bounds[0])

@@ -1,11 +1,11 @@
 """The state of a session as JSON, and back: in the log's checkpoints and in the projections.
 
-What has its usual value is left out, neighbours are runs (``eventstore.format.positions``), so that
-a session that waits for its client takes about as many bytes as its filters. A state that is too
-large for one event or message is spread over parts: each is an object with the same fields, and
-lists that go on where those of the part before ended.
+Usual values are left out, and neighbours are written as runs (``eventstore.format.positions``), so
+that the snapshot of a session that waits for its client takes about as many bytes as its filters. A
+state that is too large for one event or message is split into parts: each is an object with the
+same fields, and its lists continue those of the part before.
 
-A field may be added with a default; anything else needs a new version of SessionSnapshot.
+A field may be added with a default; any other change needs a new version of SessionSnapshot.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 Part: TypeAlias = dict[str, Any]
 
 PART_BYTES = 256 * 1024
-"""About how large a part may become before the next one is begun."""
+"""Approximate size of a part from which the next one is begun."""
 _RUNS_AT_ONCE = 4096
 _RUN_BYTES = 52
 _ENTRIES_AT_ONCE = 4096
 _ENTRY_BYTES = 32
 RECEIVE_MAXIMUM = 65_535
-"""Of a client that says nothing of it."""
+"""The default Receive Maximum of a client."""
 _TEXT_FACTOR = 6
-"""What a character takes in JSON at most."""
+"""Largest number of bytes that a character takes in JSON."""
 
 
 def encode_session(state: SessionState) -> list[Part]:
@@ -59,7 +59,7 @@ def encode_session(state: SessionState) -> list[Part]:
 
 
 def _plain(state: SessionState) -> Part:
-    """Return what is not a list; only what differs from the usual."""
+    """Return the fields that are not lists, where they differ from the usual values."""
     part: Part = {"generation": state.generation}
     if state.connected:
         part["connected"] = True
@@ -107,11 +107,11 @@ def _add_subscriptions(parts: list[Part], size: int, state: SessionState) -> int
 
 
 def _elements(state: SessionState) -> Iterator[tuple[str, Any, int]]:
-    """Yield (field, element of its list, bytes at most about)."""
+    """Yield (field, element of its list, approximate largest size in bytes)."""
     numbers: dict[int, int] = {}
     if state.waiting or state.inflight or state.releasing:
         numbers = {id(held): number for number, held in enumerate(state.subscriptions.values())}
-    # The order of the queues is that in which they began to fill.
+    # Queues are ordered by the time at which they began to fill.
     for held in state.waiting.values():
         if held.queue is None:
             continue
@@ -138,7 +138,7 @@ def _elements(state: SessionState) -> Iterator[tuple[str, Any, int]]:
 
 
 def _alike(table: dict[int, InFlight]) -> Iterator[tuple[list[int], list[InFlight]]]:
-    """Yield neighbours that differ in packet identifier and position only."""
+    """Yield runs of neighbours that differ in packet identifier and position only."""
     pids: list[int] = []
     sent: list[InFlight] = []
     for pid, one in table.items():
@@ -155,9 +155,9 @@ def _alike(table: dict[int, InFlight]) -> Iterator[tuple[list[int], list[InFligh
 
 
 def decode_session(session: str, parts: Iterable[Part]) -> SessionState:
-    """Return the state that :func:`encode_session` was given.
+    """Return the state that was passed to :func:`encode_session`.
 
-    Raises ValueError, KeyError, TypeError or IndexError for what it did not write.
+    Raises ValueError, KeyError, TypeError or IndexError for parts that it did not write.
     """
     state = SessionState(session)
     held: list[SubscriptionState] = []
@@ -219,7 +219,7 @@ def _decode_sent(
 
 
 def reference_runs(state: SessionState) -> Iterator[Run]:
-    """Yield the positions of all messages that a session still needs, its will's included."""
+    """Yield the positions of all messages that a session still needs, including its will."""
     if state.will is not None:
         yield state.will.ref
     yield from state.inbound.values()
@@ -231,7 +231,7 @@ def reference_runs(state: SessionState) -> Iterator[Run]:
 
 
 def expand_runs(runs: Iterable[Run], before: Position) -> Iterator[Position]:
-    """Yield those positions of runs that stand before another one."""
+    """Yield the positions of runs that stand before another position."""
     for run in runs:
         if isinstance(run, int):
             if run < before:

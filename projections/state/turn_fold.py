@@ -1,7 +1,7 @@
-"""The fold of events that several sessions share, as the broker that decides them applies it.
+"""The fold of events shared by several sessions, as the broker applies it when it decides them.
 
-What is read back from a log has the events of single sessions in their place; both folds come to
-the same state (``tests/projections/test_turn_fold.py``).
+In a log that is read back, events of single sessions take their place; both folds yield the same
+state (``tests/projections/test_turn_fold.py``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Touched = dict[str, "Position"]
 def states_of(
     table: SessionTable, names: Sequence[str], touched: Touched | None
 ) -> list[SessionState]:
-    """Return the states of sessions; note them as changed, with the version that is saved."""
+    """Return the states of sessions; mark them as changed, with their saved version."""
     live = table.live
     found: list[SessionState] = []
     for name in names:
@@ -37,7 +37,7 @@ def states_of(
 
 
 def published(states: Sequence[SessionState], event: TurnPublished, at: Position) -> None:
-    """Apply publications: those of QoS 2 wait for their PUBREL."""
+    """Apply publications: QoS 2 messages wait for their PUBREL."""
     if event.qos == 2:
         by = indices(event.by, event.sessions, event.count)
         for ref, (index, pid) in enumerate(zip(by, event.pids, strict=True), at):

@@ -1,7 +1,7 @@
-"""A queue of waiting messages that takes the room of its runs, not of its messages.
+"""A queue of waiting messages that takes the memory of its runs, not of its messages.
 
-Messages that are published together stand at neighbouring positions, so that what one session
-waits for is mostly a few arithmetic progressions, however many messages they are.
+Messages that are published together stand at neighbouring positions, so the queue of one session
+mostly consists of a few arithmetic progressions, however many messages it has.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 QOS_MASK = 0b011
 RETAIN_FLAG = 0b100
 RAP_FLAG = 0b1000
-"""Of a delivery, never of what waits: sent with RETAIN because of Retain As Published (MQTT 5)."""
+"""Flag of a delivery, never of a waiting message: sent with RETAIN because of Retain As Published
+(MQTT 5)."""
 FLAG_BITS = 3
 _FLAGS = (1 << FLAG_BITS) - 1
 
@@ -34,12 +35,12 @@ def waiting(ref: Position, qos: int, *, retain: bool) -> Waiting:
 
 
 class WaitingQueue:
-    """Packed messages, first in, first out, and when each expires."""
+    """Packed messages, first in, first out, and their expiries."""
 
     __slots__ = ("_length", "_runs")
 
     def __init__(self, runs: Iterable[Run] = ()) -> None:
-        """Start with the runs that :meth:`runs` gave."""
+        """Begin with the runs that :meth:`runs` returned."""
         self._runs: deque[list[int]] = deque()
         """First value, count, step and expiry of each run."""
         self._length = 0
@@ -61,9 +62,10 @@ class WaitingQueue:
                 yield from range(first, first + count * step, step)
 
     def extend(self, refs: Iterable[Run], flags: int, expires: list[Run] | int = 0) -> int:
-        """Append messages with the same QoS and RETAIN flag; return how many they are.
+        """Append messages with the same QoS and RETAIN flag; return their number.
 
-        ``expires`` is the Unix time in seconds at which each expires, 0 for never, or one for all.
+        ``expires`` is the Unix time in seconds at which each expires, 0 for never, or one value for
+        all.
         """
         runs = self._runs
         before = self._length
@@ -80,7 +82,7 @@ class WaitingQueue:
         return self._length - before
 
     def _extend_each(self, refs: Iterable[Run], flags: int, expires: list[Run]) -> int:
-        """Append messages of which each expires at a time of its own."""
+        """Append messages with individual expiries."""
         before = self._length
         for ref, end in zip(from_runs(refs), from_runs(expires), strict=True):
             self.extend((ref,), flags, end)
@@ -89,14 +91,14 @@ class WaitingQueue:
     def insert(
         self, behind: int, refs: Iterable[Run], flags: int, expires: list[Run] | int = 0
     ) -> int:
-        """Put messages behind the first ``behind`` ones; return how many they are."""
+        """Insert messages behind the first ``behind`` ones; return their number."""
         rest = self.cut(behind)
         count = self.extend(refs, flags, expires)
         self.append(rest)
         return count
 
     def cut(self, count: int) -> WaitingQueue:
-        """Leave the first ``count`` messages here; return a queue of the others."""
+        """Keep the first ``count`` messages; return a queue of the others."""
         rest = WaitingQueue()
         while self._length > count:
             last = self._runs[-1]
@@ -134,9 +136,10 @@ class WaitingQueue:
             runs.popleft()
 
     def remove(self, refs: Iterable[Position]) -> int:
-        """Remove messages that expire, wherever they stand; return how many were there.
+        """Remove expired messages, wherever they stand; return how many were found.
 
-        A message that stands there twice is removed as often as it is named, the first one first.
+        A message that is in the queue twice is removed as often as it is named, the first one
+        first.
         """
         wanted = Counter(refs)
         before, runs = self._length, self._runs
@@ -157,7 +160,7 @@ class WaitingQueue:
     ) -> list[Position]:
         """Return the messages that have expired at a Unix time in seconds, oldest first.
 
-        At most ``most``, and of the first ``within`` runs, if these are given.
+        If given, ``most`` limits their number, and ``within`` the number of runs that are searched.
         """
         found = (
             (first + number * step) >> FLAG_BITS
@@ -168,11 +171,11 @@ class WaitingQueue:
         return list(islice(found, most))
 
     def expiry(self) -> int:
-        """Return when the first message expires, Unix time in seconds; 0: none ever does."""
+        """Return the time of the first expiry, Unix time in seconds; 0: no message expires."""
         return min((run[3] for run in self._runs if run[3]), default=0)
 
     def expiries(self, count: int) -> list[int]:
-        """Return when each of the first ``count`` messages expires; empty when none ever does."""
+        """Return the expiry of each of the first ``count`` messages; empty when none ever does."""
         found: list[int] = []
         for run in self._runs:
             found += [run[3]] * min(run[1], count - len(found))
@@ -181,7 +184,7 @@ class WaitingQueue:
         return found if any(found) else []
 
     def runs(self) -> list[Run]:
-        """Return the messages as runs of packed values; one that expires has that as the last."""
+        """Return the messages as runs of packed values; an expiry is the run's last element."""
         return [
             [first, count, step, expires]
             if expires
@@ -207,7 +210,7 @@ class WaitingQueue:
         return self._runs[0][0], first + (count - 1) * step
 
     def oldest(self) -> Position | None:
-        """Return the lowest position that is waited for, None when nothing is."""
+        """Return the lowest position in the queue, None when it is empty."""
         ends = (min(first, first + (count - 1) * step) for first, count, step, _ in self._runs)
         found = min(ends, default=None)
         return None if found is None else found >> FLAG_BITS
@@ -224,7 +227,7 @@ def _parts(run: Run) -> tuple[int, int, int, int]:
 
 
 def _found(run: list[int], wanted: Counter[Position]) -> list[int]:
-    """Return the numbers of those messages of a run that are wanted, and want them no more."""
+    """Return the numbers of the wanted messages of a run, and remove them from ``wanted``."""
     first, count, step, _ = run
     values = range(first, first + count * step, step) if count > 1 else (first,)
     if len(wanted) < count:
@@ -243,7 +246,7 @@ def _found(run: list[int], wanted: Counter[Position]) -> list[int]:
 
 
 def _without(run: list[int], gone: list[int]) -> Iterator[list[int]]:
-    """Yield what is left of a run without the messages of some numbers, which ascend."""
+    """Yield the rest of a run without the messages of some numbers, which ascend."""
     first, count, step, expires = run
     start = 0
     for stop in (*gone, count):
@@ -254,7 +257,7 @@ def _without(run: list[int], gone: list[int]) -> Iterator[list[int]]:
 
 
 def _continued(last: list[int], first: int, count: int, step: int, expires: int) -> bool:
-    """Let the last run go on with these values, if they continue it."""
+    """Extend the last run by these values, if they continue it."""
     if last[3] != expires:
         return False
     if last[1] == 1:

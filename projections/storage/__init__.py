@@ -1,4 +1,4 @@
-"""The stored form of the projections, and how they are loaded."""
+"""The stored form of the projections, and the loader that reads it."""
 
 from projections.storage.format import (
     GONE,

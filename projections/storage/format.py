@@ -1,15 +1,15 @@
-"""What the projections keep: one message for each session and each retained topic, and a mark.
+"""The stored form of the projections: a message for each session and retained topic, and a mark.
 
-A message is, in this order (integers big-endian):
+A message consists of, in this order (integers big-endian):
 
 =====  ===========================================================================
-bytes  what
+bytes  content
 =====  ===========================================================================
 4      magic ``FMP`` and the format version
 16     the first half of the SHA-256 of everything that follows
 8      digest: exclusive or of the tags of all keys, this one included
-8      version: the log position that the message reflects (all before it)
-1      kind: 1 session, 2 retained message, 3 mark, 4 key that is gone
+8      version: the log position that the message reflects (everything before it)
+1      kind: 1 session, 2 retained message, 3 mark, 4 removed key
 2, 2   number of the part and of parts (a session's large state)
 4      length of the name
 n      client identifier or topic, UTF-8
@@ -17,9 +17,9 @@ rest   session: JSON (``projections.state.snapshot``); retained: QoS, position, 
        has any, payload; mark: JSON
 =====  ===========================================================================
 
-A *tag* is a hash of key and version: a reader whose tags add up to the digest of the last message
-has them all, in the right versions. The *mark* says up to where the log is
-reflected by all messages together.
+A *tag* is a hash of key and version: if the tags that a reader has add up to the digest of the last
+message, the reader has all messages, in the right versions. The *mark* contains the record up to
+which all messages together reflect the log.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ _HEAD = struct.Struct(">4s16sQQBHHI")
 _SIGNED_FROM = 20
 _MESSAGE = struct.Struct(">BQ")
 _WITH_BLOCK = 0x80
-"""Beside the QoS: properties follow the position."""
+"""Flag beside the QoS: properties follow the position."""
 _BLOCK = struct.Struct(">QI")
-"""Expiry (Unix time in seconds, 0 for never) and bytes of the properties."""
+"""Expiry (Unix time in seconds, 0 for never) and size of the properties in bytes."""
 
 
 class BadProjection(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
-    """The projections are not whole: the log says everything, and is folded instead."""
+    """The projections are incomplete; the log contains everything, and is folded instead."""
 
 
 def key_of(kind: int, name: str, part: int = 0) -> str:
-    """Return the key of a session or topic: of fixed length, whatever the name is."""
+    """Return the key of a session or topic, which has a fixed length."""
     short = hashlib.sha256(name.encode()).digest()[:20]
     token = urlsafe_b64encode(short).rstrip(b"=").decode()
     if kind == RETAINED:
@@ -66,7 +66,7 @@ def key_of(kind: int, name: str, part: int = 0) -> str:
 
 
 def version_tag(key: str, version: Position) -> int:
-    """Return the 64 bits that stand for this version of this key."""
+    """Return the 64-bit tag of this version of this key."""
     text = f"{key}@{version}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
 
@@ -96,7 +96,7 @@ class StoredEntry:
 
 
 def decode_entry(data: bytes) -> StoredEntry:
-    """Return the entry of a message. Raises BadProjection when it is none, or damaged."""
+    """Return the entry of a message. Raises BadProjection when it is invalid or damaged."""
     if len(data) < _HEAD.size or data[:4] != MAGIC:
         raise BadProjection("a message of the projections is none of this foldmq")
     _, check, digest, version, kind, part, parts, size = _HEAD.unpack_from(data)
@@ -117,7 +117,7 @@ def retained_body(message: RetainedMessage) -> bytes:
 
 
 def retained_of(entry: StoredEntry) -> RetainedMessage:
-    """Return the retained message that an entry holds."""
+    """Return the retained message in an entry."""
     body = entry.body
     qos, ref = _MESSAGE.unpack_from(body)
     if not qos & _WITH_BLOCK:
@@ -132,12 +132,12 @@ def retained_of(entry: StoredEntry) -> RetainedMessage:
 
 @dataclass(slots=True)
 class ProjectionMark:
-    """Up to where the projections reflect the log, and what else of its state is needed."""
+    """The extent to which the projections reflect the log, and the rest of the node's state."""
 
     sequence: int
-    """Everything up to and including this record is reflected; a turn ends with it."""
+    """Everything up to and including this record is reflected; it ends a turn."""
     link: str
-    """Its link, in hexadecimal."""
+    """Link of this record, in hexadecimal."""
     sessions: int
     retained: int
     carriers: list[int] = field(default_factory=list)
@@ -147,11 +147,11 @@ class ProjectionMark:
     cut: LogCut | None = None
     """The last cut of the log."""
     archived: tuple[Position, LogArchived] | None = None
-    """What was last said of an archive, and where."""
+    """The last event about an archive, and its position."""
     bridged: Position | None = None
-    """Up to where NATS has what was published."""
+    """Position up to which NATS has the publications."""
     epoch: int = 0
-    """That of the last leader; 0: no cluster."""
+    """Epoch of the last leader; 0: no cluster."""
 
     def body(self) -> bytes:
         """Return the body of the mark's entry; earlier versions know no epoch."""
@@ -162,7 +162,7 @@ class ProjectionMark:
 
 
 def mark_of(entry: StoredEntry) -> ProjectionMark:
-    """Return the mark that an entry holds. Raises BadProjection when there is none in it."""
+    """Return the mark in an entry. Raises BadProjection when it contains none."""
     try:
         raw: dict[str, Any] = orjson.loads(entry.body)
         cut, archived = raw.pop("cut"), raw.pop("archived", None)

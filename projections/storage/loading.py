@@ -1,4 +1,4 @@
-"""The projections read back: the state of a node as of their mark, or newer where it is newer."""
+"""Loads the projections: the state of a node as of their mark, or newer for some messages."""
 
 from __future__ import annotations
 
@@ -30,39 +30,39 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class LoadedProjections:
-    """What the projections were when they were read."""
+    """The loaded projections."""
 
     mark: ProjectionMark
     digest: int
     last: int
     """Sequence of the last message in the stream."""
     parts: dict[str, int]
-    """Number of messages of sessions that take several."""
+    """Number of messages of sessions that need several."""
 
 
 class SessionVisitor(Protocol):
-    """Called with each session that was loaded."""
+    """A callback for each loaded session."""
 
     def __call__(self, state: SessionState, *, frozen: bool) -> None:
-        """Look at the state of a session."""
+        """Receive the state of a session."""
 
 
 @dataclass(slots=True)
 class ProjectionLoader:
-    """Takes the messages of the projections, in the order in which they were stored."""
+    """Loads the messages of the projections, in the order in which they were stored."""
 
     node: NodeState
     found: SessionVisitor
-    """Called with the state of each session, to be looked at."""
+    """Called with the state of each session, for reading only."""
     limit: Position
-    """Behind the end of the log: nothing may be newer."""
+    """Position behind the end of the log: no message may be newer."""
     _digest: int = 0
     _found: int = 0
     _mark: ProjectionMark | None = None
     _large: dict[str, dict[int, StoredEntry]] = field(default_factory=dict)
 
     def take(self, data: bytes) -> None:
-        """Take the next message. Raises BadProjection."""
+        """Load the next message. Raises BadProjection."""
         entry = decode_entry(data)
         self._digest = entry.digest
         if entry.kind == MARK:
@@ -83,7 +83,7 @@ class ProjectionLoader:
             self._session(entry)
 
     def finish(self, last: int) -> LoadedProjections:
-        """Return what was loaded; raise BadProjection when it is not all that was stored."""
+        """Return the loaded projections; raise BadProjection when some are missing."""
         for name, entries in self._large.items():
             self._large_session(name, [entries[number] for number in sorted(entries)])
         if self._mark is None:

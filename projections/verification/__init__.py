@@ -1,4 +1,4 @@
-"""Whether a log is intact: its records, its events, and what its checkpoints repeat."""
+"""Checks whether a log is intact: its records, its events, and its checkpoints."""
 
 from projections.verification.checkpoint_check import CheckpointCheck
 from projections.verification.event_checks import event_problem

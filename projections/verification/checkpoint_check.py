@@ -1,7 +1,7 @@
-"""Whether what the checkpoints of a log repeat agrees with the log without them.
+"""Checks that the checkpoints of a log agree with the log without them.
 
-The log is folded once more. Where the fold is complete, every snapshot must equal what was
-folded, and every cut must leave a log that is whole.
+The log is folded again. Where the fold is complete, every snapshot must equal the folded state, and
+every cut must leave a whole log.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _Check: TypeAlias = "Callable[[CheckpointCheck, Any, Position, Sequence[bytes]],
 
 
 class CheckpointCheck:
-    """Folds the records of a log in order; reports what is wrong in its checkpoints and cuts."""
+    """Folds the records of a log in order; reports problems in its checkpoints and cuts."""
 
     def __init__(self, report: Callable[[int, str], None], begin: int) -> None:
         """Begin with record ``begin``; call ``report(sequence, what)`` for every problem."""
@@ -59,13 +59,13 @@ class CheckpointCheck:
         self._turn: list[tuple[Record, list[tuple[int, Event]]]] = []
         self._begun: CheckpointBegun | None = None
         self._links: dict[int, tuple[bytes, int]] = {}
-        """Record with which a checkpoint begins -> what it continues, and its time."""
+        """First record of a checkpoint -> the link that it continues, and its time."""
         self._sessions: set[str] = set()
-        """Sessions that the checkpoint has still to repeat."""
+        """Sessions that the checkpoint still has to repeat."""
         self._retained: dict[str, Position] = {}
-        """Topics that the checkpoint found retained, with the position of the message."""
+        """Topics with a retained message at the beginning of the checkpoint -> its position."""
         self._waiting: set[Position] = set()
-        """Retained QoS 2 messages, not yet released, of the session that was repeated last."""
+        """Unreleased retained QoS 2 messages of the session that was repeated last."""
         self._counts = [0, 0]
         self._parts: list[Part] = []
 
@@ -75,15 +75,15 @@ class CheckpointCheck:
         return self._state.partial
 
     def lose_track(self, sequence: int) -> None:
-        """Begin again behind a record: what is known is no longer right."""
+        """Begin again behind a record: the present state is no longer correct."""
         self._turn = []
         self._begun = None
         self._state = NodeState(sequence + 1)
         self._sessions, self._retained, self._waiting = set(), {}, set()
 
     def take(self, record: Record, events: list[tuple[int, Event]]) -> None:
-        """Fold the next record and its events; a turn counts when its last part is there."""
-        if record.part == 0 and record.last:  # nearly all
+        """Fold the next record and its events; a turn counts when its last part is folded."""
+        if record.part == 0 and record.last:  # nearly all records
             self._turn = []
             self._fold(record, events)
             return
@@ -136,7 +136,7 @@ class CheckpointCheck:
             self._retained = {message.topic: message.ref for message in retained.all()}
 
     def _opened(self, event: SessionOpened, _at: Position, _: Sequence[bytes]) -> None:
-        if not event.resumed:  # a session that began after the checkpoint did
+        if not event.resumed:  # the session began after the checkpoint
             self._sessions.discard(event.session)
 
     def _session(self, event: SessionSnapshot, at: Position, _: Sequence[bytes]) -> None:
@@ -158,7 +158,7 @@ class CheckpointCheck:
             self._report_at(at, f"repeats session {display.name(name)}, which does not exist")
             return
         self._waiting = {message.ref for message in self._state.retained.pending(name)}
-        if parts != encode_session(state):  # it may be encoded differently
+        if parts != encode_session(state):  # the encoding may differ
             wrong = _differences(state, decode_session(name, parts))
             if wrong:
                 self._report_at(at, f"repeats session {display.name(name)} with other {wrong}")
@@ -235,7 +235,7 @@ class CheckpointCheck:
         self._links = {first: one for first, one in self._links.items() if first >= event.first}
 
     def _check_carried(self, event: LogCut, at: Position) -> None:
-        """Report messages that are cut off although sessions need them."""
+        """Report messages that were cut off although sessions need them."""
         state, before = self._state, position(event.first, 0)
         for name in state.sessions.names():
             held = state.sessions.peek(name) if state.sessions.holds(name, before) else None
@@ -265,7 +265,7 @@ def _several(names: list[str]) -> str:
 
 
 def _differences(state: SessionState, other: SessionState) -> str:
-    """Return which facts of two states of a session differ; empty if none does."""
+    """Return the facts in which two states of a session differ; empty if there are none."""
     one, two = _facts(state), _facts(other)
     return ", ".join(what for what, value in one.items() if value != two[what])
 

@@ -1,4 +1,4 @@
-"""Whether the leaders of a cluster follow each other: epochs rise by one, time does not go back."""
+"""Checks the succession of leaders: epochs rise by one, time does not go back."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class EpochCheck:
-    """Checks the records of a log, in order; those of a single node have no epochs."""
+    """Checks the records of a log, in order; records of a single node have no epochs."""
 
     def __init__(self, report: Callable[[int, str], None], begin: int) -> None:
         """Call ``report(sequence, what)`` for every problem; ``begin`` is the first record."""
         self._report = report
         self._epoch: int | None = 0 if begin == 1 else None
-        """That of the leader; None: not known."""
+        """Epoch of the leader; None: not known."""
         self._time_ms = 0
 
     def take(self, record: Record, events: Iterable[tuple[int, Event]]) -> None:
@@ -35,7 +35,7 @@ class EpochCheck:
         self._time_ms = record.time_ms
 
     def lose_track(self) -> None:
-        """Go on behind records that are missing or cannot be read."""
+        """Continue behind records that are missing or cannot be read."""
         self._epoch, self._time_ms = None, 0
 
     def _started(self, record: Record, index: int, event: BrokerStarted) -> None:

@@ -1,4 +1,4 @@
-"""Whether the parts of one event fit together: its columns, topics and payloads."""
+"""Checks that the parts of one event are consistent: its columns, topics and payloads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def event_problem(event: Event, area: int) -> str | None:
-    """Return what is wrong with an event; None if nothing is.
+    """Return the problem of an event as text; None if it has none.
 
     ``area`` is the size of the payload area of its record, in bytes.
     """

@@ -1,4 +1,4 @@
-"""Whether every record of a log is there, in order, intact and readable."""
+"""Checks that every record of a log is present, in order, intact and readable."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _UPDATE_EVERY = 16
 
 
 class LogVerifier:
-    """Checks what is stored, in order, and reports each problem; goes on behind a problem."""
+    """Checks stored records in order, reports each problem, and continues behind it."""
 
     def __init__(
         self,
@@ -41,14 +41,14 @@ class LogVerifier:
     ) -> None:
         """Call ``report(sequence, what)`` for every problem.
 
-        ``noted`` is sequence and link of the last record that the broker noted as stored,
-        ``begin`` the first sequence of the log, ``cut`` the newest cut of a log that does not
-        begin with record 1.
+        ``noted`` is sequence and link of the last record that the broker noted as stored, ``begin``
+        the first sequence of the log, ``cut`` the newest cut of a log that does not begin with
+        record 1.
         """
         self.records = 0
         self.entries = 0
         self.void = 0
-        """Parts of turns that never were complete: nothing of them was acknowledged."""
+        """Parts of turns that were never complete: nothing of them was acknowledged."""
         self.first_ms: int | None = None
         self.last_ms: int | None = None
         self._report = report
@@ -60,10 +60,10 @@ class LogVerifier:
         self._check_beginning(begin, cut)
         self._node: str | None = None
         self._parts = 0
-        """Parts held of a turn that is not complete."""
+        """Number of held parts of an incomplete turn."""
 
     def take(self, sequence: int, data: bytes) -> None:
-        """Check what is stored under the next sequence."""
+        """Check the message stored under the next sequence."""
         if sequence != self._next:
             self._gap(self._next, sequence - 1)
         self._next = sequence + 1
@@ -86,7 +86,7 @@ class LogVerifier:
         self.last_ms = record.time_ms
 
     def end(self, last: int) -> None:
-        """Check that the log reaches record ``last``, and the one that was noted."""
+        """Check that the log reaches record ``last``, and the noted one."""
         self.skip(last)
         if self._unknown_from:
             self._report(self._unknown_from, "begins the log, and no whole checkpoint follows it")
@@ -94,19 +94,19 @@ class LogVerifier:
             self._gap(self._next, self._noted[0])
 
     def begin_again(self, begin: int, cut: RecordedCut | None) -> None:
-        """Go on at a record before which the broker has cut the log meanwhile."""
+        """Continue at a record before which the broker has cut the log meanwhile."""
         self._lose_track(begin - 1)
         self._next = begin
         self._check_beginning(begin, cut)
 
     def skip(self, last: int) -> None:
-        """Go on behind a sequence up to which nothing more is stored."""
+        """Continue behind a sequence up to which nothing more is stored."""
         if self._next <= last:
             self._gap(self._next, last)
             self._next = last + 1
 
     def unfinished(self) -> int:
-        """Return how many parts of a turn are at the end without its last one."""
+        """Return the number of parts of an incomplete turn at the end."""
         return self._parts
 
     def _gap(self, first: int, last: int) -> None:
@@ -191,7 +191,7 @@ class LogVerifier:
 async def verify_log(
     source: LogSource, report: Callable[[int, str], None], progress: Progress = silent
 ) -> LogVerifier:
-    """Check every record of a log; return what was read.
+    """Check every record of a log; return the verifier.
 
     ``report(sequence, what)`` is called for every problem. Raises NatsUnavailable.
     """
@@ -208,7 +208,7 @@ async def verify_log(
                 position = sequence + 1
                 if sequence % _UPDATE_EVERY == 0:
                     update(sequence)
-            if position == before:  # the server returns nothing from here on: look behind it
+            if position == before:  # the server returns nothing from here on: continue behind it
                 position += 1
         verifier.end(last)
     return verifier

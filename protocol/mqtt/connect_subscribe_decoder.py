@@ -1,4 +1,4 @@
-"""The packets that come once in a while: CONNECT, SUBSCRIBE and UNSUBSCRIBE, field by field."""
+"""The decoder of the rarer packets, field by field: CONNECT, SUBSCRIBE and UNSUBSCRIBE."""
 
 import sys
 
@@ -10,7 +10,7 @@ MQTT_3_1 = 3
 MQTT_3_1_1 = 4
 MQTT_5 = 5
 LEVELS = {b"MQIsdp": MQTT_3_1, b"MQTT": MQTT_3_1_1}
-"""Protocol name -> the protocol level that is spoken under it."""
+"""Protocol name -> the protocol level for which it stands."""
 
 
 def decode_utf8(raw: bytes, what: str) -> str:
@@ -59,7 +59,7 @@ def parse_connect(body: bytes) -> Connect:
 class FilterReader:
     """Reads a SUBSCRIBE (section 3.8) or UNSUBSCRIBE (3.10), some topic filters at a time.
 
-    Raises ``ProtocolError`` for what is wrong, when it is reached.
+    Raises ``ProtocolError`` for an error when it is reached.
     """
 
     __slots__ = ("_fields", "_subscribing", "found", "packet_id")
@@ -77,13 +77,13 @@ class FilterReader:
             raise ProtocolError(f"{name} without a topic filter", statement)
 
     def read(self, most: int = sys.maxsize) -> bool:
-        """Read at most ``most`` filters; return whether these were the last ones."""
+        """Read at most ``most`` filters; return whether all filters have been read."""
         fields, stop = self._fields, len(self.found) + most
         while not fields.at_end() and len(self.found) < stop:
             self._read_plain(stop)
             if fields.at_end() or len(self.found) >= stop:
                 break
-            # Something is wrong with the next one, or it only looks like that.
+            # The next filter is invalid, or only appears to be.
             topic_filter, qos = fields.topic_filter(), 0
             if self._subscribing:
                 qos = fields.byte("requested QoS")
@@ -95,13 +95,13 @@ class FilterReader:
         return fields.at_end()
 
     def packet(self) -> Subscribe | Unsubscribe:
-        """Return the packet, once all of its filters were read."""
+        """Return the packet; call this when all of its filters have been read."""
         if self._subscribing:
             return Subscribe(self.packet_id, self.found)
         return Unsubscribe(self.packet_id, [topic_filter for topic_filter, _ in self.found])
 
     def _read_plain(self, most: int) -> None:
-        """Read filters with which nothing is wrong; made for thousands of them in a packet."""
+        """Read valid filters on a fast path for packets with thousands of them."""
         fields, found, options = self._fields, self.found, int(self._subscribing)
         body, at = fields.body, fields.at
         size = len(body)
@@ -140,7 +140,7 @@ def _protocol_level(fields: "_Fields") -> int:
 
 
 def _check_connect_flags(flags: int, version: int) -> None:
-    """Check the connect flags (section 3.1.2.3). MQTT 3.1 leaves bit 0 and password unruled."""
+    """Check the connect flags (section 3.1.2.3). MQTT 3.1 has no rule for bit 0 and password."""
     will_qos = flags >> 3 & 3
     if version != MQTT_3_1 and flags & 0x01:
         raise ProtocolError("CONNECT: reserved connect flag is set", "MQTT-3.1.2-3")
@@ -165,7 +165,7 @@ def _will(fields: "_Fields", flags: int) -> Will:
 
 
 class _Fields:
-    """Reads one field after the other; a field that runs over the end is a ``ProtocolError``."""
+    """Reads one field after the other; a field that exceeds the body is a ``ProtocolError``."""
 
     __slots__ = ("_packet", "at", "body")
 

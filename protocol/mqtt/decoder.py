@@ -1,20 +1,20 @@
-"""From the bytes of one connection to packets.
+"""Decodes the bytes of one connection into packets.
 
-How it works. ``feed`` puts what was left over before the new bytes, then goes from packet to
-packet. The first byte alone decides whether a packet is legal at this point of the connection:
-``_legal`` is the set of first bytes that are. Next come the Remaining Length and the limit on the
-size, so that a packet that is too large is refused before its body is kept. Once a packet is
-complete it goes to the parser of its kind; PUBLISH and acknowledgements go to
-``protocol.mqtt.publish_decoder``, which reads as many as follow one another.
+``feed`` puts the rest of the previous bytes before the new ones, then goes from packet to packet.
+The first byte alone decides whether a packet is legal at this point of the connection: ``_legal``
+is the set of legal first bytes. Next come the Remaining Length and the limit on the size, so that a
+packet that is too large is refused before its body is kept. A complete packet goes to the parser
+of its kind; PUBLISH and acknowledgements go to ``protocol.mqtt.publish_decoder``, which reads as
+many as follow one another.
 
-The level that a CONNECT names decides how the packets after it are read. MQTT 3.1 and 3.1.1 are
-read here; an MQTT 5 client gets a reader of its own (``Mqtt5``), if the decoder is given what
-makes one. What both have in common is here: framing, limits, and how the work is cut into calls.
+The level in the CONNECT decides how later packets are read. MQTT 3.1 and 3.1.1 are read here; an
+MQTT 5 client gets a reader of its own (``DecoderV5``), if the decoder was given a factory for it.
+Both share the code here: framing, limits, and the division of the work into calls.
 
-With a bound on the work of a call, ``feed`` stops when that is reached and keeps the rest as it is;
-``more`` says so, and ``feed(b"")`` goes on.
+With a bound on the work of a call, ``feed`` stops when that is reached and keeps the rest
+undecoded; ``more`` reports this, and ``feed(b"")`` continues.
 
-An incomplete packet is kept in a ``bytearray`` that is looked at again only when the packet is
+An incomplete packet is kept in a ``bytearray`` that is inspected again only when the packet is
 complete: however a packet is cut into pieces, each of its bytes is copied a fixed number of times.
 """
 
@@ -40,7 +40,7 @@ from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt.remaining_length import read_length
 
 MAX_CONNECT_SIZE = 327_701
-"""The largest CONNECT there can be in MQTT 3.1 and 3.1.1, in bytes: five fields of 65 535 bytes.
+"""Size in bytes of the largest CONNECT in MQTT 3.1 and 3.1.1: five fields of 65 535 bytes.
 
 It is the limit for the first packet, so that an unauthenticated client cannot make the broker
 buffer more than that; in MQTT 5 too, where properties could make it larger.
@@ -61,7 +61,7 @@ _ACKS = {
     0x70: PacketType.PUBCOMP,
 }
 _FILTER_WORK = 4
-"""As how many packets a topic filter of a packet counts that is read in parts."""
+"""Number of packets as which one topic filter counts in a packet that is read in parts."""
 _WITH_FILTERS = frozenset({PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE})
 _FROM_SERVERS = frozenset(
     {PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK, PacketType.PINGRESP}
@@ -75,7 +75,7 @@ _FLAG_STATEMENTS = {
 
 
 _LEVEL_AT = 6
-"""Where the protocol level stands in a CONNECT of MQTT 3.1.1 or later."""
+"""Offset of the protocol level in a CONNECT of MQTT 3.1.1 or later."""
 
 
 class FiltersInParts(Protocol):
@@ -84,14 +84,14 @@ class FiltersInParts(Protocol):
     found: list[tuple[str, int]]
 
     def read(self, most: int) -> bool:
-        """Read so many filters at most; return whether those were the last ones."""
+        """Read at most ``most`` filters; return whether all filters have been read."""
 
     def packet(self) -> Subscribe | Unsubscribe:
-        """Return the packet, once all of its filters were read."""
+        """Return the packet; call this when all of its filters have been read."""
 
 
 class DecoderV5(Protocol):
-    """Reads what an MQTT 5 client sends; see ``protocol.mqtt5``."""
+    """Reads the packets of an MQTT 5 client; see ``protocol.mqtt5``."""
 
     legal: frozenset[int]
 
@@ -104,13 +104,13 @@ class DecoderV5(Protocol):
     def read(
         self, data: bytes, at: int, body: int, stop: int, limit: int, room: int, to: list[Packet]
     ) -> tuple[int, int]:
-        """Read a packet and those alike; return where the next begins, and the room taken."""
+        """Read a packet and similar ones; return the offset of the next, and the room used."""
 
     def subscription_reader(self, first: int, body: bytes) -> FiltersInParts:
-        """Return what reads a SUBSCRIBE or UNSUBSCRIBE."""
+        """Return a reader for a SUBSCRIBE or UNSUBSCRIBE."""
 
     def block_cost(self, size: int) -> int:
-        """Return as how many packets more one of so many bytes counts for its properties."""
+        """Return the number of packets for which a block of ``size`` bytes counts in addition."""
 
     def too_large(self, size: int, limit: int) -> ProtocolError:
         """Return the error for a packet that is too large."""
@@ -120,16 +120,16 @@ class DecoderV5(Protocol):
 
 
 class Decoder:
-    """Decodes what one client sends, for as long as its connection lasts.
+    """Decodes the packets of one client, as long as its connection lasts.
 
     ``max_packet_size`` is the largest whole packet accepted, in bytes; ``at_once``, which may
-    be changed, is how many packets one call decodes, about: one of QoS 1 or 2 counts as eight.
-    ``v5`` makes the reader for an MQTT 5 client; without it, that level is refused.
+    be changed, is the approximate number of packets that one call decodes: one of QoS 1 or 2 counts
+    as eight. ``v5`` returns the reader for an MQTT 5 client; without it, that level is refused.
 
-    ``feed`` never raises for what a client sent. After each call look at ``error``: once it is
-    set, the packets returned by that call are still to be obeyed, then ``error.connack`` is to be
-    answered if there is one, and the connection is to be closed; later calls return nothing. When
-    ``level`` is 5, ``error.reason`` is to be answered instead.
+    ``feed`` never raises for input of a client. Check ``error`` after each call: once it is
+    set, the packets returned by that call must still be obeyed, then ``error.connack`` must be
+    sent if there is one, and the connection must be closed; later calls return nothing. When
+    ``level`` is 5, ``error.reason`` must be sent instead.
     """
 
     __slots__ = (
@@ -158,14 +158,14 @@ class Decoder:
         self.at_once = at_once
         self.level = 0
         """The protocol level, 3, 4 or 5, as soon as it is known; also of a CONNECT refused for
-        something else. 5 for all above."""
+        another reason. 5 for all higher levels."""
         self._v5 = v5
         self._decoder_v5: DecoderV5 | None = None
         """Reads the packets of an MQTT 5 client."""
         self._reader: FiltersInParts | None = None
-        """A SUBSCRIBE or UNSUBSCRIBE of which topic filters are left to be read."""
+        """A SUBSCRIBE or UNSUBSCRIBE whose topic filters have not all been read."""
         self._unread: tuple[bytes, int] | None = None
-        """Bytes of which nothing is decoded yet from an offset on."""
+        """Bytes that are not decoded yet, and the offset from which on."""
         self._max_packet_size = max_packet_size
         self._limit = min(max_packet_size, MAX_CONNECT_SIZE)
         self._legal = _FIRST
@@ -175,12 +175,12 @@ class Decoder:
 
     @property
     def buffered(self) -> int:
-        """Bytes of an incomplete packet that are being kept."""
+        """Number of buffered bytes of an incomplete packet."""
         return len(self._partial)
 
     @property
     def empty(self) -> bool:
-        """True when nothing is kept of what came, and more may come."""
+        """True when no input is buffered, and more may follow."""
         return not (
             self._partial
             or self._unread is not None
@@ -203,7 +203,7 @@ class Decoder:
     def feed(self, data: bytes) -> list[Packet]:
         """Decode the next bytes of the connection; return the packets they complete, in order.
 
-        What comes after a DISCONNECT is ignored: a client sends nothing more [MQTT-3.14.4-2].
+        Input after a DISCONNECT is ignored: a client sends nothing more [MQTT-3.14.4-2].
         """
         if self.error is not None or self._ended:
             return []
@@ -231,7 +231,7 @@ class Decoder:
             else:
                 at = self._read_v5(self._decoder_v5, data, at, packets)
         except ProtocolError as error:
-            # Without what it was raised from: the frames would keep the bytes that were read.
+            # Without its context, whose frames would keep the bytes that were read.
             error.__context__ = None
             self.error = error.with_traceback(None)
             if packets and isinstance(packets[-1], Publishes | Acks) and not len(packets[-1]):
@@ -242,7 +242,7 @@ class Decoder:
         return packets
 
     def _read(self, data: bytes, at: int, packets: list[Packet]) -> int:
-        """Read whole packets from an offset on; return the offset of the first byte left."""
+        """Read whole packets from an offset on; return the offset of the first unread byte."""
         end, room = len(data), self.at_once
         while at < end and not self._ended:
             if room <= 0:
@@ -280,7 +280,7 @@ class Decoder:
                     at = read_acks(data, at, acks, room)
                     room -= len(acks.packet_ids)
                 else:
-                    # A Remaining Length with needless bytes is legal: such a packet goes alone.
+                    # A Remaining Length with needless bytes is legal: read such a packet alone.
                     read_acks(data[body - 2 : stop], 0, acks)
                     at = stop
                     room -= 1
@@ -343,7 +343,7 @@ class Decoder:
         return at
 
     def _read_filters(self, reader: FiltersInParts, packets: list[Packet]) -> bool:
-        """Read some topic filters of a packet; return whether these were the last ones."""
+        """Read some topic filters of a packet; return whether all have been read."""
         self._reader = None
         if not reader.read(max(1, self.at_once // _FILTER_WORK)):
             self._reader = reader
@@ -377,8 +377,8 @@ class Decoder:
     def _refuse_size(self, data: bytes, at: int, body: int, stop: int) -> int:
         """Raise ``ProtocolError`` for a packet that is too large.
 
-        A CONNECT may name MQTT 5, where its refusal has a reason: if that part of it has not come
-        yet, the bytes needed for it are returned.
+        A CONNECT may name MQTT 5, where its refusal has a reason: if that part of it has not
+        arrived yet, the number of bytes needed for it is returned.
         """
         if self._legal is _FIRST and self._v5 is not None:
             if len(data) - body <= _LEVEL_AT:
@@ -398,7 +398,7 @@ def _check_connect_length(data: bytes, at: int, body: int) -> None:
 
 
 def _names_v5(body: bytes) -> bool:
-    """Say whether a CONNECT is of MQTT 5 or above."""
+    """Return whether a CONNECT is of MQTT 5 or above."""
     return body[:_LEVEL_AT] == b"\0\4MQTT" and body[_LEVEL_AT : _LEVEL_AT + 1] >= b"\5"
 
 
@@ -407,7 +407,7 @@ def _length_violation(kind: PacketType, length: int) -> ProtocolError:
 
 
 def _first_byte_violation(first: int, *, connected: bool) -> ProtocolError:
-    """Return the error for a first byte that is not in the set of legal ones."""
+    """Return the error for an illegal first byte."""
     kind, flags = first >> 4, first & 15
     if kind == PacketType.CONNECT and flags:
         return ProtocolError(f"CONNECT with flags {flags:04b}", "MQTT-2.2.2-2")

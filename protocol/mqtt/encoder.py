@@ -1,7 +1,7 @@
-"""From packets to bytes.
+"""Encodes the packets of a server into bytes.
 
-What a server sends: the answers, and ``PublishEncoder``, which encodes a batch of messages once
-for all receivers.
+These are the answers, and the messages: ``PublishEncoder`` encodes a batch of messages once for all
+receivers.
 """
 
 import sys
@@ -21,7 +21,7 @@ PINGREQ = b"\xc0\x00"
 DISCONNECT = b"\xe0\x00"
 
 PID_BYTES = [number.to_bytes(2, "big") for number in range(65_536)]
-"""Every two-byte number, so that none is ever encoded again: packet identifiers and lengths."""
+"""Every two-byte number, encoded once: packet identifiers and lengths."""
 
 _ACK_HEADS = {
     PacketType.PUBACK: b"\x40\x02",
@@ -34,8 +34,8 @@ _ACK_HEADS = {
 def encode_connack(code: ConnectCode, *, session_present: bool = False, version: int = 4) -> bytes:
     """Encode a CONNACK (section 3.2).
 
-    Session present is only said along with code 0 [MQTT-3.2.2-4], and not at all to clients that
-    speak MQTT 3.1 (``version`` 3), where the byte is reserved.
+    Session present is only set with code 0 [MQTT-3.2.2-4], and never for clients of MQTT 3.1
+    (``version`` 3), where the byte is reserved.
     """
     present = session_present and code is ConnectCode.ACCEPTED and version != MQTT_3_1
     return bytes((0x20, 2, present, code))
@@ -72,7 +72,7 @@ def encode_unsuback(packet_id: int) -> bytes:
 
 
 class PublishEncoder:
-    """Messages of one QoS, prepared once to be sent to any number of receivers.
+    """Messages of one QoS, prepared once for any number of receivers.
 
     ``topics`` (raw UTF-8) and ``payloads`` run in parallel; ``qos`` is the one granted to the
     receivers, ``retain`` is set only on retained messages sent because of a new subscription
@@ -97,7 +97,7 @@ class PublishEncoder:
 
     @classmethod
     def verbatim(cls, packets: Sequence[bytes]) -> "PublishEncoder":
-        """Prepare packets that came in at QoS 0 (``Publishes.packets``) to go out as they are."""
+        """Prepare packets received at QoS 0 (``Publishes.packets``) for unchanged transmission."""
         outgoing = cls((), (), 0)
         outgoing._packets = packets
         return outgoing
@@ -116,8 +116,8 @@ class PublishEncoder:
         """Encode the messages ``[start:stop]``, by default all, for one receiver.
 
         ``packet_ids`` has one packet identifier for each of them at QoS 1 and 2 (``ValueError``
-        if it has not), and is not looked at when the batch is of QoS 0. ``dup`` marks the
-        packets as sent again [MQTT-3.3.1-1].
+        otherwise), and is ignored when the batch is of QoS 0. ``dup`` marks the packets as sent
+        again [MQTT-3.3.1-1].
         """
         if not self.qos:
             return self._render_qos0(start, stop)
@@ -149,7 +149,7 @@ class PublishEncoder:
 
 
 def publish_head(qos: int, topic: bytes, size: int) -> bytes:
-    """Encode what comes before packet identifier and payload of a PUBLISH with ``size`` bytes."""
+    """Encode a PUBLISH with ``size`` bytes of payload up to its packet identifier or payload."""
     key = qos, topic, size
     found = _known_heads.get(key)
     if found is None:
@@ -163,16 +163,16 @@ def publish_head(qos: int, topic: bytes, size: int) -> bytes:
 
 _KNOWN_HEADS, _KNOWN_TOPIC = 8192, 256
 _known_heads: dict[tuple[int, bytes, int], bytes] = {}
-"""Heads that were encoded before, of topics of at most so many bytes; it saves time, and may be
+"""Cache of encoded heads, of topics up to ``_KNOWN_TOPIC`` bytes; it only saves time, and may be
 emptied at will."""
 
 
 def packet_heads(
     topics: Sequence[bytes], sizes: Sequence[int], first: int, extra: int
 ) -> list[bytes]:
-    """Encode what comes before the packet identifier in each of some PUBLISH packets.
+    """Encode some PUBLISH packets up to their packet identifiers.
 
-    ``sizes`` are the bytes that follow it, ``extra`` is as many more in all of them. Each different
+    ``sizes`` are the bytes that follow it, ``extra`` is as many more in all of them. Each distinct
     head is encoded once: messages are many, topics and lengths are few.
     """
     if len(sizes) != len(topics):

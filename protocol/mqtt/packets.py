@@ -1,12 +1,12 @@
-"""What clients send, as values.
+"""The packets of clients, as values.
 
-Nearly all traffic is PUBLISH and its acknowledgements, and it comes many packets at a time.
-Hence those two are batches, ``Publishes`` and ``Acks``: a run of consecutive packets of one kind,
-in columns. All other packets are small dataclasses, one each.
+Nearly all traffic is PUBLISH and its acknowledgements, and many packets arrive at a time. Hence
+those two are batches, ``Publishes`` and ``Acks``: a run of consecutive packets of one kind, in
+columns. All other packets are small dataclasses, one each.
 
 Properties of MQTT 5 are typed where the broker obeys them (``ConnectProperties``, a subscription
-identifier) and bytes where it passes them on: a *block* is the properties of a message as they
-stand in a packet, checked, without Topic Alias, Message Expiry Interval first.
+identifier) and bytes where it passes them on. A *block* is the properties of a message in the form
+of a packet, checked, without Topic Alias, Message Expiry Interval first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 UserProperties: TypeAlias = tuple[tuple[str, str], ...]
-"""Names and values, in the order of the packet; a name may stand there more than once."""
+"""Names and values, in the order of the packet; a name may occur more than once."""
 
 
 class PacketType(IntEnum):
@@ -56,7 +56,7 @@ class ConnectCode(IntEnum):
 
 @dataclass(slots=True)
 class Will:
-    """The message to be published when the connection ends without a DISCONNECT."""
+    """The message to be published unless a DISCONNECT with reason 0x00 ends the connection."""
 
     topic: str
     payload: bytes
@@ -70,10 +70,10 @@ class Will:
 
 @dataclass(slots=True)
 class ConnectProperties:
-    """Properties of a CONNECT, with the values that absent ones have (MQTT 5, section 3.1.2.11)."""
+    """Properties of a CONNECT; absent ones have their defaults (MQTT 5, section 3.1.2.11)."""
 
     session_expiry: int = 0
-    """Seconds that the session outlives its connection; 0xFFFFFFFF: it does not expire."""
+    """Seconds for which the session outlives its connection; 0xFFFFFFFF: it does not expire."""
     receive_maximum: int = 65_535
     maximum_packet_size: int = 0
     """Bytes; 0: no limit."""
@@ -92,9 +92,9 @@ class Connect:
     version: int
     """Protocol level: 3 (MQTT 3.1), 4 (MQTT 3.1.1) or 5 (MQTT 5)."""
     client_id: str
-    """Empty when the server is to make one up; before MQTT 5 ``clean`` is True then."""
+    """Empty when the server has to assign one; before MQTT 5 ``clean`` is True in this case."""
     clean: bool
-    """Clean Session; in MQTT 5 Clean Start, which says nothing about the session's end."""
+    """Clean Session; in MQTT 5 Clean Start, which does not concern the session's end."""
     keep_alive: int
     """Seconds; 0 turns the keep alive off."""
     will: Will | None = None
@@ -112,7 +112,7 @@ class Subscribe:
     filters: list[tuple[str, int]]
     """(topic filter, requested QoS), in the order of the packet, at least one."""
     options: list[int] = field(default_factory=list)
-    """Subscription options without the QoS bits, one byte a filter; empty before MQTT 5."""
+    """Subscription options without the QoS bits, one byte for each filter; empty before MQTT 5."""
     identifier: int = 0
     """Subscription Identifier; 0: none."""
     user: UserProperties = ()
@@ -130,17 +130,18 @@ class Unsubscribe:
 
 @dataclass(slots=True)
 class Pingreq:
-    """A sign of life that wants an answer (section 3.12)."""
+    """A sign of life that requests an answer (section 3.12)."""
 
 
 @dataclass(slots=True)
 class Disconnect:
-    """The client leaves in good order (section 3.14), or says in MQTT 5 why it leaves."""
+    """The client disconnects in order (section 3.14), in MQTT 5 with a reason."""
 
     reason: int = 0
-    """0x04: the will is to be published; 0x80 and above: the client ended it for an error."""
+    """0x00: the will is discarded. Otherwise it is published: 0x04 requests that, 0x80 and above
+    report an error."""
     session_expiry: int | None = None
-    """Seconds, in place of those of the CONNECT."""
+    """Session expiry in seconds that replaces the one of the CONNECT."""
     reason_string: str | None = None
     user: UserProperties = ()
 
@@ -157,7 +158,7 @@ class Auth:
 
 
 class Publish(NamedTuple):
-    """One message out of a ``Publishes``."""
+    """One message of a ``Publishes``."""
 
     topic: bytes
     payload: bytes
@@ -176,8 +177,8 @@ def cut_payloads(
     """Return the payloads of whole PUBLISH packets at QoS 0.
 
     ``blocks`` is None before MQTT 5, and empty where no packet has properties. A packet's length
-    alone tells how long its Remaining Length field is: the decoder keeps only packets that encode
-    it in as few bytes as possible. So it is with blocks and Property Lengths.
+    determines the length of its Remaining Length field: the decoder keeps only packets that encode
+    it in as few bytes as possible. The same holds for blocks and Property Lengths.
     """
     head = 4 if blocks is None else 5
     places = (
@@ -197,15 +198,15 @@ class Publishes:
 
     ``topics`` are raw UTF-8, already validated. ``packet_ids`` is empty at QoS 0.
 
-    At QoS 0 without retain ``packets`` holds the whole packets: exactly the bytes that every
-    QoS 0 subscriber at the same level is sent, so that nothing has to be encoded. The decoder does
-    not cut the payloads out then; ``payloads`` does so when it is first asked for. Otherwise
-    ``packets`` is empty, as it is in MQTT 5 where a topic alias was used.
+    At QoS 0 without retain ``packets`` contains the whole packets: exactly the bytes for every
+    QoS 0 subscriber at the same level, so that nothing has to be encoded. In this case the decoder
+    does not cut out the payloads; ``payloads`` does so at its first use. Otherwise ``packets`` is
+    empty, as it is in MQTT 5 where a topic alias was used.
 
     ``blocks`` is None before MQTT 5. In MQTT 5 it has a block for each message, or is empty if no
     message has properties.
 
-    Iteration gives one ``Publish`` per message: for tests and paths that are not hot.
+    Iteration yields one ``Publish`` per message: for tests and code that is not time-critical.
     """
 
     __slots__ = (
@@ -226,7 +227,7 @@ class Publishes:
         self.retain = retain
         self.dup = dup
         self.size = 0
-        """Bytes of the packets, where they were decoded."""
+        """Size of the packets in bytes, where they were decoded."""
         self.topics: list[bytes] = []
         self.packet_ids: list[int] = []
         self.packets: list[bytes] = []
@@ -267,7 +268,7 @@ class Acks:
     kind: PacketType
     packet_ids: list[int] = field(default_factory=list)
     reasons: Sequence[int] = ()
-    """Reason codes, one a packet; empty if all are 0."""
+    """Reason codes, one for each packet; empty if all are 0."""
 
     def __len__(self) -> int:
         return len(self.packet_ids)

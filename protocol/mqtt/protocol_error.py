@@ -1,4 +1,4 @@
-"""The one error that bytes from a client can cause."""
+"""The only error that bytes from a client can cause."""
 
 from protocol.errors import FoldmqError
 from protocol.mqtt.packets import ConnectCode
@@ -8,10 +8,10 @@ from protocol.mqtt.reason_codes import ReasonCode
 class ProtocolError(FoldmqError):
     """A client broke the standard; its network connection must be closed [MQTT-4.8.0-1].
 
-    ``text`` says what was wrong, ``statement`` is the number of the normative statement that was
-    broken, of MQTT 3.1.1 or, from an MQTT 5 client, of MQTT 5.0. ``connack`` is the return code
-    to be sent in a CONNACK of MQTT 3.1.1 before the connection is closed, or None when it is closed
-    without a word; in MQTT 5 ``reason`` is sent, in a CONNACK or DISCONNECT [MQTT-4.13.1-1].
+    ``text`` describes the error, ``statement`` is the number of the broken normative statement, of
+    MQTT 3.1.1 or, for an MQTT 5 client, of MQTT 5.0. ``connack`` is the return code to be sent in a
+    CONNACK of MQTT 3.1.1 before the connection is closed, or None when it is closed without an
+    answer; in MQTT 5 ``reason`` is sent, in a CONNACK or DISCONNECT [MQTT-4.13.1-1].
     """
 
     def __init__(

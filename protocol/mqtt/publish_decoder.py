@@ -1,21 +1,20 @@
-"""PUBLISH and its acknowledgements, many at a time.
+"""The decoder of PUBLISH and its acknowledgements, many at a time.
 
-A publisher sends packets that look alike: the same first byte, the same length, a topic name of
-the same length. Where that is so, all of them are checked and cut by a few operations in C over
-the whole run, instead of by some dozen byte codes each:
+A publisher sends similar packets: the same first byte, the same length, a topic name of the same
+length. Such packets are checked and cut by a few operations in C over the whole run, instead of by
+some dozen byte codes each:
 
 - every header byte must be the same in all packets of the run: one strided slice per header byte
-  (``data[i::size]``) compared with that byte repeated. The run is tried in steps that grow, so
-  that looking ahead never costs more than a fixed multiple of what is found;
+  (``data[i::size]``) is compared with that byte repeated. The run is tried in steps that grow, so
+  that looking ahead never costs more than a fixed multiple of the packets found;
 - the columns (topic names, packet identifiers, payloads) are then cut by a ``struct`` that
   describes 64 packets at once.
 
 Everything else goes through plain loops, in which a packet costs no function call.
 
-These functions are given whole packets at ``at``: the first one has been framed by the decoder,
-and they go on for as long as complete packets of the same kind follow. They return where they
-stopped. When they raise, what they have put into the batch so far is valid and comes before the
-offending packet.
+These functions get whole packets at ``at``: the decoder has framed the first one, and they continue
+as long as complete packets of the same kind follow. They return the offset at which they stopped.
+When they raise, the content of the batch so far is valid and precedes the offending packet.
 """
 
 import sys
@@ -30,37 +29,37 @@ from protocol.mqtt.protocol_error import ProtocolError
 from protocol.mqtt.remaining_length import encode_length, read_length
 
 _BLOCK = 64
-"""Packets cut by one struct."""
+"""Number of packets cut by one struct."""
 ALIKE = 3
-"""Packets of one shape in a row after which more of them are looked for."""
+"""Number of packets of one shape in a row after which a run is looked for."""
 RUN = 16
-"""The shortest run that is read faster at once than packet by packet."""
+"""Length of the shortest run that is faster to read at once than packet by packet."""
 _KNOWN_TOPICS = 8192
 _KNOWN_TOPIC_SIZE = 256
 
 known_topics: set[bytes] = set()
-"""Topic names that were found valid, shared by all connections: at most ``_KNOWN_TOPICS`` of at
-most ``_KNOWN_TOPIC_SIZE`` bytes. It saves time and decides nothing, so it may be emptied at will.
+"""Valid topic names, shared by all connections: at most ``_KNOWN_TOPICS`` of at most
+``_KNOWN_TOPIC_SIZE`` bytes. A cache that only saves time, so it may be emptied at will.
 """
 
 
 def read_publishes(
     data: bytes, at: int, body: int, stop: int, limit: int, batch: Publishes, most: int
 ) -> int:
-    """Read the PUBLISH at ``data[at:stop]``, and those alike that follow, into ``batch``.
+    """Read the PUBLISH at ``data[at:stop]``, and similar ones that follow, into ``batch``.
 
-    ``body`` is where its variable header begins; ``limit`` is the largest packet allowed, in
-    bytes, ``most`` how many are read. Returns the offset of the first byte not read. Raises
-    ``ProtocolError``.
+    ``body`` is the offset of its variable header; ``limit`` is the largest packet allowed, in
+    bytes, ``most`` the number of packets to read. Returns the offset of the first unread byte.
+    Raises ``ProtocolError``.
     """
     first, end, known, identified = data[at], len(data), known_topics, batch.qos > 0
     verbatim = not identified and not batch.retain
     topics, ids, packets, payloads = batch.topics, batch.packet_ids, batch.packets, batch.payloads
     size = name_size = alike = packet_id = 0
-    # Where looking for a run finds none, it is tried ever more seldom.
+    # Where no run is found, the search becomes rarer and rarer.
     enough = ALIKE
     while True:
-        # Enter here with the packet data[at:stop] complete.
+        # Invariant: the packet data[at:stop] is complete.
         name = body + 2
         name_end = name + (data[body] << 8 | data[body + 1]) if stop >= name else stop + 1
         rest = name_end + 2 if identified else name_end
@@ -108,9 +107,9 @@ def read_publishes(
 
 
 def read_acks(data: bytes, at: int, batch: Acks, most: int = sys.maxsize) -> int:
-    """Read the four-byte acknowledgement at ``at``, and those alike that follow, into ``batch``.
+    """Read the four-byte acknowledgement at ``at``, and similar ones that follow, into ``batch``.
 
-    At most ``most``. Returns the offset of the first byte not read. Raises ``ProtocolError``.
+    At most ``most``. Returns the offset of the first unread byte. Raises ``ProtocolError``.
     """
     head = data[at : at + 2]
     count = 1
@@ -141,7 +140,7 @@ def check_topic(topic: bytes) -> None:
 
 
 def remember_topic(topic: bytes) -> None:
-    """Put a topic name that was found valid among those that need not be looked at again."""
+    """Add a valid topic name to the names that need not be checked again."""
     if len(topic) <= _KNOWN_TOPIC_SIZE:
         if len(known_topics) >= _KNOWN_TOPICS:
             known_topics.clear()
@@ -151,8 +150,8 @@ def remember_topic(topic: bytes) -> None:
 def count_alike(data: bytes, at: int, size: int, head: bytes, most: int = sys.maxsize) -> int:
     """Count the packets of ``size`` bytes, each beginning with ``head``, that follow from ``at``.
 
-    At most ``most``. Takes time proportional to the packets counted, however many there might have
-    been.
+    At most ``most``. Takes time proportional to the packets counted, not to ``most`` or the length
+    of ``data``.
     """
     available = min(most, (len(data) - at) // size)
     found, step = 0, 8
@@ -174,11 +173,11 @@ def count_alike(data: bytes, at: int, size: int, head: bytes, most: int = sys.ma
 def _take_run(
     data: bytes, at: int, stop: int, offset: int, length: int, batch: Publishes, most: int
 ) -> int:
-    """Append the packets that follow ``data[at:stop]`` and look like it to ``batch``.
+    """Append the packets that follow ``data[at:stop]`` and are similar to it to ``batch``.
 
-    At most ``most``. Its topic name of ``length`` bytes begins at ``offset``. Gives the number of
-    packets taken: 0 when they are too few, or when the plain loop is to look at each: one of them
-    is illegal, or their Remaining Length has needless bytes.
+    At most ``most``. Its topic name of ``length`` bytes begins at ``offset``. Returns the number of
+    packets taken: 0 when they are too few, or when the plain loop has to check each: one of them is
+    illegal, or their Remaining Length has needless bytes.
     """
     size, head = stop - at, data[at : at + offset]
     count = count_alike(data, stop, size, head, most)
@@ -212,9 +211,9 @@ def _take_run(
 
 
 def _shortest(data: bytes, body: int, stop: int) -> bytes:
-    """Return a PUBLISH whose Remaining Length has needless bytes without them.
+    """Return a PUBLISH without the needless bytes of its Remaining Length.
 
-    The standard lets clients send these; foldmq passes them on as every client expects them.
+    The standard lets clients send these; foldmq forwards the packet as every client expects it.
     """
     return b"\x30" + encode_length(stop - body) + data[body:stop]
 

@@ -1,8 +1,8 @@
-"""Reason codes of MQTT 5 (section 2.4): which packets carry them, from a client or a server.
+"""The reason codes of MQTT 5 (section 2.4), and the packets that carry them in each direction.
 
 A reason code below 0x80 is success, from 0x80 on failure. MQTT 3.1 and 3.1.1 have return codes in
-CONNACK alone: ``FOR_CONNECT_CODES`` is what each is in MQTT 5. Reason strings say in words why the
-server refused something.
+CONNACK alone: ``FOR_CONNECT_CODES`` maps each to MQTT 5. Reason strings explain the refusals of the
+server as text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,11 @@ from types import MappingProxyType
 from protocol.mqtt.packets import ConnectCode, PacketType
 
 FAILURE = 0x80
-"""The least reason code that says that something failed."""
+"""The lowest reason code of a failure."""
 
 
 class ReasonCode(IntEnum):
-    """What became of a packet, or why a connection ends."""
+    """The result of a packet, or the reason for the end of a connection."""
 
     SUCCESS = 0x00
     """Also: normal disconnection, and granted QoS 0."""
@@ -115,7 +115,7 @@ STATEMENTS: Mapping[PacketType, str] = MappingProxyType(
         PacketType.AUTH: "MQTT-3.15.2-1",
     }
 )
-"""The statement of MQTT 5.0 that allows a packet these reason codes and no others."""
+"""The statement of MQTT 5.0 that allows only these reason codes in a packet."""
 
 FOR_CONNECT_CODES: Mapping[ConnectCode, ReasonCode] = MappingProxyType(
     {
@@ -150,9 +150,9 @@ REFUSALS: Mapping[str, ReasonCode] = MappingProxyType(
         "will_qos": ReasonCode.QOS_NOT_SUPPORTED,
     }
 )
-"""Why a broker refuses a CONNECT -> the reason code of its CONNACK.
+"""Reason for which a broker refuses a CONNECT -> the reason code of its CONNACK.
 
-Of a login that was refused (``not_authorised``) the code is that of its verdict.
+A refused login (``not_authorised``) has the code of its verdict.
 """
 
 ENDINGS: Mapping[str, ReasonCode] = MappingProxyType(
@@ -179,13 +179,14 @@ ENDINGS: Mapping[str, ReasonCode] = MappingProxyType(
         "unread_bytes": ReasonCode.QUOTA_EXCEEDED,
     }
 )
-"""Why a broker closes a connection (``SessionClosed.reason``) -> the reason code of its DISCONNECT.
+"""Reason for which a broker closes a connection (``SessionClosed.reason``) -> the reason code of
+its DISCONNECT.
 
-Of a protocol error it is ``ProtocolError.reason``. A client whose connection is gone is sent none.
+A protocol error has ``ProtocolError.reason``. A client whose connection is gone gets none.
 """
 
 MOST_CHARACTERS = 200
-"""A longer reason string is cut."""
+"""Length at which a reason string is cut."""
 
 _CLOSING: Mapping[str, str] = MappingProxyType(
     {
@@ -241,7 +242,7 @@ _MEANINGS: Mapping[int, str] = MappingProxyType(
 
 
 def connect_code(reason: int) -> ConnectCode:
-    """Return what a CONNACK of MQTT 3.1.1 says for a reason code."""
+    """Return the return code in a CONNACK of MQTT 3.1.1 for a reason code."""
     if reason < FAILURE:
         return ConnectCode.ACCEPTED
     found = {code.value: old for old, code in FOR_CONNECT_CODES.items()}
@@ -252,7 +253,7 @@ _GRANTED = bytes(range(FAILURE))
 
 
 def closing_string(reason: str, about: str = "") -> str | None:
-    """Return why a connection is refused or closed; None if the reason code says all.
+    """Return a text for a refused or closed connection; None if the reason code says everything.
 
     ``reason`` is that of ``SessionClosed``; ``about`` describes a protocol error.
     """
@@ -260,7 +261,7 @@ def closing_string(reason: str, about: str = "") -> str | None:
 
 
 def code_string(code: int) -> str | None:
-    """Return what a reason code of a PUBACK or PUBREC means here, None unless it is an error."""
+    """Return the meaning of an error in a PUBACK or PUBREC; None if the code is not an error."""
     return _MEANINGS.get(code) if code >= FAILURE else None
 
 

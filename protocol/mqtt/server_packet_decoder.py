@@ -1,8 +1,8 @@
-"""What a server sends, read back from its bytes: for traces.
+"""Decoder of the packets of a server, for traces.
 
-The bytes are those that the broker itself wrote, whole packets: nothing is checked that the
-encoder warrants. Packets are read lazily, so that
-a caller that needs only the first few does not pay for the rest.
+The bytes are whole packets that the broker itself wrote: properties that the encoder guarantees are
+not checked. Packets are read lazily, so that a caller that needs only the first few does not pay
+for the rest.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ ServerPacket: TypeAlias = Connack | Publish | Acks | Suback | Unsuback | Pingres
 
 
 def read_server_packets(data: bytes) -> Iterator[tuple[ServerPacket, int]]:
-    """Yield the packets of a write, and with each the offset at which the next one begins.
+    """Yield the packets of a write, each with the offset of the next one.
 
-    Acknowledgements of one type that follow each other are one ``Acks``. Raises ``ValueError`` at
-    bytes that are no whole packet of a server.
+    Consecutive acknowledgements of one type are one ``Acks``. Raises ``ValueError`` at bytes that
+    are not a whole packet of a server.
     """
     at = 0
     while at < len(data):
@@ -76,7 +76,7 @@ def read_server_packets(data: bytes) -> Iterator[tuple[ServerPacket, int]]:
 
 
 def count_server_packets(data: bytes, at: int, most: int) -> int:
-    """Count the packets from ``at`` on; what is behind ``most`` of them counts as one more.
+    """Count the packets from ``at`` on; everything behind ``most`` of them counts as one more.
 
     Raises ``ValueError`` as :func:`read_server_packets` does.
     """

@@ -1,14 +1,14 @@
-"""What makes an MQTT server "Sparkplug aware" (Sparkplug 3.0.0, section 10.1.4).
+"""The rules for an MQTT server that is "Sparkplug aware" (Sparkplug 3.0.0, section 10.1.4).
 
-Such a server keeps birth certificates: what is published to ``spBv1.0/GROUP/NBIRTH/NODE`` and
-``spBv1.0/GROUP/DBIRTH/NODE/DEVICE`` it also makes available, retained, below
-``$sparkplug/certificates``. And it may set the time of a death certificate when it sends it, since
+Such a server stores birth certificates: messages published to ``spBv1.0/GROUP/NBIRTH/NODE`` and
+``spBv1.0/GROUP/DBIRTH/NODE/DEVICE`` are also available, retained, below
+``$sparkplug/certificates``. It may also set the time of a death certificate when it sends it, since
 the node wrote its will when it connected.
 
-Where the NATS Server does otherwise:
+Differences to the NATS Server:
 
-- it takes 4 or 5 levels for any of the four types, here NBIRTH and NDEATH have 4 and DBIRTH and
-  DDEATH 5, none of them empty, as the specification has it;
+- it accepts 4 or 5 levels for any of the four types; here NBIRTH and NDEATH have 4 and DBIRTH and
+  DDEATH 5, none of them empty, as in the specification;
 - it adds a missing timestamp at the end of a payload, here it is put first; both are legal;
 - of several timestamps it sets the first, although readers take the last; here all are set;
 - it gives an empty payload a timestamp; here it stays empty, as it is no certificate, and retained
@@ -23,9 +23,9 @@ from protocol.mqtt.topics import MAX_TOPIC_BYTES, split_levels
 
 CERTIFICATES: Final = "$sparkplug/certificates/"
 MAX_DEATH: Final = 65_535
-"""Longest payload in bytes in which a time is set: the longest that a will can have."""
+"""Size in bytes of the longest payload in which a time is set: the longest possible will."""
 MAX_FIELDS: Final = 1000
-"""Most fields of such a payload; the death of a node has one metric, its ``bdSeq``."""
+"""Largest number of fields of such a payload; the death of a node has one metric, its ``bdSeq``."""
 
 _NAMESPACE: Final = "spBv1.0/"
 _BIRTHS: Final = {"NBIRTH": 4, "DBIRTH": 5}
@@ -38,7 +38,7 @@ _UINT64: Final = (1 << 64) - 1
 
 
 def certificate_topic(topic: str) -> str | None:
-    """Return the topic where a birth certificate is kept, None if ``topic`` is not that of one."""
+    """Return the topic of the stored birth certificate, None if ``topic`` is for none."""
     if not _is_one_of(_BIRTHS, topic):
         return None
     certificate = CERTIFICATES + topic
@@ -53,15 +53,15 @@ def is_death(topic: str) -> bool:
 def with_timestamp(payload: bytes, ms: int) -> bytes:
     """Set the time of a certificate to ``ms``, milliseconds since 1970 (UTC).
 
-    The time is field 1 of the protobuf message, a varint. All other bytes stay as they are. What
-    is not a Sparkplug payload, is longer than ``MAX_DEATH`` or has more than ``MAX_FIELDS`` fields
-    is given back unchanged.
+    The time is field 1 of the protobuf message, a varint. All other bytes stay unchanged. A payload
+    that is not a Sparkplug payload, is longer than ``MAX_DEATH`` or has more than ``MAX_FIELDS``
+    fields is returned unchanged.
     """
     if not 0 < len(payload) <= MAX_DEATH:
         return payload
     stamp = bytes([_TIMESTAMP << 3 | _VARINT]) + _varint(ms & _UINT64)
     parts: list[bytes] = []
-    kept = 0  # everything before is in parts
+    kept = 0  # offset up to which the payload is in parts
     at = 0
     try:
         for _ in range(MAX_FIELDS):
@@ -96,7 +96,7 @@ def _is_one_of(types: dict[str, int], topic: str) -> bool:
 
 
 def _field(data: bytes, at: int) -> tuple[int, int, int]:
-    """Return number and wire type of the field at ``at``, and where the next one begins."""
+    """Return number and wire type of the field at ``at``, and the offset of the next field."""
     tag, at = _read_varint(data, at)
     number, kind = tag >> 3, tag & 7
     if kind == _VARINT:

@@ -1,13 +1,13 @@
-"""Matching topics with filters (section 4.7): one trie of filters, one of topics.
+"""Matching of topics and filters (section 4.7): a trie of filters, and a trie of topics.
 
-Both are radix tries over topic levels. A name is filed in its parent under one level, and the
-levels after it in which nothing branches, its rest, are one string; so a name costs one entry in
-its parent, however many levels it has. A name with a single value, below which there is nothing,
-is a leaf: a tuple, which is small, and of no interest to the garbage collector when it holds
-strings only. Everything else is a node.
+Both are radix tries over topic levels. A name is filed in its parent under one level; the later
+levels in which nothing branches, its rest, are one string. So a name costs one entry in its parent,
+however many levels it has. A name with a single value and nothing below it is a leaf: a tuple,
+which is small, and ignored by the garbage collector when it contains strings only. Everything else
+is a node.
 
 All walks are loops over an explicit stack, as a topic may have 65 535 levels, and a match visits
-a node or leaf at most once: no set of filters makes it cost more than looking at each of them.
+a node or leaf at most once: no set of filters makes it cost more than a visit to each of them.
 """
 
 from collections.abc import Hashable, Iterable, Iterator
@@ -22,20 +22,20 @@ _TrieLeaf: TypeAlias = tuple[str, Hashable, T]
 
 SHARED_STRINGS: Final = 1024
 SHARED_LENGTH: Final = 64
-"""How many strings a trie remembers in order to keep equal ones once, and how long they may be
-(characters). Bounded, as they come from clients."""
+"""Number of recent strings that a trie remembers in order to store equal ones once, and their
+largest length in characters. Bounded, as they come from clients."""
 
 
 class _TrieNode(Generic[T]):
-    """A place where names branch, or where one ends that has several values."""
+    """A place where names branch, or the end of a name with several values."""
 
     __slots__ = ("children", "filed", "rest")
 
     def __init__(self, rest: str) -> None:
         self.rest = rest
-        """The levels after the one it is filed under, each with a ``/`` at its end."""
+        """The levels after the one under which it is filed, each with a ``/`` at its end."""
         self.children: dict[str, _TrieNode[T] | _TrieLeaf[T]] | None = None
-        """What goes on from here, by its first level; never empty."""
+        """The continuations by their first level; never empty."""
         self.filed: tuple[Hashable, T] | dict[Hashable, T] | None = None
         """The values of the name that ends here: none, (key, value), or two or more by key."""
 
@@ -46,13 +46,13 @@ class _TrieNode(Generic[T]):
         return self.filed[1:] if isinstance(self.filed, tuple) else self.filed.values()
 
     def get(self, key: Hashable) -> T | None:
-        """Return the value of the name that ends here and the key, None if there is none."""
+        """Return the value of the name that ends here for a key, None if there is none."""
         if isinstance(self.filed, dict):
             return self.filed.get(key)
         return self.filed[1] if self.filed is not None and self.filed[0] == key else None
 
     def file(self, key: Hashable, value: T) -> bool:
-        """Put a value in; return whether the key is new here."""
+        """Add a value; return whether the key is new here."""
         if self.filed is None:
             self.filed = (key, value)
             return True
@@ -66,7 +66,7 @@ class _TrieNode(Generic[T]):
         return new
 
     def unfile(self, key: Hashable) -> bool:
-        """Take a value out; return whether it was there."""
+        """Remove a value; return whether it was there."""
         if isinstance(self.filed, dict):
             if key not in self.filed:
                 return False
@@ -83,7 +83,7 @@ class _TrieNode(Generic[T]):
 class _RadixTrie(Generic[T]):
     """Values under (name, key). ``count`` is the number of values.
 
-    Inside, a name has a ``/`` at its end, too, and a position in it is where a level begins.
+    Internally a name also has a ``/`` at its end, and a position in it is the start of a level.
     """
 
     __slots__ = ("_shared", "count", "root")
@@ -101,7 +101,7 @@ class _RadixTrie(Generic[T]):
         return None if found is None else found.get(key)
 
     def insert(self, name: str, key: Hashable, value: T) -> None:
-        """File a value in place of the one with the same name and key."""
+        """Store a value in place of the one with the same name and key."""
         name += "/"
         node, at = self.root, 0
         while at < len(name):
@@ -129,7 +129,7 @@ class _RadixTrie(Generic[T]):
         self.count += node.file(key, value)
 
     def remove(self, name: str, key: Hashable) -> bool:
-        """Take a value out, and what is not needed any more; return whether it was there."""
+        """Remove a value and entries that it made necessary; return whether it was there."""
         path: list[tuple[_TrieNode[T], str]] = []
         found = self.walk(name, path)
         least: _TrieNode[T] | _TrieLeaf[T] | None = None
@@ -141,7 +141,7 @@ class _RadixTrie(Generic[T]):
         else:
             return False
         self.count -= 1
-        # What gets simpler may let its parent get simpler; where nothing does, that ends.
+        # A simplified node may allow its parent to be simplified, and so on.
         while path and least is not found:
             found, first = path.pop()
             if found.children is not None:
@@ -179,7 +179,7 @@ class _RadixTrie(Generic[T]):
         return None
 
     def _share(self, text: str) -> str:
-        """Return an equal string, the one that was filed lately if there was one."""
+        """Return an equal string: a recently filed one if there is one."""
         if len(text) > SHARED_LENGTH:
             return text
         if len(self._shared) == SHARED_STRINGS:
@@ -195,7 +195,7 @@ class _RadixTrie(Generic[T]):
         return upper
 
     def _least(self, node: _TrieNode[T]) -> _TrieNode[T] | _TrieLeaf[T] | None:
-        """Return the simplest thing that can stand in for the node, maybe the node itself."""
+        """Return the simplest replacement of the node, possibly the node itself."""
         if not node.children:
             node.children = None
             if isinstance(node.filed, tuple):
@@ -225,11 +225,11 @@ def _level(name: str, at: int) -> tuple[str, int]:
 
 
 def _shared_length(rest: str, name: str, at: int) -> int:
-    """Return how many characters of ``rest``, in whole levels, stand in ``name`` at ``at``."""
+    """Return how many characters of ``rest``, in whole levels, equal ``name`` from ``at`` on."""
     low, high = 0, len(rest)
     if name.startswith(rest, at):
         return high
-    while low < high:  # What is compared halves each time: linear, and nearly all of it in C.
+    while low < high:  # The compared part halves each time: linear, and nearly all of it in C.
         middle = (low + high + 1) // 2
         if name.startswith(rest[low:middle], at + low):
             low = middle
@@ -241,8 +241,8 @@ def _shared_length(rest: str, name: str, at: int) -> int:
 class FilterTrie(Generic[T]):
     """Values filed under (topic filter, key), found by topic: the subscriptions.
 
-    Filters and topics are taken to be legal. ``len()`` counts the values. The filters themselves
-    are not kept, only the levels by which they differ.
+    Filters and topics must be legal. ``len()`` counts the values. The filters themselves are not
+    stored, only the levels by which they differ.
     """
 
     __slots__ = ("_tree",)
@@ -254,15 +254,15 @@ class FilterTrie(Generic[T]):
         return self._tree.count
 
     def insert(self, topic_filter: str, key: Hashable, value: T) -> None:
-        """File ``value``; a value with the same filter and key is replaced."""
+        """Store ``value``; a value with the same filter and key is replaced."""
         self._tree.insert(topic_filter, key, value)
 
     def get(self, topic_filter: str, key: Hashable) -> T | None:
-        """Return the value with this very filter and key, None if there is none."""
+        """Return the value with exactly this filter and key, None if there is none."""
         return self._tree.get(topic_filter, key)
 
     def remove(self, topic_filter: str, key: Hashable) -> bool:
-        """Take a value out; return whether it was there."""
+        """Remove a value; return whether it was there."""
         return self._tree.remove(topic_filter, key)
 
     def match(self, topic: str) -> list[T]:
@@ -275,7 +275,7 @@ class FilterTrie(Generic[T]):
         end = len(text)
         found: list[T] = []
         wild = not topic.startswith("$")
-        # (node, position in the topic of the level that is matched below it)
+        # (node, position in the topic of the level to match below it)
         stack = [(self._tree.root, 0)]
         while stack:
             node, at = stack.pop()
@@ -312,9 +312,9 @@ class FilterTrie(Generic[T]):
 def _match_filter_rest(rest: str, text: str, begin: int) -> int:
     """Match the rest of a filter, or of a part of it, with a topic from a position on.
 
-    ``text`` is the topic with a ``/`` at its end. Returns the position behind what was matched, the
-    length of ``text`` if ``#`` took what was left, or -1 when they do not match. What stands
-    between two ``+`` is compared at once, however many levels it has.
+    ``text`` is the topic with a ``/`` at its end. Returns the position behind the match, the length
+    of ``text`` if ``#`` matched the remainder, or -1 when they do not match. The levels between two
+    ``+`` are compared at once, however many they are.
     """
     multi = rest.endswith("#/")
     pieces = (rest[:-2] if multi else rest).split("+/")
@@ -334,20 +334,20 @@ def _match_filter_rest(rest: str, text: str, begin: int) -> int:
 class TopicTrie(Generic[T]):
     """Values filed under topics, found by filter: the retained messages.
 
-    Filters and topics are taken to be legal. ``len()`` counts the topics.
+    Filters and topics must be legal. ``len()`` counts the topics.
     """
 
     __slots__ = ("_tree",)
 
     def __init__(self) -> None:
         self._tree: _RadixTrie[T] = _RadixTrie()
-        """All with the key None."""
+        """All values have the key None."""
 
     def __len__(self) -> int:
         return self._tree.count
 
     def set(self, topic: str, value: T) -> None:
-        """File ``value`` under ``topic``, in place of what was there."""
+        """Store ``value`` under ``topic``, in place of the previous one."""
         self._tree.insert(topic, None, value)
 
     def get(self, topic: str) -> T | None:
@@ -355,11 +355,11 @@ class TopicTrie(Generic[T]):
         return self._tree.get(topic, None)
 
     def discard(self, topic: str) -> bool:
-        """Take the value of ``topic`` out; return whether there was one."""
+        """Remove the value of ``topic``; return whether there was one."""
         return self._tree.remove(topic, None)
 
     def values(self) -> Iterator[T]:
-        """Yield the values of all topics, those that begin with ``$`` included, in no order."""
+        """Yield the values of all topics, including those that begin with ``$``, in no order."""
         stack = [self._tree.root]
         while stack:
             node = stack.pop()
@@ -385,7 +385,7 @@ class TopicTrie(Generic[T]):
                 yield from found[2:] if isinstance(found, tuple) else found.values()
             return
         end = len(levels)
-        # (node, how many levels of the filter, without its "#", are matched by now)
+        # (node, number of levels of the filter, without its "#", that are matched so far)
         stack = [(self._tree.root, 0)]
         while stack:
             node, at = stack.pop()
@@ -397,7 +397,7 @@ class TopicTrie(Generic[T]):
             at = min(at + 1, end)
             rest, past = "", at
             for child in followers:
-                # Neighbours often have the same rest, and then it matches for each or for none.
+                # Neighbours often have the same rest: then it is matched once for all of them.
                 next_rest = child[0] if isinstance(child, tuple) else child.rest
                 if next_rest != rest:
                     rest = next_rest
@@ -409,7 +409,7 @@ class TopicTrie(Generic[T]):
                     stack.append((child, past))
 
     def _followers(self, node: _TrieNode[T], level: str) -> Iterable[_TrieNode[T] | _TrieLeaf[T]]:
-        """Return what is filed below the node under a level of a filter."""
+        """Return the entries below the node under a level of a filter."""
         children = node.children
         if children is None:
             return ()
@@ -424,13 +424,13 @@ class TopicTrie(Generic[T]):
 def _match_topic_rest(rest: str, levels: list[str], at: int, *, multi: bool) -> int:
     """Match the rest of a topic, or of a part of it, with the levels of a filter from ``at``.
 
-    ``multi`` says that a ``#`` follows those levels. Gives the first level not matched yet, or -1
+    ``multi`` says that a ``#`` follows those levels. Returns the first level not matched yet, or -1
     when they do not match.
     """
     end = len(levels)
     if multi and at == end:
         return at
-    # One level more than the filter has is one too many. What is behind that is left unsplit.
+    # One level more than the filter has is one too many. Levels behind it are not split.
     there = rest.split("/", end - at + 1)
     there.pop()
     past = at + len(there)

@@ -1,4 +1,4 @@
-"""Topic names and topic filters (section 4.7): what is legal, and what is foldmq's own.
+"""The rules for topic names and topic filters (section 4.7), and foldmq's reserved topics.
 
 Both are compared level by level and never normalised [MQTT-4.7.3-4]; an empty level is a level.
 ``$share/group/filter`` is an ordinary filter here: shared subscriptions are not part of MQTT 3.
@@ -12,9 +12,9 @@ MAX_TOPIC_BYTES = 65_535
 RESERVED_ROOTS = frozenset({"$SYS", "$foldmq", "$JS", "$MQTT", "$NRG"})
 """First levels that belong to the broker; no client publishes at or below them.
 
-``$SYS`` is what the broker tells about itself, ``$foldmq`` is foldmq's own, and the others are
+``$SYS`` contains the broker's own status, ``$foldmq`` is foldmq's own, and the others are
 the roots of JetStream's API (``$JS``), of the NATS Server's MQTT state (``$MQTT``) and of its
-Raft groups (``$NRG``), which no topic may ever be turned into. All other ``$`` topics are
+Raft groups (``$NRG``): no topic may ever be mapped to them. All other ``$`` topics are
 ordinary topics, except that a filter that begins with a wildcard does not match them
 [MQTT-4.7.2-1].
 """
@@ -24,11 +24,11 @@ _READABLE_ROOTS = frozenset({"$SYS"})
 _NATS_ROOT = "$nats"
 _NATS_REQUESTS = f"{_NATS_ROOT}/request/"
 _NATS_REPLIES = f"{_NATS_ROOT}/reply/"
-"""Requests from NATS can be subscribed to, and answers to them published; nothing else."""
+"""Clients may subscribe to requests from NATS, and publish answers to them; nothing else."""
 
 
 class TopicError(FoldmqError, ValueError):
-    """Not a legal topic name or filter; ``statement`` is the normative statement it breaks."""
+    """A topic name or filter is not legal; ``statement`` is the broken normative statement."""
 
     def __init__(self, reason: str, statement: str) -> None:
         super().__init__(f"{reason} [{statement}]")
@@ -37,32 +37,32 @@ class TopicError(FoldmqError, ValueError):
 
 
 def split_levels(topic_or_filter: str) -> list[str]:
-    """Split at every ``/``; ``/a//b`` has the four levels ``"", "a", "", "b"``."""
+    """Return the levels between the ``/``; ``/a//b`` has the four levels ``"", "a", "", "b"``."""
     return topic_or_filter.split("/")
 
 
 def validate_topic_name(topic: str) -> None:
-    """Raise ``TopicError`` unless ``topic`` can be published to (sections 3.3.2.1, 4.7)."""
+    """Raise ``TopicError`` unless ``topic`` is a legal topic name (sections 3.3.2.1, 4.7)."""
     _validate_text(topic, "topic name")
     if "+" in topic or "#" in topic:
         raise TopicError("topic name contains a wildcard", "MQTT-3.3.2-2")
 
 
 def validate_topic_filter(topic_filter: str) -> None:
-    """Raise ``TopicError`` unless ``topic_filter`` can be subscribed to (section 4.7)."""
+    """Raise ``TopicError`` unless ``topic_filter`` is a legal topic filter (section 4.7)."""
     _validate_text(topic_filter, "topic filter")
     if "#" in topic_filter and (
         topic_filter.index("#") != len(topic_filter) - 1 or topic_filter[-2:] not in ("#", "/#")
     ):
         raise TopicError("'#' is not a whole level at the end of the filter", "MQTT-4.7.1-2")
-    # Counted, not looked at level by level: 64 KiB of "+/" take microseconds, not milliseconds.
+    # Counting beats a check of each level: 64 KiB of "+/" take microseconds, not milliseconds.
     wildcards = topic_filter.count("+")
     if wildcards and f"/{topic_filter.replace('/', '//')}/".count("/+/") != wildcards:
         raise TopicError("'+' is not a whole level of the filter", "MQTT-4.7.1-3")
 
 
 def filters_overlap(one: str, other: str) -> bool:
-    """Return whether there may be a topic that two legal filters both match.
+    """Return whether two legal filters may both match some topic.
 
     Errs on the side of yes (for topics that begin with ``$``). Linear in the levels.
     """
@@ -84,7 +84,7 @@ def matches(topic_filter: str, topic: str) -> bool:
 
 
 def is_reserved_topic(topic: str) -> bool:
-    """Return whether clients are refused to publish to ``topic``: see ``RESERVED_ROOTS``."""
+    """Return whether clients may not publish to ``topic``: see ``RESERVED_ROOTS``."""
     if not topic.startswith("$"):
         return False
     root = topic.partition("/")[0]
@@ -92,10 +92,10 @@ def is_reserved_topic(topic: str) -> bool:
 
 
 def is_reserved_filter(topic_filter: str) -> bool:
-    """Return whether clients are refused to subscribe to ``topic_filter``.
+    """Return whether clients may not subscribe to ``topic_filter``.
 
-    What lies below ``RESERVED_ROOTS`` is refused, but for ``$SYS``, which is there to be read.
-    Filters that begin with a wildcard cannot match any of it and are never refused.
+    Filters below ``RESERVED_ROOTS`` are refused, except below ``$SYS``, which is there to be read.
+    Filters that begin with a wildcard cannot match any of these topics and are never refused.
     """
     if not topic_filter.startswith("$"):
         return False

@@ -1,4 +1,4 @@
-"""MQTT 5 without I/O: what MQTT 5 has that MQTT 3.1 and 3.1.1 have not.
+"""MQTT 5 without I/O: its additions to MQTT 3.1 and 3.1.1.
 
 ``protocol.mqtt`` has the values, the rules for topics, and the ``Decoder``, which reads the packets
 of an MQTT 5 client with a ``PacketDecoderV5`` from here::
@@ -8,29 +8,29 @@ of an MQTT 5 client with a ``PacketDecoderV5`` from here::
 Properties
 ==========
 
-A message's properties travel as the bytes they came in. They are checked once, in one pass
-(``property_block``), and what the connection itself must obey is read from them: the topic alias,
-which stands for a topic here and goes nowhere else, and the expiry, which is put first. What
-remains is the *block*: no part of the broker opens it on the way. What changes on the way out is
-written beside it (``publish_encoder_v5``): the seconds that are left over its first bytes,
-subscription identifiers and topic aliases behind it.
+A message's properties travel as the bytes in which they arrived. They are checked once, in one pass
+(``property_block``), and the properties for the connection itself are read: the topic alias, which
+is replaced by its topic here and forwarded nowhere, and the expiry, which is put first. The rest
+is the *block*: no part of the broker parses it on the way. Changes for a receiver are written
+beside it (``publish_encoder_v5``): the remaining seconds over its first bytes, subscription
+identifiers and topic aliases behind it.
 
-Properties that the broker obeys, of all other packets, are read into fields.
+The properties of all other packets that the broker obeys are read into fields.
 
-Where things are
-================
+Contents
+========
 
-What has a counterpart for MQTT 3.1.1 in ``protocol.mqtt`` has the same name with ``_v5``.
+Modules with a counterpart for MQTT 3.1.1 in ``protocol.mqtt`` have the same name with ``_v5``.
 
-- ``property_table``: each property, what it is and where it may stand; a new one is one entry.
-  ``property_block``: blocks.
-- ``decoder_v5``: all that a client sends; ``connect_decoder_v5``, ``publish_decoder_v5``,
+- ``property_table``: each property, its type and the packets that may contain it; a new one is one
+  entry. ``property_block``: blocks.
+- ``decoder_v5``: all packets of a client; ``connect_decoder_v5``, ``publish_decoder_v5``,
   ``subscribe_decoder_v5``, ``ack_decoder_v5``: packet by packet; ``field_reader``: by field. The
   options of a subscription are in ``subscribe_decoder_v5``.
-- ``server_packet_encoder_v5``: what a server sends but messages; ``publish_encoder_v5``: messages,
-  once for each *wire*, the way in which receivers differ.
-- ``client_packet_encoder_v5``: what clients send, for tools and tests;
-  ``server_packet_decoder_v5``: what a server sends, read back, for traces.
+- ``server_packet_encoder_v5``: the packets of a server except messages; ``publish_encoder_v5``:
+  messages, once for each *wire*, the variant of a packet that receivers share.
+- ``client_packet_encoder_v5``: the packets of clients, for tools and tests;
+  ``server_packet_decoder_v5``: decodes the packets of a server, for traces.
 
 An error has the reason code that the standard names, and the statement of MQTT 5.0 that was broken.
 Where a sentence of the standard has no number, MQTT-4.13.1-1 stands for it: a packet that is

@@ -1,4 +1,4 @@
-"""Packets of a few bytes in MQTT 5: PUBACK, PUBREC, PUBREL, PUBCOMP, DISCONNECT and AUTH.
+"""The decoder of small packets in MQTT 5: PUBACK, PUBREC, PUBREL, PUBCOMP, DISCONNECT and AUTH.
 
 All of them may be sent in shorter forms: without properties, and where the reason code is 0,
 without that too (sections 3.4.2.1, 3.14.2.1, 3.15.2.1).
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from protocol.mqtt import ProtocolError
 
 _LONGEST_RUN_SIZE = 6
-"""Bytes of the longest acknowledgement without properties: with a reason code and a 0."""
+"""Size of the longest acknowledgement without properties: with a reason code and a 0."""
 
 
 def read_acks_v5(data: bytes, at: int, body: int, stop: int, batch: Acks, most: int) -> int:
-    """Read the acknowledgement at ``data[at:stop]``, and those alike that follow, into ``batch``.
+    """Read the acknowledgement at ``data[at:stop]``, and similar ones that follow, into ``batch``.
 
-    At most ``most``. Returns the offset of the first byte not read. Raises ``ProtocolError``.
+    At most ``most``. Returns the offset of the first unread byte. Raises ``ProtocolError``.
     """
     size = stop - at
-    if (  # the most common case first: a single one, and nothing is wrong
+    if (  # the most common case first: a single valid one
         size <= _LONGEST_RUN_SIZE
         and data[stop : stop + 2] != data[at : at + 2]
         and size >= 4
@@ -47,7 +47,7 @@ def read_acks_v5(data: bytes, at: int, body: int, stop: int, batch: Acks, most: 
     if data[stop : stop + 2] == head:
         count = max(1, count_alike(data, at, size, head, most))
     end = at + size * count
-    if size == 6:  # the last byte is a Property Length of 0, or the packet is none of the run
+    if size == 6:  # the last byte is a Property Length of 0, or the packet does not belong here
         lengths = data[at + 5 : end : 6]
         end -= 6 * len(lengths.lstrip(b"\0"))
     numbers = bytearray(2 * (end - at) // size)
@@ -62,7 +62,7 @@ def read_acks_v5(data: bytes, at: int, body: int, stop: int, batch: Acks, most: 
 
 
 def _add(batch: Acks, ids: list[int], reasons: bytes) -> None:
-    """Append acknowledgements up to the first that is wrong, and raise for that one."""
+    """Append acknowledgements up to the first invalid one, and raise its error."""
     allowed = FROM_CLIENTS[batch.kind]
     wrong = ids.index(0) if 0 in ids else len(ids)
     failed = bool(reasons.strip(b"\0"))

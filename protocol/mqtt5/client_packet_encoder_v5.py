@@ -1,4 +1,4 @@
-"""What an MQTT 5 client sends, for tools and tests."""
+"""Encoder of the packets of an MQTT 5 client, for tools and tests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def encode_connect(connect: Connect) -> bytes:
 
 
 def _connect_block(properties: ConnectProperties) -> bytes:
-    """Encode the properties of a CONNECT but those with the value of absent ones."""
+    """Encode the properties of a CONNECT that differ from the defaults."""
     problem = None if properties.request_problem_information else 0
     receive = properties.receive_maximum
     values: dict[int, Value | None] = {

@@ -1,4 +1,4 @@
-"""CONNECT in MQTT 5 (section 3.1)."""
+"""The decoder of CONNECT in MQTT 5 (section 3.1)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _USER_NAME, _PASSWORD, _WILL_RETAIN, _WILL, _CLEAN_START = 0x80, 0x40, 0x20, 0x0
 def parse_connect_v5(body: bytes) -> Connect:
     """Parse variable header and payload of a CONNECT of MQTT 5 or above.
 
-    Raises ``ProtocolError``; of a level above 5 nothing but the level is read.
+    Raises ``ProtocolError``; for a level above 5 only the level is read.
     """
     fields = FieldReader(body, "CONNECT")
     name = fields.binary("protocol name", "MQTT-3.1.2-1")

@@ -1,4 +1,4 @@
-"""What a ``Decoder`` asks about the packets of an MQTT 5 client."""
+"""The reader of an MQTT 5 client's packets, used by a ``Decoder``."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _FLAG_STATEMENTS = {
 
 
 class PacketDecoderV5:
-    """Reads the packets of one client in MQTT 5, and has the state that takes: topic aliases.
+    """Reads the packets of one client in MQTT 5, and keeps the state for it: topic aliases.
 
-    ``max_topic_aliases`` is the Topic Alias Maximum that the CONNACK is to say.
+    ``max_topic_aliases`` is the Topic Alias Maximum of the CONNACK.
     """
 
     __slots__ = ("_method", "aliases")
@@ -62,10 +62,10 @@ class PacketDecoderV5:
     def read(
         self, data: bytes, at: int, body: int, stop: int, limit: int, room: int, to: list[Packet]
     ) -> tuple[int, int]:
-        """Read the packet at ``data[at:stop]``, and those alike that follow, as ``room`` allows.
+        """Read the packet at ``data[at:stop]``, and similar ones that follow, as ``room`` allows.
 
-        Returns the offset of the first byte not read, and how much room was taken. Raises
-        ``ProtocolError``; what is in ``to`` then came before the offending packet.
+        Returns the offset of the first unread byte, and the room used. Raises ``ProtocolError``;
+        the packets in ``to`` then precede the offending one.
         """
         first = data[at]
         if first in _PUBLISH:
@@ -86,12 +86,12 @@ class PacketDecoderV5:
         return stop, 1 + block_cost(stop - at)
 
     def subscription_reader(self, first: int, body: bytes) -> SubscriptionReader:
-        """Return what reads a SUBSCRIBE or UNSUBSCRIBE; raises ``ProtocolError``."""
+        """Return a reader for a SUBSCRIBE or UNSUBSCRIBE; raises ``ProtocolError``."""
         return SubscriptionReader(body, PacketType(first >> 4))
 
     @staticmethod
     def too_large(size: int, limit: int) -> ProtocolError:
-        """Return the error for a packet of more bytes than are accepted."""
+        """Return the error for a packet that is larger than the limit."""
         return violation(
             f"packet of {size} bytes, at most {limit} are accepted",
             "MQTT-3.2.2-15",
@@ -100,7 +100,7 @@ class PacketDecoderV5:
 
     @staticmethod
     def first_byte_violation(first: int) -> ProtocolError:
-        """Say what is wrong with a first byte that is not in ``LevelReader.legal``."""
+        """Return the error for a first byte that is not in ``PacketDecoderV5.legal``."""
         kind, flags = PacketType(first >> 4) if first >> 4 else None, first & 15
         if kind is None:
             return malformed("packet type 0 is reserved")

@@ -1,4 +1,4 @@
-"""Reading a packet in MQTT 5 field by field."""
+"""A reader of MQTT 5 packets, field by field."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _STATEMENTS = {
     "MQTT-4.7.1-2": "MQTT-4.7.1-1",
     "MQTT-4.7.1-3": "MQTT-4.7.1-2",
 }
-"""Statements of MQTT 3.1.1 about topics that have another number in MQTT 5.0."""
+"""Statements of MQTT 3.1.1 about topics -> their numbers in MQTT 5.0, where they differ."""
 
 
 def read_frame(data: bytes, at: int) -> tuple[int, int] | None:
-    """Read the Remaining Length that begins at ``at``: (its value, the offset where it ends).
+    """Read the Remaining Length that begins at ``at``; return its value and the offset of its end.
 
-    None when ``data`` ends before it does; ``ProtocolError`` when it is longer than it needs to be,
+    None when ``data`` ends before it does; ``ProtocolError`` when it is longer than necessary,
     which is legal before MQTT 5, or longer than four bytes.
     """
     try:
@@ -50,7 +50,7 @@ def read_frame(data: bytes, at: int) -> tuple[int, int] | None:
 
 
 class FieldReader:
-    """Reads one field after the other; a field that runs over the end is a ``ProtocolError``."""
+    """Reads one field after the other; a field that exceeds the body is a ``ProtocolError``."""
 
     __slots__ = ("_packet", "at", "body")
 
@@ -60,11 +60,11 @@ class FieldReader:
         self.at = 0
 
     def at_end(self) -> bool:
-        """Say whether nothing is left."""
+        """Return whether all bytes have been read."""
         return self.at == len(self.body)
 
     def finish(self) -> None:
-        """Raise ``ProtocolError`` if something is left."""
+        """Raise ``ProtocolError`` if bytes are left."""
         extra = len(self.body) - self.at
         if extra:
             raise malformed(f"{self._packet}: {extra} bytes too many")
@@ -93,14 +93,14 @@ class FieldReader:
         return packet_id
 
     def block(self) -> bytes:
-        """Read a Property Length and as many bytes, which are not looked at."""
+        """Read a Property Length and as many bytes, unchecked."""
         begin, self.at = find_block(self.body, self.at, len(self.body), self._packet)
         return self.body[begin : self.at]
 
     def properties(self, packet: PacketType) -> tuple[Mapping[int, Value], UserProperties]:
         """Read properties: values by identifier, and the user properties.
 
-        Those of a block of more than ``_KEPT`` bytes are checked only: each costs time.
+        The user properties of a block of more than ``_KEPT`` bytes are only checked, to save time.
         """
         raw = self.block()
         if not raw:
@@ -130,7 +130,7 @@ _NONE: Mapping[int, Value] = {}
 _KEPT = 4096
 
 SHARE = "$share/"
-"""What the filter of a shared subscription begins with."""
+"""Prefix of the filter of a shared subscription."""
 
 
 def split_share(topic_filter: str) -> tuple[str, str]:
@@ -165,5 +165,5 @@ def check_topic_name(topic: str, what: str) -> None:
 
 
 def topic_error(what: str, error: TopicError) -> ProtocolError:
-    """Return a ``ProtocolError`` that says what a ``TopicError`` says, by the numbers of 5.0."""
+    """Return a ``ProtocolError`` for a ``TopicError``, with the statement numbers of 5.0."""
     return malformed(what + error.reason, _STATEMENTS.get(error.statement, error.statement))

@@ -1,9 +1,9 @@
-"""Property blocks, read and written: checked in one pass, whatever they hold, in linear time.
+"""Reading and writing of property blocks, in one pass and linear time, whatever their content.
 
-A block is what stands between a Property Length and what follows it. ``read_block`` returns the
-values; ``MessageBlock`` is what a message's block becomes: the bytes that go on to subscribers, put
-in a fixed order, and beside them what the connection itself obeys. Blocks are alike from message to
-message, so those that were read are known by their bytes and read once.
+A block is the properties behind a Property Length. ``read_block`` returns their values;
+``MessageBlock`` is the result for a message's block: the bytes that are forwarded to subscribers,
+in a fixed order, and beside them the properties that the connection itself obeys. Blocks recur from
+message to message, so read blocks are cached by their bytes.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ MAX_BLOCK = 5 * 65_540
 A block may be as large as a packet, and each property of it costs time that a payload does not.
 """
 MOST_PROPERTIES = 8192
-"""Properties that are read of a block."""
+"""Largest number of properties that are read from a block."""
 
 LARGE_BLOCK = 512
-"""Blocks of more bytes are read each time. What may be one counts for the work that it is."""
+"""Size in bytes above which blocks are not cached; they count as more work."""
 BYTES_A_PACKET = 8
 """Bytes of properties that take about as long as a small packet."""
 _KNOWN_BLOCKS = 4096
@@ -65,12 +65,12 @@ def violation(
     statement: str = "MQTT-4.13.1-1",
     reason: ReasonCode = ReasonCode.PROTOCOL_ERROR,
 ) -> ProtocolError:
-    """Return the error for a packet that can be parsed and must not be sent so (section 1.2)."""
+    """Return the error for a packet that can be parsed but breaks a rule (section 1.2)."""
     return ProtocolError(text, statement, reason=reason)
 
 
 def place_name(place: PropertyCarrier) -> str:
-    """Return what errors call a packet."""
+    """Return the name of a packet in errors."""
     return "will" if place == WILL else PacketType(place).name
 
 
@@ -93,10 +93,10 @@ def decode_text(raw: bytes, what: str, statement: str = "MQTT-1.5.4-1") -> str:
 
 
 def read_variable(data: bytes, at: int, stop: int, what: str) -> tuple[int, int]:
-    """Read a Variable Byte Integer: (its value, the offset where it ends).
+    """Read a Variable Byte Integer; return its value and the offset of its end.
 
-    Raises ``ProtocolError`` if it runs over ``stop``, is longer than four bytes, or longer than
-    need be [MQTT-1.5.5-1].
+    Raises ``ProtocolError`` if it exceeds ``stop``, is longer than four bytes, or longer than
+    necessary [MQTT-1.5.5-1].
     """
     value = 0
     for index in range(4):
@@ -113,7 +113,7 @@ def read_variable(data: bytes, at: int, stop: int, what: str) -> tuple[int, int]
 
 
 def find_block(data: bytes, at: int, stop: int, what: str) -> tuple[int, int]:
-    """Read a Property Length: the offsets between which the properties stand.
+    """Read a Property Length; return the offsets between which the properties stand.
 
     Raises ``ProtocolError``, also for more than ``MAX_BLOCK`` bytes.
     """
@@ -129,7 +129,7 @@ def find_block(data: bytes, at: int, stop: int, what: str) -> tuple[int, int]:
 
 
 def block_cost(size: int) -> int:
-    """Return as how many packets more so many bytes count that may be properties."""
+    """Return the number of packets as which ``size`` bytes count that may be properties."""
     return size // BYTES_A_PACKET if size > LARGE_BLOCK else 0
 
 
@@ -142,7 +142,7 @@ def iter_properties(
     *,
     user: bool = True,
 ) -> Iterator[Span]:
-    """Yield the properties in ``data[at:stop]``; raises ``ProtocolError`` when one is wrong.
+    """Yield the properties in ``data[at:stop]``; raises ``ProtocolError`` for an invalid one.
 
     ``user``: user properties are yielded as well; they are checked in any case.
     """
@@ -179,9 +179,10 @@ def iter_properties(
 
 
 def _end_of_pairs(data: bytes, at: int, stop: int) -> tuple[int, int]:
-    """Return where the user properties that stand at ``at`` one behind the other end, and how many.
+    """Return the end of the run of user properties at ``at``, and their number.
 
-    Up to the first one that is wrong, or ``at`` if any may be: a block holds thousands.
+    The run ends before the first incomplete one, and is empty if any may be invalid: a block may
+    have thousands.
     """
     begin = at
     parts: list[bytes] = []
@@ -197,7 +198,7 @@ def _end_of_pairs(data: bytes, at: int, stop: int) -> tuple[int, int]:
     text = b"".join(parts)
     if not text.isascii():
         try:
-            # Each for itself: one may begin with the rest of a character of another one.
+            # Decoded one by one: one may begin with the rest of a character of another one.
             for part in parts:
                 part.decode()
         except UnicodeDecodeError:
@@ -216,8 +217,8 @@ def read_block(
 ) -> tuple[dict[int, Value], tuple[tuple[str, str], ...]]:
     """Read the properties in ``data[at:stop]``: values by identifier, and the user properties.
 
-    Of a property that repeats the last one stands among the values. ``user``: user properties are
-    returned; if not they are only checked. Raises ``ProtocolError``.
+    For a property that repeats, the values contain the last one. ``user``: user properties are
+    returned; otherwise they are only checked. Raises ``ProtocolError``.
     """
     values: dict[int, Value] = {}
     pairs: list[tuple[str, str]] = []
@@ -225,7 +226,7 @@ def read_block(
         if prop.kind is not Kind.PAIR:
             values[prop.identifier] = value
         elif user:
-            pairs.append(value)  # type: ignore[arg-type]  # so says its kind
+            pairs.append(value)  # type: ignore[arg-type]  # as its kind says
     return values, tuple(pairs)
 
 
@@ -260,7 +261,7 @@ def _read_value(
 
 
 def _end_of_field(prop: Property, data: bytes, at: int, stop: int, place: PropertyCarrier) -> int:
-    """Return where a field with a length of two bytes ends."""
+    """Return the end of a field with a length of two bytes."""
     end = at + 2
     if end <= stop:
         end += data[at] << 8 | data[at + 1]
@@ -300,7 +301,7 @@ def _cut_off(prop: Property, place: PropertyCarrier) -> ProtocolError:
 
 
 def _not_allowed(data: bytes, at: int, stop: int, place: PropertyCarrier) -> ProtocolError:
-    """Say what is wrong with a property that must not stand where it does (section 2.2.2.2)."""
+    """Return the error for a property that is not allowed in its packet (section 2.2.2.2)."""
     identifier, where = data[at], place_name(place)
     if identifier >= 0x80:  # an identifier is a Variable Byte Integer; all are one byte long
         identifier, _ = read_variable(data, at, stop, f"{where}: property identifier")
@@ -316,7 +317,7 @@ def _not_allowed(data: bytes, at: int, stop: int, place: PropertyCarrier) -> Pro
 
 
 def encode_property(identifier: int, value: Value) -> bytes:
-    """Encode a property; the checks of reading are not made again.
+    """Encode a property, without the checks of the decoder.
 
     Raises ``ValueError`` for a value that does not fit, ``TypeError`` for one of another kind.
     """
@@ -338,7 +339,7 @@ def encode_property(identifier: int, value: Value) -> bytes:
 
 
 def encode_block(values: Mapping[int, Value | None], user: UserProperties = ()) -> bytes:
-    """Encode properties, those that are None left out, without their length."""
+    """Encode properties, except those that are None, without their length."""
     parts = [encode_property(one, value) for one, value in values.items() if value is not None]
     parts += [encode_property(USER_PROPERTY, pair) for pair in user]
     return b"".join(parts)
@@ -359,13 +360,13 @@ class MessageBlock(NamedTuple):
     """The properties of one message."""
 
     block: bytes
-    """What goes on to subscribers: without Topic Alias, Message Expiry Interval first."""
+    """The part that is forwarded to subscribers: no Topic Alias, Message Expiry Interval first."""
     alias: int
     """Topic Alias; 0: none."""
     expiry: int
     """Message Expiry Interval in seconds; -1: none."""
     is_text: bool
-    """The Payload Format Indicator says that the payload is UTF-8."""
+    """Whether the Payload Format Indicator says that the payload is UTF-8."""
     delay: int = 0
     """Will Delay Interval in seconds, of a will."""
 
@@ -373,10 +374,10 @@ class MessageBlock(NamedTuple):
 NO_PROPERTIES = MessageBlock(b"", 0, -1, False)
 
 known_blocks: dict[bytes, MessageBlock] = {b"": NO_PROPERTIES}
-"""Blocks of PUBLISH packets from clients that were read, by their bytes, shared by all connections.
+"""Blocks of clients' PUBLISH packets, read before, by their bytes; shared by all connections.
 
-At most ``_KNOWN_BLOCKS`` of at most ``LARGE_BLOCK`` bytes. It saves time and decides nothing,
-so it may be emptied at will.
+At most ``_KNOWN_BLOCKS`` of at most ``LARGE_BLOCK`` bytes. A cache that only saves time, so it
+may be emptied at will.
 """
 
 
@@ -394,11 +395,11 @@ def read_message_block(raw: bytes) -> MessageBlock:
 
 
 def split_message_block(raw: bytes, place: PropertyCarrier) -> MessageBlock:
-    """Split the properties of a PUBLISH or a ``WILL`` from a client into what goes where."""
+    """Split the properties of a PUBLISH or a ``WILL`` from a client by their use."""
     alias, expiry, delay, is_text = 0, -1, 0, False
     first = b""
     parts: list[bytes] = []
-    copied = 0  # raw[:copied] is in parts, or is left out
+    copied = 0  # raw[:copied] is in parts, or was left out
     for prop, value, begin, end in iter_properties(
         raw, 0, len(raw), FROM_CLIENTS[place], place, user=False
     ):
@@ -422,7 +423,7 @@ _PASSED_ON = frozenset(PROPERTIES) - {MESSAGE_EXPIRY, TOPIC_ALIAS, WILL_DELAY}
 
 
 class MessageProperties(NamedTuple):
-    """What the block of a message says, for what is no MQTT client: NATS, tables, people."""
+    """The properties in the block of a message, for other uses than MQTT: NATS, tables, people."""
 
     payload_format: int = 0
     expiry: int | None = None
@@ -434,7 +435,7 @@ class MessageProperties(NamedTuple):
 
 
 def message_properties(block: bytes) -> MessageProperties:
-    """Return what a block says that was checked before."""
+    """Return the properties in a block that was checked before."""
     values, user = read_block(
         block, 0, len(block), FROM_CLIENTS[PacketType.PUBLISH], PacketType.PUBLISH
     )
@@ -449,7 +450,7 @@ def message_properties(block: bytes) -> MessageProperties:
 
 
 def message_block(properties: MessageProperties) -> bytes:
-    """Return the block of a message with these properties, of which each was checked."""
+    """Return the block of a message with these properties, which must have been checked."""
     values = {
         MESSAGE_EXPIRY: properties.expiry,
         PAYLOAD_FORMAT: properties.payload_format or None,
@@ -461,7 +462,7 @@ def message_block(properties: MessageProperties) -> bytes:
 
 
 def properties_object(block: bytes) -> dict[str, Any]:
-    """Return what a message's block says, by name, as JSON has it; without the expiry.
+    """Return the properties in a message's block by name, for JSON; without the expiry.
 
     Empty for a block that cannot be read.
     """
@@ -491,12 +492,12 @@ def expiry_of(block: bytes) -> int | None:
 
 
 def with_remaining_expiry(block: bytes, left: int) -> bytes:
-    """Return a block with so many seconds left of its Message Expiry Interval, which it has."""
+    """Return a block whose Message Expiry Interval, which must be present, is replaced."""
     return encode_property(MESSAGE_EXPIRY, left) + block[5:]
 
 
 def is_payload_format_broken(block: bytes, payload: bytes) -> bool:
-    """Say whether a block says of a payload that it is UTF-8, and it is not (reason 0x99)."""
+    """Return whether a payload is not UTF-8 although its block says so (reason 0x99)."""
     if not read_message_block(block).is_text:
         return False
     try:

@@ -1,4 +1,4 @@
-"""The properties of MQTT 5 (section 2.2.2.2): one table of what each is and where it may stand."""
+"""The table of MQTT 5 properties (section 2.2.2.2): their types, and the packets with them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 WILL = 0
-"""Stands for the properties of a will, beside the types of packets."""
+"""The properties of a will, in addition to the types of packets."""
 
 PropertyCarrier: TypeAlias = int
 """A ``PacketType``, or ``WILL``."""
 
 
 class Kind(Enum):
-    """How a value is encoded (section 1.5)."""
+    """The encoding of a value (section 1.5)."""
 
     BYTE = auto()
     TWO_BYTES = auto()
@@ -40,19 +40,19 @@ class Property:
     name: str
     kind: Kind
     from_clients: frozenset[PropertyCarrier]
-    """Where a client may send it."""
+    """Packets in which a client may send it."""
     from_servers: frozenset[PropertyCarrier]
-    """Where a server may send it."""
+    """Packets in which a server may send it."""
     least: int = 0
-    """The smallest value, of a number."""
+    """The smallest value of a number."""
     most: int = 0xFFFFFFFF
-    """The largest value, of a number."""
+    """The largest value of a number."""
     repeats: bool = False
-    """Whether it may stand more than once; Subscription Identifier may in a PUBLISH alone."""
+    """Whether it may occur more than once; Subscription Identifier may in a PUBLISH alone."""
     statement: str = "MQTT-4.13.1-1"
     """The normative statement about a wrong value."""
     reason: ReasonCode = ReasonCode.PROTOCOL_ERROR
-    """What is wrong with a number out of its range."""
+    """The reason code for a number out of range."""
 
 
 PAYLOAD_FORMAT = 0x01
@@ -104,7 +104,7 @@ def _flag(
     clients: frozenset[PropertyCarrier],
     servers: frozenset[PropertyCarrier],
 ) -> Property:
-    """Describe a byte that is 0 or 1."""
+    """Return the property for a byte that is 0 or 1."""
     return Property(identifier, name, Kind.BYTE, clients, servers, most=1)
 
 
@@ -199,14 +199,14 @@ PROPERTIES: Mapping[int, Property] = {one.identifier: one for one in _ALL}
 """All properties by their identifiers."""
 
 PLACES: tuple[PropertyCarrier, ...] = (WILL, *PacketType)
-"""Everything that could have properties; PINGREQ and PINGRESP have none."""
+"""All packets that could have properties; PINGREQ and PINGRESP have none."""
 
 FROM_CLIENTS: Mapping[PropertyCarrier, Mapping[int, Property]] = {
     place: {one.identifier: one for one in _ALL if place in one.from_clients} for place in PLACES
 }
-"""What a client may send in each packet."""
+"""The properties that a client may send in each packet."""
 
 FROM_SERVERS: Mapping[PropertyCarrier, Mapping[int, Property]] = {
     place: {one.identifier: one for one in _ALL if place in one.from_servers} for place in PLACES
 }
-"""What a server may send in each packet."""
+"""The properties that a server may send in each packet."""

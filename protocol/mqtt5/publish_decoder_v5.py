@@ -1,12 +1,12 @@
-"""PUBLISH in MQTT 5 (section 3.3), many at a time.
+"""The decoder of PUBLISH in MQTT 5 (section 3.3), many at a time.
 
-It is as in ``protocol.mqtt.publish_decoder``, with two columns more: property blocks, and topics
-that a topic alias stands for. A run is one of packets that are alike in the Property Length too;
-its blocks are cut with the other columns, and each different one is looked at once.
+It works as ``protocol.mqtt.publish_decoder``, with two additions: property blocks, and topics that
+are given by a topic alias. The packets of a run also have the same Property Length; their blocks
+are cut with the other columns, and each distinct one is read once.
 
 Where no message of a batch has properties, it has no blocks. From the first alias on a batch is not
-verbatim, so that its payloads are cut out: an alias is the business of one connection and goes
-nowhere else.
+verbatim, so that its payloads are cut out: an alias belongs to one connection and is never
+forwarded.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class TopicAliases:
-    """What the topic aliases of one connection stand for, in one direction."""
+    """The topics of one connection's topic aliases, in one direction."""
 
     __slots__ = ("maximum", "topics")
 
@@ -53,11 +53,11 @@ class TopicAliases:
 
     @property
     def size(self) -> int:
-        """Bytes of topics that are kept."""
+        """Size of the stored topics in bytes."""
         return sum(map(len, self.topics.values()))
 
     def resolve(self, alias: int, topic: bytes) -> bytes:
-        """Return what an alias stands for, from here on if the packet has a topic.
+        """Return the topic of an alias; a topic in the packet replaces it from now on.
 
         Raises ``ProtocolError``.
         """
@@ -88,12 +88,12 @@ def read_publishes_v5(
     most: int,
     aliases: TopicAliases,
 ) -> tuple[int, int]:
-    """Read the PUBLISH at ``data[at:stop]``, and those alike that follow, into ``batch``.
+    """Read the PUBLISH at ``data[at:stop]``, and similar ones that follow, into ``batch``.
 
-    ``batch`` has an empty list of blocks. ``body`` is where the variable header begins; ``limit``
-    is the largest packet allowed, in bytes, ``most`` how many are read: one with a large block
-    counts as several. Returns the offset of the first byte not read, and how many more might have
-    been read. Raises ``ProtocolError``.
+    ``batch`` has an empty list of blocks. ``body`` is the offset of the variable header; ``limit``
+    is the largest packet allowed, in bytes, ``most`` the number of packets to read: one with a
+    large block counts as several. Returns the offset of the first unread byte, and the number of
+    packets that could still have been read. Raises ``ProtocolError``.
     """
     first, end, known, identified = data[at], len(data), known_topics, batch.qos > 0
     verbatim = not identified and not batch.retain
@@ -102,7 +102,7 @@ def read_publishes_v5(
     size = name_size = block_size = alike = 0
     enough = ALIKE
     while True:
-        # Enter here with the packet data[at:stop] complete.
+        # Invariant: the packet data[at:stop] is complete.
         name = body + 2
         name_end = name + (data[body] << 8 | data[body + 1]) if stop >= name else stop
         mark = name_end + 2 if identified else name_end
@@ -163,7 +163,7 @@ def check_topic_v5(topic: bytes) -> None:
 
 
 class _Columns:
-    """The columns of a batch of which a message has properties."""
+    """The columns of a batch with a message that has properties."""
 
     __slots__ = ("aliases", "batch", "blocks", "verbatim", "with_blocks", "work")
 
@@ -172,12 +172,13 @@ class _Columns:
         self.aliases = aliases
         self.blocks: list[bytes] = []
         self.work = 0
-        """As how many packets more the last one counts: its block was not known."""
+        """Number of additional packets as which the last one counts, because its block was not
+        cached."""
         self.with_blocks = False
         self.verbatim = not batch.qos and not batch.retain
 
     def add(self, data: bytes, at: int, name: int, name_end: int, mark: int, stop: int) -> int:
-        """Append all but the identifier of a packet; return where its payload begins.
+        """Append all fields of a packet except the identifier; return the offset of its payload.
 
         Raises ``ProtocolError``.
         """
@@ -211,14 +212,14 @@ class _Columns:
         return rest
 
     def _end_verbatim(self) -> None:
-        """Keep no packets: one of them has an alias."""
+        """Stop keeping whole packets, because one of them has an alias."""
         self.batch.payloads  # noqa: B018 (cuts them out of the packets so far)
         self.batch.packets.clear()
         self.verbatim = False
 
 
 class _Shape:
-    """Where the fields of a packet stand that others may be like."""
+    """The offsets of the fields in a packet that others may be similar to."""
 
     __slots__ = ("block", "data", "head", "mark", "name", "offset", "rest", "size", "stop")
 
@@ -239,17 +240,17 @@ class _Shape:
         """Everything up to the topic name."""
         self.offset = name - at
         self.name = name_end - name
-        """Bytes of the topic name."""
+        """Size of the topic name in bytes."""
         self.mark = mark - at
         """Offset of the Property Length."""
         width = 1 if data[mark] < 0x80 else 2 if data[mark + 1] < 0x80 else 3
         self.block = rest - mark - width
-        """Bytes of the properties."""
+        """Size of the properties in bytes."""
         self.rest = rest - at
         """Offset of the payload."""
 
     def fields(self, qos: int, *, payloads: bool) -> tuple[str, int]:
-        """Return how a packet is cut, in struct's terms, and into how many fields."""
+        """Return the format, in struct's terms, that cuts a packet, and its number of fields."""
         after = self.size - self.rest
         parts = [
             f"{self.offset}x{self.name}s",
@@ -261,7 +262,7 @@ class _Shape:
         return "".join(parts), 1 + (qos > 0) + (self.block > 0) + payloads
 
     def count(self, most: int) -> int:
-        """Count the packets of this shape that follow, at most so many."""
+        """Count the packets of this shape that follow, up to ``most``."""
         data, size, stop = self.data, self.size, self.stop
         count = count_alike(data, stop, size, self.head, most)
         for offset in range(self.mark, self.rest - self.block):
@@ -275,12 +276,12 @@ class _Shape:
 def _take_run(
     shape: _Shape, batch: Publishes, columns: _Columns | None, most: int, aliases: TopicAliases
 ) -> int:
-    """Append the packets of a shape that follow, at most so many.
+    """Append the packets of a shape that follow, up to ``most``.
 
-    Returns the number of packets taken: 0 when they are too few, or when the plain loop is to look
-    at each: one of them is illegal, or sets a topic alias.
+    Returns the number of packets taken: 0 when they are too few, or when the plain loop has to
+    check each: one of them is illegal, or sets a topic alias.
     """
-    if shape.block > LARGE_BLOCK:  # each of them is work
+    if shape.block > LARGE_BLOCK:  # each of them counts as work
         return 0
     count = shape.count(most)
     if count < RUN:

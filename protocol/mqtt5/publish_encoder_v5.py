@@ -1,12 +1,12 @@
-"""Messages to MQTT 5 clients: encoded once for each wire.
+"""The encoder of messages to MQTT 5 clients: messages are encoded once for each wire.
 
-Receivers of the same messages differ in few ways: the granted QoS, the level they speak, RETAIN,
+Receivers of the same messages differ in few ways: the granted QoS, their protocol level, RETAIN,
 their subscription identifiers, how long the messages have waited, and whether topic aliases are
-used. A ``PacketVariant`` is these, and messages are prepared once for all receivers that have it in
-common; packet identifiers are all that is then left to be filled in.
+used. A ``PacketVariant`` contains these, and messages are prepared once for all receivers that
+share it; then only packet identifiers have to be filled in.
 
-A block is not opened for that. The seconds that are left stand in its first five bytes, identifiers
-and the alias are put behind it; each different block of a batch is completed once.
+Blocks are not parsed for that. The remaining seconds are in their first five bytes, identifiers
+and the alias are put behind them; each distinct block of a batch is completed once.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 
 class TopicAliasMode(IntEnum):
-    """Whether topic aliases are sent to a receiver."""
+    """The use of topic aliases for a receiver."""
 
     NONE = 0
-    """Topics are sent whole."""
+    """Topics are sent in full."""
     SET = 1
-    """Topics are sent whole, and with them the numbers that stand for them from here on."""
+    """Topics are sent in full, together with the aliases that replace them from now on."""
     NUMBERS = 2
-    """Numbers are sent in place of topics."""
+    """Aliases are sent in place of topics."""
 
 
 class PacketVariant(NamedTuple):
-    """What receivers of messages have in common."""
+    """The parameters of a packet that receivers share."""
 
     qos: int
     version: int = MQTT_5
@@ -50,7 +50,7 @@ class PacketVariant(NamedTuple):
     identifiers: tuple[int, ...] = ()
     """Subscription identifiers."""
     waited: int = 0
-    """Whole seconds since the messages were published, to be taken off their expiry."""
+    """Whole seconds since the messages were published, which are subtracted from their expiry."""
     aliases: TopicAliasMode = TopicAliasMode.NONE
 
 
@@ -63,9 +63,9 @@ def prepare_publishes(
 ) -> PublishEncoder | PublishEncoderV5:
     """Prepare messages for a wire.
 
-    ``blocks`` has one property block a message, or is empty if none has properties. ``numbers`` has
-    the topic aliases, for a wire that uses them. Before MQTT 5 nothing but topic and payload is
-    sent. Raises ``ValueError`` when a message is too large for any MQTT packet.
+    ``blocks`` has one property block for each message, or is empty if none has properties.
+    ``numbers`` has the topic aliases, for a wire that uses them. Before MQTT 5 only topic and
+    payload are sent. Raises ``ValueError`` when a message is too large for any MQTT packet.
     """
     if wire.version < MQTT_5:
         return PublishEncoder(topics, payloads, wire.qos, retain=wire.retain)
@@ -73,9 +73,9 @@ def prepare_publishes(
 
 
 class PublishEncoderV5:
-    """Messages prepared to be sent to any number of receivers of one wire in MQTT 5.
+    """Messages prepared for any number of receivers of one wire in MQTT 5.
 
-    It is used as ``protocol.mqtt.encoder.Outgoing`` is.
+    It has the same use as ``protocol.mqtt.encoder.PublishEncoder``.
     """
 
     __slots__ = ("_again", "_ends", "_heads", "_payloads", "_whole", "qos")
@@ -117,7 +117,7 @@ class PublishEncoderV5:
 
     @property
     def sizes(self) -> list[int]:
-        """Bytes of each packet."""
+        """Size of each packet in bytes."""
         extra = 2 if self.qos else 0
         ends: Iterable[bytes] = repeat(b"\0") if self._ends is None else self._ends
         return [
@@ -126,7 +126,7 @@ class PublishEncoderV5:
         ]
 
     def too_large(self, limit: int) -> list[int]:
-        """Return which messages make packets of more than ``limit`` bytes; 0: no limit."""
+        """Return the messages whose packets exceed ``limit`` bytes; 0: no limit."""
         if not limit:
             return []
         sizes = self.sizes
@@ -145,8 +145,8 @@ class PublishEncoderV5:
         """Encode the messages ``[start:stop]``, by default all, for one receiver.
 
         ``packet_ids`` has one packet identifier for each of them at QoS 1 and 2 (``ValueError``
-        if it has not), and is not looked at when the messages are of QoS 0. ``dup`` marks the
-        packets as sent again [MQTT-3.3.1-1].
+        otherwise), and is ignored when the messages are of QoS 0. ``dup`` marks the packets as sent
+        again [MQTT-3.3.1-1].
         """
         if not self.qos:
             return self._render_qos0(start, stop)
@@ -195,7 +195,7 @@ def _identifiers(wire: PacketVariant) -> bytes:
 
 
 def _ends(count: int, blocks: Sequence[bytes], wire: PacketVariant) -> Sequence[bytes]:
-    """Complete the blocks of messages, with their lengths."""
+    """Complete the blocks of messages, including their lengths."""
     common = _identifiers(wire)
     if not blocks:
         return [with_length(common)] * count
@@ -223,7 +223,7 @@ def _ends_with_aliases(
 
 
 def _end(block: bytes, waited: int, behind: bytes) -> bytes:
-    """Complete a block: the seconds that are left, and what stands behind it."""
+    """Complete a block: set the remaining seconds, and append ``behind``."""
     if waited:
         expiry = expiry_of(block)
         if expiry is not None:
@@ -232,11 +232,11 @@ def _end(block: bytes, waited: int, behind: bytes) -> bytes:
 
 
 class AliasNumbers:
-    """Numbers for topics, the same for all connections of a broker.
+    """Topic aliases that are the same for all connections of a broker.
 
-    So packets with aliases are shared by receivers, as others are. Numbers are given out once and
-    never to another topic; ``most`` is how many, ``shortest`` the bytes of the shortest topic that
-    is worth one.
+    So receivers share packets with aliases, as they share others. Numbers are assigned once and
+    never reassigned; ``most`` is their largest count, ``shortest`` the size in bytes of the
+    shortest topic that gets one.
     """
 
     __slots__ = ("most", "numbers", "shortest")
@@ -255,7 +255,7 @@ class AliasNumbers:
 
 
 class SentAliases:
-    """Which topic aliases one connection was sent, in a bit each.
+    """The topic aliases that one connection was sent, one bit for each.
 
     Messages that wait for the disk may be overtaken by others, which do not use their aliases.
     """
@@ -266,13 +266,13 @@ class SentAliases:
         self._maximum = maximum
         self._sent = 0
         self._gated = 0
-        """Those that were sent only with messages that wait for the disk."""
+        """Aliases that were sent only with messages that wait for the disk."""
 
     def use(self, numbers: Collection[int], *, gated: bool = False) -> TopicAliasMode:
-        """Return how aliases are used for messages whose topics have these numbers, 0: none.
+        """Return the use of aliases for messages whose topics have these numbers, 0: none.
 
-        Numbers that are sent with them count as sent: the messages must be sent. ``gated``: they
-        wait for the disk.
+        Numbers that have to be set count as sent: the messages must be sent. ``gated``: they wait
+        for the disk.
         """
         wanted = 0
         for number in numbers:

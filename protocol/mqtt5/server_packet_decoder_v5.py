@@ -1,7 +1,7 @@
-"""What a server sends in MQTT 5, read back from its bytes: for traces.
+"""Decoder of the packets of a server in MQTT 5, for traces.
 
-As in ``protocol.mqtt.server_packet_decoder`` the bytes are those that the broker itself wrote,
-whole packets.
+As in ``protocol.mqtt.server_packet_decoder`` the bytes are whole packets that the broker itself
+wrote.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _ACKS = frozenset({PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, Pack
 
 @dataclass(slots=True)
 class Answer:
-    """Any packet of a server but PUBLISH."""
+    """Any packet of a server except PUBLISH."""
 
     kind: PacketType
     reason: int = 0
     packet_id: int = 0
     codes: bytes = b""
-    """Reason codes of a SUBACK or UNSUBACK, one a filter."""
+    """Reason codes of a SUBACK or UNSUBACK, one for each filter."""
     session_present: bool = False
     properties: dict[int, Value] = field(default_factory=dict)
     user: UserProperties = ()
@@ -37,19 +37,19 @@ class SentMessage(NamedTuple):
     """A PUBLISH."""
 
     publish: Publish
-    """Its topic is empty where an alias stands in place of it."""
+    """Its topic is empty where an alias replaces it."""
     identifiers: tuple[int, ...]
     alias: int
-    """0: none."""
+    """Topic alias; 0: none."""
 
 
 ServerPacketV5: TypeAlias = Answer | SentMessage
 
 
 def read_server_packets_v5(data: bytes) -> Iterator[tuple[ServerPacketV5, int]]:
-    """Yield the packets of a write, and with each the offset at which the next one begins.
+    """Yield the packets of a write, each with the offset of the next one.
 
-    Raises ``ValueError`` at bytes that are no whole packet of a server, ``ProtocolError`` at
+    Raises ``ValueError`` at bytes that are not a whole packet of a server, ``ProtocolError`` at
     properties that no server sends.
     """
     at = 0

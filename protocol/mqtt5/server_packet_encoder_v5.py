@@ -1,10 +1,10 @@
-"""What a server sends to an MQTT 5 client, but for messages.
+"""Encoder of the packets of a server in MQTT 5, except messages.
 
-``limit`` is the client's Maximum Packet Size in bytes, 0 for none. User properties, and if need be
-the reason string, are left out of a packet that would exceed it; one that is still too large is not
-sent: the result is empty then, and where an answer is owed the connection must be closed. A client
-that turned Request Problem Information off is told neither (``explain`` is False), but in CONNACK
-and DISCONNECT [MQTT-3.1.2-29].
+``limit`` is the client's Maximum Packet Size in bytes, 0 for none. User properties, and if
+necessary the reason string, are left out of a packet that would exceed it; a packet that is still
+too large is not sent: then the result is empty, and where an answer is due the connection must be
+closed. A client that turned Request Problem Information off gets neither (``explain`` is False),
+except in CONNACK and DISCONNECT [MQTT-3.1.2-29].
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FIRST = {
 
 @dataclass(slots=True)
 class Explanation:
-    """What a packet says beside its reason code, for people."""
+    """The explanation of a reason code in a packet, for people."""
 
     reason_string: str | None = None
     user: UserProperties = ()
@@ -44,11 +44,11 @@ NO_EXPLANATION = Explanation()
 class ConnackProperties:
     """Properties of a CONNACK (section 3.2.2.3).
 
-    What has the value that an absent one has is not sent.
+    Values equal to the defaults are not sent.
     """
 
     session_expiry: int | None = None
-    """Seconds, where it is not what the client asked for."""
+    """Seconds, where they differ from the client's request."""
     receive_maximum: int = 65_535
     maximum_qos: int = 2
     retain_available: bool = True
@@ -60,7 +60,7 @@ class ConnackProperties:
     subscription_identifiers: bool = True
     shared_subscriptions: bool = True
     server_keep_alive: int | None = None
-    """Seconds, in place of what the client asked for."""
+    """Seconds that replace the client's request."""
     response_information: str | None = None
     server_reference: str | None = None
     authentication_method: str | None = None
@@ -99,7 +99,7 @@ def encode_connack_v5(
     about: Explanation = NO_EXPLANATION,
     limit: int = 0,
 ) -> bytes:
-    """Encode a CONNACK (section 3.2); session present is only said with success [MQTT-3.2.2-6]."""
+    """Encode a CONNACK (section 3.2); session present is only set on success [MQTT-3.2.2-6]."""
     present = session_present and reason < FAILURE
     values = properties.values() if properties is not None else {}
     return _packet(b"\x20", bytes((present, reason)), values, about, limit)
@@ -110,7 +110,7 @@ def encode_acks_v5(
 ) -> bytes:
     """Encode one PUBACK, PUBREC, PUBREL or PUBCOMP per packet identifier, in order.
 
-    ``reasons`` is empty if all are 0. They are of four bytes, or five where the reason is not 0.
+    ``reasons`` is empty if all are 0. Each has four bytes, or five where the reason is not 0.
     """
     if not any(reasons):
         return encoder.encode_acks(kind, packet_ids)
@@ -133,7 +133,7 @@ def encode_explained_ack(
     limit: int = 0,
     explain: bool = True,
 ) -> bytes:
-    """Encode one acknowledgement that says why."""
+    """Encode one acknowledgement with an explanation."""
     head = encoder.PID_BYTES[packet_id] + bytes((reason,))
     told = about if explain else NO_EXPLANATION
     if told.reason_string is None and not told.user:
@@ -151,7 +151,7 @@ def encode_explained_acks(
     limit: int = 0,
     explain: bool = True,
 ) -> bytes:
-    """Encode acknowledgements as :func:`encode_acks_v5` does; those of errors say why."""
+    """Encode acknowledgements as :func:`encode_acks_v5` does; errors get an explanation."""
     texts = {code: code_string(code) for code in set(reasons)} if explain else {}
     if not any(texts.values()):
         return encode_acks_v5(kind, packet_ids, reasons)
@@ -169,7 +169,7 @@ def encode_suback_v5(
     limit: int = 0,
     explain: bool = True,
 ) -> bytes:
-    """Encode a SUBACK (section 3.9): the granted QoS, or why not, for each filter."""
+    """Encode a SUBACK (section 3.9): the granted QoS or the error of each filter."""
     return _with_codes(b"\x90", packet_id, codes, about if explain else NO_EXPLANATION, limit)
 
 
@@ -181,7 +181,7 @@ def encode_unsuback_v5(
     limit: int = 0,
     explain: bool = True,
 ) -> bytes:
-    """Encode an UNSUBACK (section 3.11): what became of each filter."""
+    """Encode an UNSUBACK (section 3.11): the result of each filter."""
     return _with_codes(b"\xb0", packet_id, codes, about if explain else NO_EXPLANATION, limit)
 
 

@@ -1,4 +1,4 @@
-"""SUBSCRIBE (section 3.8) with the subscription options, and UNSUBSCRIBE (3.10), in MQTT 5."""
+"""The decoder of SUBSCRIBE (section 3.8), with options, and UNSUBSCRIBE (3.10) in MQTT 5."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from protocol.mqtt5.property_block import malformed, violation
 from protocol.mqtt5.property_table import SUBSCRIPTION_IDENTIFIER
 
 NO_LOCAL = 0x04
-"""Option: messages of the client itself are not sent to it."""
+"""Option: the client's own messages are not sent to it."""
 RETAIN_AS_PUBLISHED = 0x08
-"""Option: RETAIN is sent as it was in the publication."""
+"""Option: RETAIN is sent as in the publication."""
 RETAIN_HANDLING = 0x30
 """Option: retained messages are sent always (0), for a new subscription (0x10), never (0x20)."""
 
@@ -29,7 +29,7 @@ _LEGAL_OPTIONS = frozenset(
 class SubscriptionReader:
     """Reads a SUBSCRIBE or UNSUBSCRIBE, some topic filters at a time.
 
-    Raises ``ProtocolError`` for what is wrong, when it is reached.
+    Raises ``ProtocolError`` for an error when it is reached.
     """
 
     __slots__ = ("_fields", "_kind", "_options", "_user", "found", "identifier", "packet_id")
@@ -50,13 +50,13 @@ class SubscriptionReader:
             raise violation(f"{kind.name} without a topic filter", statement)
 
     def read(self, most: int = sys.maxsize) -> bool:
-        """Read so many filters at most; return whether those were the last ones."""
+        """Read at most ``most`` filters; return whether all filters have been read."""
         fields, stop = self._fields, len(self.found) + most
         while not fields.at_end() and len(self.found) < stop:
             self._read_plain(stop)
             if fields.at_end() or len(self.found) >= stop:
                 break
-            # Something is wrong with the next one, or it is shared.
+            # The next filter is invalid, or shared.
             if self._kind is PacketType.UNSUBSCRIBE:
                 self.found.append((fields.topic_filter("MQTT-3.10.2-1"), 0))
                 continue
@@ -68,14 +68,14 @@ class SubscriptionReader:
         return fields.at_end()
 
     def packet(self) -> Subscribe | Unsubscribe:
-        """Return the packet, once all of its filters were read."""
+        """Return the packet; call this when all of its filters have been read."""
         if self._kind is PacketType.SUBSCRIBE:
             return Subscribe(self.packet_id, self.found, self._options, self.identifier, self._user)
         filters = [topic_filter for topic_filter, _ in self.found]
         return Unsubscribe(self.packet_id, filters, self._user)
 
     def _read_plain(self, most: int) -> None:
-        """Read filters with which nothing is wrong; made for thousands of them in a packet."""
+        """Read valid filters on a fast path for packets with thousands of them."""
         fields, found = self._fields, self.found
         subscribing = self._kind is PacketType.SUBSCRIBE
         body, at, options = fields.body, fields.at, 0

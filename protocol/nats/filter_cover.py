@@ -1,6 +1,6 @@
-"""What topic filters have in common, and which NATS subscriptions get what others get as well.
+"""The intersection of topic filters, and the removal of covered NATS subscriptions.
 
-Filters are lists of levels here, as ``protocol.mqtt.topics.split_levels`` gives them.
+Filters are lists of levels here, as ``protocol.mqtt.topics.split_levels`` returns them.
 """
 
 
@@ -23,7 +23,7 @@ def common_levels(one: list[str], other: list[str]) -> list[str] | None:
 
 
 def levels_below(levels: list[str], above: tuple[str, ...]) -> list[str] | None:
-    """Return what a filter asks for below ``above``: ``[]`` for itself only, None for nothing."""
+    """Return the levels of a filter below ``above``: ``[]`` for itself only, None for nothing."""
     if above and above[0].startswith("$") and levels[0] in ("+", "#"):  # [MQTT-4.7.2-1]
         return None
     for wanted, level in zip(levels, above, strict=False):
@@ -37,7 +37,7 @@ def levels_below(levels: list[str], above: tuple[str, ...]) -> list[str] | None:
 
 
 def without_covered(patterns: list[str]) -> tuple[str, ...]:
-    """Leave out what another one of different patterns matches as well."""
+    """Remove each pattern that another one covers; the patterns must be different."""
     root = _PatternNode()
     for pattern in patterns:
         node = root
@@ -59,7 +59,7 @@ class _PatternNode:
 
 
 def _is_covered(pattern: str, root: _PatternNode) -> bool:
-    """Return whether another pattern gets all that this one gets."""
+    """Return whether another pattern matches everything that this one matches."""
     nodes = [root]
     for token in pattern.split("."):
         for node in nodes:

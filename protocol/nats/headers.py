@@ -1,13 +1,13 @@
-"""Headers of NATS messages: writing those of a publication, and parsing those of others.
+"""Headers of NATS messages: encoding those of a publication, and parsing those of others.
 
 Properties of MQTT 5 as headers are in :mod:`protocol.nats.property_headers`.
 
 A block is ``NATS/1.0``, a line ``Key: value`` for each header, and an empty line, each ended by
 CR LF. Servers put a status after the version: ``NATS/1.0 503``.
 
-A value that may be anything (a topic, a client identifier) is percent-encoded as in URLs, so that
-no name makes another header: ``urllib.parse.unquote`` gives it back. ``Nmqtt-Pub`` is what the
-NATS Server writes for its own MQTT clients, to the byte.
+An arbitrary value (a topic, a client identifier) is percent-encoded as in URLs, so that no name can
+inject another header: ``urllib.parse.unquote`` decodes it. ``Nmqtt-Pub`` has exactly the bytes that
+the NATS Server writes for its own MQTT clients.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ MESSAGE_ID: Final = "Nats-Msg-Id"
 
 MAX_BYTES: Final = 64 * 1024
 MAX_HEADERS: Final = 100
-"""How much of a block is read; what comes after that is as if it were not there."""
+"""Bounds on the part of a block that is read, in bytes and headers; the rest is ignored."""
 
 MAX_CLIENT: Final = 256
-"""Longest client identifier in bytes that is written: it is in the headers of every message. Of a
-longer one it is the digest."""
+"""Size in bytes of the longest client identifier that is written, since it is in the headers of
+every message. A longer one is replaced by its digest."""
 
 _VERSION: Final = "NATS/1.0"
 _STATUS: Final = b"NATS/1.0 "
@@ -70,7 +70,7 @@ class Headers:
         return len(self._values)
 
     def get(self, key: str) -> str | None:
-        """Return the first value of a header, in whatever case it was written; None: not there."""
+        """Return the first value of a header, ignoring case; None: there is no such header."""
         return self._values.get(key.lower())
 
 
@@ -87,10 +87,10 @@ def encode_bytes(data: bytes) -> bytes:
 
 
 def constant_part(topic: str, qos: int, *, retain: bool, client: str, node: str) -> bytes:
-    """Return what is the same for all messages of a client with this topic, QoS and retain flag.
+    """Return the part of a block that all messages of a client with these parameters share.
 
-    :func:`header_block` makes a block of it. At QoS 1 and 2 it ends in the middle of the message
-    id, before the position.
+    :func:`header_block` completes it to a block. At QoS 1 and 2 it ends in the middle of the
+    message id, before the position.
     """
     encoded_node = encode_value(node)
     lines = [
@@ -115,7 +115,7 @@ def _publisher(client: str) -> bytes:
 
 
 def header_block(constant: bytes, position: int | None = None, more: bytes = b"") -> bytes:
-    """Return the block of one message; ``position`` is needed at QoS 1 and 2, and only there.
+    """Return the block of one message; ``position`` is required at QoS 1 and 2, and only there.
 
     ``more`` are further lines, each ended by CR LF.
     """
@@ -132,8 +132,8 @@ def without_message_id(constant: bytes) -> bytes:
 def parse_headers(block: bytes) -> Headers:
     """Parse an untrusted block: never raises, takes time linear in its size.
 
-    Of a key that is there twice the first value counts. Spaces around keys and values are left
-    out, lines without a colon or a key are passed over, bytes that are not UTF-8 are replaced.
+    Of a repeated key the first value counts. Spaces around keys and values are removed, lines
+    without a colon or a key are skipped, bytes that are not UTF-8 are replaced.
     """
     if len(block) > MAX_BYTES:
         block = block[: block.rfind(b"\n", 0, MAX_BYTES) + 1]
@@ -154,7 +154,7 @@ def parse_headers(block: bytes) -> Headers:
 
 
 def has_status(block: bytes) -> bool:
-    """Return whether a block has a status line: a server's word, not a client's message."""
+    """Return whether a block has a status line: it is from a server, not a client's message."""
     return block.startswith(_STATUS)
 
 

@@ -1,18 +1,18 @@
-"""Which topic has which NATS subject, and which is bridged at all.
+"""The mapping of topics to NATS subjects, and the selection of bridged topics.
 
-Without rules a topic's subject is that of ``protocol.nats.subjects``. A rule ``TOPIC=SUBJECT`` says
-that what is at or below the levels TOPIC has the subject SUBJECT and, for the levels after TOPIC,
-what ``protocol.nats.subjects`` makes of them::
+Without rules a topic's subject is that of ``protocol.nats.subjects``. A rule ``TOPIC=SUBJECT``
+replaces the levels TOPIC by SUBJECT; the levels after TOPIC are mapped as in
+``protocol.nats.subjects``::
 
     sensors=plant1.sensors      sensors/hall/temp  is  plant1.sensors.hall.temp
     =site                       all other topics:  a/b  is  site.a.b
     plant=                      plant/a/b  is  a.b
 
-A topic follows the rule with the longest TOPIC. Several topics may thus have one subject. It is
-then the subject of one of them, and the others are not bridged: the rule with the longest SUBJECT
-decides, and any rule goes before the absence of one. So for whatever :class:`Mapping` lets
-through, ``topic(subject(t)) == t`` and ``subject(topic(s)) == s``; hence nothing comes back under
-another name.
+A topic follows the rule with the longest TOPIC. Several topics may thus map to one subject. Then it
+is the subject of one of them, and the others are not bridged: the rule with the longest SUBJECT
+decides, and any rule precedes the absence of one. So for all names that :class:`Mapping` bridges,
+``topic(subject(t)) == t`` and ``subject(topic(s)) == s``; hence no message returns under another
+name.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 MAX_SUBJECT: Final = 3800
-"""Longest subject in bytes. A line of a NATS client may have 4 096, with the verb, the subject to
-reply to and the sizes."""
+"""Longest subject in bytes. A line of a NATS client is limited to 4 096, with the verb, the reply
+subject and the sizes."""
 
 _OWN_ROOT = "foldmq"
 _LITERAL = re.compile(
@@ -53,7 +53,7 @@ _SHOWN_LENGTH: Final = 60
 
 
 class MappingError(FoldmqError, ValueError):
-    """A rule, a filter or a user's prefix that cannot be; the message is one line."""
+    """A rule, a filter or a user's prefix is invalid; the message is one line."""
 
     exit_code = 78
 
@@ -74,7 +74,7 @@ def is_reserved_subject(subject: str) -> bool:
 
 
 def parse_users(texts: Iterable[str]) -> dict[str, str]:
-    """Read what ``USER=SUBJECT`` says: the prefix of each user's subjects. Raises MappingError."""
+    """Parse texts ``USER=SUBJECT``: the prefix of each user's subjects. Raises MappingError."""
     prefixes: dict[str, str] = {}
     for text in texts:
         user, equals, prefix = text.rpartition("=")
@@ -90,8 +90,8 @@ def parse_users(texts: Iterable[str]) -> dict[str, str]:
 class Mapping:
     """Topics to subjects and back, for topics that match one of ``filters``.
 
-    ``rules`` are pairs of TOPIC and SUBJECT. ``prefixes`` are the subjects set apart for users:
-    what is at or below one of them is bridged only by calls with that ``prefix``. Such calls put
+    ``rules`` are pairs of TOPIC and SUBJECT. ``prefixes`` are the subjects reserved for users:
+    subjects at or below one of them are bridged only by calls with that ``prefix``. Such calls put
     it before everything else. Raises MappingError.
     """
 
@@ -140,7 +140,7 @@ class Mapping:
         filters: Sequence[str] = ("#",),
         prefixes: Iterable[str] = (),
     ) -> Mapping:
-        """Make a mapping of rules as text, ``TOPIC=SUBJECT``; the last ``=`` counts."""
+        """Return a mapping for rules as text, ``TOPIC=SUBJECT``; the last ``=`` counts."""
         rules = []
         for text in texts:
             topic, equals, subject = text.rpartition("=")
@@ -152,8 +152,8 @@ class Mapping:
     def subject(self, topic: str, prefix: str = "") -> str | None:
         """Return the subject of a legal topic name, None if it is not bridged.
 
-        It is not, if the topic matches no filter, the topic or the subject is reserved, the
-        subject is longer than ``MAX_SUBJECT``, set apart for others, or that of another topic.
+        It is not bridged if the topic matches no filter, the topic or the subject is reserved, the
+        subject is longer than ``MAX_SUBJECT``, reserved for others, or that of another topic.
         """
         if (
             len(topic) > self._longest_topic
@@ -176,7 +176,7 @@ class Mapping:
         return subject if self._is_open(subject, prefix) else None
 
     def topic(self, subject: str, prefix: str = "") -> str | None:
-        """Return the topic whose subject this is, None if there is none that is bridged."""
+        """Return the bridged topic with this subject, None if there is none."""
         if not self._is_open(subject, prefix):
             return None
         if prefix:
@@ -192,11 +192,11 @@ class Mapping:
         """Return the subjects to subscribe to for a legal topic filter.
 
         Together they match the subject of every bridged topic that the filter matches, and often
-        more: ask :meth:`topic` about each message. None of them matches all that another one
-        does, but two may have subjects in common (``a.*`` and ``*.b``).
+        more: check each message with :meth:`topic`. None of them matches everything that another
+        one matches, but two may have subjects in common (``a.*`` and ``*.b``).
         """
         levels = split_levels(topic_filter)
-        # Without "/#" at its end a filter is no longer than what it matches.
+        # Without "/#" at its end a filter is no longer than the topics that it matches.
         if levels[0] in RESERVED_ROOTS or len(topic_filter) > self._longest_topic + 2:
             return ()
         patterns: dict[str, None] = {}
@@ -218,7 +218,7 @@ class Mapping:
             return False
         if not subject.isascii() and len(subject.encode(errors="surrogatepass")) > MAX_SUBJECT:
             return False
-        # Both are at the beginning of the subject: the longer one is below the shorter one.
+        # Both are prefixes of the subject: the longer one is below the shorter one.
         for owned in self._prefixes:
             if len(owned) <= len(prefix):
                 return True
@@ -246,7 +246,7 @@ class Mapping:
         return next((topic for topic in topics if topic is not None), None)
 
     def _has_first(self, rule: _Rule, subject: str) -> bool:
-        """Return whether a subject that this rule made of a topic is not another topic's first."""
+        """Return whether no other topic has precedence for a subject that this rule produced."""
         for candidate, rest in self._candidates(subject):
             if candidate is rule:
                 return True
@@ -255,10 +255,10 @@ class Mapping:
         return False
 
     def _made_of(self, rule: _Rule, rest: str | None) -> str | None:
-        """Return the topic of which this rule made a subject that ends with ``rest``."""
+        """Return the topic for which this rule produces a subject that ends with ``rest``."""
         if rest is None:
             topic: str | None = rule.topic
-        elif rest == "/" and rule.topic:  # one empty level: no topic, but the end of one
+        elif rest == "/" and rule.topic:  # one empty level: only the end of a topic
             topic = f"{rule.topic}/"
         else:
             topic = _topic_or_none(rest)
@@ -267,7 +267,7 @@ class Mapping:
         return topic if topic and self._follow(topic)[0] is rule else None
 
     def _candidates(self, subject: str) -> Iterator[tuple[_Rule, str | None]]:
-        """Yield the rules that may have made a subject, and the tokens after the rule's."""
+        """Yield the rules that may have produced a subject, and the tokens after the rule's."""
         if self._subject_depths:
             tokens = subject.split(".", self._subject_depths[0])
             for depth in self._subject_depths:

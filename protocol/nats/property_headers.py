@@ -1,13 +1,13 @@
 """Properties of MQTT 5 messages as headers of NATS messages, and back.
 
-A user property is the header of its name where NATS can carry it so: the name is a header's name,
-the value printable ASCII, and the name none that a NATS server or client, or foldmq, obeys. Any
-other is ``Foldmq-User-N: NAME=VALUE``, both percent-encoded as in URLs, N its number among the user
-properties. So no property of a client makes a header that a server acts on, unless the operator
+A user property becomes a header with its name if its name is valid for a header, its value is
+printable ASCII, and no NATS server or client, nor foldmq, obeys a header of that name. Any other is
+``Foldmq-User-N: NAME=VALUE``, both percent-encoded as in URLs, N its number among the user
+properties. So no property of a client becomes a header that a server acts on, unless the operator
 allowed that name.
 
-What comes from NATS is not trusted either: what is no property, or over a bound, is left out and
-counted.
+Headers from NATS are not trusted either: headers that are not valid properties, or exceed a bound,
+are left out and counted.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ USER: Final = "Foldmq-User-"
 TTL: Final = "Nats-TTL"
 
 MAX_USER: Final = 80
-"""User properties of a message that are carried, in either direction; a reader looks at no more
-than ``MAX_HEADERS`` headers."""
+"""Largest number of a message's user properties that are carried, in either direction; a reader
+reads no more than ``MAX_HEADERS`` headers."""
 MAX_PROPERTIES: Final = 48 * 1024
-"""Bytes of properties that are carried, in either direction: JetStream refuses messages with more
-than 64 KiB of headers."""
+"""Largest size of the carried properties in bytes, in either direction: JetStream refuses messages
+with more than 64 KiB of headers."""
 
 _OBEYED: Final = ("nats-", "nmqtt-", "foldmq-", "kv-")
 _OBEYED_NAMES: Final = frozenset({CONTENT.lower(), "status", "description"})
 """Client libraries of NATS keep the status line of a server as headers of these names."""
 _OWN: Final = ("nmqtt-", "foldmq-")
 _FOR_REQUESTERS: Final = frozenset({"nats-service-error", "nats-service-error-code"})
-"""How services say that they failed; all other headers of NATS are not for MQTT clients."""
+"""Headers with which services report errors; no other headers of NATS are for MQTT clients."""
 
 _NAME: Final = re.compile(r"[!-9;-~]+")
 _VALUE: Final = re.compile(r"(?:[!-~](?:[ -~]*[!-~])?)?")
 _ILLEGAL: Final = re.compile("[\0-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")
-"""What no header of a NATS client may hold that becomes a property: MQTT clients may close the
-connection for control characters."""
+"""Characters that a header of a NATS client must not contain to become a property: MQTT clients may
+close the connection for control characters."""
 _SECONDS: Final = re.compile(r"[0-9]{1,10}")
 _DURATION: Final = re.compile(r"(?=[0-9])(?:([0-9]{1,7})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,10})s)?")
 _MOST_SECONDS: Final = 0xFFFFFFFF
@@ -62,7 +62,7 @@ _MOST_TEXT: Final = 65_535
 
 
 def is_header_name(name: str) -> bool:
-    """Return whether a header can have this name."""
+    """Return whether a name is valid for a header."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -79,14 +79,14 @@ def is_own(name: str) -> bool:
 
 
 class PropertyLines(NamedTuple):
-    """The properties of a message as headers, but for its expiry."""
+    """The properties of a message as headers, except its expiry."""
 
     lines: bytes
-    """Each ended by CR LF."""
+    """The lines, each ended by CR LF."""
     dropped: int = 0
-    """Properties that are not among them."""
+    """Number of properties that were left out."""
     has_message_id: bool = False
-    """A user property is the message id for JetStream: the operator allowed it."""
+    """Whether a user property is the message id for JetStream: the operator allowed it."""
 
 
 def property_lines(
@@ -94,8 +94,8 @@ def property_lines(
 ) -> PropertyLines:
     """Return the headers of a message's properties.
 
-    ``allowed`` has headers that user properties may set although a server acts on them: by their
-    names in lower case, as they are to be written.
+    ``allowed`` contains the headers that user properties may set although a server acts on them:
+    their names in lower case -> the names to write.
     """
     allowed = allowed or {}
     lines: list[bytes] = []
@@ -123,7 +123,7 @@ def property_lines(
 
 @lru_cache(maxsize=1024)
 def expiry_lines(seconds: int, *, ttl: bool) -> bytes:
-    """Return the headers for so many seconds that are left; ``ttl``: JetStream obeys them too."""
+    """Return the headers for the remaining seconds; ``ttl``: JetStream obeys them too."""
     line = _line(EXPIRY, b"%d" % seconds)
     return line + _line(TTL, b"%ds" % seconds) if ttl and seconds else line
 
@@ -147,7 +147,7 @@ def _line(name: str, value: bytes) -> bytes:
 
 
 def _within(lines: list[bytes]) -> list[bytes]:
-    """Leave out lines, the last ones first, that take too many bytes."""
+    """Remove lines, the last ones first, that exceed the size bound."""
     if sum(map(len, lines)) <= MAX_PROPERTIES:
         return lines
     room, kept = MAX_PROPERTIES, []
@@ -159,11 +159,11 @@ def _within(lines: list[bytes]) -> list[bytes]:
 
 
 class ReadProperties(NamedTuple):
-    """What the headers of a NATS message say of its properties."""
+    """The properties in the headers of a NATS message."""
 
     properties: MessageProperties
     dropped: int = 0
-    """Headers that would be properties and are not: malformed, or over a bound."""
+    """Number of headers that were left out: malformed, or over a bound."""
 
     @property
     def is_expired(self) -> bool:
@@ -171,7 +171,7 @@ class ReadProperties(NamedTuple):
         return self.properties.expiry == 0
 
     def block(self, response_topic: str | None = None) -> bytes:
-        """Return the properties as a PUBLISH has them, with a Response Topic if they have none."""
+        """Return the properties for a PUBLISH, with a Response Topic if they have none."""
         found = self.properties
         if response_topic is not None and found.response_topic is None:
             found = found._replace(response_topic=response_topic)
@@ -182,10 +182,10 @@ NO_PROPERTIES: Final = ReadProperties(MessageProperties())
 
 
 def read_properties(headers: Headers, payload: bytes) -> ReadProperties:
-    """Return the properties that headers say; never raises.
+    """Return the properties in headers; never raises.
 
-    Of a header that is there twice the first one counts, but for user properties. ``payload`` is
-    looked at if it is said to be text.
+    Of a repeated header the first one counts, except for user properties. ``payload`` is checked if
+    it is declared to be text.
     """
     found = _Reader()
     for name, value in headers.fields:
@@ -213,7 +213,7 @@ _KEYS: Final = {
 
 
 class _Reader:
-    """Puts together what headers say, one after the other."""
+    """Collects the properties in headers, one after the other."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
@@ -235,7 +235,7 @@ class _Reader:
             self._user.append((name, value))
 
     def add_encoded_user(self, lower: str, value: str) -> None:
-        """Add a user property of which name and value are encoded."""
+        """Add a user property whose name and value are encoded."""
         encoded, equals, value = value.partition("=")
         name, text = _decoded(encoded), _decoded(value)
         number = lower[len(_USER) :]
@@ -246,7 +246,7 @@ class _Reader:
             self._user.append((name or "", text or ""))
 
     def end(self, payload: bytes) -> ReadProperties:
-        """Return what was found."""
+        """Return the collected properties."""
         content = self._text(ENCODED_CONTENT)
         plain = self.values.get("plain content type")
         if content is None and plain is not None:
@@ -269,7 +269,7 @@ class _Reader:
         return ReadProperties(found, self._dropped)
 
     def _fits(self, *texts: str) -> bool:
-        """Return whether there is room for these; otherwise count the property as dropped."""
+        """Return whether there is room for these texts; otherwise count the property as dropped."""
         size = sum(len(text.encode(errors="surrogateescape")) for text in texts)
         if size > self._room:
             self._dropped += 1
@@ -319,7 +319,7 @@ def _seconds_of(ttl: str) -> int | None:
 
 
 def _decoded(value: str) -> str | None:
-    """Decode a percent-encoded text; None if no MQTT packet may hold it."""
+    """Decode a percent-encoded text; None if MQTT packets must not contain it."""
     try:
         text = unquote(value, errors="strict")
         size = len(text.encode())
@@ -345,9 +345,9 @@ def _is_text(payload: bytes) -> bool:
 
 
 def allowed_names(names: Iterable[str]) -> dict[str, str]:
-    """Return ``allowed`` of :func:`property_lines` for names that an operator wrote.
+    """Return the ``allowed`` argument of :func:`property_lines` for names from an operator.
 
-    Raises ``ValueError`` for one that no header has, or that only foldmq may write.
+    Raises ``ValueError`` for a name that is invalid for headers, or that only foldmq may write.
     """
     allowed: dict[str, str] = {}
     for name in names:

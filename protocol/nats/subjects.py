@@ -6,20 +6,20 @@ by level:
 =====================  ================  ===========
 level of a topic       token             example
 =====================  ================  ===========
-any other              as it is          ``foo/bar`` is ``foo.bar``
+any other              unchanged         ``foo/bar`` is ``foo.bar``
 empty                  ``/``             ``/foo//bar/`` is ``/.foo./.bar./``
 with a ``.``           ``//`` for it     ``foo.bar`` is ``foo//bar``
 =====================  ================  ===========
 
-The NATS Server refuses topics with characters that a subject cannot hold. Here they are escaped
+The NATS Server refuses topics with characters that a subject cannot contain. Here they are escaped
 as ``/`` and two lower-case hexadecimal digits, which no topic can contain and no rule above
 yields: space (``/20``), control characters (U+0001 to U+001F, U+007F to U+009F), and ``*`` and
 ``>`` (``/2a``, ``/3e``): alone they would be wildcards, and within a token client libraries refuse
-to subscribe to them (the NATS Server leaves them as they are). Hence every legal topic has exactly
-one subject, and the subject tells the topic.
+to subscribe to them (the NATS Server leaves them unchanged). Hence every legal topic has exactly
+one subject, and the subject determines the topic.
 
-A subject is at least as long as its topic. A NATS Server takes no more than its
-``max_control_line`` (4 096 bytes unless configured), which is for the caller to look after.
+A subject is at least as long as its topic. A NATS Server accepts no more than its
+``max_control_line`` (4 096 bytes unless configured); the caller must respect that.
 """
 
 import re
@@ -40,14 +40,14 @@ _ESCAPE = re.compile("//|/..|/", re.DOTALL)
 _RESERVED = r"\x01-\x20\x7f-\x9f*>"
 _UNSAFE = re.compile(f"[{_RESERVED}]")
 _UNSAFE_OR_DOT = re.compile(f"[.{_RESERVED}]")
-# Levels with something in them, and nothing to escape: most names, and no need to look at each.
+# Non-empty levels with nothing to escape: most names, which need no check of each level.
 _PLAIN = f"[^/.{_RESERVED}]++"
 _PLAIN_TOPIC = re.compile(f"{_PLAIN}(?:/{_PLAIN})*+")
 _PLAIN_SUBJECT = re.compile(rf"{_PLAIN}(?:\.{_PLAIN})*+")
 
 
 class SubjectError(FoldmqError, ValueError):
-    """A NATS subject that is not the subject of any MQTT topic."""
+    """A NATS subject is not the subject of any MQTT topic."""
 
 
 def topic_to_subject(topic: str) -> str:
@@ -58,7 +58,7 @@ def topic_to_subject(topic: str) -> str:
 
 
 def subject_to_topic(subject: str) -> str:
-    """Return the topic name of which ``subject`` is the subject.
+    """Return the topic name whose subject is ``subject``.
 
     Raises ``SubjectError`` if there is none: an empty token, a wildcard, a ``/`` that escapes
     nothing, a character that would have been escaped or is not legal in a topic name.
@@ -80,7 +80,7 @@ def subject_to_topic(subject: str) -> str:
 
 
 def filter_to_subjects(topic_filter: str) -> tuple[str, ...]:
-    """Return the one or two subjects that together match what a legal filter matches.
+    """Return the one or two subjects that together match the topics of a legal filter.
 
     ``foo/#`` also matches ``foo``, which ``foo.>`` does not: its subjects are both. The filter
     ``#`` is ``>`` alone. NATS has no rule about ``$``: a caller that subscribes to a subject that

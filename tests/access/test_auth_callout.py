@@ -1,4 +1,4 @@
-"""Logins that are decided outside: the question, the answer, and what happens without one."""
+"""The auth callout: requests, answers, and logins without an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which backend decides about a login, and what the login backoff makes of it."""
+"""The chain of login backends: the deciding backend, and the effect on the login backoff."""
 
 from __future__ import annotations
 

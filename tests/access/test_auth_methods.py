@@ -1,4 +1,4 @@
-"""Methods of enhanced authentication: what decides, the login backoff, the auth callout."""
+"""Methods of enhanced authentication: decisions, the login backoff, the auth callout."""
 
 from __future__ import annotations
 

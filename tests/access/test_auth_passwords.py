@@ -1,4 +1,4 @@
-"""Password files: who is let in, what it costs, and which lines are refused."""
+"""Password files: admitted users, the cost of a check, and refused lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SCRAM-SHA-256: keys, messages, and users that nobody has."""
+"""SCRAM-SHA-256: keys, messages, and unknown users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens as passwords: whose they are, and everything that makes them worthless."""
+"""Tokens as passwords: their users, and the errors that invalidate them."""
 
 from __future__ import annotations
 

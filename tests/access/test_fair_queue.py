@@ -1,4 +1,4 @@
-"""Fair turns, work that is shared, and the threads that do it."""
+"""The fair queue: turns, shared work, and the worker threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is locked out after failed logins, where, and for how long."""
+"""The login backoff: the locked-out users and addresses, and the duration."""
 
 from __future__ import annotations
 

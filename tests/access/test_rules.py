@@ -1,4 +1,4 @@
-"""Permissions against a reading of them that is too simple to be wrong."""
+"""Permissions, compared with a reading of them that is too simple to be wrong."""
 
 from __future__ import annotations
 

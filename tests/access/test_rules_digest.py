@@ -1,4 +1,4 @@
-"""The digest of permissions is that of the rules, not of their text."""
+"""The digest of permissions depends on the rules, not on their text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The permission file: what it says, and a line for everything that is wrong in it."""
+"""The permission file: its meaning, and a line for each of its errors."""
 
 from __future__ import annotations
 

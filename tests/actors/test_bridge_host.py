@@ -1,4 +1,4 @@
-"""The bridge's place in the broker: how it connects, and what becomes of one that fails."""
+"""The bridge inside the broker: its connection, and the handling of its failure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What MQTT clients subscribe to, as subscriptions in NATS: counted, and one copy of each message.
+"""NATS subscriptions for the filters of MQTT clients: counted, and one copy of each message.
 
-The model of a server takes what was sent to it one command at a time, and messages are published
-at every point between.
+The model of a server processes its input one command at a time, and messages are published at every
+point in between.
 """
 
 from __future__ import annotations

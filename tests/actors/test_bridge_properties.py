@@ -1,4 +1,4 @@
-"""Properties at the bridge: what is written for NATS, how much time is left, where answers go."""
+"""Properties at the bridge: headers for NATS, remaining expiry, response topics."""
 
 from __future__ import annotations
 

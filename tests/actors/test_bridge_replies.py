@@ -1,4 +1,4 @@
-"""Requests from NATS that MQTT clients may answer: for a minute, and whose token they were told."""
+"""Requests from NATS that MQTT clients may answer: time limit of a minute, and reply tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From MQTT to NATS: batches of many topics, and what the gate lets go."""
+"""The bridge from MQTT to NATS: batches of many topics, and release by the gate."""
 
 from __future__ import annotations
 

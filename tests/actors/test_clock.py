@@ -1,4 +1,4 @@
-"""Timers, driven by a clock that stands still until it is moved."""
+"""Timers, driven by a manual clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client at level 5 is sent beside its messages: identifiers, RETAIN, and their bounds."""
+"""Deliveries to clients at level 5: identifiers, RETAIN, and their bounds."""
 
 from __future__ import annotations
 

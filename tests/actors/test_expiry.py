@@ -1,4 +1,4 @@
-"""Names are handed on when their time has come, and not before."""
+"""The expiry buckets: each name is due at its time, and not before."""
 
 from __future__ import annotations
 

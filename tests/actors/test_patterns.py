@@ -1,4 +1,4 @@
-"""Wildcard patterns: what bounds the cost of a match."""
+"""Wildcard patterns: the bounds on the cost of a match."""
 
 from __future__ import annotations
 

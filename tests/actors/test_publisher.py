@@ -1,4 +1,4 @@
-"""Who gets which of a batch's messages, and in which order."""
+"""The publisher: the receivers of a batch's messages, and their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No event without payload is larger than the smallest record that the log must take.
+"""No event without payload exceeds the smallest record that the log must accept.
 
 All bounds of an event at once: names of 65 535 characters that JSON writes as six bytes each,
 columns as long as they get, integers as large as they get and in no order.

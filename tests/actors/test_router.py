@@ -1,4 +1,4 @@
-"""From a topic to those who get it."""
+"""The router: from a topic to its receivers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which member of a shared subscription gets which message: pure decisions."""
+"""The choice of the member of a shared subscription for each message: pure decisions."""
 
 from __future__ import annotations
 

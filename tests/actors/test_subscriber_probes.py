@@ -1,7 +1,7 @@
-"""From MQTT to NATS: what is sent, what waits for an answer, and what nobody wants.
+"""The bridge from MQTT to NATS: sent messages, awaited answers, and unwanted messages.
 
-The model of a server takes what was written one command at a time, and its answers are read one
-at a time, so that subscriptions come and go at every point between.
+The model of a server processes its input one command at a time, and its answers are read one at a
+time, so that subscriptions begin and end at every point in between.
 """
 
 from __future__ import annotations

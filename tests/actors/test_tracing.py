@@ -1,4 +1,4 @@
-"""Live traces: what is shown, what is bounded, and that nothing of them stays behind."""
+"""Live traces: their content, their bounds, and their complete removal."""
 
 from __future__ import annotations
 

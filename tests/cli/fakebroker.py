@@ -1,4 +1,4 @@
-"""A broker of a few lines that answers with what a test wants, for the clients' error paths."""
+"""A minimal broker that answers as a test demands, for the clients' error paths."""
 
 import socket
 import threading

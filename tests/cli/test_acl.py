@@ -1,4 +1,4 @@
-"""``foldmq acl check``: what it prints, and its exit codes."""
+"""``foldmq acl check``: its output and its exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Problems in sentences: what ``foldmq doctor`` and the page of problems show."""
+"""The sentences about problems in ``foldmq doctor`` and on the page of problems."""
 
 from __future__ import annotations
 

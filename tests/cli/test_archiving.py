@@ -1,4 +1,4 @@
-"""What ``foldmq spark archive`` says, and with what it ends."""
+"""``foldmq spark archive``: its messages and exit codes."""
 
 from __future__ import annotations
 

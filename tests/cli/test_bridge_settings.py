@@ -1,4 +1,4 @@
-"""The settings about NATS clients and the bridge: values, contradictions, and how it connects."""
+"""The settings for NATS clients and the bridge: values, contradictions, and the connection."""
 
 import dataclasses
 import io

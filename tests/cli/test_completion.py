@@ -1,4 +1,4 @@
-"""Shell completion: what may stand in place of the last word."""
+"""Shell completion: the candidates for the last word."""
 
 from __future__ import annotations
 

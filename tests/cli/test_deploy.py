@@ -1,4 +1,4 @@
-"""The unit, the image, the dashboard and the alerts fit the broker that they are for."""
+"""The unit, the image, the dashboard and the alerts match the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is taken out of the arguments, and where it goes."""
+"""Secrets that are removed from the arguments, and the place where they are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``foldmq replay`` and ``foldmq diff`` show of MQTT 5."""
+"""``foldmq replay`` and ``foldmq diff`` with MQTT 5."""
 
 from __future__ import annotations
 

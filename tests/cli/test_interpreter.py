@@ -1,4 +1,4 @@
-"""What foldmq says about how its Python was built, and which one ``make`` takes."""
+"""The message about how Python was built, and the choice of Python by ``make``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a broker is to listen: whether it can is told before anything is started."""
+"""The addresses of listeners are checked before anything is started."""
 
 from __future__ import annotations
 

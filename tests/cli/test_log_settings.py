@@ -1,4 +1,4 @@
-"""The settings that say where the log is: without pydantic they are read as with it."""
+"""The settings for the location of the log: the reader without pydantic equals the one with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log lines: text and JSON, and nothing a client sends breaks out of its value."""
+"""Log lines: text and JSON, and client input that cannot break out of its value."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""The HTTP server for operators, in one process with the test: who may ask, what, and how long."""
+"""The HTTP server for operators, in the process of the test: access, requests, time limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the broker tells systemd: a socket of the test plays the service manager."""
+"""Notifications to systemd: a socket of the test plays the service manager."""
 
 from __future__ import annotations
 

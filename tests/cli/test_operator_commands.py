@@ -1,4 +1,4 @@
-"""The parts of the operator's commands that need no broker: tables, tree, questions, portions."""
+"""The parts of the operator's commands that need no broker: tables, tree, requests, portions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGHUP: whatever goes wrong while settings are read again, the next one is listened to."""
+"""SIGHUP: after any error in a reload, the next SIGHUP is still handled."""
 
 from __future__ import annotations
 

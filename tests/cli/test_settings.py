@@ -1,4 +1,4 @@
-"""Settings: where they come from, in what units, and how what is wrong is refused."""
+"""Settings: their sources, their units, and the refusal of invalid values."""
 
 import dataclasses
 import inspect

@@ -1,4 +1,4 @@
-"""``foldmq spark`` before Spark starts: flags, Java, PySpark, and what errors of Spark mean."""
+"""``foldmq spark`` before Spark starts: flags, Java, PySpark, and the meaning of Spark's errors."""
 
 from __future__ import annotations
 

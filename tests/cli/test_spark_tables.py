@@ -1,4 +1,4 @@
-"""The tables of `foldmq spark rebuild`, for rows as Spark gives them."""
+"""The tables of `foldmq spark rebuild`, for rows in Spark's form."""
 
 from __future__ import annotations
 

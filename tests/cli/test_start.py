@@ -1,4 +1,4 @@
-"""What a command loads before it does anything: half a second of imports is noticed at each call.
+"""The modules that a command loads at start: half a second of imports is noticed at each call.
 
 The limit is one of modules, not of time: a busy machine may take ten times as long.
 """

@@ -1,4 +1,4 @@
-"""The full-screen view of ``foldmq top``, driven by keys, against a broker that is not real."""
+"""The full-screen view of ``foldmq top``, driven by keys, with a simulated broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``foldmq top`` computes and how it is written: pure functions."""
+"""The rates of ``foldmq top``, and their format: pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of a live trace in words: readable, and harmless whatever clients choose."""
+"""Lines of a live trace as text: readable, and safe whatever names clients choose."""
 
 from __future__ import annotations
 

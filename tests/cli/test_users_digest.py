@@ -1,4 +1,4 @@
-"""The digest of users that the log records changes with their files, and tells nothing of them."""
+"""The digest of users in the log changes with their files, and reveals nothing of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page reads of the last day of a log, and how a time axis shows it."""
+"""The activity of a log's last day on the web page, and its time axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit trail of the web page: what is recorded, and that nobody can make it grow at will."""
+"""The audit trail of the web page: the recorded facts, and the bound on its growth."""
 
 from __future__ import annotations
 

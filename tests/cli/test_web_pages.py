@@ -1,4 +1,4 @@
-"""The pieces of the web page that need no broker: access, rendering, lists, samples."""
+"""The parts of the web page that need no broker: access, rendering, lists, samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit trail of the web page's tokens: what was added to their file and removed from it."""
+"""The audit trail of the web page's tokens: additions to their file, and removals."""
 
 from __future__ import annotations
 

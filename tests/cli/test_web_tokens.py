@@ -1,4 +1,4 @@
-"""Tokens of the web page: their file, their roles and ends, and the commands that make them."""
+"""Tokens of the web page: their file, roles and expiry, and the commands that create them."""
 
 from __future__ import annotations
 

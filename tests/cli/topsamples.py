@@ -1,4 +1,4 @@
-"""Answers of a broker, as ``foldmq top`` gets them."""
+"""Sample answers of a broker to ``foldmq top``."""
 
 from __future__ import annotations
 

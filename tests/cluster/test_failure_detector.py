@@ -1,4 +1,4 @@
-"""When a follower takes over: tables of what it heard and when."""
+"""The failure detector: takeover decisions as tables of signs of life and times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a leader believes: tables of what it knew and when."""
+"""The leadership check: confidence as tables of known facts and times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node knows of the others: which lead or follow, who goes first, what differs."""
+"""The members of a cluster: their roles, their order in a takeover, and their differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nodes tell each other is read back; what later versions add is ignored."""
+"""Status messages of nodes: decoded as encoded; fields of later versions are ignored."""
 
 from __future__ import annotations
 

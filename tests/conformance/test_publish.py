@@ -1,4 +1,4 @@
-"""Section 3.3: PUBLISH, its flags, its topic name and the QoS of what is delivered."""
+"""Section 3.3: PUBLISH, its flags, its topic name and the QoS of deliveries."""
 
 from __future__ import annotations
 

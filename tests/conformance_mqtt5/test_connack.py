@@ -1,4 +1,4 @@
-"""Section 3.2: CONNACK, and what it promises."""
+"""Section 3.2: CONNACK and its promises."""
 
 from __future__ import annotations
 

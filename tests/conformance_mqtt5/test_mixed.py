@@ -1,4 +1,4 @@
-"""Clients of levels 4 and 5 with all kinds of subscriptions, against a model of what each gets."""
+"""Clients of levels 4 and 5 with all kinds of subscriptions, compared with a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wills: their properties, their delay, and what ends them (3.1.2.5, 3.1.3.2)."""
+"""Wills: their properties, their delay, and the end of the delay (3.1.2.5, 3.1.3.2)."""
 
 from __future__ import annotations
 

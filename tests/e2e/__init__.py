@@ -1,1 +1,1 @@
-"""Whole programs against a whole broker: client libraries, restarts, crashes, the command line."""
+"""End-to-end tests of a whole broker: client libraries, restarts, crashes, the command line."""

@@ -1,4 +1,4 @@
-"""A broker that listens in every way there is, and clients for each of them."""
+"""A broker with every kind of listener, and clients for each of them."""
 
 from __future__ import annotations
 

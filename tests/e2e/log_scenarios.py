@@ -1,4 +1,4 @@
-"""What a broker is made to see before its log is read, and the events that are in it."""
+"""Traffic for a broker whose log is then read, and the events that it causes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real clients of MQTT 5, all driven alike: paho in a thread, MQTT.js in a process of node."""
+"""Real clients of MQTT 5 with one interface: paho in a thread, MQTT.js in a process of node."""
 
 from __future__ import annotations
 

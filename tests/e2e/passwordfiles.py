@@ -1,4 +1,4 @@
-"""Password files, written as an operator writes them."""
+"""Password files in the form in which an operator writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""foldmq run on a terminal of its own, as a person runs it."""
+"""Runs foldmq on a terminal of its own, as a person does."""
 
 from __future__ import annotations
 

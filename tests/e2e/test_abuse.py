@@ -1,4 +1,4 @@
-"""Clients that misbehave in ten ways beside clients that behave: these must not notice."""
+"""Clients that misbehave in ten ways beside regular clients, which must not notice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``foldmq spark archive`` with a real broker: what is archived may go, and nothing else."""
+"""``foldmq spark archive`` with a real broker: only archived records may be removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MQTT and NATS as one, as clients of both sides see it."""
+"""The bridge between MQTT and NATS, as clients of both sides see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bridge with brokers and NATS servers that end, stand still, refuse and are lied to."""
+"""The bridge with brokers and NATS servers that end, stand still, refuse or get false data."""
 
 from __future__ import annotations
 

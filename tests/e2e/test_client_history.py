@@ -1,4 +1,4 @@
-"""What happened to each client: drops, denials, reconnects, takeovers, ends; and to the broker."""
+"""The history of clients and of the broker: drops, denials, reconnects, takeovers, ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Client libraries and programs that others wrote, against the shared broker."""
+"""Third-party client libraries and programs, against the shared broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Client libraries and programs that others wrote, at level 5: over TCP and over WebSocket."""
+"""Third-party client libraries and programs at level 5: over TCP and over WebSocket."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Two nodes on one NATS server: one leads, the other follows and takes over.
 
-Whatever becomes of the leader, nothing that was acknowledged is lost, and nothing is acknowledged
-by a leader that was replaced. Clients come through a balancer that asks for `/readyz`.
+Whatever happens to the leader, no acknowledged message is lost, and a replaced leader acknowledges
+nothing. Clients connect through a balancer that polls `/readyz`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""kill -9 under load: whatever was acknowledged must be there afterwards.
+"""kill -9 under load: everything acknowledged must be present afterwards.
 
 FOLDMQ_DRILL_ROUNDS (default 2) is the number of strikes per drill, FOLDMQ_DRILL_SEED the seed of
-the moments and the load. Each drill tells its seed when it fails.
+the moments and the load. Each drill reports its seed when it fails.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tools on a log that was cut: what is left is right, what is gone is said to be."""
+"""The log tools on a cut log: the rest is correct, and the removed part is reported as such."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data directory that others can get at, as the operator sees it."""
+"""A data directory that others can access, as the operator sees it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The connection to a foreign NATS server breaks under load, in the middle of a record."""
+"""The connection to an external NATS server breaks under load, in the middle of a record."""
 
 from __future__ import annotations
 

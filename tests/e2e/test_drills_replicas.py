@@ -1,8 +1,8 @@
 """A cluster of three NATS servers, one of which is killed, stopped, suspended or cut off.
 
-Nothing that was acknowledged may be lost, clients stay connected, and afterwards the three
-replicas are equal, each read whole from its own store. `make test` kills the server that leads;
-`make drills` does everything to leaders and others, with more strikes.
+No acknowledged message may be lost, clients stay connected, and afterwards the three replicas are
+equal, each read completely from its own store. `make test` kills the leading server; `make drills`
+applies every fault to leaders and others, with more strikes.
 """
 
 from __future__ import annotations

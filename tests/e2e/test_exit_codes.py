@@ -1,4 +1,4 @@
-"""Exit codes: alike for alike in every command, as the table in docs/architecture.md says."""
+"""Exit codes: the same for the same error in every command, as in docs/architecture.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passwords that are given as flags are in no process list."""
+"""Passwords in flags do not appear in process lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients over every transport; certificates, proxies, reloads, and what is turned away."""
+"""Clients over every transport; certificates, proxies, reloads, and refused connections."""
 
 from __future__ import annotations
 

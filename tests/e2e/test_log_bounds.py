@@ -1,4 +1,4 @@
-"""Sizes that the log cannot hold: refused at the start, or to who publishes them, never later."""
+"""Sizes beyond the log's bounds: refused at the start, or to the publisher, never later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to the store of the log, seen from outside: nothing acknowledged is lost."""
+"""Faults of the log's store, seen from outside: nothing acknowledged is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index of a log as a user makes and uses it: answers are the same with it and without."""
+"""The index of a log in the hands of a user: the same answers with it and without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker's own log says whose client and which event a line is about."""
+"""The lines of the broker's own log name their client and their event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tools on the log, run as a user runs them, over a broker with known traffic."""
+"""The log tools as a user runs them, over a broker with known traffic."""
 
 from __future__ import annotations
 

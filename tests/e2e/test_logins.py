@@ -1,4 +1,4 @@
-"""Who gets in: hashes of two kinds, tokens, an auth callout over NATS, and the login back-off."""
+"""Logins: hashes of two kinds, tokens, an auth callout over NATS, and the login back-off."""
 
 from __future__ import annotations
 

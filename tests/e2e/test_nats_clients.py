@@ -1,4 +1,4 @@
-"""An embedded NATS that is open to NATS clients: who gets in, and what stays out of reach."""
+"""An embedded NATS that is open to NATS clients: admitted users, and inaccessible subjects."""
 
 from __future__ import annotations
 

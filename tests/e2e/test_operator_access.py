@@ -1,4 +1,4 @@
-"""Who may look into a broker: those with the NATS credentials, and nobody else."""
+"""Access to a broker's inner state: only with the NATS credentials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that change a running broker: they ask, they record who asked, they do no more."""
+"""The commands that change a running broker: confirmation, the recorded operator, the effect."""
 
 from __future__ import annotations
 

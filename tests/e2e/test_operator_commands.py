@@ -1,4 +1,4 @@
-"""The commands that look into a running broker, run as a user runs them, with real clients."""
+"""The commands that inspect a running broker, as a user runs them, with real clients."""
 
 from __future__ import annotations
 

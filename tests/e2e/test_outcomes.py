@@ -1,4 +1,4 @@
-"""``foldmq subscriptions`` says what would happen now; the message that comes next proves it."""
+"""The prediction of ``foldmq subscriptions``, proved by the next message."""
 
 from __future__ import annotations
 

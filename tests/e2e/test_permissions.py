@@ -1,4 +1,4 @@
-"""Permissions: every way in which something is denied, on a real broker."""
+"""Permissions: every kind of denial, on a real broker."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Power cuts under load: the disk keeps what it was given until then, and nothing else.
+"""Power cuts under load: the disk keeps exactly the data that it had received.
 
-The two controls prove that the drill bites: what was not synced is gone from such a disk, and a
-broker that syncs once a minute loses what it has acknowledged.
+Two control tests prove that the drill is effective: unsynced data is lost on such a disk, and a
+broker that syncs once a minute loses acknowledged messages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a client was told before the broker ended still holds when it is back.
+"""Every promise to a client before the end of a broker holds after its restart.
 
 Each test runs twice: the broker ended by SIGTERM, and by SIGKILL.
 """

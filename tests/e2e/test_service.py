@@ -1,4 +1,4 @@
-"""`foldmq serve` as a service: starting, ending, refusing, rereading."""
+"""`foldmq serve` as a service: start, end, refusals, reload."""
 
 from __future__ import annotations
 

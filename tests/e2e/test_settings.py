@@ -1,4 +1,4 @@
-"""Limits and choices set in the configuration, seen from a client."""
+"""Limits and options in the configuration, seen from a client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Five processes share a subscription; they and the broker are killed: every message arrives."""
+"""A subscription shared by five processes; they and the broker are killed, no message is lost."""
 
 from __future__ import annotations
 

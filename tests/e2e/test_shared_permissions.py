@@ -1,4 +1,4 @@
-"""Permissions of shared subscriptions: who may join a group, and who is sent its messages."""
+"""Permissions of shared subscriptions: joining a group, and receiving its messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``foldmq spark`` as a user runs it: real brokers, a real Spark, exit codes, and what is left."""
+"""``foldmq spark`` as a user runs it: real brokers, a real Spark, exit codes, remaining files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """SIGSTOP under load, and crashes in the weaker mode: nothing acknowledged is lost.
 
-As in ``test_crash_drills``; without Spark.
+The same as ``test_crash_drills``, without Spark.
 """
 
 from __future__ import annotations

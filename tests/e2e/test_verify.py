@@ -1,4 +1,4 @@
-"""`foldmq verify`: real brokers, equal to their log, and made unequal on purpose."""
+"""`foldmq verify`: real brokers that equal their log, and brokers that were made to differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The web page of a real broker: who may see it, what it shows, and how long it lives."""
+"""The web page of a real broker: access, content, and lifetime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roles and tokens of the web page of a real broker, and what the log says of who was there."""
+"""Roles and tokens of the web page of a real broker, and their record in the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The web page in a real browser: what moves, what hostile names do, how it looks."""
+"""The web page in a real browser: movement, hostile names, appearance."""
 
 from __future__ import annotations
 

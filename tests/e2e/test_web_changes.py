@@ -1,4 +1,4 @@
-"""Changes on the web page: opt-in, for operators, asked twice, in the log with the token's name."""
+"""Changes on the web page: opt-in, for operators, confirmed, logged with the token's name."""
 
 from __future__ import annotations
 

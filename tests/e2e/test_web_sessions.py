@@ -1,4 +1,4 @@
-"""Sessions on the web page: in which order they stand, what waits in them, and huge names."""
+"""Sessions on the web page: their order, their waiting messages, and huge names."""
 
 from __future__ import annotations
 

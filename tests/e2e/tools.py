@@ -1,4 +1,4 @@
-"""The tools on the log, run as a user runs them."""
+"""Runs the log tools as a user does."""
 
 from __future__ import annotations
 

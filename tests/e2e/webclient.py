@@ -1,4 +1,4 @@
-"""The web page of a broker, asked by a program."""
+"""An HTTP client for the web page of a broker."""
 
 from __future__ import annotations
 

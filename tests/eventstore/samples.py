@@ -1,4 +1,4 @@
-"""One event of every type, with every field set to something that is not its default."""
+"""One event of every type, with every field set to a value other than its default."""
 
 from eventstore.format import (
     GENESIS,

@@ -1,4 +1,4 @@
-"""A log read as a library: no command line, no settings."""
+"""Reading a log as a library: no command line, no settings."""
 
 from __future__ import annotations
 

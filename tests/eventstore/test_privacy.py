@@ -1,4 +1,4 @@
-"""The data directory is its user's alone: loose modes are mended, foreign files refused."""
+"""The data directory is private: loose modes are narrowed, foreign files refused."""
 
 import os
 import stat

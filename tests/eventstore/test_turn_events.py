@@ -1,4 +1,4 @@
-"""Events that several sessions share, and the events of single sessions that they stand for."""
+"""Events of several sessions, and the events of single sessions that they stand for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fuzz targets of the codec share: damage to legal packets, and runs with a seed."""
+"""Shared parts of the codec's fuzz targets: damage to legal packets, and runs with a seed."""
 
 import random
 import sys

@@ -1,9 +1,10 @@
-"""Throw bytes at the decoder: it must raise nothing, and must not care how they were cut.
+"""Fuzzes the decoder: no input raises, and the pieces in which it arrives do not matter.
 
     python tests/fuzz/fuzz_decoder.py [ITERATIONS [SEED]]
 
-Run so, the inputs are sequences of legal packets, damaged in a few places. ``run.py decoder`` lets
-coverage guide it. An input that fails is printed, to be added to the catalogue in tests/protocol.
+Run this way, the inputs are sequences of legal packets, damaged in a few places. ``run.py decoder``
+lets coverage guide it. An input that fails is printed, to be added to the catalogue in
+tests/protocol.
 """
 
 import random

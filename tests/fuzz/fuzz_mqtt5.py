@@ -1,7 +1,7 @@
-"""Throw bytes at the decoder as a client at level 5: it raises nothing, however they are cut.
+"""Fuzzes the decoder as a client at level 5: no input raises, however it is cut.
 
-What was read is also written again, and must be read as the same. Blocks of messages must be
-readable by a server's reader, and in the order that the broker relies on.
+Decoded packets are also encoded again, and must be decoded as equal ones. Blocks of messages must
+be readable by a server's reader, and in the order that the broker relies on.
 """
 
 import random

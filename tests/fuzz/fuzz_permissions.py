@@ -1,7 +1,7 @@
-"""Permission files: a text is refused in one line, or means the same however one asks.
+"""Permission files: a text is refused in one line, or has one meaning for every query.
 
-A text that begins with ``!`` is no file: each of its lines is a rule, ``+FILTER`` or ``-FILTER``.
-Mutations of files seldom are files with other rules.
+A text that begins with ``!`` is not a file: each of its lines is a rule, ``+FILTER`` or
+``-FILTER``. Mutations of files seldom are files with other rules.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The PROXY protocol: a header is refused, or names the same client however it is cut.
 
-The first byte of an input is how it is cut: 0 is not at all.
+The first byte of an input determines how it is cut: 0 is not at all.
 """
 
 from __future__ import annotations

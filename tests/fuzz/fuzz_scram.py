@@ -1,7 +1,7 @@
-"""SCRAM: whatever a client sends, it is refused, or it is what the user sends that has the keys.
+"""SCRAM: every message of a client is refused, unless it is that of the user with the keys.
 
-The first byte says what the rest is: the first message, the last one to a fixed challenge, or the
-keys of a password file.
+The first byte determines the meaning of the rest: the first message, the last one to a fixed
+challenge, or the keys of a password file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""TLS: whatever a client sends, nothing goes up that was not encrypted for us.
+"""TLS: whatever a client sends, only data encrypted for this server is passed up.
 
-Bit 0 of the first byte of an input: a real client shakes hands first, and the input is what comes
-behind. The second byte is how the input is cut: 0 is not at all.
+Bit 0 of the first byte of an input: a real client completes its handshake first, and the input
+follows it. The second byte determines how the input is cut: 0 is not at all.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tokens: whatever is shown, and whatever a signed one says, somebody is let in only rightly.
+"""Tokens: whatever is presented, and whatever a signed one claims, only valid logins succeed.
 
-The first byte says what the rest is: a password, the payload of a token that is signed well, its
-header, a JWKS or keys in PEM, or the answer of the auth callout.
+The first byte determines the meaning of the rest: a password, the payload of a validly signed
+token, its header, a JWKS or keys in PEM, or the answer of the auth callout.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""WebSocket: however a client's bytes are cut, the same goes up, and it is what the library reads.
+"""WebSocket: the same data is passed up however it is cut, and it equals the library's.
 
-Bit 0 of the first byte of an input: the client is let in first. The second byte is how the rest is
-cut: 0 is not at all.
+Bit 0 of the first byte of an input: the client completes its handshake first. The second byte
+determines how the rest is cut: 0 is not at all.
 """
 
 from __future__ import annotations

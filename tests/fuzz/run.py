@@ -3,11 +3,12 @@
     python tests/fuzz/run.py TARGET [--seconds N] [--keep] [--seed N]
     python tests/fuzz/run.py --list
 
-A target is a module ``fuzz_TARGET.py`` here, whose ``one(data)`` raises only if there is a defect.
-It begins with the inputs in ``corpus/TARGET/``, and knows the words in ``TARGET.dict``, if there is
-such a file (in libFuzzer's format). ``--keep`` adds those inputs that it found and that reach what
-the others do not. An input that fails is left in the working directory as ``crash-...``, to be put
-into the corpus when the defect is mended: the tests replay all of it.
+A target is a module ``fuzz_TARGET.py`` here, with a function ``one(data)`` that raises only if
+there is a defect. The run begins with the inputs in ``corpus/TARGET/``, and uses the words in
+``TARGET.dict``, if there is such a file (in libFuzzer's format). ``--keep`` adds the inputs that it
+found and that reach code that the others do not. An input that fails is left in the working
+directory as ``crash-...``, to be added to the corpus when the defect is fixed: the tests replay all
+inputs.
 
 Needs atheris (``pip install atheris``); exit codes: 0 nothing found, 1 a defect, 2 cannot run.
 """

@@ -1,4 +1,4 @@
-"""What stands above and below a stage while it is fuzzed, and an event loop that does not run."""
+"""The neighbours of a stage while it is fuzzed, and an event loop that does not run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that fuzzing ever found worth keeping is tried again."""
+"""Replays all inputs that fuzzing found worth keeping."""
 
 from __future__ import annotations
 

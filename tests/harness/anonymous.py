@@ -1,4 +1,4 @@
-"""An authenticator that looks at nothing."""
+"""An authenticator that admits everybody."""
 
 from __future__ import annotations
 

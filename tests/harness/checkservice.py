@@ -1,4 +1,4 @@
-"""an auth callout of logins that answers what a test tells it."""
+"""An auth callout service that answers as a test determines."""
 
 from __future__ import annotations
 

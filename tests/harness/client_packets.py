@@ -1,4 +1,4 @@
-"""What clients send, as bytes: from the values that the decoder gives back to them."""
+"""Encodes the packets of clients from the values that the decoder returns."""
 
 from __future__ import annotations
 

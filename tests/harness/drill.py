@@ -1,8 +1,8 @@
 """A drill: a broker under load at every QoS, struck at random moments, and its account.
 
-Each client keeps its session through every crash and reports to the account. It does what the
-standard demands: unacknowledged PUBLISH packets are sent again with DUP and PUBREL packets are
-sent again, in their order, after every reconnect (4.4, 4.6).
+Each client keeps its session through every crash and reports to the account. It follows the
+standard: after every reconnect unacknowledged PUBLISH packets are sent again with DUP, and PUBREL
+packets are sent again, in their order (4.4, 4.6).
 """
 
 from __future__ import annotations

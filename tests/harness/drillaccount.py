@@ -1,6 +1,6 @@
-"""The account of a crash drill: what was promised, what arrived, and what is wrong with it.
+"""The account of a crash drill: promises, deliveries, and violations.
 
-Every client of a drill reports here what it was told and what it was sent. `problems()` judges:
+Every client of a drill reports here the promises and messages that it got. `problems()` checks:
 
 - QoS 1 at least once, QoS 2 exactly once, QoS 0 at most once;
 - order: per subscriber, publisher, topic and QoS the first deliveries rise;

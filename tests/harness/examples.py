@@ -1,4 +1,4 @@
-"""How many examples a property test tries: some times as many as the profile says."""
+"""The number of examples of a property test: a multiple of the profile's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes of one cluster, and what stands before them: a balancer that asks for `/readyz`."""
+"""Nodes of one cluster, behind a balancer that polls `/readyz`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Runs the ``foldmq`` command many times without starting an interpreter each time.
 
-A process that has imported all of the command is forked for each run: as separate as a process of
-its own, in a twentieth of the time. What it prints and leaves behind, its exit code and what it
-does when it is sent a signal are as with the real one. Brokers of drills, and some of each kind of
-command, are started as a user starts them all the same.
+A process that has imported the whole command is forked for each run: as isolated as a process of
+its own, in a twentieth of the time. Its output, its files, its exit code and its reaction to
+signals are those of the real command. Nevertheless brokers of drills, and some commands of each
+kind, are started as a user starts them.
 
 Run as a program this is that process: it listens on the socket that it inherits.
 """

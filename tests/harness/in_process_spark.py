@@ -1,7 +1,7 @@
 """``foldmq spark ...`` in the test's own process, with the Spark that its worker has already.
 
-A JVM of its own takes most of what such a command takes. What only a process has, as its end and
-what it leaves behind, is not to be seen here: tests/e2e/test_spark_jobs.py looks at that.
+Most of the time of such a command is spent in a JVM of its own. Properties of a process, such as
+its end and its remaining files, are tested elsewhere: tests/e2e/test_spark_jobs.py.
 """
 
 from __future__ import annotations

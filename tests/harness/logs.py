@@ -1,4 +1,4 @@
-"""Logs made by hand: valid records of any events, stored in a stream as a broker does."""
+"""Hand-made logs: valid records of any events, stored in a stream as a broker does."""
 
 from __future__ import annotations
 

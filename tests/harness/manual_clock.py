@@ -1,4 +1,4 @@
-"""A clock that stands still until the test sets it."""
+"""A clock whose time only the test sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A NATS server of the user's own, for a broker with `--nats-url`."""
+"""An external NATS server, for a broker with `--nats-url`."""
 
 from __future__ import annotations
 

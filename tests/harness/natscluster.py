@@ -1,7 +1,7 @@
 """A cluster of NATS servers, each of which can be killed, stopped, suspended or cut off.
 
-The servers reach each other only through proxies, one for each ordered pair: what is cut there is
-silent, as a cable that was pulled, and what was on its way arrives when it is plugged in again.
+The servers connect only through proxies, one for each ordered pair. A cut connection is silent,
+like an unplugged cable, and the data on its way arrives when it is plugged in again.
 """
 
 from __future__ import annotations

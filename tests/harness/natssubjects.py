@@ -1,4 +1,4 @@
-"""NATS subjects as a NATS server matches them."""
+"""Matching of NATS subjects, by the rules of a NATS server."""
 
 from __future__ import annotations
 

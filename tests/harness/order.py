@@ -1,7 +1,7 @@
-"""Which worker takes which test file next: long ones first, those with Spark on few workers.
+"""The assignment of test files to workers: long ones first, those with Spark on few workers.
 
-A long file that begins last keeps one worker busy while the others have nothing left. A Spark
-takes half a minute of a processor to start and to get warm, and more than one while it works.
+A long file that begins last keeps one worker busy while the others are idle. A Spark takes half a
+minute of a processor to start and to warm up, and more than one processor while it works.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A second, independent codec of MQTT 5.0, for tests only.
 
-It builds what a client sends, legal or not, and parses what a server may send, strictly: bytes
+It encodes the packets of a client, legal or not, and parses those of a server strictly: bytes
 that no server may send raise `ServerViolationError`.
 """
 

@@ -1,7 +1,7 @@
 """The audit of a whole log without Spark: its facts, joined one by one.
 
-Every rule has two forms. What Spark joins natively is joined here by looking at each pair; the rest
-is the same code. Tests compare both, and use this one where many small logs are to be audited.
+Every rule has two forms. Joins that Spark does natively compare each pair here; the rest is the
+same code. Tests compare both, and use this form where many small logs have to be audited.
 """
 
 from __future__ import annotations

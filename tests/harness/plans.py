@@ -1,9 +1,9 @@
-"""How the Spark of the tests runs its plans: interpreted, and compiled where that is the point.
+"""The execution of Spark's plans in tests: interpreted, and compiled where that is the point.
 
-Spark writes Java for each plan and compiles it, and plans anew after each stage, which takes longer
-than what there is to do for the few rows of most tests. What it finds is the same. Users have it
-compiled and planned anew: so have the tests which look at every rule of an audit and at every table
-that is rebuilt, and each ``foldmq spark``.
+Spark compiles Java code for each plan and replans after each stage, which takes longer than the
+work on the few rows of most tests. The results are the same. Compilation and replanning are on for
+users, and so for the tests of every audit rule and of every rebuilt table, and for each
+``foldmq spark``.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """A disk whose power can be cut: an ext4 file system in an image file, on a loop device.
 
-A power cut loses what was not handed to the disk. The cut is ext4's own shutdown (the ioctl that
-the tests of file systems use): from that moment on no dirty page and no part of the journal is
-written any more, as if the machine had stood still. What is mounted afterwards, with the journal
-replayed, is what the disk held at that moment. Nothing is written back early either: the flusher
-of the kernel leaves pages alone for 30 seconds, and ``commit=600`` keeps the journal from ending
-a transaction by itself.
+A power cut loses all data that was not handed to the disk. The cut is ext4's own shutdown (the
+ioctl that the tests of file systems use): from that moment on no dirty page and no part of the
+journal is written any more, as if the machine had stopped. The file system that is mounted
+afterwards, with the journal replayed, is the content of the disk at that moment. Nothing is written
+back early either: the flusher of the kernel leaves pages alone for 30 seconds, and ``commit=600``
+keeps the journal from ending a transaction by itself.
 
-A disk has a cache of its own. `Disk(cache="kept")` keeps whatever it was given, flushed or not.
-`Disk(cache="lost")` keeps only what it was told to flush: its image lies on a second file system
-of that kind, in whose page cache a write stays until the loop device is flushed, and the power
-is cut there.
+A disk has a cache of its own. `Disk(cache="kept")` keeps all data that it was given, flushed or
+not. `Disk(cache="lost")` keeps only data that it was told to flush: its image is on a second file
+system of that kind, in whose page cache a write stays until the loop device is flushed, and the
+power is cut there.
 """
 
 from __future__ import annotations

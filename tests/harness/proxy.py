@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts its connections in the middle of what they carry."""
+"""A TCP proxy that cuts its connections in the middle of their data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker that recovered: what it has, what its log says, and what Spark makes of that."""
+"""A recovered broker: its state, its log, and the tables that Spark rebuilds from it."""
 
 from __future__ import annotations
 

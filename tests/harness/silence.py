@@ -1,4 +1,4 @@
-"""A TCP proxy that can fall silent: nothing passes, and neither end notices."""
+"""A TCP proxy that can stop forwarding without closing its connections."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Spark and the limit of a test: a start has a limit of its own, and a call is never cut half.
+"""Spark and the time limit of a test: separate limit for the start, no interrupted calls.
 
-What ends a test that takes too long raises in the middle of a call to the JVM. The answer to that
+The time limit of a test raises an exception in the middle of a call to the JVM. The answer to that
 call would be taken for the answer to the next one, in every later test of the worker. So the
 session is discarded with its JVM, and later tests get another.
 """

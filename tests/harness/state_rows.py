@@ -1,4 +1,4 @@
-"""The state as the broker's own fold has it, as the rows that Spark must rebuild from the log."""
+"""The state of the broker's own fold, as the rows that Spark must rebuild from the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge is judged: each kind of broken promise is found, and a clean account is clean."""
+"""The account of drills: each kind of broken promise is found, and a clean account passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A test that is ended in the middle of a call to Spark leaves a working Spark to later ones."""
+"""A test that ends in the middle of a call to Spark leaves a working Spark to later ones."""
 
 from __future__ import annotations
 

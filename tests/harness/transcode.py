@@ -1,4 +1,4 @@
-"""Packets of MQTT 3.1.1 as packets of MQTT 5, and back: the same clients can speak either."""
+"""Converts packets of MQTT 3.1.1 to MQTT 5 and back, so that the same clients can use either."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of events that several sessions share."""
+"""Columns of events of several sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting for a condition, in a thread or on an event loop; only what hangs fails."""
+"""Waits for a condition, in a thread or on an event loop; only hanging tests fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accepting: fair, refused before anything is made, and paused while descriptors are short."""
+"""Accepting connections: fair, early refusals, and a pause while descriptors are short."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may come in: counts and rates per listener, address and user."""
+"""Admission: counts and rates per listener, address and user."""
 
 from __future__ import annotations
 

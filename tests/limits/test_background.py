@@ -1,4 +1,4 @@
-"""Threads give way, or come soon, by themselves: the others stay as they are."""
+"""Threads with lower priority or short time slices; all other threads stay unaffected."""
 
 from __future__ import annotations
 

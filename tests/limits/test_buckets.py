@@ -1,4 +1,4 @@
-"""Token buckets: the mean is kept, debt is paid, and what is full is forgotten."""
+"""Token buckets: the mean is kept, debt is paid, and full buckets are forgotten."""
 
 from __future__ import annotations
 

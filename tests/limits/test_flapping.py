@@ -1,4 +1,4 @@
-"""Clients that connect again and again are refused for a while, and no longer."""
+"""Clients that reconnect again and again are refused for a while, and no longer."""
 
 from __future__ import annotations
 

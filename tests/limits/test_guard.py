@@ -1,4 +1,4 @@
-"""The guard: what the broker asks, and what is counted of the answers."""
+"""The guard: the broker's requests, and the counters of its answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publish rates: who sends more than it may is not read for a while, at last disconnected."""
+"""Publish rates: a client above its rate is not read for a while, and finally disconnected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused is counted each time and said now and then."""
+"""Refusals: each is counted, and a log line appears from time to time."""
 
 from __future__ import annotations
 

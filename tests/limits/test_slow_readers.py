@@ -1,4 +1,4 @@
-"""Clients that take nothing are found by looking, and those that take little are left alone."""
+"""Slow readers: clients that read nothing are found, and clients that read little are spared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which takeovers wait: the pure rule, and how much is remembered."""
+"""The throttle of takeovers: the pure rule, and the bound on its memory."""
 
 from __future__ import annotations
 

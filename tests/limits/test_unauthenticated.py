@@ -1,4 +1,4 @@
-"""Connections without CONNECT: bounded all together, and the heaviest address pays first."""
+"""Connections without CONNECT: a common bound, and the heaviest address is closed first."""
 
 from __future__ import annotations
 

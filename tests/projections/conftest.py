@@ -1,1 +1,1 @@
-"""What the rooms below share (``specification``, ``randomnode``) is found from here."""
+"""Makes the shared modules (``specification``, ``randomnode``) importable for the tests below."""

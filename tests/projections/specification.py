@@ -1,7 +1,7 @@
-"""given(events).when(command).then(events): how folds and decisions are tested.
+"""given(events).when(command).then(events): the form of tests of folds and decisions.
 
-A command is a function of the state that returns what a decision returns. Events get positions
-and times of their own, one record each, unless they are given with ``at``.
+A command is a function from the state to the result of a decision. Events get positions and times
+of their own, one record each, unless they are given with ``at``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a session decides: given(events).when(command).then(events)."""
+"""The decisions of a session: given(events).when(command).then(events)."""
 
 from __future__ import annotations
 

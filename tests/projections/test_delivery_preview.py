@@ -1,4 +1,4 @@
-"""What would happen now to a message: as the decision about it, which is then made."""
+"""The preview of a delivery equals the decision that is made afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the parts of an event of MQTT 5 fit together."""
+"""The checks of the consistency of an MQTT 5 event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of the events of MQTT 5, and of the fields that it added."""
+"""The text of MQTT 5's events, and of the fields that it added."""
 
 from __future__ import annotations
 

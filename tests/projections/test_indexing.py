@@ -1,4 +1,4 @@
-"""What is answered with the index of a log is what the whole log answers."""
+"""Answers with the index of a log equal the answers of the whole log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of the event log: whatever the filter, the order and the time there is, nothing is lost."""
+"""Pages of the event log: no event is lost, whatever the filter, the order and the time limit."""
 
 from __future__ import annotations
 

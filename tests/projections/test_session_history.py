@@ -1,4 +1,4 @@
-"""The states that the web page's slider shows are those of a full fold, at every position."""
+"""The states of the web page's slider equal those of a full fold, at every position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fold of events that several sessions share comes to the state of what they stand for."""
+"""The fold of events of several sessions equals the fold of the events that they stand for."""
 
 from __future__ import annotations
 

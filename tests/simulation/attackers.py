@@ -1,7 +1,7 @@
-"""Clients that attack, as those of bench/abuse.py do, in small.
+"""Attacking clients, a small version of those in bench/abuse.py.
 
-Each has a mind of its own and a clean session. What it publishes is on topics that begin with
-``$``, which the filters of the devices do not match: these must not notice.
+Each acts independently, with a clean session. They publish on topics that begin with ``$``, which
+the filters of the devices do not match: the devices must not notice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What simulated clients got, and whether the log kept its promises."""
+"""Checks of simulated clients' deliveries, and of the promises in the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compacted stream of the projections, in memory: it survives a crash, or loses its end."""
+"""The compacted stream of the projections, in memory: after a crash whole, or without its end."""
 
 from __future__ import annotations
 

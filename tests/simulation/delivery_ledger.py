@@ -1,9 +1,9 @@
-"""The account of a run: what clients were promised, what they got, and what is wrong with it.
+"""The account of a run: promises to clients, deliveries, and violations.
 
-Time in the account is a counter that rises with everything that a client does or sees. A message
+Time in the account is a counter that rises with each action and observation of a client. A message
 takes effect at some time between its first transmission and its acknowledgement; a subscription
-begins between SUBSCRIBE and SUBACK. What is required or forbidden is only what follows for every
-one of these times.
+begins between SUBSCRIBE and SUBACK. The account requires or forbids only what holds for every one
+of these times.
 """
 
 from __future__ import annotations

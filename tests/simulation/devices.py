@@ -1,8 +1,8 @@
-"""Clients that keep the rules of MQTT and remember what they were promised.
+"""Clients that keep the rules of MQTT and remember the promises made to them.
 
-A ``Device`` is a client identifier with the memory that the standard asks of a client: what it
-published and was not acknowledged, what it received at QoS 2 and was not released. It survives
-the broker's crashes; its connections (``DeviceConnection``) do not.
+A ``Device`` is a client identifier with the memory that the standard requires of a client: messages
+that it published and that were not acknowledged, and QoS 2 messages that it received and that were
+not released. It survives the broker's crashes; its connections (``DeviceConnection``) do not.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What goes wrong between the broker and JetStream: decided by chance, and counted.
+"""Random faults between the broker and JetStream, with counters.
 
-A ``Faults`` without rates is a NATS server that does what it should. All rates are probabilities
-of one append, one request or one message; ``off()`` ends all of them for good.
+A ``Faults`` without rates is a NATS server without faults. All rates are probabilities of one
+append, one request or one message; ``off()`` ends all faults permanently.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the log says, compared deeply with what the broker has in memory."""
+"""Deep comparison of the log's state with the broker's state in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Days of virtual time in seconds: a broker that looks after itself once a minute."""
+"""Days of virtual time in seconds: an idle broker with housekeeping once a minute."""
 
 from __future__ import annotations
 

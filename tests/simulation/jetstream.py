@@ -1,9 +1,10 @@
 """JetStream in memory, and a NATS client of it that has nats-py's methods.
 
-What EventLog and LogWriter use is here: streams with consecutive sequences that honour
-``Nats-Expected-Last-Sequence``, STREAM.MSG.GET, STREAM.INFO, STREAM.PURGE, direct gets, single
-and in batches, and a connection that can be lost with what is on its way. What goes wrong is
-decided by ``Faults``. The streams survive; a ``SimNats`` is one connection of one process.
+It implements the part that EventLog and LogWriter use: streams with consecutive sequences that
+honour ``Nats-Expected-Last-Sequence``, STREAM.MSG.GET, STREAM.INFO, STREAM.PURGE, direct gets,
+single and in batches, and a connection that can be lost together with the data on its way.
+``Faults`` decides about errors. The streams survive; a ``SimNats`` is one connection of one
+process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sources of users that take their time."""
+"""Sources of users that answer with a delay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Virtual time: an event loop that never waits, and what makes a run repeat itself exactly."""
+"""Virtual time: an event loop that never waits, and the measures that make runs reproducible."""
 
 from __future__ import annotations
 

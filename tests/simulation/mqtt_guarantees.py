@@ -1,5 +1,4 @@
-"""The promises of MQTT, checked over a whole log, without Spark: who had to get what is found here
-by looking at every message and every subscription."""
+"""Checks the promises of MQTT over a whole log, comparing messages with subscriptions."""
 
 from __future__ import annotations
 

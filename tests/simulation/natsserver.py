@@ -1,4 +1,4 @@
-"""A NATS server for clients without a network: what the bridge meets, slow, away and back again."""
+"""A NATS server for clients without a network, for the bridge: slow, away and back again."""
 
 from __future__ import annotations
 

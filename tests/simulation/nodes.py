@@ -1,8 +1,8 @@
 """Several nodes of one cluster in one simulation: they follow, take over, are killed and cut off.
 
-Every node runs the real ``Standby``, ``Leader`` and ``Broker`` over a connection of its own. What
-they tell each other takes time and may be lost. A node that is cut off is not told: what it sends
-waits, as in a cable that was pulled, and arrives when it is plugged in again.
+Every node runs the real ``Standby``, ``Leader`` and ``Broker`` over a connection of its own. Their
+messages to each other take time and may be lost. A node that is cut off is not notified: its
+messages wait, as in an unplugged cable, and arrive when it is plugged in again.
 """
 
 from __future__ import annotations

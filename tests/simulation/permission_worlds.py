@@ -1,4 +1,4 @@
-"""Worlds with permissions."""
+"""Simulated worlds with permissions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A standby beside the broker: it follows the log, and takes it over whenever the broker ended.
+"""A standby beside the broker: it follows the log, and takes it over whenever the broker ends.
 
-The world is that of all other runs. Instead of a broker that reads the log there is one that adopts
-the state of a follower, which has to be what the log says.
+The world is the same as in all other runs. Instead of a broker that reads the log there is one that
+adopts the state of a follower, which has to equal the state of the log.
 """
 
 from __future__ import annotations

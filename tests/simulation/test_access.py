@@ -1,4 +1,4 @@
-"""Who a client is: owners of sessions, claimed names, logins that are given up, debts."""
+"""The identity of clients: owners of sessions, claimed names, abandoned logins, debts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With ``keep_until_archived`` only what an archive has, as the broker was told, is cut off."""
+"""With ``keep_until_archived`` only records that an archive was reported to have are cut off."""
 
 from __future__ import annotations
 

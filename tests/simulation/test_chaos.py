@@ -1,7 +1,7 @@
-"""Random clients, random faults, random crashes: what was acknowledged is there, once, in order.
+"""Random clients, random faults, random crashes: acknowledged messages arrive, once, in order.
 
-A failure names its seed; the same seed gives the same run: ``python tests/simulation/run.py
---seed N``. ``FOLDMQ_SEEDS=5000`` runs more of them here.
+A failure names its seed; the same seed gives the same run:
+``python tests/simulation/run.py --seed N``. ``FOLDMQ_SEEDS=5000`` runs more of them here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An actor that fails is replaced; nobody else notices and nothing acknowledged is lost."""
+"""A failed actor is replaced; nobody else notices and nothing acknowledged is lost."""
 
 from __future__ import annotations
 

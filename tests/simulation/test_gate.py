@@ -1,4 +1,4 @@
-"""Nothing leaves before what it depends on is on disk; and what does not wait need not."""
+"""The gate: output waits for the disk exactly as long as it depends on it."""
 
 from __future__ import annotations
 

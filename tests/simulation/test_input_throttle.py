@@ -1,4 +1,4 @@
-"""What somebody new sends, or somebody with a rate, is taken little by little; nothing is lost."""
+"""Input of new clients, and of clients with a rate, is read in small portions; none is lost."""
 
 from __future__ import annotations
 

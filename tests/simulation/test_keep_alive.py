@@ -1,4 +1,4 @@
-"""Keep alive: whole packets count, and a packet that is on its way at a good rate [MQTT-3.1.2-24].
+"""Keep alive: whole packets count, and packets that arrive at a good rate [MQTT-3.1.2-24].
 
 Each client speaks over TCP, WebSocket or TLS: stages below a connection see a frame or a record
 long before there is anything for it.

@@ -1,4 +1,4 @@
-"""What the random runs found in the broker, each in its smallest form."""
+"""Defects that the random runs found, each in its smallest form."""
 
 from __future__ import annotations
 

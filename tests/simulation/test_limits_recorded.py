@@ -1,4 +1,4 @@
-"""The log says which limits and permissions hold, and which subscriptions were denied."""
+"""The log records the limits and permissions that hold, and the denied subscriptions."""
 
 from __future__ import annotations
 

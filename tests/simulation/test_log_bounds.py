@@ -1,4 +1,4 @@
-"""What the log cannot hold costs its publisher the connection, and nobody else anything."""
+"""Messages beyond the log's bounds: their publisher is disconnected, nobody else is affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``keep_bytes`` is a bound: input waits for the log's cut, but never for what cannot be cut."""
+"""``keep_bytes`` is a bound: input waits for the log's cut, but never for uncuttable records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that a client makes long: done in parts, between which others come."""
+"""Long work for one client is done in parts, between which other clients are served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check can fail: a broker that breaks one promise is caught within a few seeds."""
+"""The checks can fail: a broker that breaks one promise is caught within a few seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check of several nodes can fail: a cluster that breaks a rule is caught."""
+"""The checks of several nodes can fail: a cluster that breaks a rule is caught."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator asks of a broker, and has done to it."""
+"""An operator's queries and commands to a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Permissions: what is kept from whom, and that the log says so of every message."""
+"""Permissions: the withheld messages, and the record of each in the log."""
 
 from __future__ import annotations
 

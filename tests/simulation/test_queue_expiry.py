@@ -1,4 +1,4 @@
-"""Messages that expire in the queue of a client that is away make room for others."""
+"""Messages that expire in the queue of an offline client make room for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that authenticate again: permissions, expiry, who they are, and what may go wrong."""
+"""Clients that authenticate again: permissions, expiry, identity, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a hostile review found, each kept from coming back."""
+"""Defects that a hostile review found, each with a test against its return."""
 
 from __future__ import annotations
 

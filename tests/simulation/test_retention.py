@@ -1,4 +1,4 @@
-"""The log is bounded, and what is cut off is needed by nobody."""
+"""The log is bounded, and no removed record is still needed."""
 
 from __future__ import annotations
 

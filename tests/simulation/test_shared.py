@@ -1,4 +1,4 @@
-"""Shared subscriptions: each message to one member, none lost when members or the broker go."""
+"""Shared subscriptions: each message to one member, none lost when members or the broker end."""
 
 from __future__ import annotations
 

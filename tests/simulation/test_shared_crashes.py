@@ -1,4 +1,4 @@
-"""Shared subscriptions under random crashes: no message is lost or given to two members."""
+"""Shared subscriptions under random crashes: no message is lost, or delivered to two members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The topics $SYS/broker/...: who gets them, when, and what they say."""
+"""The topics $SYS/broker/...: their receivers, times and content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two clients that fight over an identifier are slowed down; one whose network flaps is not."""
+"""Two clients that compete for an identifier are slowed down; a client that flaps is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What depends on time: keep alive, ack_wait, expiry, the jail, the time limit for CONNECT."""
+"""Timeouts: keep alive, ack_wait, expiry, the jail, the time limit for CONNECT."""
 
 from __future__ import annotations
 

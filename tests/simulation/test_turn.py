@@ -1,4 +1,4 @@
-"""What many clients send in one round of the event loop is decided as columns, in one pass."""
+"""The packets of many clients in one turn of the event loop are decided as columns, in one pass."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The broker without sockets and without NATS: one seed, one run.
 
-Everything runs on an event loop whose time is virtual. The broker, its journal, ``EventLog`` and
-``LogWriter`` are the real ones; JetStream is in memory and survives crashes; transports hand
-bytes over. ``World.kill`` is ``kill -9`` at any point, also in the middle of a turn.
+Everything runs on an event loop with virtual time. The broker, its journal, ``EventLog`` and
+``LogWriter`` are the real ones; JetStream is in memory and survives crashes; transports pass bytes
+on. ``World.kill`` is ``kill -9`` at any point, also in the middle of a turn.
 """
 
 from __future__ import annotations

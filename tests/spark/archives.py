@@ -1,4 +1,4 @@
-"""Archives written without Spark, file by file: for tests of what reads and writes them."""
+"""Archives written without Spark, file by file, for tests of their readers and writers."""
 
 from __future__ import annotations
 

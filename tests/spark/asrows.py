@@ -1,4 +1,4 @@
-"""The rows of a log as they must be, made one by one from eventstore's own events."""
+"""The expected rows of a log, built one by one from eventstore's own events."""
 
 from __future__ import annotations
 

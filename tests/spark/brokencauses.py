@@ -1,4 +1,4 @@
-"""Logs in which a will, a drop, an end of a session or a queue is not as the log says; and kept."""
+"""Logs with a false reason for a will, a drop, an end of a session or a queue; and valid ones."""
 
 from __future__ import annotations
 

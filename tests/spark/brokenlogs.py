@@ -1,4 +1,4 @@
-"""Logs that break one promise each, with the place where; and like logs that keep them all."""
+"""Logs that break one promise each, with its position; and similar logs that keep all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of MQTT 5 that break one promise each, and like logs that keep them all."""
+"""Logs of MQTT 5 that break one promise each, and similar logs that keep all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job that reads a damaged log with a password and shows all that Spark can show of it."""
+"""A job that reads a damaged log with a password and shows everything that Spark can show."""
 
 from __future__ import annotations
 

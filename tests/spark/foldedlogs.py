@@ -1,4 +1,4 @@
-"""Logs with what the broker's own fold says their state is: what rebuilt tables must equal."""
+"""Logs with the states of the broker's own fold, which rebuilt tables must equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of harm to every event type and field of a sound log, and which an audit finds.
+"""Every kind of damage to every event type and field of a sound log, and the audit's findings.
 
 python tests/spark/mutants.py          prints the table of docs/spark.md
 python tests/spark/mutants.py --write  writes it there

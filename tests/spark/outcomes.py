@@ -1,4 +1,4 @@
-"""Outcomes of audits for the tests of reports: what there may be in one, at its worst."""
+"""Outcomes of audits for the tests of reports, including the worst ones."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Random logs, and the rows that Spark must read of them."""
+"""Random logs, and the rows that Spark must read from them."""
 
 from __future__ import annotations
 

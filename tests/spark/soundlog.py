@@ -1,6 +1,6 @@
-"""One log in which every event type happens, each event in a record of its own: it keeps all rules.
+"""A sound log with every event type, each event in a record of its own.
 
-Harm is done to it in ``mutants``. What stands in it is what a broker writes.
+``mutants`` damages it. Its content is that of a log written by a broker.
 """
 
 from __future__ import annotations

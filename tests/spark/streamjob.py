@@ -1,4 +1,4 @@
-"""A streaming query that takes a few records at a time, until it is killed."""
+"""A streaming query that reads a few records at a time, until it is killed."""
 
 from __future__ import annotations
 

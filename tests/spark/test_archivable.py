@@ -1,4 +1,4 @@
-"""What is due to be archived, and that another history than the archive's is refused."""
+"""The records that are due for the archive, and the refusal of another history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``foldmq spark archive`` as a function: what is new goes into the archive, whatever happens."""
+"""``foldmq spark archive`` as a function: new records reach the archive, whatever happens."""
 
 from __future__ import annotations
 

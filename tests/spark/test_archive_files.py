@@ -1,4 +1,4 @@
-"""An archive is read as the log was, and damage in it is named."""
+"""An archive is read as the log was, and damage in it is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever happens to a writer, an archive holds what was told, once, and goes on behind it."""
+"""Whatever happens to a writer, an archive contains each record once, and can be continued."""
 
 from __future__ import annotations
 

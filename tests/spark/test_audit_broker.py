@@ -1,4 +1,4 @@
-"""The log of a broker under real load, killed twice, and what the broker says then."""
+"""The log of a broker under real load, killed twice, and the broker's own state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker or its projections claim, compared with the log both ways."""
+"""The state of a broker or its projections, compared with the log in both directions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints and cuts beside what they concern: the same as comparing all with all."""
+"""The join of checkpoints and cuts with their events equals a comparison of all with all."""
 
 from __future__ import annotations
 

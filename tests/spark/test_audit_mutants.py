@@ -1,4 +1,4 @@
-"""What harm to a log an audit finds: every event type, every field, every kind of harm."""
+"""Damage to a log that an audit finds: every event type, every field, every kind of damage."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Logs from which something was taken, or in which something was changed, at random.
+"""Logs from which events were removed, or in which events were changed, at random.
 
-Whatever breaks in the sessions of such a log must be found by Spark as it is found by looking at
-every message and every subscription, without Spark; no more and no less.
+Spark must find the same violations in the sessions of such a log as a comparison of every message
+with every subscription without Spark; no more and no less.
 """
 
 from __future__ import annotations

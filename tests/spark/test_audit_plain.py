@@ -1,4 +1,4 @@
-"""The rules without Spark find what they find with it: see ``harness.plainaudit``."""
+"""The rules without Spark have the same findings as with it: see ``harness.plainaudit``."""
 
 from __future__ import annotations
 

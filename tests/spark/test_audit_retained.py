@@ -1,4 +1,4 @@
-"""What is owed to who subscribes, and what the driver is told: tables made by hand."""
+"""Retained messages due to subscribers, and the violations sent to the driver: hand-made tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each promise has a log that breaks it, found with its place, and like ones that keep it."""
+"""Each promise: a log that breaks it, found with its position, and similar ones that keep it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs as the generator writes them: nothing is found, whatever way they are cut into tasks."""
+"""Logs of the generator: no findings, however they are cut into tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the real broker wrote under random clients, faults and crashes keeps every promise.
+"""Logs of the real broker under random clients, faults and crashes keep every promise.
 
 ``FOLDMQ_SEEDS=300`` takes more runs, as ``make drills`` does.
 """

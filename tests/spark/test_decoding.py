@@ -1,4 +1,4 @@
-"""Records become the rows that eventstore's own reading gives, column by column."""
+"""Records become the rows of eventstore's own reader, column by column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The generator of logs: what it writes is a log that a broker could have written."""
+"""The generator of logs: its output is a log that a broker could have written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose log it is: the records say so, not the name of the stream."""
+"""The owner of a log: the records name it, not the stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a data directory noted of its log outside of it, before Spark reads the log."""
+"""The data directory's note of the last record of its log, before Spark reads the log."""
 
 from __future__ import annotations
 

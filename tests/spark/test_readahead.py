@@ -1,4 +1,4 @@
-"""Reading ahead: bounded, in order, its errors told, and ended however the source behaves."""
+"""Reading ahead: bounded, in order, with errors passed on, and ended however the source behaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges of real logs in NATS, read as the source reads them, but in this process and at once."""
+"""Ranges of real logs in NATS, read as the source does, but in this process and at once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What Spark rebuilds from logs is what the broker's own fold says, at the end and at any point.
+"""The tables that Spark rebuilds equal the broker's own fold, at the end and at any point.
 
-All logs are read in one go, each as a node of its own: what the real broker wrote under random
+All logs are read in one go, each as a node of its own: logs of the real broker under random
 clients and crashes (``tests/simulation``), random events, and golden logs; whole, and cut.
 ``FOLDMQ_SEEDS=300`` takes more of them, as ``make drills`` does.
 """

@@ -1,4 +1,4 @@
-"""What a session must be after its broker was started again: each rule kept, and each broken."""
+"""The required state of a session after a broker's restart: each rule kept, and each broken."""
 
 from __future__ import annotations
 

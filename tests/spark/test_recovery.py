@@ -1,4 +1,4 @@
-"""The recovery check: what a broker that crashed and was started again must have, from the log."""
+"""The recovery check: the required state of a restarted broker after a crash, from the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of an audit as a page: what stands in it, and that nothing in it can do harm."""
+"""The report of an audit as a page: its content, and its safety against hostile names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events are found in their JSON, and numbers read in it, as a JSON parser does both."""
+"""The scanner finds events in their JSON, and reads numbers in it, as a JSON parser does."""
 
 from __future__ import annotations
 

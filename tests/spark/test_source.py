@@ -1,4 +1,4 @@
-"""The data source in Spark: tables, filters, several logs, errors, and what nobody may see."""
+"""The data source in Spark: tables, filters, several logs, errors, and hidden secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traffic by topic level, client and QoS: counted from logs of which every message is known."""
+"""Traffic by topic level, client and QoS: counted from logs with known messages."""
 
 from __future__ import annotations
 

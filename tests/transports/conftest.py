@@ -1,4 +1,4 @@
-"""All that is asynchronous here runs on both event loops that foldmq runs on."""
+"""Runs all asynchronous tests here on both event loops of foldmq."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The threads of TLS: how many work, who is next, who is turned away, and how errors are named."""
+"""The threads of TLS: their number, their order, refusals, and the names of errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Certificates, keys and lists that TLS is offered with: good ones, bad ones, and who they name."""
+"""Certificates, keys and revocation lists for TLS: valid ones, invalid ones, and the named user."""
 
 from __future__ import annotations
 

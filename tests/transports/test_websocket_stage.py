@@ -1,4 +1,4 @@
-"""WebSocket: handshakes, frames of all kinds, ends, and what must be refused."""
+"""WebSocket: handshakes, frames of all kinds, closing, and required refusals."""
 
 from __future__ import annotations
 

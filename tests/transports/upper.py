@@ -1,4 +1,4 @@
-"""What stands in for a connection on top of the stages, and servers and clients for them."""
+"""The counterpart of a connection on top of the stages, and servers and clients for them."""
 
 from __future__ import annotations
 

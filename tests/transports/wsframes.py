@@ -1,4 +1,4 @@
-"""The bytes of WebSocket's clients, and what comes back."""
+"""The bytes of WebSocket clients, and the answers of the server."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The rules of the audit, and those that compare what the log says with its reasons.
+"""The rules of the audit, and the checks that compare events with the reasons they record.
 
-That is of drops, ended sessions, connections, wills, waiting messages and checkpoints.
+These checks concern drops, ended sessions, connections, wills, waiting messages and checkpoints.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The rule CHECKPOINT: a checkpoint repeats each session as it is, and what it will retain."""
+"""Rule ``checkpoint``: a checkpoint repeats each session as it is, and its unreleased messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CheckpointSnapshotAudit:
-    """Compares the repetitions of one session with its fold."""
+    """Compares the repetitions of one session in checkpoints with its fold."""
 
     __slots__ = ("_found", "_left", "_parts")
 
@@ -26,18 +26,18 @@ class CheckpointSnapshotAudit:
         self._found = found
         self._parts: list[Part] = []
         self._left: dict[Position, Position] = {}
-        """Messages that become retained with their PUBREL and are to be repeated in this turn ->
-        where the session was repeated."""
+        """Messages that become retained with their PUBREL and have to be repeated in this turn ->
+        position at which the session was repeated."""
 
     def end_turn(self) -> None:
-        """Report what was to be repeated in a turn and was not."""
+        """Report messages that had to be repeated in the turn and were not."""
         for ref, at in self._left.items():
             what = f"a checkpoint does not repeat message {format_position(ref)}, which waits for "
             self._tell(at, f"{what}its PUBREL to be retained")
         self._left.clear()
 
     def state(self, fold: SessionFold, event: SessionSnapshot, at: Position) -> None:
-        """Take the state of the session, or a part of it."""
+        """Check the repeated state of the session, or a part of it."""
         if event.part == 0:
             self._parts = []
         if event.part != len(self._parts):
@@ -56,7 +56,7 @@ class CheckpointSnapshotAudit:
     def messages(
         self, fold: SessionFold, event: RetainedSnapshot, at: Position, payload: bytes | None
     ) -> None:
-        """Take messages of the session that become retained with their PUBREL."""
+        """Check repeated messages of the session that become retained with their PUBREL."""
         if payload is None:
             return
         for number, message in enumerate(repeated_messages(event, split_area(event, payload))):

@@ -1,7 +1,7 @@
-"""Whether the reason of a drop is a known one, and true as far as a log can tell: rule ``drop``.
+"""Checks that the recorded reason of a drop is known and true: rule ``drop``.
 
-What is dropped because of a limit is compared with the limit that held, as the log records it. A
-log without such records, as older ones are, says less: then the limits are not checked.
+A drop caused by a limit is compared with the limit that held, as the log records it. Older logs do
+not record limits: there the limits are not checked. A reason is true as far as the log tells.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 _SHOWN: Final = 60
 _OF_PUBLISHERS: Final = frozenset({"reserved_topic", "topic_levels", "payload_format"})
-"""Reasons for which what a client publishes reaches nobody: no message is in the log."""
+"""Reasons that stop a publication before it reaches anybody: the log has no message."""
 _OF_RECEIVERS: Final = frozenset({"queue_messages", "queue_bytes", "unsubscribed", "other_prefix"})
-"""Reasons for which a message that is in the log does not reach a session."""
+"""Reasons for which a message in the log does not reach a session."""
 UNKNOWN_LIMITS: Final = "drops without limits"
-"""Counted where a drop is not compared with its limit, as the log does not record it."""
+"""Counter of drops that are not compared with their limit, because the log does not record it."""
 
 
 class DropAudit:
-    """Checks the drops of one session; ``cases`` is called for each that was checked.
+    """Checks the drops of one session; ``cases`` is called for each checked drop.
 
-    ``left`` says whether a filter was unsubscribed from in the turn.
+    ``left`` tells whether a filter was unsubscribed from in the turn.
     """
 
     __slots__ = ("_before", "_cases", "_found", "_leaving", "_left", "_outline")
@@ -50,19 +50,20 @@ class DropAudit:
         self._cases = cases
         self._outline = outline
         self._leaving: dict[str, Position] = {}
-        """Filters of which messages were dropped as unsubscribed in this turn -> where."""
+        """Filters whose messages were dropped as unsubscribed in this turn -> position."""
         self._before: tuple[object, ...] = ()
-        """Reason, filter and end of the drop before: a large one is recorded in parts."""
+        """Reason, filter and last position of the previous drop: a large drop is recorded in
+        parts."""
 
     def end_turn(self) -> None:
-        """Report filters that were not unsubscribed from in the turn though a drop says so."""
+        """Report filters with a drop as unsubscribed, but without an unsubscription in the turn."""
         for at in self._leaving.values():
             what = "messages were dropped as unsubscribed, but the client did not unsubscribe"
             self._tell(at, what)
         self._leaving.clear()
 
     def unsubscribed(self, event: Unsubscribed) -> None:
-        """Take filters that the client unsubscribed from, behind what is dropped for it."""
+        """Process filters that the client unsubscribed from, after the drops that this caused."""
         for topic_filter in event.filters:
             self._leaving.pop(topic_filter, None)
 
@@ -74,7 +75,7 @@ class DropAudit:
         first: int | None,
         at: Position,
     ) -> None:
-        """Check a drop; ``first`` are the bytes of its first message, if it is known."""
+        """Check a drop; ``first`` is the size of its first message in bytes, if it is known."""
         part, self._before = self._before, (event.reason, event.filter, at + 1)
         self._cases(Rule.DROP)
         if event.reason not in DROP_REASONS:
@@ -98,14 +99,14 @@ class DropAudit:
             self._tell(at, what)
 
     def unexpected(self, ref: Position, at: Position) -> None:
-        """Report a drop of a message that was not to be delivered."""
+        """Report a drop of a message that was not due to the session."""
         self._tell(at, f"message {format_position(ref)} was dropped, but was not to be delivered")
 
     def _tell(self, at: Position, what: str) -> None:
         self._found(Violation(Rule.DROP, at, what))
 
     def _of_a_stranger(self, state: SessionState, event: MessageDropped) -> str:
-        """Return what is wrong if the session has no subscription with the filter."""
+        """Return an error text if the session has no subscription with the filter."""
         held = event.filter in state.subscriptions or self._left(event.filter)
         if not event.filter or held:
             return ""
@@ -205,7 +206,7 @@ def _word(event: MessageDropped) -> str:
 
 
 def _shape(event: MessageDropped, refs: Sequence[Position]) -> str:
-    """Return what is wrong with the messages that a drop names, if anything is."""
+    """Return an error text if the messages that a drop names are inconsistent."""
     if refs and event.count != len(refs) and event.queued < 0:
         return f"{event.count} messages were dropped, but {len(refs)} are named"
     if event.count < 1:

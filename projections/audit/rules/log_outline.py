@@ -1,4 +1,4 @@
-"""What the audit of a session must know of its log: the limits that held, and when a broker ran."""
+"""The outline of a log for the audit of its sessions: the limits that held, the broker's runs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from eventstore.format import Event, Position
 
 NEVER: Final = 0xFFFF_FFFF
-"""A session expiry in seconds: as long as the broker lets it (MQTT 5, section 3.1.2.11.2)."""
+"""A session expiry in seconds: as long as the broker permits (MQTT 5, section 3.1.2.11.2)."""
 
 
 class Limits(NamedTuple):
-    """The limits and permissions that hold from a position on; None: the log does not say."""
+    """The limits and permissions that hold from a position on; None: not recorded."""
 
     at: Position
     time_ms: int
@@ -31,17 +31,17 @@ class Limits(NamedTuple):
     max_topic_levels: int | None = None
     check_payload_format: bool | None = None
     denies: bool = True
-    """Permissions may deny something."""
+    """Whether permissions may deny something."""
 
     @classmethod
     def of(cls, event: LimitsApplied, at: Position, time_ms: int) -> Limits:
-        """Return what an event says."""
+        """Return the limits that an event records."""
         denies = bool(event.permissions or event.elsewhere)
         return cls.read(at, {"limits": event.limits, "denies": denies, "time_ms": time_ms})
 
     @classmethod
     def read(cls, at: Position, said: Mapping[str, Any]) -> Limits:
-        """Return limits that travelled: their values, whether permissions deny, and the time."""
+        """Return limits from their values, whether permissions deny something, and the time."""
         told: dict[str, Any] = {
             name: value
             for name, value in said["limits"].items()
@@ -50,9 +50,9 @@ class Limits(NamedTuple):
         return cls(at, said["time_ms"], **told, denies=said["denies"])
 
     def expiry_of(self, asked: int | None) -> float | None:
-        """Return after how many seconds offline a session expires; 0: never, None: not known.
+        """Return the seconds offline after which a session expires; 0: never, None: not known.
 
-        ``asked`` is the session expiry that its client asked for, None if it did not.
+        ``asked`` is the session expiry that the client asked for, None if it asked for none.
         """
         limit = self.session_expiry
         if limit is None:
@@ -71,7 +71,7 @@ class BrokerRun(NamedTuple):
     at: Position
     begins_ms: int
     before_ms: int
-    """Time of the last record before it; 0: not known."""
+    """Time of the last record before the start; 0: not known."""
 
 
 _place: Final = attrgetter("at")
@@ -82,21 +82,21 @@ class LogOutline:
     """The outline of one log."""
 
     limits: tuple[Limits, ...] = ()
-    """In order; those alike to the ones before are left out."""
+    """In order; limits equal to the ones before are left out."""
     runs: tuple[BrokerRun, ...] = ()
     """In order."""
     stops: tuple[Position, ...] = ()
-    """Where a broker stopped or started, in order: there no connection is left."""
+    """Positions at which a broker stopped or started, in order: no connection survives them."""
     ends_ms: int = 0
-    """Time of its last record."""
+    """Time of the log's last record."""
 
     def limits_at(self, at: Position) -> Limits | None:
-        """Return the limits that hold at a position; None: the log does not say."""
+        """Return the limits that hold at a position; None: the log does not record them."""
         number = bisect_right(self.limits, at, key=_place)
         return self.limits[number - 1] if number else None
 
     def until(self, since: Position, at: Position, time_ms: int) -> int:
-        """Return the time of an event, or when the run that there was at ``since`` ended before."""
+        """Return the time of an event, or the end of the run of ``since`` if that ended before."""
         number = bisect_right(self.runs, since, key=_place)
         if number < len(self.runs) and self.runs[number].at <= at:
             return self.runs[number].before_ms
@@ -108,13 +108,13 @@ class LogOutline:
         return number < len(self.stops) and self.stops[number] <= at
 
     def settled_since(self) -> int:
-        """Return since when the broker that ran last runs, and its limits are as they are."""
+        """Return the time since which the last run and its limits are unchanged."""
         starts = [self.runs[-1].begins_ms] if self.runs else []
         return max([*starts, self.limits[-1].time_ms if self.limits else 0])
 
 
 class OutlineBuilder:
-    """Makes the outline of a log from its events of the node, in order."""
+    """Builds the outline of a log from its events of the node, in order."""
 
     def __init__(self) -> None:
         self._limits: list[Limits] = []
@@ -122,7 +122,7 @@ class OutlineBuilder:
         self._stops: list[Position] = []
 
     def take(self, event: Event, at: Position, time_ms: int, before_ms: int = 0) -> None:
-        """Take an event; ``before_ms`` is the time of the record before that of a start."""
+        """Process an event; ``before_ms`` is the time of the record before that of a start."""
         if isinstance(event, BrokerStarted):
             self.started(at, time_ms, before_ms)
         elif isinstance(event, BrokerStopped):
@@ -131,16 +131,16 @@ class OutlineBuilder:
             self.applied(Limits.of(event, at, time_ms))
 
     def started(self, at: Position, time_ms: int, before_ms: int) -> None:
-        """Take the start of a broker."""
+        """Record the start of a broker."""
         self._runs.append(BrokerRun(at, time_ms, before_ms))
         self._stops.append(at)
 
     def stopped(self, at: Position) -> None:
-        """Take the end of a broker."""
+        """Record the end of a broker."""
         self._stops.append(at)
 
     def applied(self, limits: Limits) -> None:
-        """Take limits."""
+        """Record limits."""
         last: Any = self._limits[-1] if self._limits else ()
         if tuple(last[2:]) != limits[2:]:
             self._limits.append(limits)

@@ -1,4 +1,4 @@
-"""Whether what a client does happens on its connection, and the connection is its only one."""
+"""Checks that a client's events belong to its connection, and that it has only one."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _OF_CONNECTIONS: Final = frozenset(
         Returned, Subscribed, SubscriptionDenied, Unsubscribed, WillArmed,
     }
 )  # fmt: skip
-"""Events that only happen to a session that has a connection, but for wills."""
+"""Events, other than those of wills, that require a connection of the session."""
 _OF_SESSIONS: Final = frozenset({Expired, MessageDropped, SessionTakenOver})
-"""Events that only happen to a session that there is."""
+"""Events that require an existing session."""
 _SERVED: Final = _OF_CONNECTIONS - {Returned}
-"""Events that do not happen to a connection that a stopped broker left behind."""
+"""Events that cannot happen to a connection that a stopped broker left open."""
 _CHANGES: Final = frozenset({SessionOpened, SessionClosed, SessionTakenOver})
 
 
@@ -57,18 +57,18 @@ class OwnershipAudit:
         self, session: str, found: Callable[[Violation], object], outline: LogOutline
     ) -> None:
         self._bridge = session == NATS_SESSION
-        """What it drops needs no session."""
+        """Whether this is the session of the bridge, whose drops need no session."""
         self._found = found
         self._outline = outline
         self._opened: Position = -1
-        """Where its connection began; -1: not known."""
+        """Position at which the connection began; -1: not known."""
         self._gone: Position = -1
         """The turn in which the session ended last."""
         self._taken: Position = -1
-        """Where it was said that another connection took over, and the old one has not ended."""
+        """Position of a takeover whose old connection has not ended yet."""
 
     def take(self, event: Event, state: SessionState | None, at: Position, turn: Position) -> None:
-        """Take the session's next event; ``state`` is the one before it."""
+        """Check the session's next event; ``state`` is the state before it."""
         kind = type(event)
         if kind in _CHANGES:
             self._change(event, state, at)

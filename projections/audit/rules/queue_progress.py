@@ -1,8 +1,8 @@
-"""Whether what waits for a connected client is sent: rule ``progress``.
+"""Checks that messages waiting for a connected client are sent: rule ``progress``.
 
-A queue may stand still while the client's window is full, and while the client does not take what
-was sent: of that the log tells nothing, but a client that takes nothing at all is closed after
-``slow_reader_time``. What stands still much longer, with an open window, is forgotten.
+A queue may stand still while the client's window is full, and while the client does not read what
+was sent to it. The log does not record that, but a client that reads nothing is closed after
+``slow_reader_time``. A queue that stands still much longer, with an open window, was forgotten.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from projections.state import SessionState
 
 _PATIENCE_MS: Final = 600_000
-"""So much longer than ``slow_reader_time`` a client may take to read what it was sent."""
+"""Milliseconds beyond ``slow_reader_time`` that a client may take to read its packets."""
 _PACKET_IDS: Final = 65_535
 
 
 class QueueProgress:
-    """Follows the queue of one session; ``cases`` is called for each time that it could move."""
+    """Follows the queue of one session; ``cases`` is called each time that the queue could move."""
 
     __slots__ = ("_at", "_cases", "_found", "_outline", "_since_ms")
 
@@ -39,16 +39,16 @@ class QueueProgress:
         self._cases = cases
         self._outline = outline
         self._at: Position = -1
-        """Where it could move and did not since; -1: it could not."""
+        """Position since which the queue can move and does not; -1: it cannot move."""
         self._since_ms = 0
 
     def before(self, at: Position, ms: int) -> None:
-        """Take the time of the session's next event, before it is folded."""
+        """Check the queue at the time of the session's next event, before the event is folded."""
         if self._at >= 0:
             self._judge(self._outline.until(self._at, at, ms))
 
     def after(self, state: SessionState | None, at: Position, ms: int, *, moved: bool) -> None:
-        """Look at the state behind an event; ``moved``: it shows that the client is served."""
+        """Check the state behind an event; ``moved``: the event shows that the client is served."""
         if state is None or not state.queued or not state.connected or not self._open(state, at):
             self._at = -1
         elif moved or self._at < 0:
@@ -56,7 +56,7 @@ class QueueProgress:
             self._cases(Rule.PROGRESS)
 
     def finish(self) -> None:
-        """Judge what waits at the end of the log."""
+        """Check the messages that wait at the end of the log."""
         if self._at >= 0:
             self._judge(self._outline.until(self._at, 1 << 62, self._outline.ends_ms))
 
@@ -70,7 +70,7 @@ class QueueProgress:
             self._at = -1
 
     def _open(self, state: SessionState, at: Position) -> bool:
-        """Return whether the queue that is first in turn may send a message."""
+        """Return whether the next queue in turn may send a message."""
         limits = self._outline.limits_at(at)
         if limits is None or limits.max_ack_pending is None or state.session.startswith(SHARE):
             return False

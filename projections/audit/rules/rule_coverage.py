@@ -1,4 +1,4 @@
-"""Counts the cases that each rule of a session checks in an event."""
+"""Counts the cases of each rule in the events of a session."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from projections.state import SessionState
 
 _ANY: Final = 65_535
-"""The Receive Maximum of a client that says nothing."""
+"""The Receive Maximum of a client that names none."""
 
 
 def count_cases(cases: Counter[str], event: Event, state: SessionState | None) -> None:
-    """Count what an event has to be checked for; ``state`` is the one before it.
+    """Count the cases that an event is checked for; ``state`` is the state before it.
 
     Messages that a session must get, drops, wills and queues that could move are counted where
     they are checked.
@@ -63,7 +63,7 @@ def _delivered(cases: Counter[str], event: Delivered, state: SessionState) -> No
 
 
 def _taken(cases: Counter[str], event: Delivered | Queued, state: SessionState) -> None:
-    """Count messages as they come: sent at once, or queued."""
+    """Count messages on arrival: sent at once, or queued."""
     count = count_runs(event.refs)
     for rule in (Rule.DELIVERED_TWICE, Rule.NO_SUBSCRIPTION, Rule.QOS):
         cases[rule] += count

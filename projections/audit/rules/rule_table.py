@@ -1,4 +1,4 @@
-"""The rules of the audit: the one table of them, and the violation of a rule.
+"""The table of the audit's rules, and the violation of a rule.
 
 ``projections.audit.session_audit`` checks the rules about one session, ``spark.audit`` all of them
 over whole logs.
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 class Rule(StrEnum):
-    """A rule: its name, what is checked (and counted), and what it promises.
+    """A rule: its name, what is checked (and counted), and its promise.
 
     The order is that of reports.
     """
 
     checked: str
-    """What is counted as checked; ``spark.audit.statistics`` has the figures by this name."""
+    """What is counted as checked; ``spark.audit.statistics`` has the figures under this name."""
     promise: str
 
     def __new__(cls, name: str, checked: str, promise: str) -> Self:
-        """Make a member of a row of the table."""
+        """Return the member for a row of the table."""
         rule = str.__new__(cls, name)
         rule._value_ = name
         rule.checked = checked
@@ -177,7 +177,8 @@ RULES: Final = tuple(Rule)
 UNEXPECTED: Final = "unexpected_delivery"
 """A message was delivered that matches no subscription, or had been delivered before.
 
-One session's open messages do not tell which: a violation of NO_SUBSCRIPTION or DELIVERED_TWICE."""
+The open messages of one session do not tell which: it is a violation of NO_SUBSCRIPTION or of
+DELIVERED_TWICE."""
 
 
 class Violation(NamedTuple):
@@ -186,9 +187,9 @@ class Violation(NamedTuple):
     rule: str
     at: Position
     what: str
-    """For a person; names that clients chose stand in it escaped and shortened."""
+    """Description for a person; names that clients chose are escaped and shortened."""
     ref: Position | None = None
-    """The message concerned; given for UNEXPECTED."""
+    """The message concerned; set for UNEXPECTED."""
     session: str | None = None
     node: str = ""
-    """Empty where there is one log."""
+    """Name of the node; empty where there is one log."""

@@ -1,4 +1,4 @@
-"""Whether a session and its connections end for the reason that the log names: rule ``session``."""
+"""Checks that a session and its connections end for the recorded reason: rule ``session``."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from projections.state import SessionState
 
 _EARLY_MS: Final = 1000
-"""An event may be in a record that began so long before it."""
+"""Milliseconds by which the time of a record may precede that of its events."""
 _LATE_MS: Final = 7_200_000
-"""An offline session that is still there so long after it expired is overdue."""
+"""Milliseconds after its expiry from which an offline session that still exists is overdue."""
 _LEVEL_5: Final = 5
 _KICK, _REMOVE = "kick", "remove_session"
 _SHOWN: Final = 60
@@ -34,18 +34,18 @@ class SessionEnds:
         self._found = found
         self._outline = outline
         self._acted: str = ""
-        """What an operator did to the session in this turn."""
+        """The operator's action on the session in this turn."""
         self._owed: Position = -1
-        """Where an operator ended something that has not ended in this turn; -1: nowhere."""
+        """Position of an operator's action whose end has not followed in this turn; -1: none."""
 
     def end_turn(self) -> None:
-        """Report what an operator ended and what went on all the same."""
+        """Report a session or connection that an operator ended and that did not end."""
         if self._owed >= 0:
             self._tell(self._owed, f"an operator's {self._acted} did not end anything")
         self._acted, self._owed = "", -1
 
     def acted(self, event: OperatorActed, at: Position) -> None:
-        """Take what an operator did to the session."""
+        """Record an operator's action on the session."""
         if event.action in (_KICK, _REMOVE):
             self._acted, self._owed = event.action, at
             if event.target != event.session:

@@ -1,9 +1,9 @@
-"""Whether a will is published or discarded as the end of its connection demands: rule ``will``.
+"""Checks that a will is published or discarded as the end of its connection demands: rule ``will``.
 
-A will is armed when its client connects. DISCONNECT discards it, but with the reason code 0x04
-[MQTT-3.1.2-10, MQTT-3.14.4-3]; any other end of the connection publishes it [MQTT-3.1.2-8], or lets
-it wait for its delay if the session goes on. It is discarded then if the client comes back in time
-[MQTT-3.1.3-9], and published when the delay has passed or the session ends.
+A will is armed when its client connects. DISCONNECT discards it, except with the reason code 0x04
+[MQTT-3.1.2-10, MQTT-3.14.4-3]. Any other end of the connection publishes it [MQTT-3.1.2-8], or
+starts its delay if the session continues. A will in its delay is discarded if the client returns in
+time [MQTT-3.1.3-9], and published when the delay has passed or the session ends.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _WITH_WILL: Final = 0x04
 """Reason code of a DISCONNECT that leaves the will to be published."""
 _LEVEL_5: Final = 5
 _EARLY_MS: Final = 1000
-"""An event may be in a record that began so long before it."""
+"""Milliseconds by which the time of a record may precede that of its events."""
 _LATE_MS: Final = 3_600_000
-"""A will that is still there so long after its delay is overdue."""
+"""Milliseconds after its delay from which a will that still exists is overdue."""
 _WITHHELD: Final = frozenset({"not_permitted", "reserved_topic", "topic_levels"})
-"""Reasons for which a will that was due is dropped."""
+"""Reasons for which a due will is dropped."""
 
 _Bearer = TypeVar("_Bearer", bound=WillArmed | MessagePublished)
 
@@ -49,9 +49,9 @@ _Bearer = TypeVar("_Bearer", bound=WillArmed | MessagePublished)
 def with_content(event: _Bearer, area: memoryview) -> _Bearer:
     """Return a will, or its publication, with a checksum of its content as ``at``.
 
-    What travels to the audit of sessions has no payload area. The content are its properties and
-    its payload. Of the death of a Sparkplug node the time may be set when it is published: it does
-    not count, nor does the size then.
+    Events on their way to the audit of sessions have no payload area. The content consists of the
+    properties and the payload. For the death message of a Sparkplug node the time may be set at its
+    publication: then neither the time nor the size counts.
     """
     if isinstance(event, WillArmed):
         size, topic = event.size, event.topic
@@ -66,14 +66,14 @@ def with_content(event: _Bearer, area: memoryview) -> _Bearer:
 
 
 class _Publication(NamedTuple):
-    """What is to be published."""
+    """A will that has to be published."""
 
     fired: Position
     topic: str
     qos: int
     retain: bool
     armed: WillArmed | None
-    """None: it was armed before the log begins."""
+    """None: it was armed before the first record of the log."""
 
 
 class WillAudit:
@@ -96,21 +96,21 @@ class WillAudit:
         self._armed: tuple[Position, WillArmed] | None = None
         self._turn: Position = -1
         self._opened = False
-        """The client connected in this turn."""
+        """Whether the client connected in this turn."""
         self._delay = 0
-        """Of the will that ended last."""
+        """The delay of the will that ended last."""
         self._ended = ""
         """How the will of the connection ended: "published", "discarded", or empty."""
         self._publication: _Publication | None = None
-        """What is still to be published in this turn."""
+        """The will that still has to be published in this turn."""
         self._owed: dict[str, tuple[Position, str]] = {}
-        """What must follow in this turn, "closed", "resumed" or "ended" -> where that was said, and
-        what is wrong if it does not follow."""
+        """What must follow in this turn, "closed", "resumed" or "ended" -> the position that
+        demands it, and the error text if it does not follow."""
 
     def take(
         self, event: Event, state: SessionState | None, at: Position, ms: int, turn: Position
     ) -> None:
-        """Take the session's next event; ``state`` is the one before it."""
+        """Check the session's next event; ``state`` is the state before it."""
         if turn != self._turn:
             self.end_turn()
             self._turn, self._opened = turn, False
@@ -119,7 +119,7 @@ class WillAudit:
             taker(self, event, state, at, ms)
 
     def end_turn(self) -> None:
-        """Report what had to follow in a turn and did not."""
+        """Report events that had to follow in the turn and did not."""
         if self._publication is not None:
             owed, self._publication = self._publication, None
             if owed.qos or owed.retain:
@@ -185,7 +185,7 @@ class WillAudit:
             self._tell(at, f"the will {found} though it was to be {wanted}: {why}")
 
     def _taken_over(self, ended: str, at: Position) -> None:
-        """Check a will with a delay: discarded if the session goes on, published if it ends."""
+        """Check a delayed will: discarded if the session continues, published if it ends."""
         if ended == "discarded":
             what = "the will was discarded, but its session ended when its client was taken over"
             self._owed["resumed"] = at, what
@@ -207,7 +207,7 @@ class WillAudit:
         self._owed.pop(what, None)
 
     def _refute(self, what: str) -> None:
-        """Report what cannot follow any more."""
+        """Report an event that can no longer follow."""
         owed = self._owed.pop(what, None)
         if owed is not None:
             self._tell(*owed)
@@ -291,7 +291,7 @@ class WillAudit:
 
 
 def _differences(event: MessagePublished, owed: _Publication) -> list[str]:
-    """Return in what a will differs from its publication."""
+    """Return the names of the fields in which a will and its publication differ."""
     size = event.sizes if isinstance(event.sizes, int) else sum(event.sizes)
     found = []
     if event.count != 1 or event.topics != [owed.topic]:

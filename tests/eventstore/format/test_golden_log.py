@@ -1,4 +1,4 @@
-"""Logs that earlier versions wrote (see golden/make.py) are read as what they meant then."""
+"""Logs of earlier versions (see golden/make.py) are read with their original meaning."""
 
 from pathlib import Path
 from typing import Any, get_args

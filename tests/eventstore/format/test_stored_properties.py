@@ -1,4 +1,4 @@
-"""Blocks of properties in records: each distinct one once, and each message has its own."""
+"""Blocks of properties in records: stored once if equal, and assigned to each message."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Writes v1.records and v1.json: a log that every later foldmq must still read.
 
-Run once for each version of the record format or of an event, under a new name; what is there is
-never written again:  python tests/eventstore/golden/make.py v2
-With ``turn`` behind the name: the events that several sessions share, which are read as events of
-single ones. With ``mqtt5``: what MQTT 5 added to both. With ``limits``: limits, and subscriptions
-that were denied. With ``cluster``: what clusters added.
+Run this once for each version of the record format or of an event, under a new name; existing files
+are never overwritten:  python tests/eventstore/golden/make.py v2
+With ``turn`` behind the name: the events of several sessions, which are read as events of single
+ones. With ``mqtt5``: the additions of MQTT 5 to both. With ``limits``: limits, and denied
+subscriptions. With ``cluster``: the additions of clusters.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""A journal that writes numbered events to a real stream, and what its tests ask of it."""
+"""A journal that writes numbered events to a real stream, and the helpers of its tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One record behind a known end of the log: of several nodes that try, one leads."""
+"""Conditional append behind a known end of the log: of several nodes that try, one leads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal over a store that does nothing until it is told to."""
+"""The journal over a store that acts only on command."""
 
 from __future__ import annotations
 

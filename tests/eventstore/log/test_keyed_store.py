@@ -1,4 +1,4 @@
-"""One message for each key, on a real server."""
+"""The store with one message for each key, on a real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers of a replica that is behind, and of a leader that was replaced, are no damage."""
+"""Answers of a lagging replica, and of a replaced leader, do not count as damage."""
 
 from __future__ import annotations
 

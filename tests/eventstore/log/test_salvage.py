@@ -1,4 +1,4 @@
-"""Salvaging what is intact of a log whose store was damaged in every way."""
+"""Salvage of the intact part of a log whose store was damaged in every way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A NATS server that tests configure, kill and stop, and links to it that keep what they get."""
+"""A NATS server that tests configure, kill and stop, and a client that records its callbacks."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Links between one another over real servers: what is written arrives, by the batch."""
+"""Batch clients over real servers: everything written arrives, in batches."""
 
 import asyncio
 import inspect

@@ -1,4 +1,4 @@
-"""Links and servers that refuse, stop, speak TLS, are many, or are no NATS servers."""
+"""Batch clients with servers that refuse, stop, use TLS, are many, or are no NATS servers."""
 
 import asyncio
 import shutil

@@ -1,4 +1,4 @@
-"""NATS's messages by the batch: cut as nats-py cuts them, whatever the pieces."""
+"""The batch parser: the same messages as nats-py's parser, whatever the pieces."""
 
 import asyncio
 import itertools

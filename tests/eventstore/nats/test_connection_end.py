@@ -1,4 +1,4 @@
-"""Connections that are given up while they are made, or closed when the server has gone."""
+"""Connections that are cancelled while they are opened, or closed when the server has gone."""
 
 import asyncio
 from typing import Any

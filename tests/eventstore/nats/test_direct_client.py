@@ -1,4 +1,4 @@
-"""The short way past nats-py's tasks, over a real NATS server."""
+"""The short path past nats-py's tasks, over a real NATS server."""
 
 from __future__ import annotations
 

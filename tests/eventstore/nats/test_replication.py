@@ -1,4 +1,4 @@
-"""Streams with replicas in a cluster of real servers, and what is refused."""
+"""Streams with replicas in a cluster of real servers, and refused configurations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions over NATS: answers, silence, a server that is not there and one that comes back."""
+"""Requests over NATS: answers, silence, an absent server and one that returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of NATS servers, and the one that is tried next."""
+"""Lists of NATS servers, and the choice of the next one."""
 
 from urllib.parse import urlparse
 

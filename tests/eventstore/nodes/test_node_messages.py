@@ -1,4 +1,4 @@
-"""What the nodes of a cluster tell each other, over a real NATS server."""
+"""The messages between the nodes of a cluster, over a real NATS server."""
 
 from __future__ import annotations
 

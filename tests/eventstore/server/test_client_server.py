@@ -1,4 +1,4 @@
-"""The embedded NATS opened to clients: who gets in, and that no way leads to the log."""
+"""The NATS server for clients: admission, and the isolation of the log."""
 
 import asyncio
 import json

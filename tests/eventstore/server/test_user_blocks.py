@@ -1,4 +1,4 @@
-"""Users of NATS as nats-server's configuration has them, each with what it may do."""
+"""Users of NATS in the form of nats-server's configuration, with their permissions."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""The file with the users of NATS clients: what it may say, and how what is wrong is refused."""
+"""The file with the users of NATS clients: its syntax, and the refusal of errors."""
 
 from pathlib import Path
 

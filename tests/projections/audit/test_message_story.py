@@ -1,4 +1,4 @@
-"""The story of a message: given events, then what became of it."""
+"""The history of a message: events given, history expected."""
 
 from __future__ import annotations
 

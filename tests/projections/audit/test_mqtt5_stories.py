@@ -1,4 +1,4 @@
-"""The story of a message that expires, is refused, or goes to a shared subscription."""
+"""The history of a message that expires, is refused, or goes to a shared subscription."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each promise has a log that keeps it, and one that breaks it at a known position."""
+"""Each promise: a log that keeps it, and one that breaks it at a known position."""
 
 from __future__ import annotations
 

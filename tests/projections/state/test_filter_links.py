@@ -1,4 +1,4 @@
-"""What waits is not overtaken: which filters are linked, and what follows from that."""
+"""Linked filters of a session: no waiting message is overtaken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live fold, the fold of what was written, and the fold of one session agree."""
+"""The live fold, the fold of the written log, and the fold of one session agree."""
 
 from __future__ import annotations
 

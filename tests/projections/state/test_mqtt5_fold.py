@@ -1,4 +1,4 @@
-"""What the events and fields of MQTT 5 do to the state."""
+"""The effect of MQTT 5's events and fields on the state."""
 
 from __future__ import annotations
 

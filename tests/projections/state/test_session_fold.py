@@ -1,4 +1,4 @@
-"""What every event does to a session's state."""
+"""The effect of every event on a session's state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frozen sessions are the sessions that they were."""
+"""Frozen sessions are equal to the original ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue of runs is a queue: compared with one that holds every message."""
+"""The queue of runs, compared with a queue that contains every message."""
 
 from __future__ import annotations
 

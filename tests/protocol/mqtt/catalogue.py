@@ -1,4 +1,4 @@
-"""One catalogue of packets: bytes, and what they mean or which statement they break.
+"""A catalogue of packets: bytes, and their meaning or the statement that they break.
 
 All bytes are written out by hand, so that they prove the encoder as well as the decoder.
 """

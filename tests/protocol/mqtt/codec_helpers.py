@@ -1,4 +1,4 @@
-"""What the codec tests share."""
+"""Helpers of the codec tests."""
 
 from __future__ import annotations
 

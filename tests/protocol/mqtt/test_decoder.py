@@ -1,4 +1,4 @@
-"""Framing, limits and runs: what the catalogue, one packet at a time, does not reach."""
+"""Framing, limits and runs, which the catalogue with single packets does not cover."""
 
 from __future__ import annotations
 

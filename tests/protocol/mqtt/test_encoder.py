@@ -1,4 +1,4 @@
-"""What a server sends, byte for byte."""
+"""The packets of a server, byte for byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fuzz targets of the codec run, a little, with every test run."""
+"""Runs the fuzz targets of the codec for a short time in every test run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server sends is read back as it was encoded."""
+"""The packets of a server are decoded as they were encoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sparkplug: which topics are certificates, and the time of a death certificate."""
+"""Sparkplug: the topics of certificates, and the time of a death certificate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which topic names and filters are legal, and which belong to the broker."""
+"""The rules for legal topic names and filters, and for the broker's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both tries against a matcher that is too simple to be wrong."""
+"""Both tries, compared with a matcher that is too simple to be wrong."""
 
 from __future__ import annotations
 

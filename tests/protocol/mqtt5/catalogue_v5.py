@@ -1,4 +1,4 @@
-"""Packets of level 5 from clients: bytes, and what they mean or which statement they break.
+"""Packets of clients at level 5: bytes, and their meaning or the statement that they break.
 
 All bytes are written out by hand, so that they prove the writers as well as the readers.
 """

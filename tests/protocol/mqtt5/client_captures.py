@@ -1,4 +1,4 @@
-"""What real clients sent at level 5, byte for byte.
+"""Captured packets of real clients at level 5, byte for byte.
 
 Each connected to a server that granted everything and sent it a message of QoS 1 and one of QoS 2.
 """

@@ -1,4 +1,4 @@
-"""What the tests of level 5 share."""
+"""Helpers of the tests of level 5."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Framing, runs, aliases and limits at level 5: what the catalogue does not reach."""
+"""Framing, runs, aliases and limits at level 5, which the catalogue does not cover."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server sends at level 5, byte for byte, bounded, and read back."""
+"""The packets of a server at level 5, byte for byte, bounded, and decoded."""
 
 from __future__ import annotations
 

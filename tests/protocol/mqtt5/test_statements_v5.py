@@ -1,4 +1,4 @@
-"""The list of the statements of MQTT 5.0, and that errors name statements on it."""
+"""The list of the statements of MQTT 5.0, and the statements that errors name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NATS headers: what nats-py reads of ours, what comes of anybody's."""
+"""NATS headers: encoded ones read by nats-py, and arbitrary ones parsed."""
 
 from __future__ import annotations
 

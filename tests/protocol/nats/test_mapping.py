@@ -1,4 +1,4 @@
-"""Rules, filters and prefixes: there and back, reserved subjects, subscriptions that cover."""
+"""Rules, filters and prefixes: both directions, reserved subjects, covering subscriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Properties of MQTT 5 as NATS headers: what is carried comes back, and nothing else gets in."""
+"""Properties of MQTT 5 as NATS headers: carried ones return unchanged, others are rejected."""
 
 from __future__ import annotations
 

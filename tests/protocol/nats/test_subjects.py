@@ -1,4 +1,4 @@
-"""Topics as NATS subjects: every row of the table, and every legal topic there and back."""
+"""Topics as NATS subjects: every row of the table, and every legal topic in both directions."""
 
 from __future__ import annotations
 

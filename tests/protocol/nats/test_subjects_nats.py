@@ -1,4 +1,4 @@
-"""Topics and subjects with a real NATS Server: what its MQTT makes of them, and what it takes."""
+"""Topics and subjects with a real NATS Server: the mapping of its MQTT, and accepted subjects."""
 
 from __future__ import annotations
 
