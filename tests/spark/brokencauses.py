@@ -144,6 +144,17 @@ def will_with_disconnect_code(name: str) -> Case:
     return fires(story, gone("disconnect", code=4, expiry=0)).keeps()
 
 
+def will_with_disconnect_of_an_error(name: str) -> Case:
+    """0x81: the client found something malformed, which discards no will."""
+    story = with_will(name, delay=5)
+    return fires(story, gone("disconnect", code=0x81, expiry=0)).keeps()
+
+
+def will_discarded_by_disconnect_of_an_error(name: str) -> Case:
+    story = with_will(name)(WillCancelled("x"), gone("disconnect", code=0x81, expiry=0))
+    return story.breaks("will", at(3, 1), "x")
+
+
 def will_waits(name: str) -> Case:
     story = with_will(name, delay=5)(gone())
     return fires(story, after_ms=5000).keeps()
@@ -412,7 +423,8 @@ def delivered_before_its_release(name: str) -> Case:
 BROKEN_CAUSES = (
     delivered_before_it_was_published, delivered_before_its_release,
     will_vanishes, will_vanishes_with_its_message, will_comes_twice, will_fires_twice,
-    will_after_disconnect, will_discarded_though_it_was_lost, will_of_another_topic,
+    will_after_disconnect, will_discarded_though_it_was_lost,
+    will_discarded_by_disconnect_of_an_error, will_of_another_topic,
     will_of_another_qos, will_that_is_retained, will_with_other_bytes, will_of_nobody,
     will_does_not_wait, will_waits_for_the_connection, will_of_a_client_that_stayed_away,
     will_forgotten, will_kept_by_a_new_connection,
@@ -424,7 +436,8 @@ BROKEN_CAUSES = (
     closed_for_fun, cleared_by_nobody, stands_still,
 )  # fmt: skip
 KEPT_CAUSES = (
-    will_published, will_discarded, will_with_disconnect_code, will_waits,
+    will_published, will_discarded, will_with_disconnect_code,
+    will_with_disconnect_of_an_error, will_waits,
     will_of_a_client_that_came_back, will_of_a_session_taken_over, will_not_permitted,
     queue_full, queue_full_of_bytes, limits_of_a_reload, unsubscribed, slow_reader, not_permitted,
     session_expired, removed_by_an_operator, cleared_by_an_operator, window_is_full,

@@ -1,6 +1,6 @@
 """Checks that a will is published or discarded as the end of its connection demands: rule ``will``.
 
-A will is armed when its client connects. DISCONNECT discards it, except with the reason code 0x04
+A will is armed when its client connects. DISCONNECT with the reason code 0x00 discards it
 [MQTT-3.1.2-10, MQTT-3.14.4-3]. Any other end of the connection publishes it [MQTT-3.1.2-8], or
 starts its delay if the session continues. A will in its delay is discarded if the client returns in
 time [MQTT-3.1.3-9], and published when the delay has passed or the session ends.
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from projections.audit.rules.log_outline import LogOutline
     from projections.state import SessionState
 
-_WITH_WILL: Final = 0x04
-"""Reason code of a DISCONNECT that leaves the will to be published."""
 _LEVEL_5: Final = 5
 _EARLY_MS: Final = 1000
 """Milliseconds by which the time of a record may precede that of its events."""
@@ -168,7 +166,7 @@ class WillAudit:
         self._cases(Rule.WILL)
         stays = not state.clean if event.expiry is None else bool(event.expiry)
         delay = will.delay if will is not None else self._delay
-        orderly = event.reason == "disconnect" and event.code != _WITH_WILL
+        orderly = event.reason == "disconnect" and not event.code
         if orderly:
             self._demand("discarded", ended, at, "the client sent DISCONNECT")
         elif event.reason == "taken_over" and delay:
