@@ -63,7 +63,7 @@ T = TypeVar("T")
 
 
 class Asker(Protocol):
-    """Sends requests; ``eventstore.nats.request_client.Questions`` is one."""
+    """Sends requests; ``eventstore.nats.RequestClient`` is one."""
 
     async def ask(self, request: bytes, seconds: float) -> bytes:
         """Return the reply; raises UnansweredError if there is none within ``seconds``."""
