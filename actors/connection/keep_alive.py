@@ -1,4 +1,4 @@
-"""How long a client has been silent, for its keep alive [MQTT-3.1.2-24].
+"""The keep alive of a client: measures how long it has been silent [MQTT-3.1.2-24].
 
 A client is heard when a whole packet of it is taken. A large packet on a slow line may take longer
 than the silence that is allowed, so progress counts as well while a packet is incomplete: each time

@@ -1,4 +1,4 @@
-"""What a listener is: where connections come in, what is spoken there, and what holds for them."""
+"""Listeners: endpoint, options of accepted connections, and decoder of their packets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with clients at present: the figures of ``foldmq doctor``, without its sentences.
+"""The current problems of clients: the figures of ``foldmq doctor``, without its sentences.
 
 A problem is an object with its ``code``, the client or shared subscription, and the figures that
 are its evidence. Sessions are looked at that are in memory as actors' states, and all clients whose

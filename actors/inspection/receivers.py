@@ -1,4 +1,4 @@
-"""What would happen now to a message on a topic: a row for each matching subscription."""
+"""The current fate of a message on a topic: one row for each matching subscription."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When to check which offline session: names in buckets of a tenth of a second.
+"""Schedule of expiry checks of offline sessions: names in buckets of a tenth of a second.
 
 An offline session costs an entry here, not a timer. A name is here once; the callback checks
 whether it is really due.

@@ -1,4 +1,4 @@
-"""What happened to each client since the broker's start: connects, takeovers, ends, drops, denials.
+"""History of each client since the broker's start: connects, takeovers, ends, drops, denials.
 
 It is kept in memory for operators and decides nothing. A bounded number of clients is remembered,
 those with the latest changes.

@@ -1,4 +1,4 @@
-"""The session that a shared subscription is: it has members in place of a connection."""
+"""The session of a shared subscription: it has members in place of a connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How ``foldmq pub`` and ``foldmq sub`` fail, and what the reason codes of a broker say."""
+"""Failures of ``foldmq pub`` and ``foldmq sub``, and the meaning of a broker's reason codes."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""How a client introduces itself to the broker, from its flags."""
+"""The CONNECT that ``foldmq pub`` and ``foldmq sub`` send, built from their flags."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What ``foldmq pub`` and ``foldmq sub`` share: connecting to a broker, and its refusals."""
+"""The broker connection of ``foldmq pub`` and ``foldmq sub``, and refusals of the broker."""
 
 import socket
 import ssl

@@ -1,4 +1,4 @@
-"""Whether this Python was built with optimizations: without them foldmq needs 25 % more CPU.
+"""Detects a Python built without optimizations, on which foldmq needs 25 % more CPU.
 
 ``python cli/common/interpreter.py`` prints ``optimised``, ``plain`` or ``unknown``;
 ``tools/choose_python.sh`` runs it with every interpreter before there is a virtual environment.

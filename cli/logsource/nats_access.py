@@ -1,4 +1,4 @@
-"""How to connect to the NATS server of the settings."""
+"""Access to the NATS server of the settings."""
 
 from __future__ import annotations
 

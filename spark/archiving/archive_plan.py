@@ -1,4 +1,4 @@
-"""What an archive lacks of a log, and whether it is the same log; checked before Spark starts."""
+"""Plans an archive run before Spark starts: finds missing records, and rejects another log."""
 
 from __future__ import annotations
 

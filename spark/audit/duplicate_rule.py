@@ -1,4 +1,4 @@
-"""Unexpected deliveries: whether the message was delivered before, or had not taken effect."""
+"""Unexpected deliveries: repeated ones, and those of messages that had not taken effect."""
 
 from __future__ import annotations
 

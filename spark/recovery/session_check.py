@@ -1,4 +1,4 @@
-"""What the log must record of a session after its broker was restarted.
+"""Checks what the log records of a session after its broker restarted.
 
 Whatever was acknowledged or on its way when the broker ended is in the log before its
 ``BrokerStarted``. What the log tells after it shows what the broker had in memory then: it ends the

@@ -1,4 +1,4 @@
-"""What all reports of an audit share: the verdict, violations by rule, the next command to run.
+"""Shared parts of all audit reports: verdict, violations by rule, next command to run.
 
 Times are in UTC, as a report may be read in another time zone.
 """

@@ -1,4 +1,4 @@
-"""What the events of each type put into the columns of rows=entries.
+"""Values of the columns of rows=entries for each type of event.
 
 A *cell maker* gives the values that the events of one type have in one column, as one Arrow array
 for each event or each entry, never row by row where events share a value. Most makers follow from

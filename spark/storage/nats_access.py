@@ -1,4 +1,4 @@
-"""How to reach the NATS server that has logs."""
+"""Access to the NATS server that holds the logs."""
 
 from __future__ import annotations
 

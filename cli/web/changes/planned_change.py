@@ -1,4 +1,4 @@
-"""What a change would do: the sessions or retained messages that it concerns, and its requests."""
+"""A planned change: the sessions or retained messages that it concerns, and its requests."""
 
 from __future__ import annotations
 

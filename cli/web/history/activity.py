@@ -1,4 +1,4 @@
-"""What a log says of each minute of the last day: figures and marks.
+"""Activity of the last day, minute by minute: figures and marks from the log.
 
 Everything here is a sum over records, so that records may be added in any order: the page reads
 those that are new first, and older ones backwards from there.

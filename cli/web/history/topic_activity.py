@@ -1,4 +1,4 @@
-"""How many messages were published on each topic in the last day, as far as the log says.
+"""Message counts per topic over the last day, as far as the log holds them.
 
 Messages of QoS 0 are not in the log, unless they are retained. The number of topics is limited;
 messages on further topics are only counted.

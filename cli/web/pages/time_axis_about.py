@@ -1,4 +1,4 @@
-"""What the template of a time axis needs to know of its page."""
+"""Parameters that a page passes to the template of a time axis."""
 
 from __future__ import annotations
 

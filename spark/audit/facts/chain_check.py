@@ -1,4 +1,4 @@
-"""Whether the records and turns of a log follow each other: rules ``chain`` and ``turn``.
+"""Checks that the records and turns of a log follow each other: rules ``chain`` and ``turn``.
 
 The scan sees pieces of a log, in order within each piece. It tells of each piece how it begins and
 ends, and of what does not follow inside; the driver puts the pieces together with the same

@@ -1,4 +1,4 @@
-"""What is known of each log as a whole, from the notes of the scan; sent to all executors."""
+"""Summary of each log as a whole, built from the notes of the scan and sent to all executors."""
 
 from __future__ import annotations
 
