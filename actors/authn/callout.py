@@ -89,7 +89,7 @@ class CalloutOptions:
 
 
 class Answer(NamedTuple):
-    """What an answer says."""
+    """The content of a reply."""
 
     verdict: Verdict
     cache_s: float | None
@@ -139,7 +139,7 @@ class Callout:
         return self._verdicts.get(self._key(credentials), self._time_ms())
 
     async def check(self, credentials: Credentials) -> Verdict:
-        """Ask."""
+        """Return the decision of the service, or a cached one."""
         key = self._key(credentials)
         known = self._verdicts.get(key, self._time_ms())
         if known is not None:
@@ -369,7 +369,7 @@ def _is_name(value: object) -> bool:
 
 
 class _Progress(NamedTuple):
-    """What is known of an exchange from its steps so far."""
+    """State of an exchange after its steps so far."""
 
     exchange: str
     step: int
@@ -385,7 +385,7 @@ class CalloutMethod:
         self._callout = callout
 
     async def step(self, exchange: Exchange, data: bytes | None) -> Step:
-        """Ask."""
+        """Return the answer of the service to a step of the client."""
         callout, credentials = self._callout, exchange.credentials
         known: _Progress = exchange.progress or _Progress(secrets.token_hex(16), 0, None)
         at = known._replace(step=known.step + 1)

@@ -34,20 +34,20 @@ class FilterError(FoldmqError, ValueError):
 
 
 class NameWildcard(enum.Enum):
-    """Which names a level contains."""
+    """The kinds of names that a level contains."""
 
     USER = "%u"
     CLIENT = "%c"
 
 
 Template: TypeAlias = tuple[str | NameWildcard, ...]
-"""A level with names in it, in pieces."""
+"""A level that contains names, in pieces."""
 
 Level: TypeAlias = str | Template
 
 
 class NameValues(NamedTuple):
-    """The values of ``%u`` and ``%c``; None or empty: there is no such name."""
+    """The values of ``%u`` and ``%c``; None or empty: the client has no such name."""
 
     user: str | None
     client: str | None
@@ -102,7 +102,7 @@ class _Node:
         self.below: int | None = None
         """The first of the filters that continue with ``#``."""
         self.any: _Node | None = None
-        """Where ``+`` leads to."""
+        """The node behind ``+``."""
         self.literals: dict[str, _Node] = {}
         self.templates: dict[Template, _Node] = {}
 

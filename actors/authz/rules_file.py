@@ -43,13 +43,13 @@ class PermissionFileError(FoldmqError):
 
 
 class _TablePosition(NamedTuple):
-    """Where a table stands."""
+    """The place of a table in the file."""
 
     file: str
     line: int | None
     kind: str
     number: int
-    """Among those of its kind, from 1."""
+    """Number of the table among those of its kind, from 1."""
 
     def __str__(self) -> str:
         """Return the place for rules and errors."""

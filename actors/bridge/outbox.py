@@ -321,7 +321,7 @@ class Outbox:
         self.last = leaving.through
         self._flows.flush()
 
-    # Whose it was.
+    # Users of sessions.
 
     def _read_from(self, through: Position) -> int:
         """Return the record to start with: the users of all sessions must be known there."""

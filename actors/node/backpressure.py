@@ -55,7 +55,7 @@ class _Shares:
         return counts[publisher] * len(counts) >= counts.total()
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Start anew."""
         self._counts.clear()
 
 
