@@ -243,7 +243,7 @@ class Queries:
         return Listing(topics, row, total=len(index), bytes=index.size)
 
     def retained_message(self, request: Mapping[str, Any]) -> Answer:
-        """The retained message of a topic."""
+        """Return the retained message of a topic."""
         topic = text(request, "topic")
         message = self._node.state.retained.get(topic)
         if message is None:
@@ -273,7 +273,7 @@ class Queries:
         return Listing(rows(), lambda one: one, retained=retained, topic=topic, published_qos=qos)
 
     def problems(self, request: Mapping[str, Any]) -> Work:
-        """The current problems of all clients, or of one ``client``."""
+        """Return the current problems of all clients, or of one ``client``."""
         search = ProblemSearch(self._node, optional(request, "client"))
         yield from search.run()
         self._sources.storage.refresh()
