@@ -210,7 +210,7 @@ class Settings(
         return self._old_names
 
     def remember_old_names(self, lines: Iterable[str]) -> None:
-        """Record what :attr:`old_names` returns."""
+        """Set the result of :attr:`old_names`."""
         self._old_names = tuple(lines)
 
     @classmethod
@@ -371,7 +371,7 @@ _LISTED = {
 
 
 def _allowed(name: str, error: ErrorDetails) -> str:
-    """Return what is allowed, from pydantic's error."""
+    """Return the valid values, from pydantic's error."""
     limits: dict[str, Any] = error.get("ctx", {})
     match error["type"]:
         case "int_parsing" | "int_from_float" | "int_type":
