@@ -1,8 +1,9 @@
 """The root actor: accepts connections, attaches them to sessions, supervises, drains.
 
-The broker owns what all sessions of the node share (journal, fold, router, messages, timers) and
-is the parent of every connection and session. When a session fails, its connection is closed and
-its state is rebuilt from its events; messages that arrived meanwhile go to its successor.
+The broker owns the shared state of all sessions of the node (journal, fold, router, messages,
+timers) and is the parent of every connection and session. When a session fails, its connection is
+closed and its state is rebuilt from its events; messages that arrived meanwhile go to its
+successor.
 """
 
 from __future__ import annotations

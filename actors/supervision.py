@@ -44,7 +44,7 @@ _log = structlog.get_logger("foldmq")
 
 _RETRY = 0.5
 MAX_ATTEMPTS = 3
-"""How often a session may fail on the end of its connection before it is abandoned."""
+"""Maximum failures of a session on the end of its connection before it is abandoned."""
 
 
 def start_successor(node: NodeContext, broken: Session) -> None:

@@ -81,9 +81,11 @@ class CalloutOptions:
     at_once: int = 64
     """Maximum number of concurrent requests."""
     cache_allowed: float = 60.0
-    """How long an acceptance is cached, unless the reply says; 0: not at all."""
+    """Seconds for which an acceptance is cached, unless the reply sets another time; 0: not at
+    all."""
     cache_denied: float = 5.0
-    """How long a rejection is cached, unless the reply says; 0: not at all."""
+    """Seconds for which a rejection is cached, unless the reply sets another time; 0: not at
+    all."""
     node: str = ""
     """Name of this broker, for the service."""
 
@@ -96,7 +98,7 @@ class Answer(NamedTuple):
 
 
 class BadAnswer(Exception):  # noqa: N818 - it is not an error of ours
-    """An invalid reply; the text says what is wrong without quoting it."""
+    """An invalid reply; the text describes the error without quoting the reply."""
 
 
 class Callout:
@@ -174,7 +176,7 @@ class Callout:
         return answer.verdict
 
     async def ask(self, request: bytes, address: str, read: Callable[[bytes], T]) -> T | Verdict:
-        """Return what ``read`` makes of the reply to a request; a rejection if there is none.
+        """Return the result of ``read`` for the reply to a request; a rejection without a reply.
 
         ``read`` raises BadAnswer for an invalid reply.
         """

@@ -191,7 +191,7 @@ class AuthenticatorChain:
     def _refuses(self, method: Method, exchange: Exchange) -> bool:
         """Return whether an exchange ends because of earlier failed logins, and count the refusal.
 
-        A connected client that proves its own user is exempt: otherwise others at its address could
+        Re-authentication as the client's own user is exempt: otherwise others at its address could
         have it disconnected. Its own failure disconnects it.
         """
         credentials = exchange.credentials

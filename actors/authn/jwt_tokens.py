@@ -32,7 +32,7 @@ MAX_TOKEN: Final = 16 * 1024
 MAX_NAME: Final = 1024
 MAX_GROUPS: Final = 256
 LEEWAY_S: Final = 30
-"""How much the issuer's clock may be ahead of the broker's; there is no leeway for expiry."""
+"""Seconds that the issuer's clock may be ahead of the broker's; there is no leeway for expiry."""
 
 _REMEMBERED_BYTES: Final = 16 << 20
 _MAX_HEADER: Final = 4096

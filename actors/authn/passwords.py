@@ -2,7 +2,7 @@
 
 The file has one ``user:hash`` per line; blank lines and lines that begin with ``#`` are comments.
 ``foldmq passwd`` writes it with argon2 hashes; Mosquitto's hashes are supported as well. The keys
-for SCRAM-SHA-256 may stand behind the hash, after another colon.
+for SCRAM-SHA-256 may follow the hash, after another colon.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ TOO_MANY: Final = -1
 _ANY: Final = "+"
 _TOKEN = re.compile(r"(%[uc%]?)")
 _UNFIT = re.compile(r"[/+#]")
-"""Characters that a name must not contain to stand for a level, or a part of one."""
+"""Characters that a name must not contain to replace a level, or a part of one."""
 
 
 class FilterError(FoldmqError, ValueError):
@@ -110,10 +110,10 @@ class _Node:
 class Filters:
     """Numbered filters; of equal ones the lowest number counts.
 
-    ``fail_closed`` says what a level with a name means if the name is not valid in a topic, as it
-    contains ``/``, ``+`` or ``#``: any level for a deny (True), none for an allow (False). An allow
-    never matches a leading ``$`` from a name: names are often chosen by the client, and the topics
-    of the broker begin with it.
+    ``fail_closed`` determines the meaning of a level with a name that is not valid in a topic, as
+    it contains ``/``, ``+`` or ``#``: any level for a deny (True), none for an allow (False). An
+    allow never matches a leading ``$`` from a name: names are often chosen by the client, and the
+    topics of the broker begin with it.
     """
 
     __slots__ = ("_fail_closed", "_root")

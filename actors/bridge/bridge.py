@@ -393,7 +393,7 @@ class Bridge(LoopActor):
         self._node.timers.after(_SETTLE, self._settle)
 
     def _settle(self) -> None:
-        """Ask the server to confirm what was sent, if there is anything new."""
+        """Ask the server to confirm sent messages, if there are new ones."""
         if self._ended:
             return
         self._settle_later()

@@ -132,7 +132,7 @@ class FromNats:
         """Add a message to a run; publish the run and return another one if they differ.
 
         ``correlation`` is the Correlation Data of the request that the message is the ``answer``
-        to. An answer is never retained: its sender may not publish what it likes on that topic.
+        to. An answer is never retained: its sender may not publish at will on that topic.
         """
         node, payload = self._node, message.payload
         self._stats.received += 1

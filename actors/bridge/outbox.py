@@ -67,7 +67,7 @@ class Outbox:
         room: Callable[[], bool],
         failed: Callable[[BaseException], None],
     ) -> None:
-        """``room`` returns whether NATS accepts more at present."""
+        """``room`` returns whether NATS accepts more now."""
         self._failed = failed
         self._users: dict[str, str | None] = {}
         """Users of sessions at the current record, if users have prefixes."""

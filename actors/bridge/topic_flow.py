@@ -48,7 +48,7 @@ class ByTopic:
         self.each = each
         """Average bytes of a message beside those common to its topic."""
         self._found: dict[bytes, list[int]] | None = None
-        distinct: Collection[bytes] = set(topics)  # the fastest way to see that there are few
+        distinct: Collection[bytes] = set(topics)  # the fastest way to detect that there are few
         if len(distinct) <= _FEW:
             distinct = sorted(distinct, key=topics.index)
         else:
@@ -148,7 +148,7 @@ class TopicFlow:
         self.quiet_until = 0.0
         """Monotonic time until which messages are collected: there was no subscriber just now."""
         self.token = b""
-        """Name of the last probe; answers to earlier ones do not apply to what it covers."""
+        """Name of the last probe; answers to earlier ones do not apply to the covered messages."""
         self.covered: list[OutgoingMessages] | None = None
         """Messages that wait for the answer to the current probe: the first one is the probe. None:
         there is no probe."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SHOWN = 200
 """Maximum characters of a name in a log line."""
 _MAX_UNREAD = 1024 * 1024
-"""Bytes read before the CONNECT is answered at which reading pauses."""
+"""Maximum bytes buffered before the CONNECT is answered; then reading pauses."""
 
 _LATE = 1.0
 """Seconds of grace after the deadline while the broker has not handled all received bytes."""

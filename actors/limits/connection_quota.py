@@ -33,7 +33,7 @@ class PartyQuota:
         self._rates = _rates(quota, burst)
 
     def change(self, quota: Quota, burst: float) -> None:
-        """Apply another quota; existing connections stay, and changed rates start anew."""
+        """Apply another quota; existing connections stay, and changed rates restart."""
         if (quota.connection_rate, burst) != (self._quota.connection_rate, self._burst):
             self._rates = _rates(quota, burst)
         self._quota = quota

@@ -97,7 +97,7 @@ class Projector:
         """Increases with each write."""
         self._busy = 0.0
         self.trouble: str | None = None
-        """Why writing fails at present; None if it does not."""
+        """Why writing fails now; None if it does not."""
 
     @property
     def marked(self) -> int:
@@ -116,7 +116,7 @@ class Projector:
         self._void = False
 
     def begin(self) -> None:
-        """Start anew: everything must be written."""
+        """Begin with empty projections: everything must be written."""
         node_state = self._node.state
         node_state.dirty = dict.fromkeys(node_state.sessions.names(), 0)
         node_state.retained.dirty = dict.fromkeys(node_state.retained.topics(), 0)
@@ -359,7 +359,7 @@ class Projector:
             for one in reversed(sent):
                 self._touched(one.kind)[one.name] = one.before
         else:
-            # Which of them arrived is not known: a broken connection may lose messages in the
+            # It is unknown which of them arrived: a broken connection may lose messages in the
             # middle, or another program wrote. Only writing all of them again is safe.
             self.begin()
         self._unsure = False

@@ -1,8 +1,8 @@
-"""Retention: repeats the state in the log from time to time, and deletes what is older.
+"""Retention: repeats the state in the log from time to time, and deletes older records.
 
 A log can begin wherever a *checkpoint* does, a repetition of the whole state. Before the log is
 cut, messages that sessions still refer to are repeated as well, the projections have caught up, and
-the cut is recorded: a reader of the log knows what is gone, and that it may be.
+the cut is recorded: a reader of the log knows which records are gone, and that this is correct.
 
 With ``keep_until_archived`` nothing is deleted before it is archived
 (:mod:`actors.maintenance.archive_hold`). Near ``keep_bytes`` this work takes precedence, and at the

@@ -1,8 +1,8 @@
 """The shared subscriptions of this node and their members.
 
-A shared subscription ``$share/NAME/FILTER`` is a session of that name without a connection. It
-stands in the subscription index under FILTER; its members do not. It begins with its first member
-and ends with its last one.
+A shared subscription ``$share/NAME/FILTER`` is a session of that name without a connection. It is
+in the subscription index under FILTER; its members are not. It begins with its first member and
+ends with its last one.
 """
 
 from __future__ import annotations

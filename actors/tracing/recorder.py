@@ -1,7 +1,7 @@
-"""Records what traced actors do, as lines of the traces that cover them.
+"""Records the actions of traced actors, as lines of the traces that cover them.
 
-A traced actor has an observer, which the kernel calls while the actor runs. The journal's
-observer sees what the actor appends and passes to the gate; it exists while anything is traced
+A traced actor has an observer, which the kernel calls while the actor runs. The journal's observer
+sees the actor's events and its output to the gate; it exists while anything is traced
 (:class:`actors.tracing.tracer.Tracer`). Failures here are logged and do not affect actors.
 
 A message between two actors of one trace is shown once: where it arrives.
@@ -172,7 +172,7 @@ class TraceRecorder:
     # Observations.
 
     def begin(self, actor: LoopActor, observer: TracingObserver) -> None:
-        """Observe what is sent while an actor runs."""
+        """Observe the messages sent while an actor runs."""
         self.running, self._observer = actor, observer
 
     def end(self) -> None:

@@ -81,7 +81,7 @@ class _Message(NamedTuple):
 
 
 class _Matching(dict[str | bytes, bool]):
-    """Whether topics match a filter; a missing topic is looked up."""
+    """Caches whether topics match a filter; a missing topic is looked up."""
 
     __slots__ = ("_trie",)
 

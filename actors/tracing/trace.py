@@ -64,7 +64,7 @@ class Trace:
         self.token = token
         self.subject = subject
         self.actors: set[LoopActor] = set()
-        """The actors it covers at present."""
+        """The actors it covers now."""
         self.client: str | None = None
         """The client whose actors it covers, including future ones."""
         self.one: LoopActor | None = None

@@ -47,7 +47,7 @@ def session_selection(
 
 
 def age(given: str) -> float:
-    """Parse a duration in seconds; raises UsageError with what is expected."""
+    """Parse a duration in seconds; raises UsageError with the expected form."""
     try:
         found = seconds(given)
     except ValueError as error:

@@ -25,7 +25,7 @@ _REASON = 400
 
 @dataclass(frozen=True, slots=True)
 class ChangeOptions:
-    """How to make a change."""
+    """Options of a change."""
 
     yes: bool
     """Do not ask for confirmation."""
@@ -39,7 +39,7 @@ class ChangeResult:
 
     done: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    """What failed, and why."""
+    """The failed parts, with reasons."""
     position: int | None = None
     """Position of the last change in the log."""
 

@@ -333,7 +333,7 @@ def load_settings(
 ) -> Settings:
     """Load the settings; ``config`` or ``FOLDMQ_CONFIG`` names the TOML file.
 
-    Raises ConfigError for the first problem: one line with source, name, value and what is allowed.
+    Raises ConfigError for the first problem: one line with source, name, value and valid values.
     """
     layers = read_layers(flags, environment, config, Settings.model_fields)
     try:

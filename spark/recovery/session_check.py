@@ -110,7 +110,7 @@ class SessionRecovery:
         self._unsent: dict[int, None] = {}
         """Packet identifiers that remain to be redelivered, in their order."""
         self._unreleased: set[int] = set()
-        """Those of them that await PUBREL."""
+        """Those of them whose PUBREL is redelivered."""
         self._opened_at: Position = 0
 
     def take(self, event: Event, at: Position, time_ms: int, payload: bytes | None = None) -> None:

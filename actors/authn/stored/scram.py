@@ -176,7 +176,7 @@ def read_client_first(data: bytes) -> ClientFirst:
         raise ScramError("the first SCRAM message is not UTF-8 text") from None
     match = _FIRST.fullmatch(text)
     if match is None or not _EXTENSIONS.fullmatch(match[6]) or "\0" in text:
-        # An extension that must be understood (m=) stands before the name.
+        # An extension that must be understood (m=) precedes the name.
         raise ScramError("the first SCRAM message is malformed")
     flag, identity, bare, name, nonce = match.groups()[:5]
     if flag.startswith("p"):
@@ -191,7 +191,7 @@ def read_client_first(data: bytes) -> ClientFirst:
 
 
 def _unescaped(name: str) -> str:
-    """Return a name in which comma and equals sign stand for themselves."""
+    """Return a name with comma and equals sign unescaped."""
     if not name or re.search("=(?!2C|3D)", name):
         raise ScramError("the user name of the first SCRAM message is malformed")
     return name.replace("=2C", ",").replace("=3D", "=")
