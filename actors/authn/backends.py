@@ -100,7 +100,7 @@ class Backend(ABC):
 
 
 class CertificateBackend(Backend):
-    """Accepts the user of a client certificate; ``ask`` may add groups and permissions."""
+    """Accepts the user of a client certificate; ``source`` may add groups and permissions."""
 
     method = "certificate"
 

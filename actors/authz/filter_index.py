@@ -142,7 +142,7 @@ class Filters:
             node.here = number
 
     def covering(self, levels: Sequence[str], names: NameValues) -> Iterator[int]:
-        """Return the numbers of the filters that cover a valid filter or match a topic."""
+        """Yield the numbers of the filters that cover a valid filter or match a topic."""
         root, end = self._root, len(levels)
         stack = [(root, 0)]
         while stack:
@@ -191,7 +191,7 @@ class Filters:
                 stack += [(child, at + 1) for child in self._meeting(node, level, names, first)]
 
     def _wider(self, node: _Node, level: str, names: NameValues, first: bool) -> Iterator[_Node]:
-        """Return the nodes of levels that match everything this one matches."""
+        """Yield the nodes of levels that match everything this one matches."""
         wild = not (first and level.startswith("$"))
         if wild and node.any is not None:
             yield node.any
@@ -203,7 +203,7 @@ class Filters:
                 yield child
 
     def _meeting(self, node: _Node, level: str, names: NameValues, first: bool) -> Iterator[_Node]:
-        """Return the nodes of levels that match something this one matches."""
+        """Yield the nodes of levels that match something this one matches."""
         wild = level == _ANY
         if node.any is not None and not (first and level.startswith("$")):
             yield node.any

@@ -118,7 +118,7 @@ def _groups(path: Path, table: object) -> dict[str, list[str]]:
 def _tables(
     path: Path, content: dict[str, object], text: str
 ) -> Iterator[tuple[_TablePosition, dict[str, object]]]:
-    """Return all tables of rules with their places: the allows, then the denies."""
+    """Yield all tables of rules with their places: the allows, then the denies."""
     lines: dict[str, list[int]] = {kind: [] for kind in _KINDS}
     for number, line in enumerate(text.split("\n"), 1):
         header = _HEADER.match(line)

@@ -196,7 +196,10 @@ class Outbox:
                 sequence = record.sequence + 1
 
     def _go_live(self, read: int) -> bool:
-        """Switch to live messages; all before record ``read`` were sent."""
+        """Switch to live messages if possible; all before record ``read`` were sent.
+
+        Returns whether it switched: records appended before the switch must be read first.
+        """
         if self._live_from is None:
             self._live_from = self._node.journal.end + 1
             self._early = []

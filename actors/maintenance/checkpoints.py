@@ -75,7 +75,7 @@ def repeat_session(node: NodeState, name: str) -> list[StateEvent]:
 
 
 def repeat_retained(node: NodeState, topics: Iterable[str]) -> Iterator[StateEvent]:
-    """Return the events that repeat the retained messages on some topics."""
+    """Yield the events that repeat the retained messages on some topics."""
     found = (node.retained.get(topic) for topic in topics)
     for some in _batches(message for message in found if message is not None):
         yield _repeat(some, None)

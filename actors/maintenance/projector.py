@@ -272,7 +272,10 @@ class Projector:
         before: Position,
         made: list[StoredEntry],
     ) -> bool:
-        """Add the messages that update a name, each with the version it replaces."""
+        """Add the messages that update a name, each with the version it replaces.
+
+        Returns whether there are any.
+        """
         if kind == RETAINED and made and made[0].version == before:
             return False
         parts = self._parts.pop(name, 1) if kind == SESSION else 1

@@ -63,7 +63,7 @@ def operator_name() -> str:
 
 
 async def confirmed(lines: Sequence[str], what: str, manner: ChangeOptions) -> bool:
-    """Show what would be done, and ask for confirmation if required.
+    """Show the change, ask for confirmation if required, and return whether to make it.
 
     ``lines`` name everything affected; a dry run prints them all and what ``what`` would do,
     without confirmation. Raises UsageError without a terminal, typer.Exit if the answer is no.

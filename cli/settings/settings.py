@@ -221,7 +221,7 @@ class Settings(
         *_: object,
         **__: object,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Use the arguments only: ``load`` merges the sources, to know them in messages."""
+        """Use the arguments only: ``load_settings`` merges the sources, for its messages."""
         del settings_cls
         return (init_settings,)
 

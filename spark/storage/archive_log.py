@@ -96,7 +96,7 @@ def archived_logs(directory: str) -> list[ArchivedLog]:
     """Return the logs in an archive.
 
     ``directory`` is a path or a URI supported by Arrow, of an archive or of one node's part of it.
-    Raises NoArchive, NoFolder, ArchiveDamaged or LaterArchive.
+    Raises NoArchive, NoDirectory, ArchiveDamaged or LaterArchive.
     """
     folder = Directory(directory)
     found = _look(folder)

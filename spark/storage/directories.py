@@ -53,7 +53,7 @@ class Directory:
         return Directory(f"{self.where.rstrip('/')}/{name}")
 
     def folders(self) -> list[str]:
-        """Return the names of the directories in it. Raises NoFolder."""
+        """Return the names of the directories in it. Raises NoDirectory."""
 
         def look(system: fs.FileSystem, path: str) -> list[str]:
             found = system.get_file_info(fs.FileSelector(path))
@@ -62,7 +62,7 @@ class Directory:
         return self._do(look)
 
     def read(self, name: str) -> bytes | None:
-        """Return the content of a file in it; None if it does not exist. Raises NoFolder."""
+        """Return the content of a file in it; None if it does not exist. Raises NoDirectory."""
 
         def look(system: fs.FileSystem, path: str) -> bytes | None:
             file = f"{path}/{name}"

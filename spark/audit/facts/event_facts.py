@@ -67,7 +67,7 @@ _OF_SUBSCRIPTIONS: Final = frozenset({"generation", "clean", "connected", "subsc
 
 
 class FactMakers:
-    """Makes facts from events of one node; ``record`` and ``base`` are those of the record."""
+    """Makes facts from events of one node; the caller sets ``record``, the record of the events."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class FactMakers:
         """Sessions and retained messages repeated since the last note."""
 
     def finish(self, last: Position) -> None:
-        """Return the remaining facts; no events follow until ``last``."""
+        """Emit the remaining facts; no events follow until ``last``."""
         self._give_sent()
         self._note_repeated(last)
 
@@ -104,7 +104,10 @@ class FactMakers:
         return self._with_content(event, at)
 
     def _with_content(self, event: MessagePublished | WillArmed, at: Position) -> bool:
-        """Pass a will, or its publication, to its session with a checksum of its content."""
+        """Pass a will, or its publication, to its session with a checksum of its content.
+
+        Returns True: the event has been passed.
+        """
         record = self.record
         known = with_content(event, record.payload)
         self._packs.add(event.session, packed_item(known, at, record.time_ms, record.part))
