@@ -317,8 +317,7 @@ class Retention:
         await asyncio.sleep(_POLL)
 
     def _say(self, said: Iterable[StateEvent], what: str) -> bool:
-        """Append events with sessions, retained or waiting messages; return whether there were
-        any."""
+        """Append events with sessions, retained or waiting messages; return whether any exist."""
         found = False
         for one in said:
             self._node.emit(one.event, one.payloads, one.size)
