@@ -639,7 +639,7 @@ class Connection(SocketActor):
         """Close after a protocol error of an MQTT 5 client, with its reason code."""
         self._count_violation(about)
         if not self.connected_ms:
-            # An invalid CONNECT does not tell the maximum packet size.
+            # The maximum packet size is unknown after an invalid CONNECT.
             told, limit = Explanation(), 0
             if self.properties is not None:
                 told = Explanation(closing_string("", about))

@@ -1,9 +1,9 @@
 """Slows down clients that fight over a client identifier, but not one whose network flaps.
 
-A connection with a connected client identifier ends the earlier connection [MQTT-3.1.4-2]. If two
-clients share an identifier and reconnect at once, neither gets anything done, and each takeover
-writes events to disk. So they are slowed down; a client that reconnects by itself is not: decision
-0041.
+A CONNECT with the client identifier of a connected client ends the earlier connection
+[MQTT-3.1.4-2]. If two clients share an identifier and reconnect at once, neither gets anything
+done, and each takeover writes events to disk. So they are slowed down; a client that reconnects by
+itself is not: decision 0041.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ is for reads that begin with QoS 0, for which a batch is cheaper."""
 _FEW, _LOOKED_AT = min(_TOPICS), max(_TOPICS)
 _RESERVED = ord("$")
 _QOS0, _QOS1, _QOS2 = 0x18, 0x19, 0x1A
-"""First byte, without its lowest bit, of a PUBLISH that is neither retained nor sent again."""
+"""First byte, shifted right by one bit, of a PUBLISH that is neither retained nor sent again."""
 _PUBLISH = frozenset({_QOS0 << 1, _QOS1 << 1, _QOS2 << 1})
 _PUBLISH_2 = _QOS2 << 1
 _PUBACK, _PUBREC, _PUBREL, _PUBCOMP = 0x40, 0x50, 0x62, 0x70

@@ -36,7 +36,7 @@ class Authorizer:
     def __init__(self, node: NodeContext, permissions: Permissions) -> None:
         self.permissions: Permissions
         self.refused = RejectionLog("not permitted")
-        """Logs refusals by kind: publish, subscribe, will, bridge."""
+        """Counts and logs refusals by kind: publish, subscribe, will, bridge."""
         self.bridge: TopicAcl | None = None
         """The topics that may be exchanged with NATS; None: all."""
         self._node = node

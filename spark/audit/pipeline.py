@@ -281,7 +281,7 @@ class _Audit:
                 self._wrong.counts[rule] += count
 
     def _classify(self, facts: FactTables, unexpected: list[Any]) -> None:
-        """Assign unexpected deliveries to rules; unkept ones count for the most frequent rule."""
+        """Assign unexpected deliveries to rules; further ones count for the most frequent rule."""
         unexpected.sort(key=lambda row: (row["node"], row["at"]))
         some = unexpected[:MOST_VIOLATIONS]
         rules: Counter[str] = Counter()

@@ -68,6 +68,6 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, str, bytes]]
 
 
 def _step(group: str, data: bytes) -> SharedStep:
-    """Return a serialized step."""
+    """Return the step with this serialized content."""
     *rest, streams = orjson.loads(data)
     return SharedStep._make((group, *rest, [tuple(one) for one in streams]))

@@ -118,7 +118,7 @@ class FactColumns:
             column.extend(some)
 
     def take(self, node: str) -> Iterator[pa.RecordBatch]:
-        """Yield the facts as batches, and start anew."""
+        """Yield the facts as batches, and reset."""
         for start, stop in self._pieces():
             yield self._batch(node, start, stop)
         for values in self.columns.values():
