@@ -50,7 +50,7 @@ _DELIVERIES, _DELIVERIES_SHARED = 20_000, 500
 """Deliveries of all clients in a turn after which bursts wait for the next one; the second value
 applies while light clients are active."""
 _FEW, _AT_LEAST = 8, 16
-"""Up to so many receivers, a part has at least so many messages, however slow the client's pace."""
+"""Maximum receivers for which a part has a minimum of messages; that minimum, at any pace."""
 _ANSWERS = b"$nats/reply/"
 """Prefix of reply topics. Retained messages below it are refused: no client may read there, so they
 would never be cleared."""

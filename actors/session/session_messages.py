@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NEXT_TURN: Final = object()
 """Yielded by longer work: the next part is a turn of its own, and others come in between. If a
-number is yielded, the next part begins after so many seconds."""
+number is yielded, the next part begins after that many seconds."""
 SAME_TURN: Final = object()
 """Yielded by longer work: the next part belongs to the same turn, but the event loop may run
 first."""

@@ -47,8 +47,8 @@ _CHECKED_AT_ONCE = 512
 _COMPARED_AT_ONCE = 4096
 """Maximum comparisons in one step: members times topics, or times distinct messages."""
 _BUSY, _PIECE = 2_000, 64
-"""Messages divided within a second above which a member gets at least so many of a batch: smaller
-pieces cost more than they gain in fairness."""
+"""Messages divided within a second above which pieces have a minimum size; that size in messages:
+smaller pieces cost more than they gain in fairness."""
 _LEFT_AT_MOST = 65_536
 """Approximate maximum QoS 0 messages waiting to be divided."""
 _NO_MEMBER = -1
@@ -272,7 +272,7 @@ class SharedDelivery(Delivery):
         return found if restricted else [member for member in found if member.room], more
 
     def _is_busy(self) -> bool:
-        """Return whether so many messages were divided within a second that pieces are larger."""
+        """Return whether enough messages were divided within a second to make pieces larger."""
         return self._divided > _BUSY and self._node.clock.monotonic() - self._divided_since <= 1
 
     def _count_divided(self, count: int) -> None:

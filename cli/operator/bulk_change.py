@@ -30,7 +30,7 @@ class ChangeOptions:
     yes: bool
     """Do not ask for confirmation."""
     dry_run: bool
-    """Only show what would be done."""
+    """Only show the change."""
 
 
 @dataclass(slots=True)
