@@ -8,11 +8,13 @@
     Authentication, authorization, and the limits on clients.
 ``transports``, ``connection``
     From sockets to connections, and one actor for each connection: bytes <-> packets, keep alive.
-``routing``
-    From a topic to the subscriptions that match it.
+``routing``, ``sharing``
+    The subscription index: the subscriptions that match a topic; shared subscriptions.
+``fast_path``
+    Packets of all connections, decided as columns in one pass of a turn.
 ``session``
     One actor for each client identifier, and one for each subscription of a connected one:
-    life cycle, packets, subscriptions, publishing, delivery. What all actors of a node share.
+    life cycle, packets, subscriptions, publishing, delivery. The shared state of all actors.
     ``session.decisions``: pure decisions.
 ``bridge``
     MQTT <-> NATS.

@@ -1,8 +1,9 @@
 """The root actor: accepts connections, attaches them to sessions, supervises, drains.
 
-The broker owns what all sessions of the node share (journal, fold, router, messages, timers) and
-is the parent of every connection and session. When a session fails, its connection is closed and
-its state is rebuilt from its events; messages that arrived meanwhile go to its successor.
+The broker owns the shared state of all sessions of the node (journal, fold, router, messages,
+timers) and is the parent of every connection and session. When a session fails, its connection is
+closed and its state is rebuilt from its events; messages that arrived meanwhile go to its
+successor.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ class Broker(LoopActor):
     ) -> None:
         super().__init__()
         self.node = NodeContext(options, log, clock, self, self, software())
-        """What all actors share."""
+        """The shared state of all actors."""
         node = self.node
         self.bridge = BridgeSupervisor(node, bridge) if bridge is not None else None
         """The bridge to NATS; None: there is none."""
@@ -156,7 +157,7 @@ class Broker(LoopActor):
         await self._begin(await recover(self.node, self.projector, self._reset, progress))
 
     async def adopt(self, found: ReadState, since_ms: int) -> None:
-        """Go on with the state of a follower; ``since_ms`` is the time of the last record."""
+        """Continue with the state of a follower; ``since_ms`` is the time of the last record."""
         await adopt(self.node, self.projector, found, since_ms)
         await self._begin(None)
 
@@ -198,7 +199,7 @@ class Broker(LoopActor):
             )
 
     async def drain(self) -> None:
-        """Shut down gracefully: refuse new clients, commit what was received, close the clients."""
+        """Shut down gracefully: refuse new clients, commit received input, close the clients."""
         self.node.draining = True
         self.admission.close()
         for connection in self.admission.connections:
@@ -264,14 +265,14 @@ class Broker(LoopActor):
             old.close()
             admission.end_revoked()
 
-    # What it is about.
+    # Properties and sessions.
 
     @property
     def attached(self) -> int:
         """The number of connected sessions."""
         return len(self._sessions) - len(self._offline)
 
-    # The sessions: what actors.session.interfaces.SessionDirectory has.
+    # Sessions: the interface actors.session.interfaces.SessionDirectory.
 
     def session(self, name: str) -> Session:
         """Return the actor of a session, activated if it was passive."""
@@ -299,7 +300,7 @@ class Broker(LoopActor):
         start_successor(self.node, session)
 
     def redirect(self, name: str, messages: list[Any]) -> None:
-        """Pass messages to the session that replaced one that ended."""
+        """Pass messages to the successor of a session that ended."""
         if name in self._sessions or name in self.node.state.sessions:
             session = self.session(name)
             for message in messages:
@@ -325,7 +326,7 @@ class Broker(LoopActor):
     def retire(self, session: Session, *, running: bool = True) -> None:
         """Stop the actor of a session that ended or is passive.
 
-        ``running``: it is the running actor, and asks for it itself.
+        ``running``: the actor itself calls this while it runs.
         """
         if self._sessions.get(session.name) is session:
             del self._sessions[session.name]
@@ -464,7 +465,7 @@ class Broker(LoopActor):
         self._attach(request)
 
     def _fought(self, name: str, new: ClientConnection, old: ClientConnection) -> bool:
-        """Return whether two clients keep taking over this session: then the new one waits."""
+        """Return whether clients keep taking over this session, so that the new one must wait."""
         now = self.node.clock.monotonic()
         holder = PreviousConnection(old.host, now - old.last_read)
         return self._takeovers.must_wait(
@@ -479,7 +480,7 @@ class Broker(LoopActor):
         connection, connect = request
         if self.admission.refuses_stranger(
             connection, connect.client_id
-        ):  # perhaps again: it may have waited
+        ):  # perhaps again, after a wait
             return
         self.node.permissions.grant(connection)
         if not self.node.permissions.authorize_will(connection, connect):
@@ -507,7 +508,7 @@ class Broker(LoopActor):
         return connect.will.qos == 2 and self.node.options.reject_qos2_publish
 
     def _has_will_of_wrong_format(self, connect: Connect) -> bool:
-        """Return whether a will has a payload that is not UTF-8 as it says, if that is checked."""
+        """Return whether a will declared as UTF-8 has another payload, if that is checked."""
         will = connect.will
         if will is None or not will.block or not self.node.options.check_payload_format:
             return False
@@ -523,7 +524,7 @@ class Broker(LoopActor):
         elif isinstance(actor, Inspector):
             self.inspection.start()
 
-    # Work beside the turn.
+    # Work outside turns.
 
     async def _watch_all(self) -> None:
         """Check every offline session: the expiry setting changed."""
@@ -559,9 +560,9 @@ class Broker(LoopActor):
                 if self.node.state.begin == begin and not session.stopped:
                     self.node.fail(error)
                     return
-                # The log was cut meanwhile: what is needed of it stands elsewhere now.
+                # The log was cut meanwhile: the records needed now are elsewhere.
         if session.stopped:
-            # Its successor asks for itself. What this one needed may rightly have been cut off.
+            # Its successor requests messages itself. Those of this one may have been cut off.
             return
         store = MessageStore(1 << 62)
         for record in records:

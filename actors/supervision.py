@@ -1,9 +1,9 @@
 """Restart of failed sessions.
 
 The successor starts at once. In the turn in which the session failed, and so in the same record as
-the publications, every delivery not recorded yet is recorded as queued; so are those that the
-successor gets from then on. The connection is closed: when the client reconnects, the state says
-what to deliver.
+the publications, every delivery not recorded yet is recorded as queued; so are deliveries to the
+successor from then on. The connection is closed: when the client reconnects, the state determines
+the deliveries.
 
 The state is rebuilt from the log, then the successor continues: first with the end of the
 connection, then with the other messages of its predecessor, then with those that arrived meanwhile.
@@ -44,7 +44,7 @@ _log = structlog.get_logger("foldmq")
 
 _RETRY = 0.5
 MAX_ATTEMPTS = 3
-"""How often a session may fail on the end of its connection before it is abandoned."""
+"""Maximum failures of a session on the end of its connection before it is abandoned."""
 
 
 def start_successor(node: NodeContext, broken: Session) -> None:

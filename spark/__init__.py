@@ -1,4 +1,4 @@
-"""The event log in Spark: a data source, and the jobs that rebuild and audit everything from it.
+"""The event log in Spark: a data source, and the jobs that rebuild and audit the log.
 
 ``spark.datasource`` reads the log as tables, in batches and as a stream; jobs and notebooks use its
 ``Log``. Python on executors works on Arrow batches, never on rows.

@@ -1,9 +1,9 @@
-"""The process that Spark forks its Python workers from, with all that they need imported.
+"""The process from which Spark forks its Python workers, with all their modules imported.
 
-Without it each worker imports Arrow, pandas and foldmq itself: two seconds of a processor, in each
-of several workers of every job. PySpark's own daemon imports nothing, because libraries may start
-threads, which a fork does not copy. Those used here allow it: OpenBLAS is told to start none, and
-the thread of Arrow's allocator is one that a fork expects.
+Without it each worker imports Arrow, pandas and foldmq itself: two seconds of processor time, in
+each of several workers of every job. PySpark's own daemon imports nothing, because libraries may
+start threads, which a fork does not copy. The libraries used here allow it: OpenBLAS is configured
+to start none, and the fork handles the thread of Arrow's allocator.
 """
 
 import gc
@@ -22,7 +22,7 @@ from spark.recovery import recovery_check
 from spark.traffic import measure_traffic
 
 WORK = (FoldmqSource, archive, audit, measure_traffic, rebuild, recovery_check)
-"""What imports all that runs in workers."""
+"""Entry points that import everything used in workers."""
 
 if __name__ == "__main__":
     gc.freeze()  # the pages stay shared

@@ -1,7 +1,7 @@
-"""Draw the chart of the README from the tables of ``docs/benchmarks.md``, and fill in its table.
+"""Draws the chart of the README from the tables of ``docs/benchmarks.md``, and fills in its table.
 
 ``python tools/benchmark_chart.py`` writes ``docs/benchmarks.svg`` and the part of ``README.md``
-that shows it; with ``--check`` it only says whether both are up to date.
+that shows it; with ``--check`` it only reports whether both are up to date.
 """
 
 from __future__ import annotations
@@ -47,11 +47,10 @@ PANELS = (
         2,
     ),
 )
-"""The rows that are drawn: load, heading, how to read it, how a value is written, columns.
+"""The rows of the chart: load, heading, explanation, format of a value, columns.
 
-A row that was not measured is left out. NATS Server does not keep up with the load of the last
-one: what it shows is its queue.
-"""
+A row that was not measured is left out. NATS Server does not keep up with the load of the last one:
+its value is that of its queue."""
 
 LINES = (
     ("pairs: delivered /s", "500 publishers to 500 subscribers, QoS 1, messages/s"),
@@ -62,31 +61,31 @@ LINES = (
     ("qos1: delivered /s", "bulk: 4 to 4, window 200, QoS 1, messages/s"),
     ("qos0: delivered /s", "bulk: 4 to 4, QoS 0 (no guarantee), messages/s"),
 )
-"""The rows of the README's table, and what it calls them; those not measured are left out."""
+"""The rows of the README's table, and their labels; rows without a measurement are left out."""
 
 BROKERS = (
     ("foldmq", "on disk", "#2563eb"),
     ("Mosquitto", "in memory", "#9ca3af"),
     ("NATS Server", "on disk", "#9ca3af"),
 )
-"""The columns: name, where a message is when it is acknowledged, colour."""
+"""The columns: name, place of a message when it is acknowledged, colour."""
 
 WIDTH, LABELS, BAR, STEP, HEAD = 760, 190, 440, 34, 46
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A row of the table."""
+    """A row of the chart."""
 
     heading: str
     reading: str
     pattern: str
     values: tuple[float | None, ...]
-    """None: the broker lost something, or did not end."""
+    """None: the broker lost messages, or did not finish."""
 
 
 def read(text: str) -> list[Panel]:
-    """Return the rows that are drawn; raises ValueError if there is none."""
+    """Return the rows of the chart; raises ValueError if there is none."""
     panels = [
         Panel(heading, reading, pattern, tuple(map(_value, cells[:columns])))
         for load, heading, reading, pattern, columns in PANELS
@@ -98,7 +97,7 @@ def read(text: str) -> list[Panel]:
 
 
 def _cells(text: str, load: str) -> tuple[str, str, str] | None:
-    """Return what the table says of foldmq, Mosquitto and NATS Server; None: there is no row."""
+    """Return the values of foldmq, Mosquitto and NATS Server; None: there is no such row."""
     found = re.search(rf"(?m)^\| {re.escape(load)} +\|(.+)$", text)
     if found is None:
         return None
@@ -115,7 +114,7 @@ def _said(panel: Panel, value: float | None) -> str:
 
 
 def told(text: str) -> str:
-    """Return what the chart shows in words."""
+    """Return the content of the chart in words."""
     return "; ".join(
         f"{panel.heading}: "
         + ", ".join(
@@ -127,7 +126,7 @@ def told(text: str) -> str:
 
 
 def readme(old: str, text: str) -> str:
-    """Return the README with the chart and the table that belong to the tables ``text``."""
+    """Return the README with the chart and the table for the tables ``text``."""
     head = ["load", *(f"{name}, {where}" for name, where, _ in BROKERS)]
     lines = [f"| {' | '.join(head)} |", f"|---{'|---:' * len(BROKERS)}|"]
     for load, meaning in LINES:
@@ -193,7 +192,7 @@ def _panel(panel: Panel, top: int) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the chart and the README's part, or say whether they are up to date."""
+    """Write the chart and the README's part, or report whether they are up to date."""
     made = {PAGE: page(), README: readme(README.read_text("utf-8"), TABLE.read_text("utf-8"))}
     old = [
         path for path, text in made.items() if not path.is_file() or path.read_text("utf-8") != text

@@ -40,7 +40,7 @@ The tests connect to a running broker over real sockets.
 
 @dataclass(frozen=True, slots=True)
 class Standard:
-    """A version of MQTT: where its statements are, how tests name them, where the page goes."""
+    """A version of MQTT: the file of its statements, the marks of its tests, and its page."""
 
     name: str
     mark: str
@@ -59,7 +59,7 @@ STANDARDS = (MQTT_3_1_1, MQTT_5)
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A row of the table; `reason` says why there is no test, where there is none."""
+    """A row of the table; `reason` explains why there is no test, if there is none."""
 
     number: str
     binds: str
@@ -68,7 +68,7 @@ class Statement:
 
     @property
     def binds_server(self) -> bool:
-        """Whether a server has to keep it."""
+        """Whether the statement binds a server."""
         return self.binds in {"server", "both"}
 
 
@@ -79,7 +79,7 @@ def statements(standard: Standard) -> list[Statement]:
 
 
 def proofs(standard: Standard) -> dict[str, list[str]]:
-    """Statement number to the tests marked with it, as `path::function`, sorted."""
+    """Return the tests of each statement by its number, as `path::function`, sorted."""
     found: dict[str, set[str]] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         name = path.relative_to(ROOT).as_posix()
@@ -92,7 +92,7 @@ def proofs(standard: Standard) -> dict[str, list[str]]:
 
 
 def _marks(tree: ast.Module, mark: str) -> Iterator[tuple[str, str]]:
-    """Pairs of a test function and a statement it is marked with, by itself or by its class."""
+    """Yield pairs of a test function and a statement that it, or its class, is marked with."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             of_class = list(_numbers(node.decorator_list, mark))
@@ -139,7 +139,7 @@ def _evidence(statement: Statement, proven: dict[str, list[str]]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write or check the pages; the exit code says whether they are up to date."""
+    """Write or check the pages; the exit code reports whether they are up to date."""
     stale = False
     for standard in STANDARDS:
         text = page(standard)

@@ -1,4 +1,4 @@
-"""Writes docs/events.schema.json: the JSON Schema of an event as it stands in the log.
+"""Writes docs/events.schema.json: the JSON Schema of an event in the log.
 
 python tools/events_schema.py          writes the file
 python tools/events_schema.py --check  exits 1 if the file is not up to date
@@ -22,7 +22,7 @@ def page() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write or check the file; the exit code says whether it is up to date."""
+    """Write or check the file; the exit code reports whether it is up to date."""
     if "--check" not in arguments:
         PAGE.write_text(page(), "utf-8")
         return 0

@@ -1,6 +1,6 @@
 """Writes docs/events.md: the events of the log, from the docstrings of their classes.
 
-What a field of the same name means everywhere is said once, in ``COMMON``.
+Fields with the same meaning everywhere are described once, in ``COMMON``.
 
     python tools/events_table.py          writes the page
     python tools/events_table.py --check  exits 1 if the page is not up to date

@@ -30,7 +30,7 @@ def table() -> str:
 
 
 def page() -> str:
-    """Return the text of the page with the table as it should be."""
+    """Return the text of the page with the current table."""
     head, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
     _, _, tail = rest.partition(END)
     return head + BEGIN + table() + END + tail

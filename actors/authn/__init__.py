@@ -1,6 +1,6 @@
 """Authentication: password files, JSON Web Tokens, certificates and the auth callout.
 
-``backends`` has the interface of a backend and the list of all of them.
+``backends`` contains the interface of a backend and the list of all backends.
 """
 
 from typing import TYPE_CHECKING

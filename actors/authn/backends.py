@@ -100,7 +100,7 @@ class Backend(ABC):
 
 
 class CertificateBackend(Backend):
-    """Accepts the user of a client certificate; ``ask`` may add groups and permissions."""
+    """Accepts the user of a client certificate; ``source`` may add groups and permissions."""
 
     method = "certificate"
 
@@ -113,7 +113,7 @@ class CertificateBackend(Backend):
         return credentials.certificate_user
 
     def check_now(self, credentials: Credentials) -> Verdict | None:
-        """Accept the user, unless the source is to be asked as well."""
+        """Accept the user, unless the source must be asked as well."""
         if self._source is not None:
             return self._source.check_now(credentials)
         return Verdict(AuthResult.ACCEPTED, credentials.certificate_user)
@@ -200,7 +200,7 @@ class PasswordBackend(Backend):
         return self._users.holds(verdict)
 
     def verifying(self, credentials: Credentials) -> bool:
-        """Return whether a password is being verified at present."""
+        """Return whether a password is being verified now."""
         return self._users.verifying(credentials)
 
 

@@ -81,22 +81,24 @@ class CalloutOptions:
     at_once: int = 64
     """Maximum number of concurrent requests."""
     cache_allowed: float = 60.0
-    """How long an acceptance is cached, unless the reply says; 0: not at all."""
+    """Seconds for which an acceptance is cached, unless the reply sets another time; 0: not at
+    all."""
     cache_denied: float = 5.0
-    """How long a rejection is cached, unless the reply says; 0: not at all."""
+    """Seconds for which a rejection is cached, unless the reply sets another time; 0: not at
+    all."""
     node: str = ""
     """Name of this broker, for the service."""
 
 
 class Answer(NamedTuple):
-    """What an answer says."""
+    """The content of a reply."""
 
     verdict: Verdict
     cache_s: float | None
 
 
 class BadAnswer(Exception):  # noqa: N818 - it is not an error of ours
-    """An invalid reply; the text says what is wrong without quoting it."""
+    """An invalid reply; the text describes the error without quoting the reply."""
 
 
 class Callout:
@@ -139,7 +141,7 @@ class Callout:
         return self._verdicts.get(self._key(credentials), self._time_ms())
 
     async def check(self, credentials: Credentials) -> Verdict:
-        """Ask."""
+        """Return the decision of the service, or a cached one."""
         key = self._key(credentials)
         known = self._verdicts.get(key, self._time_ms())
         if known is not None:
@@ -174,7 +176,7 @@ class Callout:
         return answer.verdict
 
     async def ask(self, request: bytes, address: str, read: Callable[[bytes], T]) -> T | Verdict:
-        """Return what ``read`` makes of the reply to a request; a rejection if there is none.
+        """Return the result of ``read`` for the reply to a request; a rejection without a reply.
 
         ``read`` raises BadAnswer for an invalid reply.
         """
@@ -369,7 +371,7 @@ def _is_name(value: object) -> bool:
 
 
 class _Progress(NamedTuple):
-    """What is known of an exchange from its steps so far."""
+    """State of an exchange after its steps so far."""
 
     exchange: str
     step: int
@@ -385,7 +387,7 @@ class CalloutMethod:
         self._callout = callout
 
     async def step(self, exchange: Exchange, data: bytes | None) -> Step:
-        """Ask."""
+        """Return the answer of the service to a step of the client."""
         callout, credentials = self._callout, exchange.credentials
         known: _Progress = exchange.progress or _Progress(secrets.token_hex(16), 0, None)
         at = known._replace(step=known.step + 1)

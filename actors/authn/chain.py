@@ -137,10 +137,10 @@ class AuthenticatorChain:
         return Exchange(method, credentials, reauthenticates=reauthenticates)
 
     async def step(self, exchange: Exchange, data: bytes | None) -> Step:
-        """Return what a client is answered that authenticates by a method, and count the end.
+        """Return the answer to a step of an exchange, and count its end.
 
-        The backoff is asked before and after each step: of many exchanges at once, those that come
-        to their end after the last allowed failure are refused, whatever they found.
+        The backoff is checked before and after each step: of many simultaneous exchanges, those
+        that end after the last permitted failure are refused, whatever their result.
         """
         method = self._methods.get(exchange.method)
         if method is None:
@@ -189,10 +189,10 @@ class AuthenticatorChain:
         return self._choose(credentials).user_of(credentials)
 
     def _refuses(self, method: Method, exchange: Exchange) -> bool:
-        """Return whether an exchange ends because logins failed before; count it then.
+        """Return whether an exchange ends because of earlier failed logins, and count the refusal.
 
-        A connected client goes on as its own user: others at its address cannot have it
-        disconnected, and with a failure of its own it is.
+        Re-authentication as the client's own user is exempt: otherwise others at its address could
+        have it disconnected. Its own failure disconnects it.
         """
         credentials = exchange.credentials
         if exchange.reauthenticates and exchange.user == credentials.username:
@@ -200,7 +200,7 @@ class AuthenticatorChain:
         return self._backs_off(method.label, credentials.address, exchange.user)
 
     def _backs_off(self, method: str, address: str, user: str | None) -> bool:
-        """Return whether a login is refused without a look at it; count it then."""
+        """Return whether a login is refused without verification, and count the refusal."""
         if self._backoff is None or not self._backoff.holds(address, user):
             return False
         self._backoff.refused += 1

@@ -93,7 +93,7 @@ class Authenticator(Source, Protocol):
         """Return a new exchange by a method of enhanced authentication; None: it is unknown."""
 
     async def step(self, exchange: Exchange, data: bytes | None) -> Step:
-        """Return what a client is answered in an exchange. Never raises."""
+        """Return the answer to a client in an exchange. Never raises."""
 
     def holds(self, verdict: Verdict) -> bool:
         """Return, cheaply, whether the credential of an accepted client is still valid.

@@ -1,8 +1,8 @@
 """Enhanced authentication (MQTT 5, section 4.12): methods, and exchanges of several steps.
 
-A step is what the client sends (Authentication Data of CONNECT or AUTH) and what it is answered:
-a :class:`Challenge`, or the :class:`Outcome`. What a method knows of an exchange between two steps
-is kept in the :class:`Exchange`, so that a reload may replace the methods at any time.
+A step consists of Authentication Data from the client (CONNECT or AUTH) and the answer: a
+:class:`Challenge`, or the :class:`Outcome`. The state of a method between two steps is kept in the
+:class:`Exchange`, so that a reload may replace the methods at any time.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _OTHER_USER: Final = Verdict(
 
 
 class Challenge(NamedTuple):
-    """What the client has to answer."""
+    """A challenge that the client has to answer."""
 
     data: bytes | None
     reason: str | None = None
-    """A sentence for the client: the Reason String of the AUTH."""
+    """The Reason String of the AUTH: a sentence for the client."""
 
 
 class Outcome(NamedTuple):
@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
 
     verdict: Verdict
     data: bytes | None = None
-    """For an accepted client, in the CONNACK or the last AUTH."""
+    """Authentication Data for an accepted client, in the CONNACK or the last AUTH."""
 
 
 Step: TypeAlias = Challenge | Outcome
@@ -50,30 +50,30 @@ class Exchange:
     ) -> None:
         self.method = method
         self.credentials = credentials
-        """Of the CONNECT; of a client that authenticates again, with its user."""
+        """The credentials of the CONNECT; for re-authentication, with the client's user."""
         self.reauthenticates = reauthenticates
-        """The client is connected."""
+        """Whether the client is connected already."""
         self.user: str | None = credentials.username
         """The user as the login backoff counts it: verified or not."""
         self.progress: Any = None
-        """What the method keeps from step to step; None before the first one."""
+        """State of the method between steps; None before the first one."""
 
 
 class Method(Protocol):
     """A method of enhanced authentication."""
 
     label: str
-    """In the metrics."""
+    """The method's label in the metrics."""
 
     async def step(self, exchange: Exchange, data: bytes | None) -> Step:
-        """Return what the client is answered; sets ``exchange.user`` as soon as it is known."""
+        """Return the answer to the client; sets ``exchange.user`` as soon as it is known."""
 
 
 class ScramUsers(Protocol):
     """A source with the SCRAM keys of its users."""
 
     def scram_user(self, name: str) -> ScramUser:
-        """Return the keys of a user; of an unknown one, keys that fit nothing."""
+        """Return the keys of a user; for an unknown one, keys that match no password."""
 
 
 class _Pending(NamedTuple):
@@ -86,8 +86,8 @@ class _Pending(NamedTuple):
 class ScramMethod:
     """SCRAM-SHA-256 with the users of the password file.
 
-    A user name in CONNECT, and the user of a certificate, must be those that the client proves to
-    be.
+    A user name in CONNECT, and the user of a certificate, must equal the user that the client
+    proves to be.
     """
 
     label = "scram"
@@ -120,7 +120,7 @@ class ScramMethod:
 
 
 def _is_same_user(exchange: Exchange, user: str) -> bool:
-    """Return whether what CONNECT and certificate say fits the user that a client proved to be."""
+    """Return whether the proven user agrees with the user of CONNECT and of the certificate."""
     certified, named = exchange.credentials.certificate_user, exchange.credentials.username
     return certified in (None, user) and named in (None, "", exchange.user, user)
 

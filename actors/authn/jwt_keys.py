@@ -80,7 +80,7 @@ def load_keys(path: Path) -> KeySet:
     A secret shared with the issuer is a key of kind ``oct`` in a JWKS: no other file is ever used
     as a secret.
 
-    Raises TokenKeyError naming the file and what is wrong with it.
+    Raises TokenKeyError with the file and the error.
     """
     data = _read(path)
     try:

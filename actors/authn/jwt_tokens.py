@@ -32,12 +32,12 @@ MAX_TOKEN: Final = 16 * 1024
 MAX_NAME: Final = 1024
 MAX_GROUPS: Final = 256
 LEEWAY_S: Final = 30
-"""How much the issuer's clock may be ahead of the broker's; there is no leeway for expiry."""
+"""Seconds that the issuer's clock may be ahead of the broker's; there is no leeway for expiry."""
 
 _REMEMBERED_BYTES: Final = 16 << 20
 _MAX_HEADER: Final = 4096
 _LATEST_MS: Final = 253_402_300_799_000  # the end of the year 9999
-# Three parts in Base64 without padding, of which the first begins with a brace.
+# Three parts in Base64 without padding; the first begins with a brace.
 _SHAPE: Final = re.compile(rb"e[w-z0-9_-][A-Za-z0-9_-]*\.[A-Za-z0-9_-]*\.[A-Za-z0-9_-]*")
 
 
@@ -177,7 +177,7 @@ def _signed_claims(token: bytes, keys: KeySet) -> dict[str, Any]:
 
 
 def _header(token: bytes) -> dict[str, Any]:
-    """Return a token's header, of which only the key ID is used."""
+    """Return a token's header; only its key ID is used."""
     part = token.partition(b".")[0]
     if len(part) > _MAX_HEADER or not looks_like_token(token):
         raise BadToken("not a token")

@@ -111,7 +111,7 @@ class LoginBackoff:
         return self._names.get(self._name_key(user), since) > since
 
     def failed(self, address: str, user: str | None) -> tuple[str, ...]:
-        """Count a failed login; return what is locked out now: "user", "address" or both."""
+        """Count a failed login; return the new lockouts: "user", "address" or both."""
         now = self._clock()
         options = self.options
         found = []

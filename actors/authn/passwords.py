@@ -2,7 +2,7 @@
 
 The file has one ``user:hash`` per line; blank lines and lines that begin with ``#`` are comments.
 ``foldmq passwd`` writes it with argon2 hashes; Mosquitto's hashes are supported as well. The keys
-for SCRAM-SHA-256 may stand behind the hash, after another colon.
+for SCRAM-SHA-256 may follow the hash, after another colon.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class PasswordFile:
         return username in self._users
 
     def scram_user(self, name: str) -> ScramUser:
-        """Return the keys of a user; of one that is unknown or has none, keys that fit nothing.
+        """Return the keys of a user; if unknown or without keys, keys that match no password.
 
         Both take the same time.
         """
@@ -244,7 +244,7 @@ class PasswordFile:
 
 
 def _prepare(name: str) -> str:
-    """Return a name in the form in which SCRAM compares it; itself if it has none."""
+    """Return a name as SCRAM compares it; the name itself if it has no such form."""
     try:
         return name if name.isascii() else saslprep(name)
     except ValueError:
@@ -333,12 +333,12 @@ def parse_users(
 
 
 def hash_part(stored: str) -> str:
-    """Return the hash of what a line has behind its user."""
+    """Return the hash in the text behind a user name."""
     return stored.partition(":")[0]
 
 
 def scram_part(stored: str) -> str:
-    """Return the SCRAM keys of what a line has behind its user; empty if it has none."""
+    """Return the SCRAM keys in the text behind a user name; empty if there are none."""
     return stored.partition(":")[2]
 
 

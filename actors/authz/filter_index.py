@@ -26,7 +26,7 @@ TOO_MANY: Final = -1
 _ANY: Final = "+"
 _TOKEN = re.compile(r"(%[uc%]?)")
 _UNFIT = re.compile(r"[/+#]")
-"""Characters that a name must not contain to stand for a level, or a part of one."""
+"""Characters that a name must not contain to replace a level, or a part of one."""
 
 
 class FilterError(FoldmqError, ValueError):
@@ -34,20 +34,20 @@ class FilterError(FoldmqError, ValueError):
 
 
 class NameWildcard(enum.Enum):
-    """Which names a level contains."""
+    """The kinds of names that a level contains."""
 
     USER = "%u"
     CLIENT = "%c"
 
 
 Template: TypeAlias = tuple[str | NameWildcard, ...]
-"""A level with names in it, in pieces."""
+"""A level that contains names, in pieces."""
 
 Level: TypeAlias = str | Template
 
 
 class NameValues(NamedTuple):
-    """The values of ``%u`` and ``%c``; None or empty: there is no such name."""
+    """The values of ``%u`` and ``%c``; None or empty: the client has no such name."""
 
     user: str | None
     client: str | None
@@ -102,7 +102,7 @@ class _Node:
         self.below: int | None = None
         """The first of the filters that continue with ``#``."""
         self.any: _Node | None = None
-        """Where ``+`` leads to."""
+        """The node behind ``+``."""
         self.literals: dict[str, _Node] = {}
         self.templates: dict[Template, _Node] = {}
 
@@ -110,10 +110,10 @@ class _Node:
 class Filters:
     """Numbered filters; of equal ones the lowest number counts.
 
-    ``fail_closed`` says what a level with a name means if the name is not valid in a topic, as it
-    contains ``/``, ``+`` or ``#``: any level for a deny (True), none for an allow (False). An allow
-    never matches a leading ``$`` from a name: names are often chosen by the client, and the topics
-    of the broker begin with it.
+    ``fail_closed`` determines the meaning of a level with a name that is not valid in a topic, as
+    it contains ``/``, ``+`` or ``#``: any level for a deny (True), none for an allow (False). An
+    allow never matches a leading ``$`` from a name: names are often chosen by the client, and the
+    topics of the broker begin with it.
     """
 
     __slots__ = ("_fail_closed", "_root")
@@ -142,7 +142,7 @@ class Filters:
             node.here = number
 
     def covering(self, levels: Sequence[str], names: NameValues) -> Iterator[int]:
-        """Return the numbers of the filters that cover a valid filter or match a topic."""
+        """Yield the numbers of the filters that cover a valid filter or match a topic."""
         root, end = self._root, len(levels)
         stack = [(root, 0)]
         while stack:
@@ -191,7 +191,7 @@ class Filters:
                 stack += [(child, at + 1) for child in self._meeting(node, level, names, first)]
 
     def _wider(self, node: _Node, level: str, names: NameValues, first: bool) -> Iterator[_Node]:
-        """Return the nodes of levels that match everything this one matches."""
+        """Yield the nodes of levels that match everything this one matches."""
         wild = not (first and level.startswith("$"))
         if wild and node.any is not None:
             yield node.any
@@ -203,7 +203,7 @@ class Filters:
                 yield child
 
     def _meeting(self, node: _Node, level: str, names: NameValues, first: bool) -> Iterator[_Node]:
-        """Return the nodes of levels that match something this one matches."""
+        """Yield the nodes of levels that match something this one matches."""
         wild = level == _ANY
         if node.any is not None and not (first and level.startswith("$")):
             yield node.any

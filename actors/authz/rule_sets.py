@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from actors.authz.rules import Rule
 
 Action: TypeAlias = Literal["publish", "subscribe"]
-"""What a client wants to do."""
+"""The requested action of a client."""
 
 
 class RuleSet:
@@ -31,7 +31,7 @@ class RuleSet:
         self.filters: dict[tuple[bool, Action], Filters] = {}
         """Filters by allow or deny, and action; the number of a filter is that of its rule."""
         self.names: set[NameWildcard] = set()
-        """Which names the filters contain."""
+        """The kinds of names that the filters contain."""
 
     def add(self, rule: Rule, number: int) -> None:
         """Add a rule; raises FilterError."""
@@ -84,7 +84,7 @@ class RuleIndex:
             sections[key].add(rule, number)
         self._found_by: dict[tuple[str, str], list[RuleSet]] = {}
         self._others: list[RuleSet] = []
-        """For everybody, for clients without user, and for users like a pattern."""
+        """Rules for everybody, for clients without a user, and for patterns of users."""
         for section in sections.values():
             keys = section.keys()
             if keys is None:

@@ -253,7 +253,7 @@ class TopicAcl:
 
 
 def _digest(rules: Iterable[Rule], groups: Mapping[str, Sequence[str]]) -> str:
-    """Return 16 hexadecimal digits that stand for rules and the users of each group."""
+    """Return 16 hexadecimal digits that identify rules and the users of each group."""
     told = sorted(
         [
             rule.allow, rule.publish, rule.subscribe, rule.filter, sorted(rule.users),
@@ -291,12 +291,13 @@ class Permissions:
         self.rules = tuple(rules)
         members_of = {group: sorted(users) for group, users in (groups or {}).items()}
         self.digest = _digest(self.rules, members_of) if self.rules else ""
-        """Of rules and groups, wherever they stand in their file; empty: there is no rule."""
+        """Digest of rules and groups, independent of their order in the file; empty: there are no
+        rules."""
         self._sections = RuleIndex(self.rules)
         self._groups: dict[str, list[str]] = {}
-        """Of users by name."""
+        """Groups by user name."""
         self._like: list[tuple[NameSet, str]] = []
-        """Groups with patterns of users."""
+        """Groups with patterns of user names."""
         for group, users in members_of.items():
             members = NameSet(users)
             for user in members.exact:

@@ -43,13 +43,13 @@ class PermissionFileError(FoldmqError):
 
 
 class _TablePosition(NamedTuple):
-    """Where a table stands."""
+    """The place of a table in the file."""
 
     file: str
     line: int | None
     kind: str
     number: int
-    """Among those of its kind, from 1."""
+    """Number of the table among those of its kind, from 1."""
 
     def __str__(self) -> str:
         """Return the place for rules and errors."""
@@ -118,7 +118,7 @@ def _groups(path: Path, table: object) -> dict[str, list[str]]:
 def _tables(
     path: Path, content: dict[str, object], text: str
 ) -> Iterator[tuple[_TablePosition, dict[str, object]]]:
-    """Return all tables of rules with their places: the allows, then the denies."""
+    """Yield all tables of rules with their places: the allows, then the denies."""
     lines: dict[str, list[int]] = {kind: [] for kind in _KINDS}
     for number, line in enumerate(text.split("\n"), 1):
         header = _HEADER.match(line)

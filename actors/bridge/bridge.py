@@ -165,7 +165,7 @@ class Bridge(LoopActor):
         """The position up to which the server recently had everything; it may not be on its disk
         yet."""
 
-    # Life.
+    # Life cycle.
 
     def begin(self) -> None:
         """Continue at the position of the bridge in the log."""
@@ -364,7 +364,7 @@ class Bridge(LoopActor):
                 self._node.paused.add(self)
 
     def _unsealed(self, answers: list[NatsMessage]) -> list[tuple[NatsMessage, Answered]]:
-        """Return the answers to requests of MQTT clients, with what their subjects say."""
+        """Return answers to requests of MQTT clients, with the content of their reply subjects."""
         found: list[tuple[NatsMessage, Answered]] = []
         begin = len(self._link.inbox)
         for answer in answers:
@@ -382,18 +382,18 @@ class Bridge(LoopActor):
             self._link.pause_reading()
 
     def resume(self, _reason: int) -> None:
-        """Read again."""
+        """Resume reading."""
         if self._paused:
             self._paused = False
             self._link.resume_reading()
 
-    # How far NATS has it.
+    # Confirmed positions.
 
     def _settle_later(self) -> None:
         self._node.timers.after(_SETTLE, self._settle)
 
     def _settle(self) -> None:
-        """Ask the server to confirm what was sent, if there is anything new."""
+        """Ask the server to confirm sent messages, if there are new ones."""
         if self._ended:
             return
         self._settle_later()

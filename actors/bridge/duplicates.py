@@ -24,7 +24,7 @@ _MOST = 10_000
 
 
 Debt: TypeAlias = tuple[int, bytes]
-"""A subscription, and the digest of the message of which it owes a copy."""
+"""A subscription, and the digest of the message whose copy it owes."""
 
 
 class DuplicateFilter:

@@ -86,7 +86,7 @@ class FromNats:
         self._stats = stats
         self._properties = properties
         self._name = encode_value(node.options.node).decode()
-        """As headers have it."""
+        """The node's name as headers contain it."""
         self._stream = stream
         self._prefix_of = prefix_of
         self._answers = answers
@@ -94,7 +94,7 @@ class FromNats:
         self._seen: OrderedDict[bytes, tuple[float, int]] = OrderedDict()
         self._pid = 0
         self._plain = _Said(options.qos, False, None, b"", None, False)
-        """What a message without headers and reply subject says."""
+        """The declarations of a message without headers and reply subject."""
 
     def take(self, messages: Sequence[NatsMessage]) -> None:
         """Publish messages in order of arrival."""
@@ -132,7 +132,7 @@ class FromNats:
         """Add a message to a run; publish the run and return another one if they differ.
 
         ``correlation`` is the Correlation Data of the request that the message is the ``answer``
-        to. An answer is never retained: its sender may not publish what it likes on that topic.
+        to. An answer is never retained: its sender may not publish at will on that topic.
         """
         node, payload = self._node, message.payload
         self._stats.received += 1
@@ -195,7 +195,7 @@ class FromNats:
             self._node.emit(SessionClosed(NATS_SESSION, reason, state.generation))
 
     def _read(self, message: NatsMessage, prefix: str) -> _Said:
-        """Return what a message says about itself."""
+        """Return the declarations of a message: flags, keys and reply subject."""
         qos, retain, reply = self._options.qos, False, message.reply
         headers, copied, key = None, False, None
         if message.headers:
@@ -213,7 +213,7 @@ class FromNats:
                 about = b"%b %b" % (message.subject, identifier.encode(errors="replace"))
                 key = blake2b(about, digest_size=16).digest()
             if node:
-                reply = b""  # of a probe, or for clients that read the Response Topic
+                reply = b""  # a probe, or for clients that read the Response Topic
             elif reply and self._for_another_stream(headers):
                 reply = b""
         if reply and not self._may_answer(reply, prefix):
@@ -223,7 +223,7 @@ class FromNats:
     def _find_properties(
         self, said: _Said, message: NatsMessage, topic: bytes, correlation: bytes | None
     ) -> ReadProperties | None:
-        """Return the properties of a message; None if it has none that anybody gets."""
+        """Return the properties of a message; None if it has none, or no receiver for them."""
         if said.headers is None and correlation is None:
             return None
         asked = said.reply and self._requested(topic)
@@ -367,7 +367,7 @@ class FromNats:
 
 
 class _Said(NamedTuple):
-    """What a message says about itself."""
+    """The declarations of a message in its headers and reply subject."""
 
     qos: int
     retain: bool
@@ -377,11 +377,11 @@ class _Said(NamedTuple):
     """The reply subject; empty if no answer is expected or allowed."""
     headers: Headers | None
     copied: bool
-    """The headers are those of a message of this broker."""
+    """Whether the headers are copied from a message of this broker."""
 
     @property
     def recorded(self) -> bool:
-        """Whether it is written to the log."""
+        """Whether the message is written to the log."""
         return bool(self.qos) or self.retain
 
 

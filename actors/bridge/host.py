@@ -79,7 +79,7 @@ class BridgeSupervisor:
             dialling.result()
 
     async def stop(self) -> None:
-        """Stop: send what is owed to NATS, and record the position."""
+        """Stop: send pending messages to NATS, and record the position."""
         self._ended = True
         if self._actor is not None:
             await self._actor.settle_last()
@@ -98,11 +98,11 @@ class BridgeSupervisor:
         return self.options.prefix(state.user if state is not None else None)
 
     def permissions_changed(self) -> None:
-        """Make the bridge check again what it may exchange."""
+        """Update the bridge to changed permissions."""
         if self._actor is not None:
             self._actor.permissions_changed()
 
-    # What the router and publishers call, in their turn.
+    # Calls by the router and publishers, in their turn.
 
     def added(self, session: str, topic_filter: str) -> None:
         """Record a new subscription of a session."""
@@ -236,7 +236,7 @@ class BridgeSupervisor:
         if again:
             _log.info("the bridge was restarted")
 
-    # What the connection calls: in its order, where the actor's mailbox may be behind.
+    # Calls by the connection: in its order, while the actor's mailbox may be behind.
 
     def _up(self) -> None:
         _log.info("bridge: connected to NATS again")

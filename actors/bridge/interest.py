@@ -126,7 +126,7 @@ class Interest:
                     link.unsubscribe(one.sid)
 
     def clear(self) -> None:
-        """Remove everything: the subscriptions are reported anew. Only without a connection."""
+        """Remove everything, as subscriptions will be reported again. Only without a connection."""
         self._filters.clear()
         self._whose.clear()
         self._serving.clear()
@@ -301,7 +301,7 @@ class Interest:
         self._forget()
 
     def reconnected(self) -> None:
-        """Start anew after a reconnect, which has just sent all subscriptions."""
+        """Confirm all subscriptions again after a reconnect, which has just sent them."""
         self.disconnected()
         self._unconfirmed.update(held.sid for held in self._held.values())
         if self._unconfirmed:

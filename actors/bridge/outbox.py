@@ -67,7 +67,7 @@ class Outbox:
         room: Callable[[], bool],
         failed: Callable[[BaseException], None],
     ) -> None:
-        """``room`` returns whether NATS accepts more at present."""
+        """``room`` returns whether NATS accepts more now."""
         self._failed = failed
         self._users: dict[str, str | None] = {}
         """Users of sessions at the current record, if users have prefixes."""
@@ -196,7 +196,10 @@ class Outbox:
                 sequence = record.sequence + 1
 
     def _go_live(self, read: int) -> bool:
-        """Switch to live messages; all before record ``read`` were sent."""
+        """Switch to live messages if possible; all before record ``read`` were sent.
+
+        Returns whether it switched: records appended before the switch must be read first.
+        """
         if self._live_from is None:
             self._live_from = self._node.journal.end + 1
             self._early = []
@@ -321,7 +324,7 @@ class Outbox:
         self.last = leaving.through
         self._flows.flush()
 
-    # Whose it was.
+    # Users of sessions.
 
     def _read_from(self, through: Position) -> int:
         """Return the record to start with: the users of all sessions must be known there."""

@@ -28,8 +28,8 @@ class Replies:
         self._make_token = token
         self._requests: dict[str, tuple[float, bytes]] = {}
         self._offered: dict[str, tuple[float, bytes]] = {}
-        """Of messages with a reply subject that no subscriber of requests got: they take no room
-        from requests."""
+        """Entries for messages that no subscriber of requests got: they take no room from
+        requests."""
 
     def expect(self, reply: bytes, *, asked: bool = True) -> str:
         """Store a reply subject; return its token.

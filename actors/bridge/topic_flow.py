@@ -1,4 +1,4 @@
-"""Messages to NATS: those that are sent together, and the flow of one topic."""
+"""Messages to NATS: groups that are sent together, and the flow of one topic."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Content(Protocol):
 
     @property
     def topics(self) -> Sequence[bytes]:
-        """Their topics."""
+        """The topic of each message."""
 
     @property
     def payloads(self) -> Sequence[bytes]:
-        """Their payloads; read only when they are sent."""
+        """The payload of each message; read only when it is sent."""
 
     @property
     def blocks(self) -> Sequence[bytes] | None:
-        """The properties of each (MQTT 5); empty or None when none has any."""
+        """The properties of each message (MQTT 5); empty or None if none has any."""
 
 
 _FEW = 8
@@ -48,7 +48,7 @@ class ByTopic:
         self.each = each
         """Average bytes of a message beside those common to its topic."""
         self._found: dict[bytes, list[int]] | None = None
-        distinct: Collection[bytes] = set(topics)  # the fastest way to see that there are few
+        distinct: Collection[bytes] = set(topics)  # the fastest way to detect that there are few
         if len(distinct) <= _FEW:
             distinct = sorted(distinct, key=topics.index)
         else:
@@ -88,7 +88,7 @@ class OutgoingMessages(NamedTuple):
     by_topic: ByTopic | None = None
     """The messages of each topic; None: all have the topic of the flow on which they are sent."""
     expires: Sequence[int] = ()
-    """When each expires, Unix time in seconds, 0: never; empty: none does."""
+    """Expiry of each message, Unix time in seconds, 0: never; empty: no message expires."""
 
     def split(self) -> tuple[OutgoingMessages, ByTopic]:
         """Return the messages prepared for the flows of several topics."""
@@ -148,7 +148,7 @@ class TopicFlow:
         self.quiet_until = 0.0
         """Monotonic time until which messages are collected: there was no subscriber just now."""
         self.token = b""
-        """Name of the last probe; answers to earlier ones do not apply to what it covers."""
+        """Name of the last probe; answers to earlier ones do not apply to the covered messages."""
         self.covered: list[OutgoingMessages] | None = None
         """Messages that wait for the answer to the current probe: the first one is the probe. None:
         there is no probe."""
@@ -159,12 +159,12 @@ class TopicFlow:
 
     @property
     def busy(self) -> bool:
-        """Whether messages wait."""
+        """Whether messages are waiting."""
         return self.covered is not None or bool(self.waiting)
 
     @property
     def held(self) -> tuple[OutgoingMessages, ...]:
-        """What waits."""
+        """The waiting messages."""
         return (*(self.covered or ()), *self.waiting)
 
     def count(self, leaving: OutgoingMessages) -> int:

@@ -18,7 +18,7 @@ REPLIES: Final = "$nats/reply/"
 
 @dataclass(frozen=True, slots=True)
 class BridgeOptions:
-    """Which messages the bridge forwards, and how."""
+    """Options of the bridge: the messages that it forwards, and their mapping."""
 
     rules: SubjectMapping
     """Mapping of topics to subjects, and which are bridged."""

@@ -29,13 +29,13 @@ class BrokerOptions:
     """Time after which an offline persistent session is removed; 0 = never. An MQTT 5 client may
     ask for less, not for more."""
     max_topic_aliases: int = 32
-    """Topic aliases that an MQTT 5 client may use."""
+    """Maximum topic aliases that an MQTT 5 client may use."""
     topic_aliases_out: int = 0
-    """Topics that have an alias, which MQTT 5 clients are sent if they accept it."""
+    """Maximum topics with an alias in packets to MQTT 5 clients that accept aliases."""
     receive_maximum: int = 65_535
-    """PUBLISH packets at QoS 1 and 2 that an MQTT 5 client may have unacknowledged."""
+    """Maximum unacknowledged QoS 1 and 2 PUBLISH packets from an MQTT 5 client."""
     check_payload_format: bool = False
-    """Refuse messages that say that their payload is UTF-8 if it is not (MQTT 5)."""
+    """Refuse messages declared as UTF-8 whose payload is not UTF-8 (MQTT 5)."""
     response_information: str = ""
     """Response Information of a CONNACK, for clients that request it; ``%c`` is the client
     identifier; empty: none."""
@@ -56,14 +56,14 @@ class BrokerOptions:
     users_digest: str = ""
     """Digest of the password file and of the keys for tokens; empty: there are none."""
     users_elsewhere: bool = False
-    """Groups or permissions may come from elsewhere than the permission file."""
+    """Whether groups or permissions may come from elsewhere than the permission file."""
     reject_qos2_publish: bool = False
     downgrade_qos2_subscribe: bool = False
     shared_strategy: Literal["balanced", "topic"] = "balanced"
-    """How messages of a shared subscription are divided: by the room that its members have, or all
-    of a topic to one member."""
+    """How messages of a shared subscription are divided: in proportion to the room of its members,
+    or by topic, all messages of a topic to one member."""
     shared_for_mqtt3: bool = True
-    """Clients below MQTT 5 may share subscriptions."""
+    """Whether clients below MQTT 5 may share subscriptions."""
     commit_timeout: float = 30.0
     """Time that the log may be unwritable before connections are closed."""
     keep: float = 7 * 86_400.0
@@ -71,7 +71,7 @@ class BrokerOptions:
     keep_bytes: int = 0
     """Maximum size of the log, regardless of ``keep``; 0 = unlimited."""
     keep_until_archived: bool = False
-    """Delete nothing that is not archived."""
+    """Do not delete records before they are archived."""
     sys_interval: float = 10.0
     """Time between updates of ``$SYS/broker/...``; 0 disables them."""
     max_record: int = 8 * MIB

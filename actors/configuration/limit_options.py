@@ -37,7 +37,7 @@ class LimitOptions:
     burst: float = 2.0
     """Burst size of all rates, in seconds."""
     throttle_timeout: float = 60.0
-    """How long a client may be throttled without a break before it is disconnected."""
+    """Time for which a client may be throttled without a break before it is disconnected."""
     max_unauthenticated: int = 32_768
     """Maximum connections whose CONNECT is not accepted yet."""
     max_unauthenticated_bytes: int = 64 * MIB
@@ -54,7 +54,7 @@ class LimitOptions:
     flapping."""
     flapping_window: float = 60.0
     flapping_backoff: float = 60.0
-    """How long a flapping client identifier is refused."""
+    """Time for which a flapping client identifier is refused."""
     address_faults: int = 0
     """Connections of an address that end with a protocol error within ``fault_backoff``; after one
     more, new ones are refused for that time."""
@@ -62,7 +62,7 @@ class LimitOptions:
     packet_rate: float = 256.0
     """Minimum bytes per second of an incomplete packet; below it the client counts as silent."""
     slow_reader_time: float = 60.0
-    """How long a client may read nothing of the data waiting for it."""
+    """Time for which a client may read nothing of the data waiting for it."""
     max_unread_bytes: int = 512 * MIB
     """Maximum bytes waiting for all slow readers."""
     overload_lag: float = 1.0
@@ -70,7 +70,7 @@ class LimitOptions:
     overload_commit: float = 10.0
     """Commit latency above which it is overloaded."""
     overload_after: float = 5.0
-    """How long that must last."""
+    """Duration of the lag or latency from which the broker is overloaded."""
     max_subscriptions: int = 10_000
     """Maximum subscriptions of one session."""
     max_shared_members: int = 1024

@@ -1,7 +1,7 @@
 """Admission of connections: limits, addresses, logins and the owner of the session.
 
-Everything that is decided about a connection before it has a session is here: whether there is room
-for it, what is kept of it, whether its login is looked at, and whether its session is its own.
+All decisions about a connection before it gets a session are made here: whether there is room for
+it, whether its buffered bytes fit, whether its login is verified, and whether it owns its session.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _MAX_LOGINS = 1000
-"""Connections whose password is being looked at, or waits for that."""
+"""Maximum logins being verified or waiting for verification."""
 _REVOKED = "login_revoked"
-"""Why a connection ends whose user is no longer in the password file as it was."""
+"""Close reason for clients whose user was changed in the password file or removed from it."""
 
 
 class Admission:
-    """Where connections come in to a broker."""
+    """Admits connections to a broker."""
 
     def __init__(self, node: NodeContext, authenticator: Authenticator) -> None:
         self.limits: ClientLimits[Connection] = ClientLimits(node.options.bounds, {})
         self.authenticator = authenticator
         self.connections: set[Connection] = set()
-        """All that are open."""
+        """All open connections."""
         self.on_connect: Callable[[Connection, list[Packet]], None] | None = None
-        """Called with each CONNECT, while a trace wants to know."""
+        """Called with each CONNECT while a trace needs them."""
         self.listeners: dict[str, Listener] = {}
-        """By name."""
+        """Listeners by name."""
         self.acceptors: list[Acceptor] = []
         self._node = node
         self._logins = 0
 
     def listen(self, options: ListenerOptions, sockets: Sequence[socket.socket]) -> None:
-        """Accept connections at sockets that are bound and listening."""
+        """Accept connections on bound, listening sockets."""
         listener = Listener(self._node, self, options)
         self.listeners[options.name] = listener
         kernel = self._node.kernel
@@ -72,12 +72,12 @@ class Admission:
         self.limits.change(self._node.options.bounds, self._quotas())
 
     def close(self) -> None:
-        """Accept nothing more."""
+        """Accept no more connections."""
         for acceptor in self.acceptors:
             acceptor.close()
 
     def reload(self, options: BrokerOptions, listeners: Sequence[ListenerOptions]) -> None:
-        """Apply other bounds, and other options of listeners; open connections stay open."""
+        """Apply new limits and new options of listeners; open connections stay open."""
         for own in listeners:
             self.listeners[own.name].options = own
         self.limits.change(options.bounds, self._quotas())
@@ -86,9 +86,9 @@ class Admission:
                 self._meter(connection)
 
     def end_revoked(self) -> None:
-        """Close connections whose password is no longer valid; to be called with new users.
+        """Close connections whose password is no longer valid; call this after a change of users.
 
-        Their sessions are as after any end that the client did not ask for.
+        Their sessions continue as after any lost connection.
         """
         node, count = self._node, 0
         for connection in self.connections:
@@ -96,7 +96,7 @@ class Admission:
             if verdict is None or self.is_valid(verdict) or connection.ended:
                 continue
             count += 1
-            # There may be thousands, if the file is another one: clients that stay go first.
+            # A new file may affect thousands: clients that stay go first.
             node.kernel.tell_low_priority(connection, Close(_REVOKED))
         if count:
             _log.info("logins revoked: users or passwords changed", connections=count)
@@ -108,10 +108,10 @@ class Admission:
     def _quotas(self) -> dict[str, Quota]:
         return {name: one.options.quota for name, one in self.listeners.items()}
 
-    # The way of a connection.
+    # From the socket to the session.
 
     def admit(self, connection: Connection) -> bool:
-        """Count a connection in, unless there are too many or the broker ends."""
+        """Count a new connection; return False if there are too many or the broker shuts down."""
         now, listener = self._now(), connection.listener.options.name
         if self._full(connection.address):
             return False
@@ -126,7 +126,7 @@ class Admission:
         return True
 
     def refuses(self, listener: str, host: str) -> bool:
-        """Return whether a socket that is being accepted is to be closed at once."""
+        """Return whether to close a socket at once instead of accepting it."""
         return self._full(host) or self.limits.refuses(listener, host, self._now())
 
     def _full(self, address: str) -> bool:
@@ -137,7 +137,7 @@ class Admission:
         return True
 
     def locate(self, connection: Connection) -> None:
-        """Count a connection in for the address that a proxy told."""
+        """Count a connection for the client address that a proxy reported."""
         limits, host = self.limits, connection.host
         now, listener = self._now(), connection.listener.options.name
         limits.unauthenticated.leave(connection, "")
@@ -148,7 +148,7 @@ class Admission:
             self._make_room(limits.unauthenticated.join(connection, host))
 
     def sample(self, lag: float) -> None:
-        """Record how late the event loop is, in seconds; to be called often."""
+        """Record the lag of the event loop in seconds; call this often."""
         now = self._now()
         kernel = self._node.kernel
         self._node.counters.longest_turn.observe(kernel.longest, kernel.longest_work, now)
@@ -157,7 +157,7 @@ class Admission:
         self.limits.overload.sample(lag, 0.0 if oldest is None else now - oldest, now)
 
     def hold(self, connection: Connection, size: int) -> None:
-        """Record how many bytes are kept of a client that is not authenticated."""
+        """Record the number of bytes buffered for an unauthenticated client."""
         self._make_room(self.limits.unauthenticated.holds(connection, connection.host, size))
 
     def _make_room(self, gone: Iterable[Connection]) -> None:
@@ -167,13 +167,13 @@ class Admission:
             connection.abort("refused")
 
     def identified(self, connection: Connection, connect: Connect) -> bool:
-        """Count a connection in for its user, now that it is known; refuse it or return True."""
+        """Count a connection for its user, known from now on; return whether it is admitted."""
         verdict, limits = connection.identity, self.limits
         user = verdict.user if verdict is not None else None
         now, host = self._now(), connection.host
         limits.unauthenticated.leave(connection, host)
         if verdict is not None and not self.is_valid(verdict):
-            # The users changed since the password was looked at.
+            # The users changed after the password was verified.
             connection.refuse(ConnectCode.BAD_USER_NAME_OR_PASSWORD, _REVOKED)
             return False
         if user == NATS_SESSION:  # only the bridge has its permissions
@@ -203,7 +203,7 @@ class Admission:
         connection.set_rate_limiter(self.limits.rate_limiter(name, connection.host, user, now))
 
     def forget(self, connection: Connection) -> None:
-        """Count a connection out."""
+        """Remove a connection from all counts."""
         node = self._node
         if connection in self.connections:
             limits, host = self.limits, connection.host
@@ -214,7 +214,7 @@ class Admission:
         node.paused.discard(connection)
 
     def sweep(self) -> None:
-        """Close clients that read nothing, and remove outdated counts; once a second."""
+        """Close clients that read nothing, and remove outdated counts; called once a second."""
         now = self._now()
         for slow in self.limits.sweep(self.connections, now):
             client = slow.reader.client_id
@@ -225,10 +225,10 @@ class Admission:
     def _now(self) -> float:
         return self._node.clock.monotonic()
 
-    # Whose it is.
+    # The owner of the session.
 
     def known_as(self, client_id: str) -> str:
-        """Return what stands for a client identifier in the log and wherever else it is seen."""
+        """Return the name of a client identifier in the log and elsewhere, perhaps a pseudonym."""
         key = self._node.options.pseudonym_key
         return pseudonym(client_id, key) if key and client_id else client_id
 
@@ -237,8 +237,8 @@ class Admission:
     ) -> asyncio.Task[None] | None:
         """Verify user name and password beside the loop; the connection gets the result.
 
-        Returns the work, to be cancelled when it is no longer needed; None when too much of it
-        waits already: the connection was refused.
+        Returns the task, to be cancelled when it is no longer needed; None if the connection was
+        refused because too many logins wait already.
         """
         if self._has_too_many_logins(connection, credentials):
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_logins")
@@ -248,19 +248,19 @@ class Admission:
     def take_step(
         self, connection: Connection, login: EnhancedLogin, exchange: Exchange, data: bytes | None
     ) -> asyncio.Task[None] | None:
-        """Process one step of enhanced authentication; the answer goes to the connection.
+        """Process one step of enhanced authentication; the connection gets the answer.
 
-        Returns the work; None when too much of it waits already.
+        Returns the task; None if too many logins wait already.
         """
         if self._has_too_many_logins(connection, exchange.credentials):
             return None
         return self._begin_login(self._take_step(connection, login, exchange, data))
 
     def _has_too_many_logins(self, connection: Connection, credentials: Credentials) -> bool:
-        """Return whether a login can not even wait, and count it then."""
+        """Return whether too many logins wait already, and count the refusal."""
         most = _MAX_LOGINS
         if self._logins >= most // 2 and failed_recently(self.authenticator, credentials):
-            most //= 2  # the rest is for clients of which nothing is known against them
+            most //= 2  # the rest is for clients without recent failures
         if self._logins < most:
             return False
         self.limits.refused.add(
@@ -271,7 +271,7 @@ class Admission:
     def _begin_login(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         self._logins += 1
         task = self._node.spawn_task(work)
-        # Not in the task: one that is cancelled before its first step never runs.
+        # Not in the task: a task cancelled before its first step never runs.
         task.add_done_callback(self._login_over)
         return task
 
@@ -286,7 +286,8 @@ class Admission:
             asked = self.authenticator
             verdict = await asked.check(credentials)
         if not connection.stopped:
-            # The client is nearly admitted: it does not wait behind all that have sent nothing yet.
+            # The client is nearly admitted: it does not wait behind those that have sent nothing
+            # yet.
             node.kernel.tell_low_priority(
                 connection, Authenticated(connect, verdict), first=verdict.accepted
             )
@@ -306,7 +307,7 @@ class Admission:
     def refuses_stranger(self, connection: ClientConnection, name: str) -> bool:
         """Refuse a client whose session belongs to another user; return whether it was refused.
 
-        Only where users are looked at: what a client says of itself proves nothing.
+        Only if users are verified: an unverified claim proves nothing.
         """
         state, verdict = self._node.state.sessions.peek(name), connection.identity
         if state is None or state.user is None or verdict is None or verdict.claimed:

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from protocol.mqtt import ConnectProperties, Packet
 
 _SHOWN = 200
-"""Characters of a name in a line of the log."""
+"""Maximum characters of a name in a log line."""
 _MAX_UNREAD = 1024 * 1024
-"""Bytes that may come in before the CONNECT is answered."""
+"""Maximum bytes buffered before the CONNECT is answered; then reading pauses."""
 
 _LATE = 1.0
-"""Seconds that a client gets when its time is over and the broker has not handled all it sent."""
+"""Seconds of grace after the deadline while the broker has not handled all received bytes."""
 
 
 class ConnectHandshake:
-    """What a connection has until its CONNECT is accepted: its client is not known."""
+    """State of a connection until its CONNECT is accepted: its client is not known yet."""
 
     __slots__ = (
         "__weakref__",
@@ -52,24 +52,25 @@ class ConnectHandshake:
         self._node = node
         self._connection = connection
         self._below = 0
-        """Bytes that stages below read."""
+        """Bytes read by the stages below."""
         self._seen = 0
-        """Bytes that the connection was given."""
+        """Bytes received by the connection."""
         self._early: list[bytes | list[Packet]] = []
         self._size = 0
-        """Bytes of that which are not packets yet."""
+        """Bytes buffered before the CONNECT is answered, as far as they are not decoded yet."""
         self._task: asyncio.Task[None] | None = None
         self.began = node.clock.monotonic()
-        """When the connection was accepted, seconds of the broker's clock."""
+        """When the connection was accepted, in seconds of the broker's clock."""
         self.authenticating = False
-        """The CONNECT has come, and is being looked at; False while the client has to answer."""
+        """Whether the CONNECT is being verified; False while the client has to answer a
+        challenge."""
         self._connect: Connect | None = None
         self._login: EnhancedLogin | None = None
         """The exchange of AUTH packets; None for a CONNECT without an Authentication Method."""
         self._done = False
-        """It is decided: the client has to wait for its CONNACK."""
+        """Whether the login is decided: the client has to wait for its CONNACK."""
         self.server_final: bytes | None = None
-        """What the method has for the CONNACK."""
+        """Authentication Data of the method for the CONNACK."""
 
     def expect_connect(self) -> None:
         """Close the connection if no CONNECT is accepted within ``connect_timeout``."""
@@ -77,12 +78,12 @@ class ConnectHandshake:
         self._connection.timers.remind(allowed, self._connect_deadline)
 
     def _connect_deadline(self) -> None:
-        """Close a connection without an accepted CONNECT; its waits for the broker do not count."""
+        """Close a connection without an accepted CONNECT; waits for the broker do not count."""
         connection = self._connection
         if connection.ended or connection.session is not None:
             return
         if connection.unhandled:
-            # The CONNECT may have come: the broker has not handled it yet.
+            # The CONNECT may have arrived, but is not handled yet.
             connection.timers.remind(_LATE, self._connect_deadline)
             return
         allowed = connection.listener.options.connect_timeout
@@ -100,24 +101,24 @@ class ConnectHandshake:
             limits.count_fault(connection.host, now)
         connection.close("connect_timeout")
 
-    # How much there is of it.
+    # Input before the CONNACK.
 
     def saw(self, size: int) -> None:
-        """Count bytes that the connection was given, and that may be kept in memory."""
+        """Count bytes received by the connection, which may be buffered."""
         self._seen += size
         self.hold()
 
     def saw_below(self, size: int) -> None:
-        """Count bytes that a stage read, and that may be kept in memory."""
+        """Count bytes read by a stage, which may be buffered."""
         self._below += size
         self.hold()
 
     def hold(self) -> None:
-        """Count what is kept for unauthenticated connections; it may end this connection."""
+        """Update the bytes buffered for this connection; it may be closed for lack of room."""
         self._connection.listener.admission.hold(self._connection, max(self._below, self._seen))
 
     def keep(self, part: bytes | list[Packet]) -> None:
-        """Keep what a client sends before its CONNECT is answered; it may, within bounds."""
+        """Buffer input that precedes the answer to the CONNECT, within limits."""
         self._early.append(part)
         if isinstance(part, bytes):
             self._size += len(part)
@@ -125,12 +126,12 @@ class ConnectHandshake:
                 self._connection.pause(ReadPause.CONNECT)
 
     def early(self) -> tuple[list[list[Packet]], bytes]:
-        """Return what was kept: packets, and behind them bytes."""
+        """Return the buffered input: packets, and the bytes behind them."""
         packets = [part for part in self._early if not isinstance(part, bytes)]
         return packets, b"".join(part for part in self._early if isinstance(part, bytes))
 
     def give_up(self) -> None:
-        """Cancel the login: the client has gone."""
+        """Cancel the login: the client has disconnected."""
         self._early = []
         if self._task is not None:
             self._task.cancel()
@@ -139,10 +140,10 @@ class ConnectHandshake:
             self._login.give_up()
             self._login = None  # it refers to this object
 
-    # Whose it is.
+    # The login.
 
     def begin(self, packets: list[Packet]) -> None:
-        """Handle the first packets: a CONNECT, and perhaps what came with it; or what follows."""
+        """Handle the first packets, CONNECT and those behind it; or later ones of a login."""
         if self._login is not None:
             self._take_answer(self._login, packets)
             return
@@ -196,7 +197,7 @@ class ConnectHandshake:
         self._login.take(data)
 
     def _take_answer(self, login: EnhancedLogin, packets: list[Packet]) -> None:
-        """Handle what comes before the CONNACK: nothing but AUTH and DISCONNECT may."""
+        """Handle packets that precede the CONNACK: only AUTH and DISCONNECT are permitted."""
         connection, packet = self._connection, packets[0]
         self._node.counters.took(connection, packets[:1])
         if type(packet) is Disconnect:
@@ -212,23 +213,23 @@ class ConnectHandshake:
             login.take(packet.data)
 
     def challenged(self) -> None:
-        """Accept the next AUTH of the client: it was sent a challenge."""
+        """Accept the next AUTH of the client, which was sent a challenge."""
         self.take_kept(done=False)
 
     def concluded(self, outcome: Outcome) -> None:
-        """Go on with the CONNECT."""
+        """Continue with the CONNECT."""
         connect, login = self._connect, self._login
         if connect is None or login is None:
             return
         if outcome.verdict.accepted:
             self.take_kept(done=True)
         elif connect.username is None:
-            connect.username = login.user  # for the line in the log
+            connect.username = login.user  # for the log line
         self.server_final = outcome.data
         self.decided(connect, outcome.verdict)
 
     def exceeded(self, limit: str) -> None:
-        """Refuse a client that reached a limit."""
+        """Refuse a client that exceeded a limit."""
         connection = self._connection
         if limit == "too_many_logins":
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, limit)
@@ -237,9 +238,9 @@ class ConnectHandshake:
         connection.refuse(ConnectCode.NOT_AUTHORIZED, limit)
 
     def take_kept(self, *, done: bool) -> None:
-        """Take what a client with an Authentication Method sent while its login was looked at.
+        """Take the input that was buffered during a login with an Authentication Method.
 
-        ``done``: the login is decided, so that anything but DISCONNECT came too early
+        ``done``: the login is decided, so that any packet but DISCONNECT came too early
         [MQTT-3.1.2-30].
         """
         connection = self._connection
@@ -259,7 +260,7 @@ class ConnectHandshake:
         self.authenticating = self.authenticating or done
 
     def decided(self, connect: Connect, verdict: Verdict) -> None:
-        """Go on with a CONNECT of which it was decided whether it may be."""
+        """Continue with a CONNECT after the verdict on its login."""
         connection = self._connection
         if connection.ended:
             return
@@ -272,7 +273,7 @@ class ConnectHandshake:
             connection.kernel.tell(self._node.root, ConnectRequest(connection, connect))
 
     def _log_rejected(self, connect: Connect, verdict: Verdict) -> None:
-        """Log a refused login; repeated ones are counted."""
+        """Log a rejected login; repeated ones are counted."""
         limits, now = self._node.limits, self._connection.now
         user = None if connect.username is None else escaped(connect.username, _SHOWN)
         client = escaped(connect.client_id, _SHOWN)

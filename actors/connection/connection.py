@@ -1,10 +1,10 @@
-"""One actor for each socket: bytes to packets, and bytes out when the gate allows.
+"""The connection actor: one for each socket, decodes input and writes output released by the gate.
 
-It knows framing, the keep alive and backpressure, and no rule of a session. Who the client is,
-its :class:`~actors.connection.connect_handshake.ConnectHandshake` finds out; what may not be taken
-at once waits in :class:`~actors.connection.input_throttle.InputThrottle`. It is also the asyncio
-protocol of its transport; what the transport calls is told to the actor like any other message, so
-that a failure in it is supervised like any other.
+It handles framing, the keep alive and backpressure, and knows no rule of a session. Its
+:class:`~actors.connection.connect_handshake.ConnectHandshake` finds out who the client is; input
+that may not be taken at once waits in :class:`~actors.connection.input_throttle.InputThrottle`. It
+is also the asyncio protocol of its transport; calls of the transport become messages to the actor,
+so that failures in them are supervised like any other.
 """
 
 from __future__ import annotations
@@ -66,50 +66,50 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _WRITE_HIGH = 1024 * 1024
-"""Bytes in the transport's buffer above which a client is sent nothing new."""
+"""Bytes in the transport's buffer above which the client is sent nothing new."""
 _FRAME_ROOM = 1024 * 1024
-"""Bytes that a WebSocket frame may have beside the largest packet: it may hold several."""
+"""Bytes of a WebSocket frame beyond the largest packet: a frame may contain several packets."""
 _SMALL = 4096
 """Bytes of a new client that may wait without a pause in reading."""
 _NEW = 1.0
-"""Seconds for which what a client sends after its CONNECT is put off while others send as well."""
+"""Seconds after the CONNECT during which the client's input has low priority."""
 _LONGEST_TIMER = 60.0
 _PACKETS_AT_ONCE = 4096
-"""Packets of a client that are taken in one turn, about; one of QoS 1 or 2 counts as eight."""
+"""Approximate maximum packets of a client taken in one turn; one of QoS 1 or 2 counts as eight."""
 _LARGE = 2 * 1024
-"""Bytes of a read that is handled when those of clients that send less are done."""
+"""Bytes above which a read is handled after those of clients that send less."""
 _LEAST_AT_ONCE = 512
-"""Packets that are taken in one turn while light clients are about, at least."""
+"""Minimum of that number while light clients are active."""
 _ACKS, _ACK_BYTES = frozenset({b"\x40", b"\x50", b"\x70"}), 4
 _UNHURRIED = _ACKS | {b"\xc0"}
 """First bytes of PUBACK, PUBREC, PUBCOMP and PINGREQ. A light client that sends nothing else does
-not notice whether others are served in long or short turns: the receivers of a client in bulk are
-no reason to serve that one in small parts."""
+not notice whether others are served in long or short turns: receivers of a bulk client are no
+reason to serve that client in small parts."""
 _SLOWEST = 1 / 64
-"""The least of the usual work that a client may cause in one turn."""
+"""Minimum fraction of the usual work that a client may cause in one turn."""
 
 
 class _Lost:
-    """The transport says that the connection is gone."""
+    """The transport lost the connection."""
 
     __slots__ = ("error", "waited")
 
     def __init__(self, error: Exception | None) -> None:
         self.error = error
         self.waited = False
-        """It was put off until the broker has seen the CONNECT."""
+        """Whether it was deferred until the broker has handled the CONNECT."""
 
 
 _PING = object()
-"""Told to itself by a connection that has a PINGREQ to answer."""
+"""Tells the connection to answer a PINGREQ."""
 _TAKE_ALL = object()
-"""Told to a connection that is to take all of it now."""
+"""Tells the connection to take all input now."""
 _TAKE_MORE = object()
-"""Told to itself by a connection that has read more packets than one turn takes."""
+"""Tells the connection to take packets beyond those of the last turn."""
 
 
 class Connection(SocketActor):
-    """A client's connection."""
+    """The connection of a client."""
 
     begins_turns = True
     __slots__ = (
@@ -149,61 +149,63 @@ class Connection(SocketActor):
         super().__init__(node)
         self._decoder = Decoder(listener.options.max_packet_size, _PACKETS_AT_ONCE, listener.v5)
         self._deferred_reads = 0
-        """Reads that are handled behind those of clients that send little."""
+        """Number of reads handled after those of clients that send little."""
         self._throttle: InputThrottle | None = InputThrottle(self)
-        """What is not taken at once; None for a client that is not new and has no rate."""
+        """Holds input that is not taken at once; None for a client that is neither new nor
+        limited."""
         self._handshake: ConnectHandshake | None = ConnectHandshake(node, self)
         """None once the CONNECT is accepted."""
         self._reauthentication: Reauthentication | None = None
         """None for clients whose CONNECT named no Authentication Method."""
         self._expiry_due = 0.0
-        """When the expiry of the login is looked at again, seconds of the broker's clock."""
+        """When to check the expiry of the login again, in seconds of the broker's clock."""
         self._new_until: float | None = math.inf
-        """Monotonic time from which it is a client like others; None once it is."""
+        """Monotonic time at which the client stops being new; None afterwards."""
         self.access: TopicAcl | None = None
-        """What the client may publish and subscribe to; None: everything."""
+        """Permissions to publish and subscribe; None: unrestricted."""
         self.bytes_in = 0
         self.caused = 0
-        """Deliveries of what it published."""
+        """Number of deliveries caused by the client's publications."""
         self.client_id: str | None = None
         self.deep_filter: str | None = None
-        """The one filter with more wildcards than others may have."""
+        """The one filter that may have more wildcards than usual."""
         self.counted_user: str | None = None
-        """User whose connections it is counted among."""
+        """The user whose connections include this one; None: not counted."""
         self.given_id = ""
-        """The client identifier that the client has for itself; others see ``client_id``."""
+        """The client's own client identifier; others see ``client_id``."""
         self.id_assigned = False
-        """The client has its identifier from the broker."""
+        """Whether the broker assigned the client identifier."""
         self.identity: Verdict | None = None
         """The identity of the client, once it is known."""
         self.listener = listener
         self.load = InputLoad()
         self.max_packet = listener.options.max_packet_size
-        """Bytes of the largest packet that the client may send."""
+        """Maximum size in bytes of packets from the client."""
         self.ignores_input = False
-        """It is about to be closed: what it sent and is not handled yet does not count."""
+        """Whether the connection is about to be closed, so that unhandled input is ignored."""
         self.connected_ms = 0
         """When the CONNECT was accepted, Unix time in milliseconds."""
         self.keep_alive = 0
-        """As the client asked for, seconds."""
+        """Requested by the client, in seconds."""
         self.messages_in = 0
         self.messages_out = 0
         self._read_between = -1
-        """The number of the turn during whose breaks something was read last."""
+        """The number of the turn in whose breaks the last read came."""
         self.pace = 1.0
-        """The part of the usual work that this client may cause in one turn while others wait."""
+        """Fraction of the usual work that the client may cause in one turn while others wait."""
         self.packets_in = 0
         self.properties: ConnectProperties | None = None
-        """What the CONNECT of an MQTT 5 client said; None: it speaks MQTT 3.1 or 3.1.1."""
+        """Properties of the CONNECT of an MQTT 5 client; None: the client speaks MQTT 3.1 or
+        3.1.1."""
         self.receive_window: ReceiveWindow | None = None
-        """Counts what the client published and was not acknowledged; None: that has no bound."""
+        """Counts unacknowledged publications of the client; None: they are not limited."""
         self.last_read = -math.inf
-        """When something was read behind the CONNECT, seconds of the broker's clock."""
+        """Time of the last read after the CONNECT, in seconds of the broker's clock."""
 
-    # What the transport calls.
+    # Calls of the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport; refuse it when there are too many already."""
+        """Take the transport; close it if there are too many connections."""
         self._transport = cast("asyncio.Transport", transport)
         self._set_peer()
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH)
@@ -216,13 +218,13 @@ class Connection(SocketActor):
             self._handshake.expect_connect()
 
     def peer_known(self) -> None:
-        """Record the address of the client that a proxy reports."""
+        """Record the client address that a proxy reported."""
         if not self._ended:
             self._set_peer()
             self.listener.admission.locate(self)
 
     def data_received(self, data: bytes) -> None:
-        """Put what was read into the mailbox; new clients do not delay others."""
+        """Put received bytes into the mailbox; new clients do not delay others."""
         if self.stopped:
             return
         kernel = self.kernel
@@ -261,9 +263,9 @@ class Connection(SocketActor):
             self.kernel.tell_low_priority(self, data, first=self.identity is not None)
 
     def _acknowledges(self, data: bytes) -> bool:
-        """Return whether a read begins with an acknowledgement, and is no longer than all due.
+        """Return whether a read begins with an acknowledgement and is no longer than all due.
 
-        What a busy receiver acknowledges makes room for what its publishers send meanwhile.
+        Acknowledgements of a busy receiver make room for messages published meanwhile.
         """
         if data[:1] not in _ACKS or self.session is None:
             return False
@@ -271,7 +273,7 @@ class Connection(SocketActor):
         return len(data) <= _ACK_BYTES * (len(state.inflight) + len(state.releasing))
 
     def on_part_done(self, seconds: float) -> None:
-        """Make the next parts of longer work shorter, or longer, after one of this client's."""
+        """Adapt the length of further parts of longer work to the duration of the last one."""
         if seconds > LATER_SLICE:
             self._go_at(max(_SLOWEST, self.pace * max(0.25, LATER_SLICE / seconds)))
         elif self.pace < 1 and seconds < LATER_SLICE / 2:
@@ -282,7 +284,7 @@ class Connection(SocketActor):
         self._decoder.at_once = max(_LEAST_AT_ONCE, int(_PACKETS_AT_ONCE * pace))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Put the end into the mailbox, behind what was read before."""
+        """Put the end into the mailbox, behind earlier reads."""
         if not self.stopped and not self._ended:
             if self._deferred_reads:
                 self.kernel.later(self, _Lost(exc))
@@ -293,7 +295,7 @@ class Connection(SocketActor):
         elif not self.stopped:
             self.stop()
 
-    # What the actor does.
+    # Messages of the actor.
 
     def on_receive(self, message: Any) -> None:
         """Handle bytes, the end of the connection, or a request to close it."""
@@ -322,11 +324,12 @@ class Connection(SocketActor):
         elif type(message) is Close:
             self.close(message.reason)
 
-    # What is handled for many connections in one pass, see ``actors.fast_path``.
+    # Members used by the fast path, which handles many connections in one pass; see
+    # ``actors.fast_path``.
 
     @property
     def plain(self) -> bool:
-        """True while what the client sends may be read without a look at anything else."""
+        """True while the fast path may read the client's input without further checks."""
         return (
             self._throttle is None
             and self._handshake is None
@@ -338,11 +341,11 @@ class Connection(SocketActor):
         )
 
     def on_read_deferred(self) -> None:
-        """Count a read that is left for later."""
+        """Count a deferred read."""
         self._deferred_reads += 1
 
     def on_read_resumed(self) -> None:
-        """Count down: a read that was left for later is handled now."""
+        """Remove a deferred read, which is handled now, from the count."""
         self._deferred_reads -= 1
 
     def took(self, size: int, packets: int) -> None:
@@ -360,14 +363,14 @@ class Connection(SocketActor):
             self._resume_turn()
 
     def _resume_turn(self) -> None:
-        """Read again when nothing that was read is left for another turn."""
+        """Resume reading if no input is left for another turn."""
         if self._paused & ReadPause.TURN and not self._deferred_reads and not self.untaken:
             self.resume(ReadPause.TURN)
 
     def _lost(self, message: _Lost) -> None:
-        """Handle what came before, then the end."""
+        """Handle the input received before the end, then the end."""
         if self.untaken and not self._ended and not self.authenticating:
-            # As much in each turn as of a client that is there.
+            # As much in each turn as of a connected client.
             if self._throttle is not None:
                 self._throttle.take_slice()
             else:
@@ -375,7 +378,7 @@ class Connection(SocketActor):
             self.kernel.later(self, message)
             return
         if self._handshake is not None and self.identity is not None and not message.waited:
-            message.waited = True  # the broker is about to see the CONNECT
+            message.waited = True  # the broker is about to handle the CONNECT
             self.kernel.reschedule(self, message)
             return
         if not self._ended:
@@ -397,7 +400,7 @@ class Connection(SocketActor):
         self.listener.admission.forget(self)
 
     def on_stop(self) -> None:
-        """Forget the connection, and what refers to it in a circle."""
+        """Forget the connection and its reference cycles."""
         self.listener.admission.forget(self)
         self._release_publishers()
         self._transport = None
@@ -414,31 +417,31 @@ class Connection(SocketActor):
 
     @property
     def decoding(self) -> bool:
-        """True while packets of what was taken are left for another turn."""
+        """True while decoded packets are left for another turn."""
         return self._decoder.more
 
     @property
     def settled(self) -> bool:
-        """True once it is a client like others."""
+        """True once the client is no longer new."""
         return self._new_until is None or self._new_until <= self.now
 
     @property
     def authenticating(self) -> bool:
-        """True while it is found out whose connection it is."""
+        """True while the client is being authenticated."""
         return self._handshake is not None and self._handshake.authenticating
 
     @property
     def authentication_data(self) -> bytes | None:
-        """What the method of the client's login has for the CONNACK."""
+        """Authentication Data of the login's method for the CONNACK."""
         return self._handshake.server_final if self._handshake is not None else None
 
     @property
     def untaken(self) -> bool:
-        """True while something that was read is left for another turn."""
+        """True while input is left for another turn."""
         return self._decoder.more or (self._throttle is not None and self._throttle.waiting)
 
     def attached(self, session: Session, keep_alive: int) -> None:
-        """Begin to pass packets on to a session; it accepted the CONNECT."""
+        """Begin to pass packets to a session, which has accepted the CONNECT."""
         self.session = session
         self.connected_ms = self._node.clock.time_ms()
         self._new_until = self.now + _NEW
@@ -449,7 +452,7 @@ class Connection(SocketActor):
             rate = self._node.options.bounds.packet_rate
             self._alive = KeepAlive(self, self._transport, keep_alive, rate)
         if isinstance(self._transport, WebSocketStage):
-            # Until now its frames had no more room than a CONNECT needs.
+            # Until now frames were limited to the size of a CONNECT.
             self._transport.max_size = self.listener.options.max_packet_size + _FRAME_ROOM
         maximum = self._node.options.receive_maximum
         if self.properties is not None and maximum < PACKET_IDS:
@@ -457,7 +460,7 @@ class Connection(SocketActor):
         self._take_early()
 
     def _take_early(self) -> None:
-        """Take what came behind the CONNECT while that was looked at."""
+        """Take input buffered behind the CONNECT during the login."""
         if self.properties is not None and self.properties.authentication_method is not None:
             if self._handshake is not None:
                 self._handshake.take_kept(done=True)
@@ -493,11 +496,11 @@ class Connection(SocketActor):
         self.finish()
 
     def close(self, reason: str, code: int = 0, about: str = "") -> None:
-        """Close the connection once what waits at the gate for it has been written.
+        """Close the connection once the output waiting at the gate has been written.
 
-        An MQTT 5 client is sent a DISCONNECT with ``code``, or with the reason code that belongs
-        to ``reason``, and ``about`` as its reason string. The session, which may still have
-        responses to send, says when (:meth:`close_when_written`).
+        An MQTT 5 client is sent a DISCONNECT with ``code``, or with the reason code that belongs to
+        ``reason``, and ``about`` as its reason string. The session, which may still have responses
+        to send, determines the moment (:meth:`close_when_written`).
         """
         session = self.session
         if self.properties is not None and self.connected_ms and not self._ended:
@@ -510,7 +513,7 @@ class Connection(SocketActor):
         self._linger(session)
 
     def abort(self, reason: str) -> None:
-        """Close at once, whatever waits at the gate."""
+        """Close at once, without waiting for output at the gate."""
         self._end(reason)
         self._close_now()
 
@@ -525,7 +528,7 @@ class Connection(SocketActor):
             self.take(data)
 
     def take_all(self) -> None:
-        """Take whatever was read: the broker ends."""
+        """Take all input that was read: the broker is shutting down."""
         if self.untaken:
             self.kernel.tell(self, _TAKE_ALL)
 
@@ -536,12 +539,12 @@ class Connection(SocketActor):
             self.take(b"")
 
     def _drop_throttle(self) -> None:
-        """Forget what only new clients and those with a rate need."""
+        """Drop the state that only new clients and clients with a rate need."""
         if self._new_until is None and self._throttle is not None and self._throttle.idle:
             self._throttle = None
 
     def take(self, data: bytes) -> None:
-        """Read packets in bytes, and do what they ask for."""
+        """Decode bytes and handle their packets."""
         node, handshake = self._node, self._handshake
         if handshake is not None and handshake.authenticating:
             if data:
@@ -574,14 +577,14 @@ class Connection(SocketActor):
             node.paused.add(self)
 
     def take_more(self) -> None:
-        """Take what was read while the client had to wait for an answer."""
+        """Take input that was read while the client had to wait for an answer."""
         self.resume(ReadPause.CONNECT)
         self._take_what_waits()
         self._close_after_violation()
         self._resume_turn()
 
     def _take_more_later(self) -> None:
-        """Take the packets that are left in another turn; nothing more is read meanwhile."""
+        """Take the remaining packets in another turn; reading pauses meanwhile."""
         self.pause(ReadPause.TURN)
         if self._throttle is not None:
             self._throttle.reschedule()
@@ -591,8 +594,8 @@ class Connection(SocketActor):
     def read_below(self, size: int) -> bool:
         """Record that a stage read bytes; return whether that still matters.
 
-        As long as it is not known whose connection it is, whatever was read may be kept somewhere;
-        later it is a sign of life.
+        Before authentication, the bytes count as buffered; afterwards they count for the keep
+        alive.
         """
         if self._ended:
             return False
@@ -606,12 +609,12 @@ class Connection(SocketActor):
 
     @property
     def incomplete(self) -> int:
-        """Bytes of a packet that is not complete yet."""
+        """Bytes of an incomplete packet."""
         return self._decoder.buffered
 
     @property
     def unhandled(self) -> bool:
-        """Whether something was read that is not handled yet."""
+        """Whether some input was read but not handled yet."""
         return bool(self.mailbox_depth or self._deferred_reads or self.untaken)
 
     def ignore_input(self) -> None:
@@ -620,7 +623,7 @@ class Connection(SocketActor):
         self._decoder.stop()
 
     def _close_after_violation(self) -> None:
-        """Close after a protocol error, when all that came before it has been handled."""
+        """Close after a protocol error, once all preceding packets have been handled."""
         error = self._decoder.error
         if error is None or self._ended or self.authenticating:
             return
@@ -633,10 +636,10 @@ class Connection(SocketActor):
         self.close("protocol_error")
 
     def end_after_violation(self, about: str, code: int = ReasonCode.PROTOCOL_ERROR) -> None:
-        """Close after a protocol error of an MQTT 5 client, with the reason code for it."""
+        """Close after a protocol error of an MQTT 5 client, with its reason code."""
         self._count_violation(about)
         if not self.connected_ms:
-            # How large a packet may be is not known from a CONNECT that is not valid.
+            # The maximum packet size is unknown after an invalid CONNECT.
             told, limit = Explanation(), 0
             if self.properties is not None:
                 told = Explanation(closing_string("", about))
@@ -681,7 +684,7 @@ class Connection(SocketActor):
             if self.session is not None and self.session.occupied:
                 self._tell_session(Packets(self, packets))
             elif self.session is not None and self.session.mailbox_depth:
-                # What came before is not handled yet.
+                # Preceding packets are not handled yet.
                 self.kernel.reschedule(self, _PING)
             else:
                 self._answer_ping()
@@ -691,7 +694,7 @@ class Connection(SocketActor):
             self.leave(leaves)
 
     def _cut_to_window(self, packets: list[Packet], window: ReceiveWindow) -> bool:
-        """Return whether a client sent more than its window allows; leave what came before."""
+        """Return whether a client exceeded its receive window; keep only the packets within it."""
         for at, packet in enumerate(packets):
             if type(packet) is Publishes and packet.qos:
                 fitting = window.take(packet, self._node.journal)
@@ -701,7 +704,7 @@ class Connection(SocketActor):
         return False
 
     def leave(self, packet: Disconnect) -> None:
-        """Handle a DISCONNECT: the will is published unless the client says that all is well."""
+        """Handle a DISCONNECT: the will is published unless the reason code is 0."""
         properties, expiry = self.properties, packet.session_expiry
         if properties is not None and expiry and not properties.session_expiry:
             # The session ends with its connection, as CONNECT said [MQTT-3.14.2-2].
@@ -721,15 +724,16 @@ class Connection(SocketActor):
         self._linger(session)
 
     def _answer_ping(self) -> None:
-        """Answer a PINGREQ when all that came before has been handled.
+        """Answer a PINGREQ when all preceding packets have been handled.
 
-        It need not wait for the disk: a client whose log is stuck still sees that the broker lives.
+        The answer does not wait for the disk: a client sees that the broker lives even if the log
+        is stuck.
         """
         self._node.journal.send_unlogged(self, PINGRESP)
         self._node.counters.packets_out += 1
 
     def _count_refused(self, error: Exception | None) -> None:
-        """Count what a stage below did not let through."""
+        """Count a failure of a stage below."""
         reason = {HandshakeError: "tls_handshake", ConnectionError: "framing"}.get(type(error))
         if reason is not None:
             now = self.now
@@ -738,7 +742,7 @@ class Connection(SocketActor):
                 self._node.limits.count_fault(self.host, now)
 
     def credentials(self, username: str | None, password: bytes | None = None) -> Credentials:
-        """Return what is known of a client that shows a user name and password."""
+        """Return the known credentials of a client with this user name and password."""
         options, certified = self.listener.options, None
         if options.identity is not None:
             certified = identity(self.peer_certificate, options.identity)
@@ -753,19 +757,19 @@ class Connection(SocketActor):
         )
 
     def identify(self, verdict: Verdict) -> None:
-        """Record the identity of the client, or that it authenticated again."""
+        """Record the identity of the client after a login or a re-authentication."""
         self.identity = verdict
         self._expiry_due = 0.0
         self._check_expiry()
 
     def count_fault(self, reason: str) -> None:
-        """Count that the client is closed for what it did, and a fault of its address."""
+        """Count the closing of this connection by reason, and a fault of the client's address."""
         limits, now = self._node.limits, self.now
         limits.refused.add(reason, now, client=self.client_id)
         limits.count_fault(self.host, now)
 
     def set_rate_limiter(self, set_rate_limiter: RateLimiter | None) -> None:
-        """Have what the client publishes counted."""
+        """Set the rate limiter that counts the client's publications."""
         if self._throttle is None and set_rate_limiter is not None:
             self._throttle = InputThrottle(self)
         if self._throttle is not None:
@@ -773,11 +777,11 @@ class Connection(SocketActor):
             self._drop_throttle()
 
     def _check_expiry(self) -> None:
-        """End the connection when the credentials of the client have expired."""
+        """Close the connection if the credentials of the client have expired."""
         if self._ended or self.identity is None or not self.identity.expires_ms:
             return
         if self.now < self._expiry_due:
-            return  # this reminder is from before the client authenticated again
+            return  # this reminder precedes a re-authentication
         left = (self.identity.expires_ms - self._node.clock.time_ms()) / 1000
         if left <= 0:
             _log.info("login expired", client=self.client_id, address=self.address)

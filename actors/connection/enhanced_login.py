@@ -1,7 +1,7 @@
 """The AUTH packets of one authentication (MQTT 5, section 4.12), at CONNECT or later.
 
-The steps are decided beside the event loop, as passwords are; their number, their bytes and the
-time for them are bounded.
+The steps are decided beside the event loop, like passwords; their number, their bytes and their
+duration are limited.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from actors.session import AuthenticationStep, NodeContext
 
 _LONGEST = 65_535
-"""Bytes of a binary property."""
+"""Maximum bytes of a binary property."""
 
 
 class LoginOwner(Protocol):
-    """What started an enhanced login: a CONNECT or a re-authentication."""
+    """The initiator of an enhanced login: a CONNECT or a re-authentication."""
 
     def challenged(self) -> None:
-        """Accept the next AUTH of the client: it was sent a challenge."""
+        """Accept the next AUTH of the client, which was sent a challenge."""
 
     def concluded(self, outcome: Outcome) -> None:
         """Accept or refuse the client."""
 
     def exceeded(self, limit: str) -> None:
-        """Refuse the client: it reached a limit, or the broker did."""
+        """Refuse the client because it, or the broker, exceeded a limit."""
 
 
 class EnhancedLogin:
-    """One exchange of a client with the method that it named."""
+    """One exchange of a client by its chosen method."""
 
     __slots__ = ("_bytes", "_connection", "_exchange", "_node", "_owner", "_steps", "_task", "open")
 
@@ -50,14 +50,14 @@ class EnhancedLogin:
         self._exchange = exchange
         self._steps = 0
         self._bytes = 0
-        """Authentication Data of the client."""
+        """Bytes of the client's Authentication Data so far."""
         self._task: asyncio.Task[None] | None = None
         self.open = False
         """True while a challenge waits for the client's AUTH."""
 
     @property
     def user(self) -> str | None:
-        """The user name that the client gave; None: not known yet."""
+        """The user name given by the client; None: not known yet."""
         return self._exchange.user
 
     def take(self, data: bytes | None) -> None:
@@ -78,7 +78,7 @@ class EnhancedLogin:
                 self._owner.exceeded("too_many_logins")
 
     def decided(self, message: AuthenticationStep) -> None:
-        """Go on with what the method answers."""
+        """Continue with the answer of the method."""
         step: Step = message.step
         self._task = None
         if self._connection.ended:
@@ -90,7 +90,7 @@ class EnhancedLogin:
             self._owner.challenged()
 
     def send(self, code: ReasonCode, data: bytes | None, reason: str | None = None) -> bool:
-        """Send an AUTH; return whether the client accepts one of its size."""
+        """Send an AUTH; return whether the client accepts its size."""
         connection = self._connection
         properties = connection.properties
         if properties is None:

@@ -1,4 +1,4 @@
-"""Buffers received bytes and releases them in pieces, at the client's permitted rate."""
+"""Buffers received bytes and releases them in slices, at the client's permitted rate."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ if TYPE_CHECKING:
     from protocol.mqtt import Packet
 
 _SLICE_BYTES = 16 * 1024
-"""Bytes that are taken at once."""
+"""Bytes taken at once."""
 _HEAVY, _DELIVERED, _HEAVY_TIME = 1000, 10, 0.1
-"""Packets a second from which a client is no light one; how many deliveries of what it published
-count as one more; seconds between two looks at them."""
+"""Packets per second above which a client is heavy; deliveries of its publications that count as
+one more packet; seconds between two checks."""
 
 CONTINUE = object()
-"""Told to itself by a connection that has not taken all of what it read."""
+"""Tells a connection to take more of its buffered input."""
 
 
 class InputLoad:
-    """Whether a client sends, and causes, so much that others come first."""
+    """Measures whether a client sends and causes so much that others come first."""
 
     __slots__ = ("_counted", "_counted_at", "heavy")
 
     def __init__(self) -> None:
         self._counted = 0
-        """Packets and deliveries when it was last looked at how many there are."""
+        """Packets and deliveries at the last check."""
         self._counted_at = 0.0
         self.heavy = False
-        """It sends so much that others come first."""
+        """Whether the client is heavy: others come first."""
 
     def begin(self, now: float) -> None:
-        """Count from now on: the client has just been let in."""
+        """Begin counting: the client was just admitted."""
         self._counted_at = now
 
     def is_heavy(self, connection: Connection, now: float) -> bool:
-        """Return whether the client sends so many packets that others come first."""
+        """Return whether the client sends and causes so much that others come first."""
         count = connection.packets_in + connection.caused // _DELIVERED
         seconds, more = now - self._counted_at, count - self._counted
         if seconds >= _HEAVY_TIME:
@@ -52,10 +52,10 @@ class InputLoad:
 
 
 class InputThrottle:
-    """The way into a connection of a client that is new, or may not send as fast as it likes.
+    """Holds the input of a client that is new or has a rate.
 
     Input waits here between two slices, so that other clients come in between. ``rate_limiter`` is
-    set while there is a rate; it counts what was taken, and says for how long nothing more is.
+    set for a client with a rate; it counts input and returns the length of the pause that follows.
     """
 
     __slots__ = ("__weakref__", "_connection", "_continuing", "_read_from", "_rest", "rate_limiter")
@@ -64,23 +64,23 @@ class InputThrottle:
         self._connection = connection
         self._continuing = False
         self._read_from = 0.0
-        """Monotonic time until which nothing is read, as it published too fast."""
+        """Monotonic time until which nothing is read, because the client published too fast."""
         self._rest = b""
         self.rate_limiter: RateLimiter | None = None
 
     @property
     def waiting(self) -> bool:
-        """True while something waits to be taken."""
+        """True while input waits."""
         return bool(self._rest) or self._connection.decoding
 
     @property
     def idle(self) -> bool:
-        """True while nothing waits, and nothing is counted."""
+        """True while no input waits and no rate applies."""
         waits = self.waiting or self._continuing or self._connection.paused & ReadPause.RATE
         return self.rate_limiter is None and not waits
 
     def defer(self, data: bytes) -> bool:
-        """Say whether what was read has to wait here; if not it is to be taken at once."""
+        """Return whether input has to wait here; otherwise the caller takes it at once."""
         connection = self._connection
         free = not self._rest and not connection.decoding
         if free and len(data) <= _SLICE_BYTES and not connection.paused & ReadPause.RATE:
@@ -91,15 +91,15 @@ class InputThrottle:
         return True
 
     def prepend(self, data: bytes) -> None:
-        """Let what was read before all else wait here; nothing goes on by itself."""
+        """Put input before all other waiting input; does not schedule its processing."""
         self._rest = data + self._rest
 
     def continue_(self) -> None:
-        """Take a bite, unless it may send nothing now; its connection was told :data:`CONTINUE`."""
+        """Handle :data:`CONTINUE`: take a slice, unless the rate forbids it now."""
         self._continuing = False
         connection = self._connection
         if connection.authenticating:
-            return  # it goes on when the CONNECT is accepted
+            return  # it continues when the CONNECT is accepted
         if self.waiting and not connection.ended and not connection.paused & ReadPause.RATE:
             self.take_slice()
             if self.waiting:
@@ -108,7 +108,7 @@ class InputThrottle:
                 connection.resume(ReadPause.TURN)
 
     def continue_later(self) -> None:
-        """Take a bite when others have nothing to do; to be called when it may go on again."""
+        """Schedule a slice for when other actors are idle; called when input may continue."""
         if self.waiting and not self._continuing:
             self._continuing = True
             connection = self._connection
@@ -119,40 +119,40 @@ class InputThrottle:
                 connection.kernel.tell_low_priority(connection, CONTINUE)
 
     def take_all(self) -> None:
-        """Take all that waits, whatever the rate: nothing more will come."""
+        """Take all waiting input, whatever the rate: no more will come."""
         while self.waiting and not self._connection.ended and not self._connection.authenticating:
             self.take_slice()
 
     def clear(self) -> None:
-        """Throw away what waits."""
+        """Discard waiting input."""
         self._rest = b""
 
     def take_slice(self) -> None:
-        """Take a bite of what waits."""
+        """Take a slice of the waiting input."""
         part = b""
         if not self._connection.decoding:
             part, self._rest = self._rest[:_SLICE_BYTES], self._rest[_SLICE_BYTES:]
         self._connection.take(part)
 
     def reschedule(self) -> None:
-        """Take a bite later. From within a run of the connection, behind which others come."""
+        """Schedule a slice, behind other work; called while the connection runs."""
         if not self._continuing:
             self._continuing = True
             connection = self._connection
-            if connection.settled:  # it is no unauthenticated connection that waits
+            if connection.settled:  # authenticated clients get normal priority
                 connection.kernel.later(connection, CONTINUE)
             else:
                 connection.kernel.reschedule(connection, CONTINUE)
 
-    # As fast as it may send.
+    # Rates.
 
     def apply_debt(self) -> None:
-        """Begin with what its address or its user took too much before."""
+        """Apply the excess that the client's address or user consumed before."""
         if self.rate_limiter is not None and (wait := self.rate_limiter.debt(self._connection.now)):
             self._wait(wait)
 
     def count(self, packets: list[Packet], size: int) -> None:
-        """Count what was taken; read nothing for a while if that is more than there may be."""
+        """Count input; pause reading if it exceeds the rate."""
         rate_limiter, connection = self.rate_limiter, self._connection
         if rate_limiter is None:
             return
@@ -188,7 +188,7 @@ class InputThrottle:
 
 
 def _asked(packets: list[Packet]) -> int:
-    """Return how many messages and topic filters packets hold: what costs the broker work."""
+    """Return the number of messages and topic filters in packets, which determine their cost."""
     count = 0
     for packet in packets:
         if type(packet) is Publishes:

@@ -1,12 +1,11 @@
-"""How long a client has been silent, for its keep alive [MQTT-3.1.2-24].
+"""The keep alive of a client: measures how long it has been silent [MQTT-3.1.2-24].
 
-A client is heard when a whole packet of it is taken. A large packet on a slow line may take longer
-than the silence that is allowed, so progress counts as well while a packet is incomplete: each time
-that as many bytes have come as ``packet_rate`` asks for in that time, the client is heard. One that
-sends a byte now and then is not; see decision 0035.
+Each complete packet ends the silence. A large packet on a slow line may take longer than the
+permitted silence, so progress counts as well while a packet is incomplete: each time that as many
+bytes have arrived as ``packet_rate`` demands for that time, the silence ends. A byte now and then
+is not enough; see decision 0035.
 
-Delays of the broker are not silence of the client: while nothing is read from it, its time stands
-still.
+Delays of the broker do not count as silence: while the client is not read, its time stands still.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _STANDSTILL = 0.5
-"""Seconds of not running after which the silence of clients says nothing."""
+"""Seconds of standstill of the process after which the silence of clients means nothing."""
 _GRACE = 1.0
-"""Seconds that a client gets at least when it is read again: what it sent is still on its way."""
+"""Minimum seconds that a client gets when reading resumes: its data is still on the way."""
 _LONGEST_TIMER = 60.0
 
 
 class KeepAlive:
-    """The silence of one client, which is closed when that lasts one and a half ``keep_alive``.
+    """The keep alive of one client, which is closed after a silence of 1.5 times ``keep_alive``.
 
-    ``packet_rate`` are the bytes a second at which an incomplete packet must arrive. Times are
-    monotonic, in seconds.
+    ``packet_rate`` is the rate in bytes per second at which an incomplete packet must arrive. Times
+    are monotonic, in seconds.
     """
 
     __slots__ = (
@@ -68,19 +67,19 @@ class KeepAlive:
         self._enough = packet_rate * self._allowed
         now = connection.now
         self._packet = now
-        """When the last whole packet was taken."""
+        """When the last complete packet was taken."""
         self._heard = now
-        """The same, or when enough of an incomplete packet had come."""
+        """When the silence last ended: a complete packet, or enough of an incomplete one."""
         self._size = 0
-        """Bytes that came since the client was heard."""
+        """Bytes received since the silence last ended."""
         self._paused: float | None = now if connection.paused else None
-        """Since when nothing is read from the client."""
+        """When the current pause of reading began; None: the client is read."""
         self._overdue = False
-        """The silence is to be looked at when the client is read again."""
+        """Whether the deadline passed while reading was paused."""
         self._remind(self._allowed)
 
     def took(self, size: int, *, packets: bool) -> None:
-        """Count bytes that were decoded; ``packets``: they completed some."""
+        """Count decoded bytes; ``packets``: they completed at least one packet."""
         if packets:
             self._packet = self._heard = self._connection.now
             self._size = 0
@@ -88,7 +87,7 @@ class KeepAlive:
             self._count(size)
 
     def read_below(self, size: int) -> None:
-        """Count bytes that a stage read."""
+        """Count bytes read by a stage."""
         self._count(size)
 
     def _count(self, size: int) -> None:
@@ -98,11 +97,11 @@ class KeepAlive:
             self._size = 0
 
     def pause(self) -> None:
-        """Let the client's time stand still: nothing is read from it."""
+        """Stop the client's time: it is not read from now on."""
         self._paused = self._connection.now
 
     def resume(self) -> None:
-        """Let the client's time go on."""
+        """Resume the client's time."""
         if self._paused is None:
             return
         now = self._connection.now
@@ -127,7 +126,7 @@ class KeepAlive:
             return
         now = connection.now
         if connection.timers.lateness > _STANDSTILL:
-            # What the client sent meanwhile was not read.
+            # Data that the client sent meanwhile was not read.
             self._packet = self._heard = now
         begun = connection.incomplete
         waits = begun or self._transport.get_extra_info("incomplete", default=False)

@@ -1,4 +1,4 @@
-"""What a listener is: where connections come in, what is spoken there, and what holds for them."""
+"""Listeners: endpoint, options of accepted connections, and decoder of their packets."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ListenerOptions:
-    """What holds for the connections that a listener accepts."""
+    """Options of the connections that a listener accepts."""
 
     name: str
     """Its endpoint, as in the settings."""
     max_packet_size: int
     """Bytes."""
     connect_timeout: float
-    """Seconds until the CONNECT must be there, whatever has to come before it; what that waits for
-    our threads does not count, up to as long again."""
+    """Seconds until the CONNECT must have arrived, including all handshakes before it; waits for
+    the broker's threads do not count, up to the same time again."""
     allow_anonymous: bool = True
     identity: IdentityKind | None = None
-    """What of a client's certificate is its user; None: nothing."""
+    """The field of a client's certificate that names its user; None: certificates name no user."""
     quota: Quota = NO_QUOTA
-    """For all of its connections together."""
+    """Limits on all connections of the listener together."""
     stack: StackOptions = field(default_factory=StackOptions)
-    """What stands between its sockets and its connections."""
+    """The stages between its sockets and its connections."""
 
 
 class Listener:
@@ -47,14 +47,14 @@ class Listener:
     def __init__(self, node: NodeContext, admission: Admission, options: ListenerOptions) -> None:
         self._node = node
         self.admission = admission
-        """Decides which connections come in."""
+        """Decides which connections are admitted."""
         self.options = options
-        """May be replaced: what comes from then on has the new ones."""
+        """May be replaced; later connections get the new options."""
         self.v5: Final = partial(PacketDecoderV5, node.options.max_topic_aliases)
-        """Makes what reads the packets of an MQTT 5 client."""
+        """Creates the decoder for packets of an MQTT 5 client."""
 
     def admits(self, host: str) -> bool:
-        """Say whether a socket from this host may become a connection; no host: not known yet."""
+        """Return whether a socket from this host may become a connection; empty: not known yet."""
         name, proxied = self.options.name, self.options.stack.proxy is not None
         return not self.admission.refuses(name, "" if proxied else host)
 

@@ -1,4 +1,4 @@
-"""Names that stand for client identifiers, which may tell about people."""
+"""Pseudonyms of client identifiers, which may contain personal data."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ _DIGEST = 16
 
 
 def pseudonym(client_id: str, key: bytes) -> str:
-    """Return what stands for a client identifier: always the same with the same key.
+    """Return the pseudonym of a client identifier, always the same for the same key.
 
-    Without the key, the client cannot be found by trying; two pseudonyms are never the same.
+    Without the key, the client identifier cannot be found by trying. Pseudonyms of different client
+    identifiers practically never collide (128 bits).
     """
     raw = client_id.encode("utf-8", "surrogatepass")
     return "p-" + blake2b(raw, digest_size=_DIGEST, key=key).hexdigest()

@@ -1,6 +1,6 @@
-"""Clients that authenticate again while they are connected (MQTT 5, section 4.12.1).
+"""Re-authentication of connected clients (MQTT 5, section 4.12.1).
 
-Everything else goes on meanwhile, with the permissions from before. A client that fails is
+All other packets are handled meanwhile, with the earlier permissions. A client that fails is
 disconnected; its session stays.
 """
 
@@ -25,16 +25,16 @@ _log = structlog.get_logger("foldmq")
 
 _MINUTE: Final = 60.0
 _CLOSED: Final = "reauthentication_failed"
-"""Why a connection ends whose client failed."""
+"""Close reason after a failed re-authentication."""
 _LIMITS: Final = {
     "packet_too_large": ReasonCode.PACKET_TOO_LARGE,
     "too_many_logins": ReasonCode.SERVER_BUSY,
 }
-"""Reason codes of what is exceeded; of all else it is 0x97."""
+"""Reason codes of exceeded limits; 0x97 for all others."""
 
 
 class Reauthentication:
-    """The re-authentications of one client; for those whose CONNECT named a method."""
+    """The re-authentications of one client whose CONNECT named a method."""
 
     __slots__ = ("__weakref__", "_began", "_connection", "_count", "_due", "_login", "_node")
 
@@ -45,7 +45,7 @@ class Reauthentication:
         self._due = 0.0
         """When the re-authentication must be complete, in seconds of the broker's clock."""
         self._began = 0.0
-        """When the minute began in which they are counted."""
+        """When the minute began in which re-authentications are counted."""
         self._count = 0
 
     @property
@@ -82,7 +82,7 @@ class Reauthentication:
         exchange = connection.listener.admission.authenticator.begin_exchange(
             packet.method, connection.credentials(self._user), reauthenticates=True
         )
-        if exchange is None:  # a reload took it away
+        if exchange is None:  # a reload removed it
             self._fail("the method is no longer configured", ReasonCode.BAD_AUTHENTICATION_METHOD)
             return
         allowed = connection.listener.options.connect_timeout
@@ -97,7 +97,7 @@ class Reauthentication:
         if self._login is None or connection.ended:
             return
         left = self._due - connection.now
-        if left > 0:  # this reminder is of an earlier one
+        if left > 0:  # this reminder belongs to an earlier one
             connection.timers.remind(left, self._deadline)
             return
         if self._login.open:
@@ -130,7 +130,7 @@ class Reauthentication:
             _log.debug("authenticated again", client=connection.client_id, user=verdict.user)
 
     def exceeded(self, limit: str) -> None:
-        """Close the connection of a client that reached a limit."""
+        """Close the connection of a client that exceeded a limit."""
         code = _LIMITS.get(limit, ReasonCode.QUOTA_EXCEEDED)
         if code == ReasonCode.QUOTA_EXCEEDED:
             self._node.limits.count_fault(self._connection.host, self._connection.now)

@@ -1,4 +1,4 @@
-"""The broker's Receive Maximum: how much of what a client published is not acknowledged yet."""
+"""The broker's Receive Maximum: limits a client's unacknowledged publications."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _SHORTEST = 8
 
 
 class ReceiveWindow:
-    """Counts the QoS 1 and 2 messages of one connection that are not acknowledged.
+    """Counts the unacknowledged QoS 1 and 2 messages of one connection.
 
     A QoS 1 message counts until its PUBACK has passed the gate: the window is a sink beside the
-    connection, which gets a byte for each. A QoS 2 message counts until its PUBREL.
-    Nothing counts that an earlier connection of the session left.
+    connection and gets a byte for each PUBACK. A QoS 2 message counts until its PUBREL. Messages
+    from earlier connections of the session do not count.
     """
 
     __slots__ = ("_exchanges", "_unacknowledged", "gated", "maximum", "waits_for")
@@ -31,13 +31,13 @@ class ReceiveWindow:
         self.waits_for: GatedOutput | None = None
         self.gated = 0
         self._unacknowledged = 0
-        """QoS 1 messages."""
+        """Number of QoS 1 messages."""
         self._exchanges: set[int] = set()
         """Packet identifiers of QoS 2 messages."""
 
     def take(self, packet: Publishes, journal: Journal) -> int:
-        """Count messages that came; return how many of them the client may send."""
-        # The client may have some of the answers that are being released already.
+        """Count received messages; return how many of them are within the window."""
+        # The client may already have some of the acknowledgements that are being released.
         room = self._room + self.gated if journal.releasing else self._room
         count = len(packet)
         if packet.qos == 1:
@@ -53,11 +53,11 @@ class ReceiveWindow:
         return count
 
     def surely_takes(self, size: int) -> bool:
-        """Return whether so many bytes cannot hold more messages than the client may send."""
+        """Return whether ``size`` bytes cannot contain more messages than the window permits."""
         return size // _SHORTEST <= self._room
 
     def took(self, at_qos1: int, at_qos2: Iterable[int]) -> None:
-        """Count messages that came: how many of QoS 1, and the packet identifiers of others."""
+        """Count received messages: the number at QoS 1, and the packet identifiers at QoS 2."""
         self._unacknowledged += at_qos1
         self._exchanges.update(at_qos2)
 
@@ -68,7 +68,7 @@ class ReceiveWindow:
         packet_ids: Sequence[int],
         reasons: Sequence[int] = (),
     ) -> None:
-        """Count answers that are handed to the gate."""
+        """Count acknowledgements handed to the gate."""
         if kind is PacketType.PUBACK:
             journal.send_when_durable(self, bytes(len(packet_ids)))
         elif kind is PacketType.PUBCOMP:

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from eventstore.log import GatedOutput
 
 _LINGER = 5.0
-"""Seconds that a closing connection gets for what is still to be sent to it."""
+"""Seconds that a closing connection gets to send its remaining output."""
 
 
 class _CloseWhenWritten:
-    """Closes a connection once everything that stands before it at the gate was written."""
+    """Closes a connection once all output before it at the gate was written."""
 
     __slots__ = ("_connection", "gated", "waits_for")
 
@@ -38,7 +38,7 @@ class _CloseWhenWritten:
 
 
 class SocketActor(LoopActor, asyncio.Protocol):
-    """An actor with a transport: it is the asyncio protocol of that."""
+    """An actor with a transport, and the asyncio protocol of that transport."""
 
     __slots__ = (
         "_alive",
@@ -66,20 +66,20 @@ class SocketActor(LoopActor, asyncio.Protocol):
         self._closed = False
         self._ended = False
         self._farewell = b""
-        """The DISCONNECT that an MQTT 5 client is sent before the connection is closed."""
+        """The DISCONNECT for an MQTT 5 client, sent before the connection is closed."""
         self._alive: KeepAlive | None = None
         """None without a keep alive."""
         self._paused = 0
         self.address = ""
         self.host = ""
-        """Where the client is, without the port; empty while that is not known, or nowhere."""
+        """Host of the client, without the port; empty if it is not known yet, or there is none."""
         self.waits_for: GatedOutput | None = None
         self.gated = 0
         self._slow_reader: SlowReaderBackpressure | None = None
-        """Publishers that wait until this client reads; None for most."""
+        """Publishers that wait until this client reads; None: there are none."""
         self.bytes_out = 0
         self.starved = False
-        """Something was queued because too much waited at the gate already."""
+        """Whether messages were queued because too many bytes waited at the gate."""
         self.session: Session | None = None
         self.writable = True
 
@@ -106,19 +106,19 @@ class SocketActor(LoopActor, asyncio.Protocol):
 
     @property
     def peer_certificate(self) -> Mapping[str, Any] | None:
-        """The client's certificate, as ``ssl`` describes it."""
+        """The client's certificate in the format of ``ssl``."""
         transport = self._transport
         return transport.get_extra_info("peercert") if transport is not None else None
 
     @property
     def tls(self) -> str | None:
-        """Version of TLS and cipher that are spoken; None: it is not encrypted."""
+        """Version of TLS and cipher; None: the connection is not encrypted."""
         cipher = self._transport.get_extra_info("cipher") if self._transport is not None else None
         return f"{cipher[1]} {cipher[0]}" if cipher else None
 
     @property
     def unsent(self) -> int:
-        """Bytes on their way to the client: at the gate, and not taken by it yet."""
+        """Bytes on their way to the client: at the gate, or not read by the client yet."""
         transport = self._transport
         return self.gated + (transport.get_write_buffer_size() if transport is not None else 0)
 
@@ -130,7 +130,7 @@ class SocketActor(LoopActor, asyncio.Protocol):
 
     @property
     def paused(self) -> int:
-        """Why nothing is read at present; 0 when it is read."""
+        """The reasons why reading is paused; 0: it is not."""
         return self._paused
 
     @property
@@ -140,7 +140,7 @@ class SocketActor(LoopActor, asyncio.Protocol):
 
     @property
     def unread(self) -> int:
-        """Bytes that the client has not taken from its transport."""
+        """Bytes that the client has not read from its transport."""
         transport = self._transport
         return transport.get_write_buffer_size() if transport is not None else 0
 
@@ -152,7 +152,7 @@ class SocketActor(LoopActor, asyncio.Protocol):
         self._transport.close()
 
     def close_when_written(self) -> None:
-        """Close the transport behind what was handed to the gate until now."""
+        """Close the transport behind the output handed to the gate so far."""
         if not self._closed and not self.stopped:
             if self._farewell:
                 farewell, self._farewell = self._farewell, b""
@@ -167,13 +167,13 @@ class SocketActor(LoopActor, asyncio.Protocol):
             self.close_when_written()
 
     def _close_now(self) -> None:
-        """End a close that took too long: the client does not read, or the log is stuck."""
+        """End a close that takes too long: the client does not read, or the log is stuck."""
         if self._transport is not None and not self.stopped:
             self._closed = True
             self._transport.abort()
 
     def pause(self, reason: int) -> None:
-        """Stop reading until every reason to pause is gone."""
+        """Stop reading until every reason for the pause is removed."""
         transport = self._transport
         if not self._paused and transport is not None and not transport.is_closing():
             transport.pause_reading()
@@ -182,7 +182,7 @@ class SocketActor(LoopActor, asyncio.Protocol):
         self._paused |= reason
 
     def resume(self, reason: int) -> None:
-        """Take back a reason to pause; read again if it was the last one."""
+        """Remove a reason for the pause; resume reading if it was the last one."""
         if not self._paused & reason:
             return
         self._paused &= ~reason
@@ -192,20 +192,20 @@ class SocketActor(LoopActor, asyncio.Protocol):
         if not self._paused and self._alive is not None:
             self._alive.resume()
 
-    # What is sent.
+    # Output.
 
     def pause_writing(self) -> None:
         """Record that the buffer of the transport is full: the client reads too slowly."""
         self.writable = False
 
     def resume_writing(self) -> None:
-        """Tell the session and the publishers that wait that there is room again."""
+        """Tell the session and waiting publishers that there is room again."""
         self.writable = True
         self._release_publishers()
         self._tell_session(Writable(cast("ClientConnection", self)))
 
     def write(self, data: bytes) -> None:
-        """Send bytes; the gate calls this when what they depend on is on disk."""
+        """Send bytes; the gate calls this when the log has what they depend on."""
         transport = self._transport
         if transport is not None and not self._closed and not transport.is_closing():
             self.bytes_out += len(data)
@@ -235,5 +235,5 @@ class SocketActor(LoopActor, asyncio.Protocol):
             self._node.tell_session(session, message)
 
     def close_soon(self, reason: str) -> None:
-        """Close the connection when what it was told before is done."""
+        """Close the connection after the messages already in its mailbox."""
         self.kernel.tell(self, Close(reason))

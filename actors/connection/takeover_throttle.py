@@ -1,9 +1,9 @@
-"""Two clients that fight over a client identifier, told from one whose network flaps.
+"""Slows down clients that fight over a client identifier, but not one whose network flaps.
 
-A connection with an identifier that is connected ends the connection before it [MQTT-3.1.4-2]. Of
-two clients with one identifier that reconnect at once neither gets anything done, and each takeover
-is events on disk. So they are slowed down, and a client that reconnects by itself is not: decision
-0041.
+A CONNECT with the client identifier of a connected client ends the earlier connection
+[MQTT-3.1.4-2]. If two clients share an identifier and reconnect at once, neither gets anything
+done, and each takeover writes events to disk. So they are slowed down; a client that reconnects by
+itself is not: decision 0041.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import NamedTuple
 from actors.limits import network_of
 
 _IN_A_ROW = 12.0
-"""Takeovers of one identifier that may be one client's own, though they come faster than one in
+"""Takeovers of one identifier attributed to a single client although they come faster than one per
 ``takeover_delay``."""
 _HOSTS = 8
-"""Addresses of an identifier that are remembered for having been thrown out."""
+"""Addresses remembered per identifier because their connection was taken over."""
 
 
 class PreviousConnection(NamedTuple):
-    """The connection that has the identifier."""
+    """The current connection of the identifier."""
 
     host: str
     silence: float
-    """Seconds since something was read behind its CONNECT; infinite if nothing was."""
+    """Seconds since the last read after its CONNECT; infinite if there was none."""
 
 
 class TakeoverThrottle:
     """Decides which connections wait; times are monotonic, in seconds.
 
-    ``most`` identifiers are remembered.
+    At most ``most`` identifiers are remembered.
     """
 
     __slots__ = ("_known", "_most")
@@ -38,20 +38,20 @@ class TakeoverThrottle:
     def __init__(self, most: int = 10_000) -> None:
         self._most = most
         self._known: dict[str, _Identifier] = {}
-        """Those first that were not taken over for longest."""
+        """Identifiers, those with the oldest takeover first."""
 
     def __len__(self) -> int:
-        """Return of how many identifiers something is known."""
+        """Return the number of remembered identifiers."""
         return len(self._known)
 
     def must_wait(
         self, name: str, host: str, old: PreviousConnection, now: float, takeover_delay: float
     ) -> bool:
-        """Count a takeover of ``name`` by a client at ``host``; return whether it is to wait.
+        """Count a takeover of ``name`` by a client at ``host``; return whether it must wait.
 
-        An address that comes from elsewhere is let in. One that comes back within twice
-        ``takeover_delay`` after another one threw it out has to wait, when the connection of that
-        one is in use. Whatever else may be one client's own doing is let in so many times.
+        A new address is admitted. An address that returns within twice ``takeover_delay`` of being
+        taken over by another one waits if the other connection is in use. Takeovers that may come
+        from a single client are admitted up to a limit.
         """
         if not takeover_delay:
             return False
@@ -71,7 +71,7 @@ class TakeoverThrottle:
 
 
 class _Identifier:
-    """What is known of one identifier."""
+    """The recent takeovers of one identifier."""
 
     __slots__ = ("_left", "_since", "thrown_out")
 
@@ -79,7 +79,7 @@ class _Identifier:
         self._left = _IN_A_ROW
         self._since = now
         self.thrown_out: dict[str, float] = {}
-        """When addresses lost their connection to another one."""
+        """Addresses that lost their connection to another one, and when."""
 
     def throw_out(self, host: str, now: float) -> None:
         self.thrown_out.pop(host, None)
@@ -88,7 +88,7 @@ class _Identifier:
             del self.thrown_out[next(iter(self.thrown_out))]
 
     def takes(self, now: float, takeover_delay: float, *, fight: bool) -> bool:
-        """Count a takeover, of which ``takeover_delay`` allows one; return whether it waits."""
+        """Count a takeover; ``takeover_delay`` permits one. Return whether it must wait."""
         left = min(_IN_A_ROW, self._left + (now - self._since) / takeover_delay)
         self._left = -1.0 if fight else max(-1.0, left - 1)
         self._since = now

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     _Row: TypeAlias = tuple[Subscriber, Session, ClientConnection, int, int]
 
 _ROWS_OF_EVENT = 256
-"""Deliveries of one event, at most."""
+"""Maximum deliveries of one event."""
 
 
 class FastDelivery:
@@ -46,17 +46,17 @@ class FastDelivery:
         self._messages = messages
         self._qos = qos
         self._rows: dict[int, list[_Row]] = {1: [], 2: []}
-        """What is sent, by QoS of the delivery."""
+        """The collected deliveries, by their QoS."""
         self._pids: dict[SessionState, int] = {}
-        """The last packet identifier that a session gives out with these rows."""
+        """The last packet identifier assigned by each session in these rows."""
         self._more: dict[SubscriptionState, int] = {}
-        """Deliveries of a subscription among these rows."""
+        """Number of deliveries of each subscription in these rows."""
         self._sent: dict[SessionState, int] = {}
-        """Deliveries of a session with a receive maximum among these rows."""
+        """Number of deliveries of each session with a Receive Maximum in these rows."""
         self._aside: set[Session] = set()
         """Sessions whose actors get messages: later messages must not overtake these."""
         self._left: list[tuple[Subscriber, int]] = []
-        """Which message goes to the actor of which subscriber."""
+        """Messages for the actors of subscribers, by their number."""
 
     def run(self) -> None:
         """Send to each receiver that can take a message; tell the sessions of the others.
@@ -88,7 +88,7 @@ class FastDelivery:
             self._tell(target, some)
 
     def _send(self, target: Subscriber, at: int) -> bool:
-        """Send a message if nothing stands in its way."""
+        """Send a message if its receiver is ready; return whether it was sent."""
         actor: Subscription | None = target.actor  # type: ignore[assignment]
         if actor is None or target.ended or not actor.free:
             return False
@@ -141,7 +141,7 @@ class FastDelivery:
         return True
 
     def _runs(self) -> list[tuple[Subscriber, list[int]]]:
-        """Return the messages for the actor of each subscriber, of a session in their order.
+        """Return the messages for the actor of each subscriber, in order within each session.
 
         Messages that the session published itself are separate: No Local may apply to them.
         """
@@ -158,7 +158,7 @@ class FastDelivery:
         return runs
 
     def _flush(self) -> None:
-        """Record what is sent, and let it go."""
+        """Record and send the collected deliveries."""
         for qos, rows in self._rows.items():
             if rows:
                 self._deliver(qos, rows)

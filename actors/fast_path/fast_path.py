@@ -1,18 +1,18 @@
-"""What the sockets brought in one round of the event loop, decided as columns in one pass.
+"""Handles the input of all sockets in one iteration of the event loop as columns, in one pass.
 
-Devices send one packet at a time. What a packet costs alone, the way through the mailboxes of
-connection, session and subscription with an event for each step, is shared here by all packets of
-a turn: they are read into columns, looked up, recorded as one event of a kind for all sessions
+Devices send one packet at a time. The cost of a single packet, with its way through the mailboxes
+of connection, session and subscription and an event for each step, is shared here by all packets of
+a turn: they are read into columns, looked up, recorded as one event per kind for all sessions
 (``eventstore.format.turn_events``), and written out for each connection.
 
-The pass takes what nearly always comes: PUBLISH that is not retained, and acknowledgements, from
-clients in whose way nothing stands, to receivers whose window is open. What is not of that kind
-is told to its actor in the same turn, from that byte or that receiver on: a client that is new or
-has a rate, a topic that was not looked up yet or that is denied, a full window, a queue, a
-trace. A burst of one client on one topic goes that way as well: its session takes it as a batch.
+The pass handles the common case: acknowledgements and unretained PUBLISH packets of clients without
+special state, for receivers with an open window. Everything else is passed to its actor in the same
+turn, from that byte or that receiver on: input of a client that is new or has a rate, topics that
+were not looked up yet or are denied, full windows, queues, traces. A burst of one client on one
+topic is passed on as well: its session handles it as a batch.
 
-Everything is decided before anything is changed, and what fails is told to its actor, where the
-same failure ends one connection or one session.
+All decisions precede all changes, and failed input is passed to its actor, where the same failure
+ends one connection or one session.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ _log = structlog.get_logger("foldmq")
 T = TypeVar("T")
 
 _ENOUGH = 256
-"""Packets that are taken in one pass, about; a delivery and 256 bytes count as one more each."""
+"""Approximate maximum packets of one pass; each delivery and each 256 bytes count as one more."""
 _LONG = 0.004
-"""Seconds of a turn after which no further pass is begun."""
+"""Seconds of a turn after which no further pass begins."""
 _RECEIVERS = 8
-"""Receivers of a message, at most: more of them share what is prepared for a batch."""
+"""Maximum receivers of a message: more receivers share the output prepared for a batch."""
 _NAME = 256
-"""Characters of a client identifier, at most: an event has those of a turn."""
+"""Maximum characters of a client identifier: an event contains those of a whole turn."""
 _TOPICS, _TOPICS_QOS0 = {4: 1, 16: 5, 64: 21}, {4: 2, 16: 12, 64: 48}
-"""Packets of a read that are looked at -> the topics that they may have where the read is bulk; of
-a read that begins with QoS 0, for which a batch is cheaper."""
+"""Number of packets of a read examined -> maximum distinct topics of a bulk read; the second table
+is for reads that begin with QoS 0, for which a batch is cheaper."""
 _FEW, _LOOKED_AT = min(_TOPICS), max(_TOPICS)
 _RESERVED = ord("$")
 _QOS0, _QOS1, _QOS2 = 0x18, 0x19, 0x1A
-"""First byte of a PUBLISH that is neither retained nor sent again, without its lowest bit."""
+"""First byte, shifted right by one bit, of a PUBLISH that is neither retained nor sent again."""
 _PUBLISH = frozenset({_QOS0 << 1, _QOS1 << 1, _QOS2 << 1})
 _PUBLISH_2 = _QOS2 << 1
 _PUBACK, _PUBREC, _PUBREL, _PUBCOMP = 0x40, 0x50, 0x62, 0x70
@@ -77,7 +77,7 @@ _ACKED: Final[Mapping[int, Literal["Acked", "Received", "Completed"]]] = {
 
 
 class FastPath:
-    """Decides on what clients sent; one for each broker."""
+    """Decides on input of clients; one for each broker."""
 
     __slots__ = (
         "_acks",
@@ -103,19 +103,19 @@ class FastPath:
         self._passing = MessageColumns()
         self._acks = {kind: AckColumns() for kind in _ACKED}
         self._windows: list[tuple[ReceiveWindow, int, list[int], list[int]]] = []
-        """How many messages of QoS 1 came from clients whose messages are counted, and the packet
-        identifiers of those of QoS 2 that came and of those that were released."""
+        """For each receive window the number of new QoS 1 messages, and the packet identifiers of
+        new and of released QoS 2 messages."""
         self._windowed: dict[ReceiveWindow, int] = {}
-        """Bytes that were read of such clients."""
+        """Bytes read from clients with a receive window."""
         self._seen: set[tuple[Session, int, int]] = set()
-        """Packet identifiers that came in this turn, by session and first byte."""
+        """Packet identifiers read in this turn, by session and first byte."""
         self._size = 0
-        """What was taken: packets, their deliveries, and their bytes in units of 256."""
+        """Size of the pass: packets, their deliveries, and their bytes in units of 256."""
 
     def take(self, reads: Sequence[tuple[Connection, bytes]]) -> int:
-        """Handle what connections read, in this order; return how many of the reads were taken.
+        """Handle the reads of connections in this order; return how many were handled.
 
-        What is left is for another turn. Called by the kernel.
+        The others are left for another turn. Called by the kernel.
         """
         node = self._node
         kernel = node.kernel
@@ -147,9 +147,9 @@ class FastPath:
         begin: int,
         left: dict[Connection, list[bytes]],
     ) -> int:
-        """Handle some reads from one on; return how many were taken with all before it.
+        """Handle reads from ``begin`` on; return the number handled, including all before them.
 
-        What the connections are to be told is put to what is ``left``.
+        Input to be passed to the actors of connections is added to ``left``.
         """
         end = begin
         rests: list[tuple[Connection, bytes]] = []
@@ -189,7 +189,7 @@ class FastPath:
         return end
 
     def _read(self, connection: Connection, session: Session, data: bytes) -> int:
-        """Read packets into the columns; return the offset of the first one that is left."""
+        """Read packets into the columns; return the offset of the first unhandled one."""
         window = connection.receive_window
         if window is not None:
             size = self._windowed.get(window, 0) + len(data)
@@ -225,7 +225,7 @@ class FastPath:
         return at
 
     def _read_ack(self, connection: Connection, session: Session, data: bytes, at: int) -> int:
-        """Read a PUBACK, PUBREC or PUBCOMP; return where it ends, 0 if it is left."""
+        """Read a PUBACK, PUBREC or PUBCOMP; return its end, 0 if the actor must handle it."""
         first, pid = data[at], int.from_bytes(data[at + 2 : at + 4], "big")
         stop = at + 4
         if len(data) < stop or not pid:
@@ -249,11 +249,11 @@ class FastPath:
             acks.sessions.append(session)
             acks.pids.append(pid)
         elif first == _PUBREC:
-            return 0  # it is answered all the same
+            return 0  # an unknown identifier is answered as well
         return stop
 
     def _read_publish(self, connection: Connection, session: Session, data: bytes, at: int) -> int:
-        """Read a PUBLISH; return where it ends, 0 if it is left."""
+        """Read a PUBLISH; return its end, 0 if the actor must handle it."""
         size, body = data[at + 1], at + 2
         if size > 127:
             more = data[body] if body < len(data) else 0
@@ -279,7 +279,7 @@ class FastPath:
                 return 0
         block = b""
         if connection.properties is not None:
-            # Its properties stand before the payload; what is not known yet is read elsewhere.
+            # Properties precede the payload; unknown property blocks are left to the actor.
             begin = rest + 1
             rest = begin + data[rest] if rest < stop else stop + 1
             known = known_blocks.get(data[begin:rest]) if rest - begin < 128 else None
@@ -309,7 +309,7 @@ class FastPath:
         return stop
 
     def _route(self, connection: Connection, raw: bytes) -> Route | None:
-        """Return the receivers of a topic, None when that is more than a look-up."""
+        """Return the route of a topic; None if it needs more than a look-up."""
         node = self._node
         router = node.router
         route = router.routes.get(raw)
@@ -328,7 +328,7 @@ class FastPath:
         return route
 
     def _read_release(self, connection: Connection, session: Session, data: bytes, at: int) -> int:
-        """Read a PUBREL; return where it ends, 0 if it is left."""
+        """Read a PUBREL; return its end, 0 if the actor must handle it."""
         pid = int.from_bytes(data[at + 2 : at + 4], "big")
         key = session, _PUBREL, pid
         if len(data) - at < 4 or data[at + 1] != 2 or key in self._seen:
@@ -353,10 +353,10 @@ class FastPath:
         self._size += len(route.targets)
         return at + 4
 
-    # What was decided.
+    # Effects.
 
     def _carry_out(self) -> None:
-        """Record what was read, and have it take effect: all acknowledgements first."""
+        """Record the packets and apply their effects: all acknowledgements first."""
         for window, at_qos1, inbound, released in self._windows:
             window.took(at_qos1, inbound)
             window.acknowledge(self._node.journal, PacketType.PUBCOMP, released)
@@ -379,7 +379,7 @@ class FastPath:
             self._pass_on(self._passing)
 
     def _complete(self, first: int, some: AckColumns) -> None:
-        """Record acknowledgements of one kind; answer a PUBREC, send what waited."""
+        """Record acknowledgements of one kind; answer PUBRECs, send queued messages."""
         node = self._node
         sessions, by = distinct(some.sessions)
         names = [session.name for session in sessions]
@@ -398,7 +398,7 @@ class FastPath:
         self._node.counters.packets_out += len(pids)
 
     def _record(self, messages: MessageColumns, qos: int) -> None:
-        """Record publications and acknowledge them; they have their positions then."""
+        """Record publications, which assigns their positions, and acknowledge them."""
         node, payloads = self._node, messages.payloads
         sessions, by = distinct(messages.sessions)
         names, which = distinct(messages.topics)
@@ -439,7 +439,7 @@ class FastPath:
         self._answer(messages.publishers, b"\x70\x02", messages.pids)
 
     def _pass_on(self, messages: MessageColumns) -> None:
-        """Send messages of QoS 0, which nothing records, as they came."""
+        """Send QoS 0 messages, which are not recorded, as they came."""
         node = self._node
         tell, journal, counters = node.kernel.tell, node.journal, node.counters
         shared: dict[tuple[Subscriber, bool], list[int]] = {}
@@ -503,7 +503,7 @@ class FastPath:
 def is_bulk(data: bytes) -> bool:
     """Return whether a read has many packets on few topics, or many acknowledgements.
 
-    Their session takes them as batches, for which they are prepared together.
+    Its session handles such reads as batches, whose output is prepared once.
     """
     end = len(data)
     if end < 4 * _FEW or data[1] + 2 == end:

@@ -35,11 +35,11 @@ class MessageColumns:
         self.sessions: list[Session] = []
         self.topics: list[bytes] = []
         self.payloads: list[bytes] = []
-        """At QoS 0 the whole packets."""
+        """Payloads; at QoS 0 the whole packets."""
         self.blocks: list[bytes] = []
-        """Properties of each (MQTT 5)."""
+        """Properties of each message (MQTT 5)."""
         self.expires: Sequence[int] = ()
-        """When each expires, Unix time in seconds; empty: none does."""
+        """Expiry of each message, Unix time in seconds; empty: no message expires."""
         self.routes: list[Route] = []
         self.pids: list[int] = []
         self.refs: list[Position] = []
@@ -76,9 +76,9 @@ class AckColumns:
 
 
 def distinct(values: Sequence[T]) -> tuple[list[T], list[int]]:
-    """Return values without repetitions, and for each which of them it is.
+    """Return the distinct values, and for each value its index among them.
 
-    The latter is empty when each is the next one, or all are the only one.
+    The indices are empty if all values are distinct, or all are equal.
     """
     found = dict.fromkeys(values)
     if len(found) == len(values) or len(found) == 1:

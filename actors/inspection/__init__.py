@@ -1,7 +1,7 @@
-"""The inspector: questions about a running broker, operators' changes, and ``$SYS`` topics.
+"""The inspector: queries about a running broker, operators' changes, and ``$SYS`` topics.
 
-``status_metrics`` has the values of the status that are read; counters are declared where they are
-counted, most of them in ``actors.node.counters``.
+``status_metrics`` contains the gauges of the status; counters are declared where they are counted,
+most of them in ``actors.node.counters``.
 """
 
 from typing import TYPE_CHECKING

@@ -30,7 +30,7 @@ class BusiestTopics:
         self._watching = False
 
     def take_rates(self) -> list[tuple[str, float]]:
-        """Return the busiest topics with their messages per second, and start anew.
+        """Return the busiest topics with their messages per second, and restart counting.
 
         The first query starts the counting and returns nothing. A query right after another one
         returns the same.

@@ -128,7 +128,7 @@ class Inspector(LoopActor):
 
     @property
     def endpoints(self) -> list[str]:
-        """What can be asked."""
+        """The names of the endpoints."""
         return [*self._handlers, "page"]
 
     async def ask_for(self, endpoint: str, request: Mapping[str, Any] | None = None) -> Answer:
@@ -158,7 +158,7 @@ class Inspector(LoopActor):
         """Fail the pending queries."""
         self.on_stop()
 
-    # Questions.
+    # Queries.
 
     def _on_question(self, question: _Question) -> Answer | asyncio.Future[Answer]:
         found: Answer | Work | Listing

@@ -1,8 +1,8 @@
-"""What is wrong with clients at present: the figures of ``foldmq doctor``, without its sentences.
+"""The current problems of clients: the figures of ``foldmq doctor``, without its sentences.
 
 A problem is an object with its ``code``, the client or shared subscription, and the figures that
-are its evidence. Sessions are looked at that are in memory as actors' states, and all clients whose
-history is known; those that were only read from the projections wait for nothing and lose nothing.
+prove it. The search covers sessions in memory and all clients with a known history; sessions that
+were only read from the projections wait for nothing and lose nothing.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from projections.state import SessionState
 
 RECENT_MS: Final = 600_000
-"""Milliseconds for which drops, denials and takeovers count as present."""
+"""Milliseconds for which drops, denials and takeovers count as current."""
 _FLAPPING_MS: Final = 60_000
 _FLAPPING: Final = 4
-"""Connects within ``_FLAPPING_MS`` from which a client is flapping."""
+"""Number of connects within ``_FLAPPING_MS`` from which a client is flapping."""
 _DUPLICATE: Final = 3
-"""Takeovers from which two clients are taken to share an identifier."""
+"""Number of takeovers from which two clients are assumed to share an identifier."""
 _UNACKNOWLEDGED_MS: Final = 10_000
 _STUCK_MS: Final = 30_000
 _FILLING: Final = 0.8
-"""The part of a queue's limit from which it is filling."""
+"""Fraction of a queue's limit from which the queue counts as filling."""
 _SLOW: Final = 0.25
-"""The part of ``max_outbound_bytes`` from which a client reads too slowly."""
+"""Fraction of ``max_outbound_bytes`` from which a client counts as a slow reader."""
 _MOST: Final = 500
-"""Problems in one answer."""
+"""Maximum problems in one answer."""
 
 Problem = dict[str, Any]
 
 
 class ProblemSearch:
-    """Looks for problems of all clients, or of one."""
+    """Searches for problems of all clients, or of one."""
 
     def __init__(self, node: NodeContext, client: str | None = None) -> None:
         self._node = node
@@ -52,7 +52,7 @@ class ProblemSearch:
         self._total = 0
 
     def run(self) -> Iterator[None]:
-        """Look at one client after the other; yields where it can be interrupted."""
+        """Check one client after the other; yields where it can be interrupted."""
         node, client = self._node, self._client
         live = node.state.sessions.live
         names = list(live) if client is None else [client]
@@ -71,7 +71,7 @@ class ProblemSearch:
                 yield None
 
     def answer(self) -> Answer:
-        """Return what was found."""
+        """Return the problems found."""
         return {"problems": self._found, "total": self._total, "at_ms": self._now}
 
     def _take(self, client: str, problems: Iterator[Problem]) -> None:

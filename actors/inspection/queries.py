@@ -1,4 +1,4 @@
-"""The queries of the inspector, and how each is answered.
+"""The queries of the inspector and their answers.
 
 Requests and answers are described in ``docs/inspector.md``; rows in ``actors.inspection.views``.
 """
@@ -92,7 +92,7 @@ class Queries:
             "problems": self.problems,
         }
 
-    # The whole.
+    # The broker as a whole.
 
     def status(self, request: Mapping[str, Any]) -> Work:
         """Counters and gauges; with ``topics`` also the busiest topics."""
@@ -251,7 +251,7 @@ class Queries:
         return views.retained_view(message)
 
     def subscriptions(self, request: Mapping[str, Any]) -> Work:
-        """Return what would happen now to a message on a topic, for each matching subscription."""
+        """Preview a message on a topic: its fate for each matching subscription."""
         node = self._node
         topic = _topic(request)
         qos = number(request, "qos", 1, 2)
@@ -273,7 +273,7 @@ class Queries:
         return Listing(rows(), lambda one: one, retained=retained, topic=topic, published_qos=qos)
 
     def problems(self, request: Mapping[str, Any]) -> Work:
-        """Return what is wrong with clients at present, or with one ``client``."""
+        """Return the current problems of all clients, or of one ``client``."""
         search = ProblemSearch(self._node, optional(request, "client"))
         yield from search.run()
         self._sources.storage.refresh()
@@ -295,7 +295,7 @@ class _Highest:
         self._serial = 0
 
     def take(self, figure: float, item: Any) -> None:
-        """Look at an item."""
+        """Consider an item."""
         self._serial -= 1
         entry = (figure, self._serial, item)
         if len(self._heap) < self._count:

@@ -1,4 +1,4 @@
-"""What would happen now to a message on a topic: a row for each matching subscription."""
+"""Preview of a message on a topic: one row for each matching subscription."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def match_of(found: Subscriber, topic: str) -> Match:
 
 
 def matches_of_passive(name: str, topic: str, node: NodeContext) -> list[Match]:
-    """Return the matches of a passive session, whose permissions are not known."""
+    """Return the matches of a passive session, whose permissions are unknown."""
     state = node.state.sessions.peek(name)
     if state is None:
         return []
@@ -91,7 +91,7 @@ def _of_client(
 
 
 def _of_group(state: SessionState, topic: str, qos: int, node: NodeContext) -> dict[str, Any]:
-    """Return what a shared subscription would do: send to a member that has room, or queue."""
+    """Return the row of a shared subscription: it sends to a member with room, or queues."""
     group = node.router.groups.find(state.session)
     if not group.online:
         if not qos:
@@ -128,7 +128,7 @@ def _has_room(member: Subscriber, qos: int, node: NodeContext) -> bool:
 
 
 def _figures(state: SessionState, topic_filter: str, node: NodeContext) -> dict[str, Any]:
-    """Return the figures that the outcome follows from."""
+    """Return the figures that determine the outcome."""
     held = state.subscriptions.get(topic_filter)
     limits = node.delivery_limits
     actor = node.directory.find_session(state.session)

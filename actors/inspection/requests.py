@@ -13,7 +13,7 @@ _SHOWN = 120
 
 
 class Refused(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
-    """A query that cannot be answered, or a change that is not made; the text says why."""
+    """A query without an answer, or a change that is refused; the text says why."""
 
 
 class TooLarge(Refused):

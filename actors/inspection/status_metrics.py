@@ -1,4 +1,4 @@
-"""The status of a broker: counters and gauges, and the metrics that they are for Prometheus.
+"""The status of a broker: counters and gauges, and their Prometheus metrics.
 
 Counters are declared where they are counted (:mod:`eventstore.metric_declaration`), other values
 here, each by one entry. Reading all of them takes a fraction of a millisecond.

@@ -114,7 +114,7 @@ class SysTopicTree:
     def retained(self, topic_filter: str, acl: TopicAcl | None = None, /) -> Batch | None:
         """Return the messages that a new subscription gets at once, or None.
 
-        ``acl`` says which topics the client may read; None: all.
+        ``acl`` contains the topics that the client may read; None: all.
         """
         if not self._interval:
             return None

@@ -65,7 +65,7 @@ def client_of(actor: LoopActor) -> str | None:
 
 
 def name_of(actor: LoopActor, node: NodeContext) -> str:
-    """Return what identifies an actor: client identifier, address, filter or node."""
+    """Return the identification of an actor: client identifier, address, filter or node."""
     if isinstance(actor, Session):
         return actor.name
     if isinstance(actor, Connection):
@@ -119,7 +119,7 @@ def actor_row(actor: LoopActor, node: NodeContext) -> dict[str, Any]:
 
 
 def _history_of(client: str, node: NodeContext) -> dict[str, Any]:
-    """Return in short what happened to a client since the broker's start."""
+    """Return a summary of a client's history since the broker's start."""
     history = node.clients.find(client)
     return {
         "dropped": history.dropped.total() if history.dropped is not None else 0,
@@ -194,7 +194,7 @@ def session_row(name: str, state: SessionState, node: NodeContext) -> dict[str, 
 def history_fields(
     name: str, connection: ClientConnection | None, node: NodeContext
 ) -> dict[str, Any]:
-    """Return what happened to a client since the broker's start, and its present rates."""
+    """Return a client's history since the broker's start, and its current rates."""
     history = node.clients.find(name)
     rates: tuple[float, float] | None = None
     if isinstance(connection, Connection):
@@ -350,7 +350,7 @@ def _subscription(held: SubscriptionState, node: NodeContext) -> dict[str, Any]:
 def _members(
     name: str, node: NodeContext, offset: int, most: int, room: _Room
 ) -> dict[str, Any] | None:
-    """Return the members of a shared subscription; None: the session is none."""
+    """Return the members of a shared subscription; None for other sessions."""
     if not is_shared(name):
         return None
     group = node.router.groups.find(name)

@@ -75,7 +75,7 @@ class ActorRestarted(Exception):  # noqa: N818 - what happened, not what went wr
 
 @dataclass(slots=True)
 class ActorFailed:
-    """Told to the parent of an actor that failed."""
+    """Notifies the parent of an actor that failed."""
 
     actor: LoopActor
     error: BaseException
@@ -148,7 +148,7 @@ class LoopRef(pykka.ActorRef[A]):
         return future
 
     def stop(self, *, block: bool = True, timeout: float | None = None) -> Any:
-        """Ask the actor to stop once it has handled what is in its mailbox.
+        """Ask the actor to stop once it has handled the messages in its mailbox.
 
         The answer is True, or False if the actor had already stopped. ``block`` must be False.
         """
@@ -285,7 +285,7 @@ def describe(message: Any) -> str:
 
 
 def log_failure(actor: LoopActor, error: Exception, message: Any) -> None:
-    """Log that an actor failed, or was restarted, and what it was handling."""
+    """Log that an actor failed, or was restarted, with the message that it handled."""
     if isinstance(error, ActorRestarted):
         _log.info("actor restarted", **about(actor))
     else:

@@ -1,4 +1,4 @@
-"""The observer of an actor: the kernel and a connection report to it what the actor does.
+"""The observer of an actor: the kernel and a connection report the actor's actions to it.
 
 An actor has an observer while it is traced. While the actor runs, the kernel has it, too.
 """

@@ -22,7 +22,7 @@ _log = structlog.get_logger("foldmq")
 
 
 class Clock(JournalClock, Protocol):
-    """Where time comes from."""
+    """The source of time."""
 
     def stopwatch(self) -> float:
         """Return seconds for measuring work."""

@@ -69,7 +69,7 @@ A = TypeVar("A", bound=LoopActor)
 TURN_SLICE = 0.006
 """Seconds after which a turn is cut, so that the event loop runs."""
 _LONG = 0.002
-"""Seconds from which it is looked at how much of a turn was processor time."""
+"""Seconds of running without a break above which processor time is recorded."""
 _LOOK_EVERY = 4
 """Messages of one mailbox handled between two readings of the clock."""
 LATER_SLICE = 0.001
@@ -112,8 +112,8 @@ class Kernel(ActorRegistry):
         self._gathered: list[tuple[Any, bytes]] = []
         """Reads of actors that are not handled yet."""
         self.take_gathered: Callable[[Sequence[tuple[Any, bytes]]], int] = self._tell_gathered
-        """Handles reads of actors, all in one pass; returns how many. It passes what it does not
-        handle to the actors as messages."""
+        """Handles reads of actors, all in one pass; returns how many. It passes the others to the
+        actors as messages."""
         self._rest: list[LoopActor] = []
         """The rest of a turn that was cut."""
         self._cut = False
@@ -126,7 +126,7 @@ class Kernel(ActorRegistry):
         """Messages told then: they belong to the next turn. For low-priority ones, whether they go
         first; None: not low-priority."""
         self._came_later: list[tuple[LoopActor, Any]] = []
-        """Parts of longer work that came then: they stand behind the messages above."""
+        """Parts of longer work that came then: they follow the messages above."""
         self._began = self._began_work = 0.0
         """When the current run began, in seconds of the clock and of processor time."""
         self._later: deque[tuple[LoopActor, Any]] = deque()
@@ -153,10 +153,10 @@ class Kernel(ActorRegistry):
         self.longest = 0.0
         """Longest time in seconds that actors ran without a break; its reader resets it."""
         self.longest_work = 0.0
-        """The same in processor time: without what the host gave to other programs, or the disk
-        took."""
+        """The same in processor time: without time that the host gave to other programs, or the
+        disk took."""
         self.cuts = 0
-        """How often a turn was cut."""
+        """Number of cuts of turns."""
         self.parts = 0
         """Parts of longer work that had a turn of their own."""
         self.on_spawn: Callable[[LoopActor], None] | None = None
@@ -249,7 +249,7 @@ class Kernel(ActorRegistry):
         return len(reads)
 
     def _run_gathered(self) -> None:
-        """Handle what was read."""
+        """Handle the gathered reads."""
         reads, self._gathered = self._gathered, []
         taken = self.take_gathered(reads)
         now = self.clock()
@@ -332,7 +332,7 @@ class Kernel(ActorRegistry):
         return self.clock() - self._told < _AT_WORK
 
     def run_turn(self) -> None:
-        """Run what is due: a turn, then parts of longer work, then some low-priority actors."""
+        """Run due work: a turn, then parts of longer work, then some low-priority actors."""
         self._began = self._read = self.clock()
         self._began_work = self._processor()
         self._between = False

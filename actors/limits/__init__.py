@@ -1,4 +1,4 @@
-"""Limits on what clients take: connections, rates, memory, subscriptions and topics."""
+"""Limits on clients: connections, rates, memory, subscriptions and topics."""
 
 from actors.limits.address_networks import network_of
 from actors.limits.client_limits import ClientLimits

@@ -1,4 +1,4 @@
-"""What counts as one address: a host, or a whole IPv6 network."""
+"""The unit in which addresses are counted: a host, or a whole IPv6 network."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class PartyQuota:
         self._rates = _rates(quota, burst)
 
     def change(self, quota: Quota, burst: float) -> None:
-        """Apply another quota; existing connections stay, and changed rates start anew."""
+        """Apply another quota; existing connections stay, and changed rates restart."""
         if (quota.connection_rate, burst) != (self._quota.connection_rate, self._burst):
             self._rates = _rates(quota, burst)
         self._quota = quota
@@ -49,7 +49,7 @@ class PartyQuota:
         return None
 
     def enter(self, who: str, now: float) -> None:
-        """Count a connection in."""
+        """Count a new connection."""
         self._count[who] += 1
         if self._rates is not None:
             self._rates.take(who, 1, now)
@@ -144,7 +144,7 @@ class ConnectionQuotas:
         return reason
 
     def leave(self, listener: str, address: str, user: str | None = None) -> None:
-        """Count a connection out: what it was counted in for."""
+        """Stop counting a connection, with the arguments that it was counted for."""
         self._listener(listener).leave(listener)
         network = network_of(address)
         if network:
@@ -161,7 +161,7 @@ class ConnectionQuotas:
         return self._addresses.count(network_of(address))
 
     def sweep(self, now: float) -> None:
-        """Forget what no longer matters; to be called once a second."""
+        """Remove expired entries; to be called once a second."""
         for parties in (self._addresses, self._users, *self._listeners.values()):
             parties.sweep(now)
 

@@ -29,7 +29,7 @@ class Flapping:
         self._backoff = backoff
         self._most = most
         self._refused_until: dict[Hashable, float] = {}
-        """Until when, in the order of the ends: all are refused equally long."""
+        """End of each refusal, in order: all refusals last equally long."""
 
     def __len__(self) -> int:
         """Return the number of refused keys."""

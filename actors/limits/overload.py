@@ -16,7 +16,7 @@ _LONGEST_STEP = 1.0
 
 
 class Overload:
-    """Whether the event loop or the log is too slow; fed with samples, several in a second."""
+    """Detects that the event loop or the log is too slow; fed with several samples a second."""
 
     __slots__ = ("_after", "_commit", "_filled", "_lag", "_last", "_since", "reason")
 
@@ -28,7 +28,7 @@ class Overload:
         self._last: float | None = None
         self._since = 0.0
         self.reason: str | None = None
-        """Why new connections should be refused: "loop_lag", "commit_latency"; None: no reason."""
+        """Reason to refuse new connections: "loop_lag", "commit_latency"; None: there is none."""
 
     def change(self, lag: float, commit: float, after: float) -> None:
         """Apply other limits, in seconds; 0 disables one."""

@@ -197,7 +197,7 @@ class PublishRates:
         return longest
 
     def sweep(self, now: float) -> None:
-        """Forget what no longer matters; to be called once a second."""
+        """Remove expired entries; to be called once a second."""
         for shared in self._shared.values():
             for pool in (shared.messages, shared.bytes):
                 if pool is not None:

@@ -45,7 +45,8 @@ class SlowReader(NamedTuple, Generic[ReaderT]):
 
     reader: ReaderT
     reason: str
-    """"slow_reader": it took nothing for too long; "unread_bytes": too much waits for all."""
+    """"slow_reader": it read nothing for too long; "unread_bytes": too much waits for all
+    clients."""
     unread: int
     """Bytes that it did not read."""
 

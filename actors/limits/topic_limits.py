@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class TopicLimits:
-    """Limits on what a single client may add to the subscription index; 0 disables one."""
+    """Limits on a single client's additions to the subscription index; 0 disables one."""
 
     __slots__ = ("_levels", "_subscriptions", "_wildcards", "patterns", "patterns_in_all")
 

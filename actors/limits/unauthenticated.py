@@ -35,7 +35,7 @@ class Unauthenticated(Generic[ConnectionT]):
         self._count = 0
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of unauthenticated connections."""
         return self._count
 
     @property

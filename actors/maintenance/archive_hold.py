@@ -1,8 +1,8 @@
 """Holds back deletions from the log until the records are archived, if configured.
 
-The broker learns what is archived from the archive job (``LogArchived``); it is recorded in the
+The archive job reports the archived position to the broker (``LogArchived``); it is recorded in the
 log, and so known after a restart. The last value counts, even if it is lower: an archive may have
-been started anew because another one was lost.
+been restarted because another one was lost.
 """
 
 from __future__ import annotations

@@ -1,24 +1,23 @@
 """Attestation: digests of a running broker's state, for comparison with the log.
 
-A client of the broker's NATS account sends one JSON object a request, and gets one back:
+A client of the broker's NATS account sends JSON objects and gets one back for each:
 
 ``{}``
-    begins: ``id``, ``node``, ``total`` (sessions and retained topics there are) and a page 0
-    that is empty.
+    begins: ``id``, ``node``, ``total`` (number of sessions and retained topics) and an empty
+    page 0.
 ``{"id": ..., "page": N}``
-    the next page, or the last one again: ``sessions`` ([client identifier, digest or null when it
-    ended meanwhile]), ``retained`` ([topic, digest or null]), ``more``. All sessions and topics
-    there were at the beginning are on some page, once.
+    the next page, or the last one again: ``sessions`` ([client identifier, digest or null if it
+    ended meanwhile]), ``retained`` ([topic, digest or null]), ``more``. Each session and topic of
+    the beginning is on one page.
 ``{"session": NAME}``
     all of one session: ``parts`` (``projections.state.snapshot``; null: no such session),
     ``digest`` and ``pending``; if there is ``more``, the other parts are pages.
 ``{"retained": TOPIC}``
     the retained message: ``message`` (null, or ``qos``, ``ref``, ``size``, ``digest``).
 
-Every answer bears ``position``: it is what the state was when all before that had happened; and
-``broker``, by which answers of a broker that was started anew are known. What cannot be answered
-gets ``error``. A page is made between two turns in about a millisecond; frozen sessions stay
-frozen, and nothing is written.
+Every answer contains ``position``, the position that the state reflects, and ``broker``, which
+identifies this run of the broker. Errors are answered with ``error``. A page is built between two
+turns in about a millisecond; frozen sessions stay frozen, and nothing is written.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ class _OpenPages:
 
 
 class Attestor:
-    """Answers for a broker that has recovered."""
+    """Answers attestation requests for a recovered broker."""
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node

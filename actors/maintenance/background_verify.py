@@ -1,8 +1,8 @@
 """Verifies in the background the part of the log that a restart did not read.
 
-A restart folds only the end of the log. The rest is checked afterwards, gradually: that it is
+A restart folds only the end of the log. The rest is checked afterwards, gradually: it must be
 complete, intact and in order. Damage there does not change the broker's state; it is logged in one
-line, and a session that needs a lost message fails then.
+line, and a session that needs a lost message fails when it reads it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def verify_in_background(node: NodeContext, last: int, link: bytes) -> Non
             continue
         except CorruptLog as error:
             damage = error
-        if done + 1 < node.state.begin:  # it was cut meanwhile
+        if done + 1 < node.state.begin:  # the log was cut meanwhile
             done, checker = node.state.begin - 1, None
         elif damage is not None:
             _tell(damage)

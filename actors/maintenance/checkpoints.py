@@ -35,7 +35,7 @@ BYTES_AT_ONCE = 256 * 1024
 
 
 class StateEvent(NamedTuple):
-    """An event with what it has in the payload area."""
+    """An event with the content of its payload area."""
 
     event: Event
     payloads: Sequence[bytes] = ()
@@ -75,7 +75,7 @@ def repeat_session(node: NodeState, name: str) -> list[StateEvent]:
 
 
 def repeat_retained(node: NodeState, topics: Iterable[str]) -> Iterator[StateEvent]:
-    """Return the events that repeat the retained messages on some topics."""
+    """Yield the events that repeat the retained messages on some topics."""
     found = (node.retained.get(topic) for topic in topics)
     for some in _batches(message for message in found if message is not None):
         yield _repeat(some, None)
@@ -100,7 +100,7 @@ def _repeat(messages: Sequence[RetainedMessage], session: str | None) -> StateEv
 
 
 def _batches(messages: Iterable[RetainedMessage]) -> Iterator[list[RetainedMessage]]:
-    """Yield messages in lists of which each fits into an event."""
+    """Yield messages in lists that each fit into an event."""
     some: list[RetainedMessage] = []
     size = 0
     for message in messages:
@@ -160,7 +160,7 @@ def _carried(
 
 
 def _expiries(expires: list[int]) -> list[Run] | int:
-    """Return when messages expire as an event holds it."""
+    """Return the expiries of messages in the format of events."""
     return expiry_runs(expires) if any(expires) else 0
 
 
@@ -170,6 +170,6 @@ def _weight(message: Message | RetainedMessage) -> int:
 
 
 def _sizes(payloads: Sequence[bytes]) -> list[int] | int:
-    """Return the sizes as stored in an event: one number if all are equal."""
+    """Return the sizes in the format of events: one number if all are equal."""
     sizes = list(map(len, payloads))
     return sizes[0] if len(set(sizes)) == 1 else sizes

@@ -1,8 +1,7 @@
-"""A broker that leads a cluster, as the cluster sees it: what it has stored, and its clients.
+"""The cluster's interface to the broker that leads it: its stored records and its clients.
 
-While it is not sure that it leads, what clients are sent without a record (QoS 0, PINGRESP) waits
-for a record all the same: it is ordered behind a ``LeaderProved``. Messages at QoS 1 and 2 and
-acknowledgements always wait for their own.
+While leadership is uncertain, output without a record of its own (QoS 0, PINGRESP) waits for a
+``LeaderProved`` record. Messages at QoS 1 and 2 and acknowledgements always wait for their own.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ _log = structlog.get_logger("foldmq")
 
 
 class ClusterHooks:
-    """The part of a broker that the leader of a cluster deals with."""
+    """The part of a broker used by the leader of a cluster."""
 
     def __init__(self, node: NodeContext, connections: Iterable[ClientConnection]) -> None:
-        """Take what a broker has; ``connections`` are those that are open at any time."""
+        """Take the parts of a broker; ``connections`` are its open connections at any time."""
         self._node = node
         self._connections = connections
 
@@ -44,7 +43,7 @@ class ClusterHooks:
     def prove(self, epoch: int) -> int:
         """Append a LeaderProved; return the sequence of its record.
 
-        What clients are sent without a record waits until it is stored.
+        Output without a record of its own waits until that record is stored.
         """
         node = self._node
         node.emit(LeaderProved(epoch))
@@ -55,7 +54,7 @@ class ClusterHooks:
         return sequence
 
     def let_go(self, reason: str) -> None:
-        """Close all clients, and accept none until there is no reason; empty: there is none."""
+        """Close all clients, and accept none until the reason is cleared by an empty one."""
         self._node.unsure = reason
         if not reason:
             _log.info("this node leads the cluster: clients may connect again")
@@ -69,5 +68,5 @@ class ClusterHooks:
             connection.abort("log_unavailable")
 
     def fail(self, error: FoldmqError) -> None:
-        """End the broker."""
+        """Stop the broker."""
         self._node.fail(error)

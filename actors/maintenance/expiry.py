@@ -1,7 +1,7 @@
-"""When to check which offline session: names in buckets of a tenth of a second.
+"""Schedule of expiry checks of offline sessions: names in buckets of a tenth of a second.
 
-An offline session costs an entry here, not a timer. A name is here once; the callback checks
-whether it is really due.
+An offline session costs an entry here, not a timer. A name occurs once; the callback checks whether
+it is really due.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Expiries:
     def watch(self, name: str, delay: float) -> None:
         """Call back with a name after some seconds, up to a tenth of a second later.
 
-        It is called earlier if that was requested before; the callback then calls this again.
+        The call is earlier if an earlier one was requested before; the callback then calls this
+        again.
         """
         bucket = int((self._monotonic() + delay) * _BUCKETS_PER_SECOND) + 1
         watched = self._bucket_of.get(name)

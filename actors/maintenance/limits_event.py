@@ -1,4 +1,4 @@
-"""What the log says of the limits and permissions that hold, so that an audit can judge drops."""
+"""Records the limits and permissions in force, so that an audit can judge drops."""
 
 from __future__ import annotations
 

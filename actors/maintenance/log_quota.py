@@ -30,7 +30,7 @@ class LogQuota:
     def __init__(self, node: NodeContext) -> None:
         self._node = node
         self._before = 0
-        """Bytes of the log at the last measurement, less those appended before it."""
+        """Bytes of the log at the last measurement, minus those appended by then."""
         self._left = 0
         """Bytes of the log after the last attempt to cut it: they are needed."""
         self._bound = 0

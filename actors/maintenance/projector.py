@@ -87,9 +87,9 @@ class Projector:
         self._marked: ProjectionMark | None = None
         self._offered: ProjectionMark | None = None
         self._unsure = False
-        """Sent messages may not have arrived."""
+        """Whether sent messages may not have arrived."""
         self._void = True
-        """The stored projections are not usable."""
+        """Whether the stored projections are unusable."""
         self._hurry = False
         self.pressed: Callable[[], bool] = bool
         """Whether the log is to be cut soon, for which the projections must have caught up."""
@@ -97,7 +97,7 @@ class Projector:
         """Increases with each write."""
         self._busy = 0.0
         self.trouble: str | None = None
-        """Why writing fails at present; None if it does not."""
+        """Why writing fails now; None if it does not."""
 
     @property
     def marked(self) -> int:
@@ -116,7 +116,7 @@ class Projector:
         self._void = False
 
     def begin(self) -> None:
-        """Start anew: everything must be written."""
+        """Begin with empty projections: everything must be written."""
         node_state = self._node.state
         node_state.dirty = dict.fromkeys(node_state.sessions.names(), 0)
         node_state.retained.dirty = dict.fromkeys(node_state.retained.topics(), 0)
@@ -193,7 +193,7 @@ class Projector:
             await self._in_slices(topics, RETAINED)
             await self._in_slices(sessions, SESSION)
         finally:
-            # What was not reached stays changed.
+            # Unprocessed changes stay marked.
             node_state.retained.dirty = {**(node_state.retained.dirty or {}), **topics}
             node_state.dirty = {**(node_state.dirty or {}), **sessions}
         await self._mark(*behind)
@@ -209,7 +209,7 @@ class Projector:
             while changed and self._now() - started < most and size < _SLICE_BYTES:
                 name = next(iter(changed))
                 if kind == SESSION and name in self._node.rebuilding:
-                    # Events recorded for it since it failed are not in its state.
+                    # Events recorded for it since its failure are not in its state.
                     changed[name] = changed.pop(name)
                     await asyncio.sleep(_POLL)
                     break
@@ -228,7 +228,7 @@ class Projector:
                     if whole:
                         del taken[entry.name]
             finally:
-                # What could not be sent remains to be written.
+                # Unsent changes remain to be written.
                 changed.update(taken)
             if len(self._sent) > _UNCONFIRMED:
                 await self._confirm(self._marked or ProjectionMark(0, "", 0, 0))
@@ -272,7 +272,10 @@ class Projector:
         before: Position,
         made: list[StoredEntry],
     ) -> bool:
-        """Add the messages that update a name, each with the version it replaces."""
+        """Add the messages that update a name, each with the version it replaces.
+
+        Returns whether there are any.
+        """
         if kind == RETAINED and made and made[0].version == before:
             return False
         parts = self._parts.pop(name, 1) if kind == SESSION else 1
@@ -359,7 +362,7 @@ class Projector:
             for one in reversed(sent):
                 self._touched(one.kind)[one.name] = one.before
         else:
-            # Which of them arrived is not known: a broken connection may lose messages in the
+            # It is unknown which of them arrived: a broken connection may lose messages in the
             # middle, or another program wrote. Only writing all of them again is safe.
             self.begin()
         self._unsure = False

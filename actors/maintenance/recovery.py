@@ -107,7 +107,7 @@ def _begin_anew(node: NodeContext) -> None:
 
 
 async def _ended_by_crash(node: NodeContext, tail: LogTail) -> bool:
-    """Return whether the run before did not end as asked, and say so."""
+    """Return whether the previous run ended without a clean shutdown, and log it."""
     if not tail.sequence or tail.sequence < node.log.first:
         return False
     try:
@@ -141,7 +141,7 @@ def _restore(node: NodeContext, loaded: LoadedProjections | None) -> None:
 
 
 def software() -> str:
-    """Return the version of foldmq that runs."""
+    """Return the version of the running foldmq."""
     try:
         return version("foldmq")
     except PackageNotFoundError:
@@ -151,8 +151,8 @@ def software() -> str:
 def _end_connections(node: NodeContext) -> None:
     """Record the end of the connections of the previous run of the broker.
 
-    Wills are published as for any connection that ended without a DISCONNECT, and what the clients
-    did not acknowledge goes back to shared subscriptions.
+    Wills are published as for any connection that ended without a DISCONNECT, and unacknowledged
+    messages of shared subscriptions are returned to them.
     """
     for name, state in list(node.state.sessions.live.items()):
         if not state.connected:
@@ -170,12 +170,10 @@ def _end_connections(node: NodeContext) -> None:
 
 
 async def rebuild_session(node: NodeContext, name: str) -> tuple[int, SessionState | None]:
-    """Return a session's state from the log, None if there is no such session.
+    """Return the sequence of the last folded record, and a session's state from the log.
 
-    The second value is the stream sequence of the last folded record.
-
-    Waits until all events appended so far are on disk. Nothing may append for this session
-    meanwhile.
+    The state is None if there is no such session. Waits until all events appended so far are on
+    disk. Nothing may append for this session meanwhile.
     """
     with node.retention.holding_still():
         return await _rebuild(node, name)

@@ -1,8 +1,8 @@
-"""Retention: repeats the state in the log from time to time, and deletes what is older.
+"""Retention: repeats the state in the log from time to time, and deletes older records.
 
 A log can begin wherever a *checkpoint* does, a repetition of the whole state. Before the log is
 cut, messages that sessions still refer to are repeated as well, the projections have caught up, and
-the cut is recorded: a reader of the log knows what is gone, and that it may be.
+the cut is recorded: a reader of the log knows which records are gone, and that this is correct.
 
 With ``keep_until_archived`` nothing is deleted before it is archived
 (:mod:`actors.maintenance.archive_hold`). Near ``keep_bytes`` this work takes precedence, and at the
@@ -97,7 +97,7 @@ class Retention:
         """Bytes held in the log by messages waiting for sessions."""
         self._readers = 0
         self._held_up: tuple[str, float, object] = "", 0.0, None
-        """What was last waited for, since when, and its progress then."""
+        """The last obstacle to a cut, since when, and its progress then."""
         self._warned: tuple[str, float] | None = None
         self._guard = ArchiveHold(node)
         projector.pressed = lambda: self._room.pressed
@@ -168,7 +168,7 @@ class Retention:
         if allowed is not None:
             await self.cut(*allowed)
 
-    # When.
+    # Timing.
 
     async def _learn(self) -> None:
         """Determine the size and age of the log after a start."""
@@ -243,7 +243,7 @@ class Retention:
             while names and self._now() - started < self._slice:
                 name = names.pop()
                 if name in self._node.rebuilding:
-                    # What was recorded for it since it failed is not in its state.
+                    # Events recorded for it since its failure are not in its state.
                     names.insert(0, name)
                     await self._wait("a session is being rebuilt", len(names))
                     break
@@ -317,7 +317,7 @@ class Retention:
         await asyncio.sleep(_POLL)
 
     def _say(self, said: Iterable[StateEvent], what: str) -> bool:
-        """Append events with sessions, retained messages or waiting messages."""
+        """Append events with sessions, retained or waiting messages; return whether any exist."""
         found = False
         for one in said:
             self._node.emit(one.event, one.payloads, one.size)

@@ -54,7 +54,7 @@ class ReadState:
 
 
 class StateReader:
-    """Reads the state of a log; :meth:`take` folds what is appended later.
+    """Reads the state of a log; :meth:`take` folds records appended later.
 
     ``on_frozen`` is called with each frozen session of the projections, ``on_loaded`` with the
     projections, after the state has them and before the log is folded.
@@ -154,7 +154,7 @@ class StateReader:
             raise BadProjection("the projections are those of another log")
 
     async def _fill_carried(self, loaded: LoadedProjections) -> None:
-        """Read from records which messages they repeat, and where the log was cut."""
+        """Read which messages some records repeat, and where the log was cut."""
         node_state, mark = self._state, loaded.mark
         node_state.take_marks(mark.checkpoints, mark.cut, mark.archived, mark.bridged, mark.epoch)
         carriers = [sequence for sequence in mark.carriers if sequence >= self._log.first]

@@ -41,7 +41,7 @@ class SlowedPublisher(Protocol):
 
 
 class _Shares:
-    """How much each publisher has published to a client that does not keep up."""
+    """Counts the messages of each publisher to a client that does not keep up."""
 
     __slots__ = ("_counts",)
 
@@ -55,7 +55,7 @@ class _Shares:
         return counts[publisher] * len(counts) >= counts.total()
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Reset the counts."""
         self._counts.clear()
 
 

@@ -1,4 +1,4 @@
-"""What happened to each client since the broker's start: connects, takeovers, ends, drops, denials.
+"""History of each client since the broker's start: connects, takeovers, ends, drops, denials.
 
 It is kept in memory for operators and decides nothing. A bounded number of clients is remembered,
 those with the latest changes.
@@ -10,16 +10,16 @@ from collections import Counter, OrderedDict, deque
 
 _MOST_CLIENTS = 20_000
 _MOST_CONNECTS = 16
-"""Connects whose times are remembered."""
+"""Number of connects whose times are kept."""
 _MOST_DENIED = 8
-"""Topics and filters that are remembered of what a client was denied."""
+"""Maximum denied topics and filters kept for a client."""
 _FRESH_MS = 60_000
-"""Milliseconds between two samples of a client from which a rate is computed, at most."""
+"""Maximum milliseconds between two samples of a client from which a rate is computed."""
 _LEAST_MS = 900
 
 
 class ClientHistory:
-    """What happened to one client."""
+    """The history of one client."""
 
     __slots__ = (
         "_rates",
@@ -40,27 +40,27 @@ class ClientHistory:
     def __init__(self) -> None:
         self.connects = 0
         self.opened_ms: deque[int] = deque(maxlen=_MOST_CONNECTS)
-        """When it connected lately, Unix time in milliseconds."""
+        """Times of its recent connects, Unix time in milliseconds."""
         self.takeovers = 0
-        """Connections that ended because the client connected again meanwhile."""
+        """Number of connections that ended because the client connected again."""
         self.taken_ms = 0
         self.last_close = ""
-        """Why its latest connection ended; empty: none has."""
+        """Reason for the end of its last connection; empty: none has ended."""
         self.closed_ms = 0
         self.dropped: Counter[str] | None = None
-        """Messages to it, or from it, that were dropped, by reason."""
+        """Number of dropped messages to or from the client, by reason."""
         self.dropped_ms = 0
-        """When a message was dropped last."""
+        """Time of the last drop."""
         self.denied: dict[str, int] | None = None
-        """What the permissions denied it: ``publish TOPIC``, ``subscribe FILTER``; how often."""
+        """Number of denials by permission check: ``publish TOPIC``, ``subscribe FILTER``."""
         self.denied_count = self.denied_ms = 0
         self._sample: tuple[int, int, int] | None = None
         self._rates: tuple[float, float] | None = None
 
     def rates(self, now_ms: int, begun_ms: int, taken: int, sent: int) -> tuple[float, float]:
-        """Return messages a second from and to the client, since it was asked last.
+        """Return messages per second from and to the client, since the last call.
 
-        After a longer time, or for the first time: since its connection began. ``taken`` and
+        After a longer time, or on the first call: since its connection began. ``taken`` and
         ``sent`` count its messages since then.
         """
         last = self._sample
@@ -86,15 +86,15 @@ class ClientHistories:
         self._of: OrderedDict[str, ClientHistory] = OrderedDict()
 
     def __len__(self) -> int:
-        """Return the number of clients that are remembered."""
+        """Return the number of clients with a history."""
         return len(self._of)
 
     def items(self) -> list[tuple[str, ClientHistory]]:
-        """Return all of them, the latest changes last."""
+        """Return all histories, the latest changes last."""
         return list(self._of.items())
 
     def find(self, client: str) -> ClientHistory:
-        """Return the history of a client; an empty one if nothing is known."""
+        """Return the history of a client; an empty one if there is none."""
         return self._of.get(client, _NONE)
 
     def _changed(self, client: str) -> ClientHistory:
@@ -130,7 +130,7 @@ class ClientHistories:
         history.dropped_ms = now_ms
 
     def denied(self, client: str, what: str, topic: str, count: int, now_ms: int) -> None:
-        """Record what the permissions denied a client: ``publish`` or ``subscribe``, and where."""
+        """Record a denied action of a client, ``publish`` or ``subscribe``, and its topic."""
         history = self._changed(client)
         history.denied_count += count
         history.denied_ms = now_ms

@@ -1,7 +1,7 @@
 """Counters of the broker since its start.
 
 They are increased by batch, never by message. The journal counts records and commit latencies in
-``eventstore.log.journal_stats``, the kernel what actors do.
+``eventstore.log.journal_stats``; the kernel counts the work of actors.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LongestTurn:
 
     def __init__(self) -> None:
         self._now = self._before = 0.0
-        """In this minute, and in the previous one."""
+        """The longest times of the current minute, and of the previous one."""
         self._work = self._work_before = 0.0
         self._begun = 0.0
         self._warned = -_WARN_EVERY
@@ -90,7 +90,7 @@ def _none_by_qos() -> list[int]:
 
 @dataclass(slots=True)
 class Counters:
-    """What one broker counts; messages are indexed by their QoS."""
+    """The counters of one broker; messages are indexed by their QoS."""
 
     started_ms: int
     """Unix time in milliseconds."""
@@ -156,7 +156,7 @@ class Counters:
     longest_turn: LongestTurn = field(default_factory=LongestTurn)
 
     def took(self, connection: Counted, packets: Iterable[Packet]) -> None:
-        """Count packets that a client sent."""
+        """Count packets received from a client."""
         count = 0
         for packet in packets:
             if type(packet) is Publishes:

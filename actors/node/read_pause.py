@@ -4,7 +4,7 @@ from typing import Final
 
 
 class ReadPause:
-    """Why a connection is paused: bits of a number, which are looked at for every read."""
+    """Reasons why a connection is paused: bits of a number, which is checked for every read."""
 
     CONNECT: Final = 1 << 0
     """The client sent too much before its CONNECT was answered."""
@@ -15,7 +15,7 @@ class ReadPause:
     LOADING: Final = 1 << 3
     """The session waits for messages from the log."""
     DRAIN: Final = 1 << 4
-    """The broker ends."""
+    """The broker is shutting down."""
     NATS: Final = 1 << 5
     """The client publishes faster than the bridge can send to NATS."""
     RATE: Final = 1 << 6

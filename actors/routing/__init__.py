@@ -1,4 +1,4 @@
-"""The subscription index of a node: from a topic to the subscriptions that match it."""
+"""The subscription index of a node: finds the subscriptions that match a topic."""
 
 from actors.routing.router import NOWHERE, Route, Router, Subscriber
 from actors.routing.shared_groups import SharedGroup, is_shared

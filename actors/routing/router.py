@@ -1,4 +1,4 @@
-"""From a topic to the subscriptions that match it.
+"""Routes from a topic to the subscriptions that match it.
 
 A *route* is the set of subscribers that get a message, one for each session: of the overlapping
 subscriptions of a session the one with the highest QoS is chosen, so that a session gets one copy
@@ -80,15 +80,16 @@ class Subscriber:
         self.filter = topic_filter
         self.qos = qos
         self.shared = is_shared(topic_filter)
-        """It is a member's subscription to a shared subscription."""
+        """Whether it is a member's subscription to a shared subscription."""
         self.options = 0
-        """Subscription options of MQTT 5 beside the QoS."""
+        """Subscription options of MQTT 5 without the QoS."""
         self.actor: LoopActor | None = None
         """The subscription actor; None while the session is offline."""
         self.acl: TopicAcl | None = None
-        """Which topics the client may read; None: all, or it is offline."""
+        """The topics that the client may read; None: all, or the client is offline."""
         self.may_read = True
-        """The client may still subscribe to the filter, of which some topics may be denied."""
+        """Whether the client may still subscribe to the filter; some of its topics may be
+        denied."""
         self.ended = False
         """Its session is gone: pending messages are discarded. A subscription ended by UNSUBSCRIBE
         still gets what matched before."""
@@ -101,8 +102,8 @@ class Subscriber:
 _Receivers: TypeAlias = tuple[
     tuple[Subscriber, ...], tuple[Subscriber, ...], tuple[Subscriber, ...]
 ]
-"""The receivers of a message, the subscribers that may not read it, and those by which sessions
-get what they publish themselves (see :class:`Route`)."""
+"""The receivers of a message, the subscribers that may not read it, and the subscriptions through
+which sessions get their own publications (see :class:`Route`)."""
 
 
 class Route:
@@ -120,9 +121,9 @@ class Route:
         self.denied = denied
         """Subscribers that may not read the messages."""
         self.no_local = any(target.options & NO_LOCAL for target in targets)
-        """Some targets have the option No Local: they do not get what they publish themselves."""
+        """Whether some targets have the option No Local: they do not get their own publications."""
         self.own = {one.session: one for one in own}
-        """Session -> the subscription without No Local by which it gets what it publishes itself,
+        """Session -> the subscription without No Local through which it gets its own publications
         although its target has the option."""
 
 
@@ -251,11 +252,11 @@ class Router:
         """Topics of Sparkplug births among the known routes -> topics under which they are
         retained."""
         self.too_deep: Callable[[bytes], bool] = _never
-        """Which topics have too many levels: they have no receivers."""
+        """Returns whether a topic has too many levels; such topics have no receivers."""
         self.system: set[Subscriber] = set()
         """Subscriptions below ``$SYS`` of sessions that are not passive."""
         self.groups = SharedGroups()
-        """The shared subscriptions; their members do not stand in the index."""
+        """The shared subscriptions; their members are not in the index."""
 
     @property
     def subscriptions(self) -> int:
@@ -307,7 +308,7 @@ class Router:
         return thawed >= _THAWED_AT_ONCE or self.clock() >= until
 
     def record_birth(self, topic: str, raw: bytes) -> None:
-        """Record under which topic a Sparkplug birth is retained, if the topic is one's."""
+        """Record the retained topic of a Sparkplug birth, if the topic is one."""
         if len(self.births) >= _CACHED_TOPICS:
             self.births.clear()
         certificate = certificate_topic(topic)
@@ -321,7 +322,7 @@ class Router:
         ]
 
     def match_system(self, topic: str) -> tuple[Subscriber, ...]:
-        """Return the active receivers of a message of the broker, each once."""
+        """Return the active receivers of a message from the broker, each once."""
         matching = self._index.match(topic)
         best = {
             found.session: found
@@ -511,7 +512,7 @@ class Router:
 def _without_no_local(
     targets: Mapping[str, Subscriber], matching: Iterable[Subscriber | str], topic: str
 ) -> tuple[Subscriber, ...]:
-    """Return the best subscription without No Local of each session whose target has the option."""
+    """Return each session's best subscription without No Local, if its target has that option."""
     best: dict[str, Subscriber] = {}
     for found in matching:
         if isinstance(found, str) or found.ended or found.options & NO_LOCAL:

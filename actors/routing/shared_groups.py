@@ -1,8 +1,8 @@
 """The shared subscriptions of this node and their members.
 
-A shared subscription ``$share/NAME/FILTER`` is a session of that name without a connection. It
-stands in the subscription index under FILTER; its members do not. It begins with its first member
-and ends with its last one.
+A shared subscription ``$share/NAME/FILTER`` is a session of that name without a connection. It is
+in the subscription index under FILTER; its members are not. It begins with its first member and
+ends with its last one.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def is_shared(topic_filter: str) -> bool:
-    """Return whether a topic filter, or the name of a session, is that of a shared subscription."""
+    """Return whether a topic filter, or the name of a session, denotes a shared subscription."""
     return topic_filter.startswith(SHARE) and all(split_share(topic_filter))
 
 
 class SharedGroup:
-    """A shared subscription's members."""
+    """The members of a shared subscription."""
 
     __slots__ = ("_names", "last_served", "members", "online", "told")
 
@@ -32,18 +32,18 @@ class SharedGroup:
         self.members: set[str] = set()
         """Client identifiers of all members."""
         self.online: dict[str, Subscriber] = {}
-        """Those that are connected, with their subscriptions."""
+        """The connected members, with their subscriptions."""
         self.last_served = ""
-        """The member that was given a message last."""
+        """The member that got a message last."""
         self.told = False
-        """The group's session has been told that a member has room."""
+        """Whether the group's session has been told that a member has room."""
         self._names: list[str] = []
-        """The names of those that are connected, sorted."""
+        """The names of the connected members, sorted."""
 
     def rotated(self) -> Iterator[Subscriber]:
-        """Yield the members that are connected, beginning behind the one served last.
+        """Yield the connected members, beginning behind the one served last.
 
-        No member may connect or leave meanwhile.
+        No member may connect or disconnect meanwhile.
         """
         names, online = self._names, self.online
         begin = bisect_right(names, self.last_served)
@@ -53,7 +53,7 @@ class SharedGroup:
             yield online[names[at]]
 
     def ordered(self) -> Iterator[Subscriber]:
-        """Yield the members that are connected, by client identifier."""
+        """Yield the connected members by client identifier."""
         return map(self.online.__getitem__, self._names)
 
     def connected(self, subscriber: Subscriber) -> None:
@@ -64,7 +64,7 @@ class SharedGroup:
         self.online[name] = subscriber
 
     def disconnected(self, name: str) -> None:
-        """Record that a member is not connected."""
+        """Record that a member is disconnected."""
         if self.online.pop(name, None) is not None:
             del self._names[bisect_left(self._names, name)]
 
@@ -81,34 +81,35 @@ class SharedGroups:
     def __init__(self) -> None:
         self._groups: dict[str, SharedGroup] = {}
         self._of: dict[str, set[str]] = {}
-        """The shared subscriptions of each member that is connected."""
+        """The shared subscriptions of each connected member."""
         self.memberships = 0
-        """Members of all of them together."""
+        """Number of members of all shared subscriptions."""
         self.waiting: set[str] = set()
-        """Shared subscriptions in which messages wait."""
+        """Shared subscriptions with queued messages."""
         self.on_change: Callable[[str], object] = _nothing
-        """Called with one that got its first member, or lost its last one."""
+        """Called with the name of a shared subscription that got its first member or lost its last
+        one."""
         self.wake: Callable[[str], object] = _nothing
-        """Called with one in which messages wait when a member may have room."""
+        """Called with the name of one with queued messages when a member may have room."""
 
     def __len__(self) -> int:
         """Return the number of shared subscriptions."""
         return len(self._groups)
 
     def __contains__(self, name: object) -> bool:
-        """Return whether there is such a shared subscription: it has members."""
+        """Return whether a shared subscription exists, that is, has members."""
         return name in self._groups
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the shared subscriptions that have members."""
+        """Yield the shared subscriptions."""
         return iter(self._groups)
 
     def find(self, name: str) -> SharedGroup:
-        """Return a shared subscription; one without members if there is none."""
+        """Return a shared subscription; an empty one if it does not exist."""
         return self._groups.get(name, _EMPTY)
 
     def is_full(self, name: str, session: str, most: int) -> bool:
-        """Return whether a session cannot become a member, as there are ``most``; 0: any number."""
+        """Return whether no session may join because there are ``most`` members; 0: unlimited."""
         members = self.find(name).members
         return 0 < most <= len(members) and session not in members
 
@@ -124,7 +125,7 @@ class SharedGroups:
             self.on_change(name)
 
     def left(self, name: str, session: str) -> None:
-        """Record that a session is a member no longer, if it was one."""
+        """Record that a session is no longer a member, if it was one."""
         group = self._groups.get(name)
         if group is None or session not in group.members:
             return
@@ -146,14 +147,14 @@ class SharedGroups:
             self._wake(name, group)
 
     def disconnected(self, subscriber: Subscriber) -> None:
-        """Record that a member is not connected."""
+        """Record that a member is disconnected."""
         self._disconnected(subscriber.filter, subscriber.session)
 
     def _disconnected(self, name: str, session: str) -> None:
         group = self.find(name)
         group.disconnected(session)
         if group.online:
-            self._wake(name, group)  # what waited for this member may go to others
+            self._wake(name, group)  # messages for this member may go to others
         names = self._of.get(session)
         if names is not None:
             names.discard(name)
@@ -161,7 +162,7 @@ class SharedGroups:
                 del self._of[session]
 
     def has_messages(self, name: str) -> None:
-        """Record that messages wait in a shared subscription, and wake it."""
+        """Record that messages are queued in a shared subscription, and wake it."""
         self.waiting.add(name)
         self._wake(name, self.find(name))
 

@@ -1,4 +1,4 @@
-"""Where permissions meet what clients do: publications, subscriptions, wills, the bridge.
+"""Authorization of client actions: publications, subscriptions, wills and bridged messages.
 
 Each refusal is counted, and some are logged.
 """
@@ -25,45 +25,45 @@ if TYPE_CHECKING:
     from protocol.mqtt import Connect, Publishes
 
 _SHOWN = 200
-"""Characters of a topic in a line of the log."""
+"""Maximum characters of a topic in a log line."""
 _RECORDED, _MOST_RECORDED = 1024, 8
-"""Characters of a denied topic in an event, and the number of such topics."""
+"""Maximum characters of a denied topic in an event, and maximum number of such topics."""
 
 
 class Authorizer:
-    """Says what clients may do, and refuses the rest."""
+    """Decides what clients may do, and refuses everything else."""
 
     def __init__(self, node: NodeContext, permissions: Permissions) -> None:
         self.permissions: Permissions
         self.refused = RejectionLog("not permitted")
-        """By what was asked for: publish, subscribe, will, bridge."""
+        """Counts and logs refusals by kind: publish, subscribe, will, bridge."""
         self.bridge: TopicAcl | None = None
-        """What may be exchanged with NATS; None: everything."""
+        """The topics that may be exchanged with NATS; None: all."""
         self._node = node
         self.change(permissions)
 
     def change(self, permissions: Permissions) -> None:
-        """Set other permissions; connected clients get them with :meth:`apply`."""
+        """Replace the permissions; connected clients get them with :meth:`apply`."""
         self.permissions = permissions
         bridge = permissions.access(BRIDGE, (), BRIDGE)
         self.bridge = None if bridge.open else bridge
 
     def apply(self, connections: Iterable[ClientConnection]) -> None:
-        """Let the clients of these connections have what they may have now, and nothing else."""
+        """Apply the current permissions to the clients of these connections."""
         for connection in connections:
             self.apply_to(connection)
         if self._node.bridge is not None:
             self._node.bridge.permissions_changed()
 
     def apply_to(self, connection: ClientConnection) -> None:
-        """Let a client have what it may have now, and nothing else."""
+        """Apply the current permissions to the client of a connection."""
         self.grant(connection)
         session = connection.session
         if session is not None and session.connection is connection:
             self._node.router.set_acl(session.name, connection.access)
 
     def grant(self, connection: ClientConnection) -> None:
-        """Give a connection the permissions of its client, which is authenticated now."""
+        """Give a connection the permissions of its client, which has just been authenticated."""
         verdict = connection.identity
         if verdict is None:
             return
@@ -72,7 +72,7 @@ class Authorizer:
         connection.access = None if access.open else access
 
     def authorize_will(self, connection: ClientConnection, connect: Connect) -> bool:
-        """Say whether a CONNECT may go on; a will that it may not have is taken off it."""
+        """Return whether a CONNECT may proceed; a will without permission is removed from it."""
         will, access = connect.will, connection.access
         if will is None or access is None or access.may_publish(will.topic):
             return True
@@ -83,11 +83,11 @@ class Authorizer:
     def authorize_will_on_publish(
         self, state: SessionState, connection: ClientConnection | None, topic: str
     ) -> bool:
-        """Say whether a session's will may be published now; it could when it was armed.
+        """Return whether a session's will may still be published; it could be when it was armed.
 
-        Of a client that was connected before the broker started again, no more is known than the
-        log has: where others than the permission file say what a user may do, or pseudonyms stand
-        for clients, the will goes out unless it is denied to everybody.
+        The log is the only source about a client that connected before the broker restarted. If
+        permissions come from elsewhere than the permission file, or if pseudonyms replace client
+        identifiers, the will is published unless its topic is denied to everybody.
         """
         if connection is not None:
             access = connection.access
@@ -96,7 +96,7 @@ class Authorizer:
         if not options.users_elsewhere and not options.pseudonym_key:
             access = self.permissions.access(state.user, (), state.session)
             return self._permits_will(access, state, topic, None)
-        # Whether it is allowed cannot be said; whether it is denied to everybody can.
+        # It is unknown whether the will is allowed, but known whether it is denied to everybody.
         if self.permissions.access(None, (), "").forbids(topic):
             self._tell("will", state.session, topic, None)
             return False
@@ -117,12 +117,12 @@ class Authorizer:
         packet: Publishes,
         accepted_ids: Container[int] = (),
     ) -> Publishes:
-        """Return what of a packet may be published.
+        """Return the messages of a packet that may be published.
 
-        The rest is dropped, and told in the log if somebody is told that it arrived; or the
-        connection is closed, and what stands behind the first refused message goes as well.
-        ``accepted_ids`` are packet identifiers of QoS 2 messages that are accepted already: what
-        comes under them is the same once more.
+        The others are dropped, which is recorded unless they are unretained at QoS 0. With
+        ``close_denied`` the connection is closed, and all messages from the first refused one on
+        are lost. ``accepted_ids`` are packet identifiers of QoS 2 messages that were accepted
+        before: messages with these identifiers are retransmissions.
         """
         access = connection.access
         denied = access.denied(packet.topics) if access is not None else set()
@@ -148,15 +148,15 @@ class Authorizer:
         return select(packet, [at for at in range(len(packet)) if at not in gone])
 
     def refuses(self, connection: ClientConnection, topic_filter: str) -> int:
-        """Return the reason code for which a subscription is refused; 0: it is not.
+        """Return the reason code with which a subscription is refused; 0: it is permitted.
 
-        The number of subscriptions is not looked at.
+        The number of subscriptions is not checked.
         """
         if is_reserved_filter(topic_filter):
             return ReasonCode.TOPIC_FILTER_INVALID
         reason = self._node.limits.topics.refuses_filter(topic_filter, 0, new=False)
         if reason == "wildcards" and connection.deep_filter in (None, topic_filter):
-            reason = None  # the standard has no such bound: one does no harm
+            reason = None  # the standard has no such limit; it does no harm here
             connection.deep_filter = topic_filter
         if reason is not None:
             now = self._node.clock.monotonic()
@@ -171,9 +171,9 @@ class Authorizer:
     def allows_pattern(
         self, session: str, connection: ClientConnection, topic_filter: str, fresh: set[int]
     ) -> bool:
-        """Return whether a session may have a filter with this pattern of wildcards.
+        """Return whether a session may add a filter with this wildcard pattern.
 
-        ``fresh`` are patterns that are granted to it and not in the index yet.
+        ``fresh`` are patterns granted to the session that are not in the index yet.
         """
         topics, verdict = self._node.limits.topics, connection.identity
         owner = network_of(connection.host)
@@ -184,7 +184,7 @@ class Authorizer:
         )
 
     def too_deep(self, topic: bytes) -> bool:
-        """Return whether a topic has more levels than there may be."""
+        """Return whether a topic exceeds the maximum number of levels."""
         limits = self._node.limits
         reason = limits.topics.refuses_topic(topic)
         if reason is not None:
@@ -192,11 +192,11 @@ class Authorizer:
         return reason is not None
 
     def to_nats(self, topic: bytes) -> bool:
-        """Say whether NATS may have messages on a topic."""
+        """Return whether messages on a topic may be sent to NATS."""
         return self.bridge is None or self.bridge.read[topic]
 
     def from_nats(self, topic: bytes) -> bool:
-        """Say whether a message that came from NATS may be published."""
+        """Return whether a message received from NATS may be published."""
         if self.bridge is None or self.bridge.publish[topic]:
             return True
         self._tell("bridge", BRIDGE, topic.decode(), None)

@@ -1,7 +1,7 @@
-"""Deliveries to a client at QoS 0, 1 and 2, its queue, and redelivery.
+"""Deliveries to a client at QoS 0, 1 and 2, the session's queue, and redelivery.
 
-Each session actor has one. It knows which messages are in memory; while others are read from the
-log, the session defers everything but deliveries.
+Each session actor has one :class:`Delivery`. It tracks which messages are in memory; while others
+are read from the log, the session defers everything but deliveries.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ _DRAIN_AT_ONCE = 1024
 """Messages taken from the queue in one step."""
 _REACH, _REACH_GROWS = 8, 4
 _EXPIRED_WITHIN = 1024
-"""Runs of a queue that are searched for messages that have expired."""
+"""Runs of a queue that are searched for expired messages."""
 _QUEUES_AT_ONCE = 16
-"""Queues of a session that are searched in one turn: it may have thousands."""
+"""Queues of a session searched in one turn: a session may have thousands."""
 _AGAIN_AT_ONCE = 256
-"""Messages sent again in one step."""
+"""Messages redelivered in one step."""
 _AGAIN_STEPS = 4
-"""Such steps in one turn."""
+"""Redelivery steps in one turn."""
 _GATED_FACTOR = 4
-"""How many times the bytes one client may have at the gate all clients may have there."""
+"""Bytes at the gate for all clients together, as a multiple of those for one client."""
 _HELD_MESSAGES = 65_536
-"""Messages kept at hand for a connected client whose window is full, at most."""
+"""Maximum messages kept in memory for a connected client whose window is full."""
 
 
 class Delivery:
-    """Delivers to one session's client."""
+    """Delivers messages to the client of one session."""
 
     __slots__ = (
         "__weakref__",
@@ -86,26 +86,27 @@ class Delivery:
         self._session = session
         self._ack_check_set = False
         self._redelivery: deque[int] = deque()
-        """Packet identifiers of what is still to be sent again after a reconnect."""
+        """Packet identifiers that remain to be redelivered after a reconnect."""
         self._after_load: Callable[[], None] | None = None
         self._dropped = False
-        """Queued messages were dropped instead of sent."""
+        """Whether queued messages were dropped instead of sent."""
         self._sending_queued = False
-        """Sending continues in another turn."""
+        """Whether sending continues in another turn."""
         self._encoder: DeliveryEncoder | None = None
-        """Encodes what the client is sent if it speaks MQTT 5."""
+        """Encodes deliveries to an MQTT 5 client; None for other clients."""
         self._expired_at = 0
-        """Second in which the queues had nothing that has expired."""
+        """Second in which the queues contained no expired messages."""
         self._expired_from = 0
-        """Number of the queue at which the search for such messages continues."""
+        """Number of the queue at which the search for expired messages continues."""
         self._backlog: Backlog | None = None
-        """Publishers that wait until less waits for this client; None: there are none."""
+        """Publishers that wait until fewer messages are queued for this client; None: there are
+        none."""
         self.sent_from_queue = 0
-        """Messages that were sent out of the queue."""
+        """Number of messages sent from the queue."""
         self._held: dict[Position, Message] = {}
         self._held_bytes = 0
         self._prefetch_limit = _REACH
-        """Records of the log to be read in one go."""
+        """Maximum records read from the log at once."""
         self._in_hand: tuple[Outgoing | None, int] = (None, 0)
 
     @property
@@ -115,21 +116,21 @@ class Delivery:
 
     @property
     def resuming(self) -> bool:
-        """True while something is still to be sent again after a reconnect."""
+        """True while messages remain to be redelivered after a reconnect."""
         return bool(self._redelivery)
 
     @property
     def packet_limit(self) -> int:
-        """Bytes of the largest packet that the client accepts; 0: any."""
+        """Maximum packet size of the client in bytes; 0: unlimited."""
         return self._encoder.limit if self._encoder is not None else 0
 
     def too_large(self, message: Outgoing) -> list[int]:
-        """Return which messages of a batch the client does not accept, by their numbers."""
+        """Return the numbers of a batch's messages that exceed the client's maximum packet size."""
         subscriber, batch, qos = message
         return self._encoder.too_large(batch, subscriber, qos) if self._encoder is not None else []
 
     def deliver(self, message: Outgoing) -> None:
-        """Send, queue or drop the messages that a subscription delivers."""
+        """Send, queue or drop messages for one of the session's subscriptions."""
         subscriber, batch, qos = message
         if (
             subscriber.ended
@@ -191,7 +192,7 @@ class Delivery:
     def _slow_down(
         self, publisher: ClientConnection, connection: ClientConnection, count: int
     ) -> None:
-        """Hold a publisher until the client has taken some of what waits for it."""
+        """Pause a publisher until the client has taken some of its queued messages."""
         if publisher is connection:
             return
         if self._backlog is None:
@@ -207,10 +208,11 @@ class Delivery:
 
     @property
     def hindrance(self) -> str:
-        """Return why nothing new can be sent to the client at QoS 1 and 2; empty: it can.
+        """The reason why nothing new can be sent to the client at QoS 1 and 2; empty: none.
 
-        ``offline``, ``resuming`` (older messages are sent again first), ``reader`` (it does not
-        read), ``loading`` (messages are read from the log) or ``log`` (the log does not keep up).
+        ``offline``, ``resuming`` (older messages are redelivered first), ``reader`` (the client
+        does not read), ``loading`` (messages are read from the log) or ``log`` (the log does not
+        keep up).
         """
         connection = self._session.connection
         if connection is None:
@@ -232,13 +234,13 @@ class Delivery:
         limit = self._node.delivery_limits.batch_bytes
         gated = connection.gated
         if gated and (gated > limit or self._node.journal.gated > _GATED_FACTOR * limit):
-            # The log does not keep up. What is queued costs no memory until it does.
+            # The log does not keep up. Queued messages cost no memory until it does.
             connection.starved = True
             return False
         return True
 
     def _hold(self, batch: Batch, start: int, stop: int) -> None:
-        """Keep messages queued for a connected client in memory: they are sent soon."""
+        """Keep messages queued for a connected client in memory, as they will be sent soon."""
         held = self._held
         within = self._held_bytes + batch.size <= self._node.delivery_limits.batch_bytes
         if within and len(held) < _HELD_MESSAGES:
@@ -258,7 +260,7 @@ class Delivery:
             held.update(zip(batch.positions[start:stop], messages, strict=True))
 
     def _without_too_large(self, encoder: DeliveryEncoder, message: Outgoing) -> Batch:
-        """Return a batch without what the client does not accept, which is recorded as dropped."""
+        """Return a batch without messages too large for the client; record those as dropped."""
         subscriber, batch, qos = message
         large = encoder.too_large(batch, subscriber, qos)
         if not large:
@@ -284,7 +286,7 @@ class Delivery:
                 data = self._encoder.render(batch, subscriber, 0, gated=gated)
             if gated:
                 # The publication is being recorded. Until it is, a crash may undo it, and its
-                # publisher send it again: no client may have seen it by then [MQTT-4.3.3-2].
+                # publisher may send it again: no client may have seen it by then [MQTT-4.3.3-2].
                 node.journal.send_when_durable(connection, data)
             else:
                 node.journal.send_unlogged(connection, data)
@@ -302,7 +304,7 @@ class Delivery:
         )
 
     def send_queued(self) -> None:
-        """Send queued messages, also those of shared subscriptions, as the windows allow."""
+        """Send queued messages, including those of shared subscriptions, as the windows allow."""
         groups = self._node.router.groups
         if groups.waiting:
             groups.has_room(self._session.name)
@@ -332,27 +334,28 @@ class Delivery:
             return
         budget = limits.batch_bytes
         for run in runs:
-            # A message may wait twice: retained, and asked for twice. Those behind a gap wait.
+            # A message may be queued twice: retained, and requested twice. Messages behind a gap
+            # wait.
             chosen = [found[ref] for ref in takewhile(found.__contains__, run.refs)]
             if not chosen:
                 break
             count = decisions.within([message.payload for message in chosen], budget)
             budget -= self._send_permitted(connection, run, chosen[:count])
             if budget <= 0 or count < len(chosen):
-                if self._dropped:  # of which nothing will be acknowledged
+                if self._dropped:  # no acknowledgement will follow for these
                     break
                 # The rest follows when these are acknowledged or the transport has room.
                 return
             if len(chosen) < len(run.refs):
                 break
-        if self._dropped:  # of which nothing will be acknowledged
+        if self._dropped:  # no acknowledgement will follow for these
             self._dropped = False
             self._send_queued_later()
         elif len(found) < len(refs):
             self.send_queued()
 
     def _send_queued_later(self) -> None:
-        """Continue in another turn; other work comes in between."""
+        """Continue sending in another turn, after other work."""
         if not self._sending_queued:
             self._sending_queued = True
             self._session.kernel.later(self._session, ContinueSending())
@@ -374,9 +377,9 @@ class Delivery:
         return found
 
     def _prefetch(self, refs: Sequence[Position]) -> list[Position]:
-        """Return those of some positions that are to be loaded now: few at first, then more.
+        """Return the first of these positions to load now: few at first, then more.
 
-        A client that comes back is not to wait until all it missed has been read.
+        A client that reconnects does not have to wait until all its missed messages have been read.
         """
         records: set[int] = set()
         for count, ref in enumerate(refs):
@@ -389,9 +392,10 @@ class Delivery:
     def _send_permitted(
         self, connection: ClientConnection, run: decisions.WaitingRun, messages: list[Message]
     ) -> int:
-        """Send the first messages of a run, but for what the client may or can not have.
+        """Send the first messages of a run; drop those that the client may not or cannot receive.
 
-        They were queued while it was away, or when it might have them. Returns payload bytes.
+        The messages were queued while the client was offline or had other permissions. Returns the
+        payload bytes sent.
         """
         access, encoder = connection.access, self._encoder
         limited = encoder is not None and encoder.limit
@@ -426,15 +430,15 @@ class Delivery:
         return size
 
     def _make_room_for(self, subscriber: Subscriber) -> None:
-        """Make room, unless a shared subscription has found it: it would wait for what is read."""
+        """Make room, unless a shared subscription has found some: it would wait for reads."""
         if not is_shared(subscriber.filter):
             self.make_room()
 
     def make_room(self) -> None:
-        """Let messages that have expired leave queues that are half full or more.
+        """Drop expired messages from queues that are at least half full.
 
-        Of each queue the first ones: those that will expire last stand behind them, mostly. Those
-        that are not at hand are read from the log, as it must be known how large they are.
+        The first messages of each queue are searched: messages that expire last are mostly behind
+        them. Messages that are not in memory are read from the log, as their sizes must be known.
         """
         state, limits = self._session.state, self._node.delivery_limits
         filling = (
@@ -446,7 +450,7 @@ class Delivery:
             self._expire_some(now)
 
     def _expire_some(self, now: int) -> None:
-        """Record which messages have expired in some queues, as far as they are at hand."""
+        """Record expired messages of some queues, as far as they are in memory."""
         left, begin = _DRAIN_AT_ONCE, self._expired_from
         waiting = self._session.state.waiting.values()
         some = [*islice(waiting, begin, begin + _QUEUES_AT_ONCE)]
@@ -537,16 +541,16 @@ class Delivery:
         self.expect_acks()
         return size
 
-    # Sending again.
+    # Redelivery.
 
     def attach(self, encoder: DeliveryEncoder | None) -> None:
-        """Send to a client that connected; ``encoder`` is that of one in MQTT 5."""
+        """Begin deliveries to a client that connected; ``encoder`` is that of an MQTT 5 client."""
         self._encoder = encoder
         if encoder is not None:
             encoder.attach(self._session.state, self._session.connection)
 
     def complete_encoder(self, most: int) -> bool:
-        """Index at most so many filters that are not; return whether some are still missing."""
+        """Index at most ``most`` missing filters; return whether some are still missing."""
         return self._encoder is not None and self._encoder.complete(most)
 
     @property
@@ -555,17 +559,17 @@ class Delivery:
         return self._encoder is not None
 
     def takes_plain(self, *, v5: bool) -> bool:
-        """Return whether the client speaks MQTT 5, or not, and nothing is put into its messages."""
+        """Return whether the client's level matches ``v5`` and its messages need no additions."""
         encoder = self._encoder
         return encoder.plain if encoder is not None and v5 else encoder is None and not v5
 
     def subscriptions_changed(self, filters: Iterable[str]) -> None:
-        """Look anew at the subscriptions with some filters."""
+        """Update the encoder for the subscriptions with these filters."""
         if self._encoder is not None:
             self._encoder.subscriptions_changed(filters)
 
     def _has_retain(self, flags: int) -> bool:
-        """Return whether a delivery is sent again with RETAIN."""
+        """Return whether a delivery is redelivered with RETAIN."""
         return bool(flags & (RETAIN_FLAG if self._encoder is None else RETAIN_FLAG | RAP_FLAG))
 
     def _encode(
@@ -577,9 +581,10 @@ class Delivery:
         dup: bool = False,
         of: SubscriptionState | None = None,
     ) -> bytes:
-        """Encode messages that waited or are sent again; ``flags`` are QoS and RETAIN.
+        """Encode queued or redelivered messages; ``flags`` are QoS and RETAIN.
 
-        ``of`` is the only subscription that they are of: of a shared one, or retained ones.
+        ``of`` is the subscription if there is only one: for shared subscriptions and retained
+        messages.
         """
         if self._encoder is not None:
             now_ms = self._node.clock.time_ms()
@@ -592,7 +597,7 @@ class Delivery:
         return prepared.render(packet_ids, dup=dup)
 
     def resume(self) -> None:
-        """Send again what the client did not complete, then what waits [MQTT-4.4.0-1]."""
+        """Redeliver incomplete deliveries, then send queued messages [MQTT-4.4.0-1]."""
         state = self._session.state
         self._prefetch_limit = _REACH
         self._redelivery = deque(state.inflight)
@@ -601,7 +606,7 @@ class Delivery:
         self.send_queued()
 
     def _redeliver_more(self) -> None:
-        """Go on sending again after a reconnect, no more at once than the client can take."""
+        """Continue redelivery after a reconnect, with no more at once than the client accepts."""
         connection, state = self._session.connection, self._session.state
         steps = 0
         while self._redelivery and connection is not None and self._may_send(connection):
@@ -626,9 +631,9 @@ class Delivery:
                     break
 
     def _end_too_large(self, unacked: Sequence[int]) -> bool:
-        """End deliveries that the client accepts no longer, as if they were sent [MQTT-3.1.2-25].
+        """End deliveries that exceed the client's new maximum packet size [MQTT-3.1.2-25].
 
-        False while their messages are read from the log.
+        They end as if they had been sent. Returns False while their messages are read from the log.
         """
         encoder, state = self._encoder, self._session.state
         if encoder is None or not encoder.limit or not unacked:
@@ -658,7 +663,7 @@ class Delivery:
     def _republish(self, unacked: Sequence[int], cause: str, again: Callable[[], None]) -> int:
         """Send PUBLISH packets again, with DUP; return how many, as their bytes are bounded.
 
-        0 when their messages must be loaded first: ``again`` is called then.
+        Returns 0 if their messages must be loaded first; then ``again`` is called after loading.
         """
         connection, state = self._session.connection, self._session.state
         if connection is None or not unacked:
@@ -694,10 +699,10 @@ class Delivery:
             self.expect_acks()
 
     def expect_acks(self) -> None:
-        """Check after ``ack_wait`` whether what was sent has been acknowledged."""
+        """Check after ``ack_wait`` for missing acknowledgements."""
         wait = self._node.options.ack_wait
         if self._encoder is not None:
-            return  # nothing is sent again to an MQTT 5 client that stays [MQTT-4.4.0-1]
+            return  # no redelivery to a connected MQTT 5 client [MQTT-4.4.0-1]
         if wait and not self._ack_check_set:
             self._ack_check_set = True
             self._node.timers.remind(wait, self._remember_acks)
@@ -707,7 +712,7 @@ class Delivery:
             self._session.kernel.tell(self._session, AckCheck())
 
     def check_acks(self) -> None:
-        """Send again what was not acknowledged within ``ack_wait``."""
+        """Redeliver messages that were not acknowledged within ``ack_wait``."""
         connection, state = self._session.connection, self._session.state
         wait = self._node.options.ack_wait
         nothing = not (state.inflight or state.releasing)
@@ -731,10 +736,10 @@ class Delivery:
             delay = wait - (self._node.clock.time_ms() - oldest) / 1000
         self._node.timers.remind(min(wait, max(0.05, delay)), self._remember_acks)
 
-    # Messages that are not at hand.
+    # Messages that are not in memory.
 
     def find(self, refs: Sequence[Position]) -> dict[Position, Message] | None:
-        """Return the messages at these positions, or None when some must be loaded."""
+        """Return the messages at these positions, or None if some must be loaded."""
         found = self._cached(refs)
         return found if len(found) == len(set(refs)) else None
 
@@ -746,7 +751,7 @@ class Delivery:
         self._node.directory.load(self._session, [ref for ref in refs if ref not in self._held])
 
     def release(self, refs: Iterable[Position]) -> None:
-        """Forget messages that were sent."""
+        """Drop sent messages from memory."""
         if self._held:
             for ref in refs:
                 gone = self._held.pop(ref, None)
@@ -754,7 +759,7 @@ class Delivery:
                     self._held_bytes -= len(gone.payload)
 
     def loaded(self, found: dict[Position, Message]) -> None:
-        """Take messages that were read from the log, and continue."""
+        """Store messages read from the log, and continue."""
         then, self._after_load = self._after_load, None
         if self._session.connection is not None:
             self._session.connection.resume(ReadPause.LOADING)
@@ -770,14 +775,14 @@ class Delivery:
             self._backlog = None
 
     def forget(self) -> None:
-        """Release the messages kept in memory: the client is gone."""
+        """Drop all messages from memory and resume waiting publishers: the client has left."""
         self.release_publishers()
         self._held.clear()
         self._held_bytes = 0
         self._redelivery.clear()
 
     def recorded_of(self, outgoing: Outgoing) -> int:
-        """Return how many messages of a batch were recorded, should its delivery have failed."""
+        """Return how many messages of a batch were recorded before its delivery failed."""
         in_hand, covered = self._in_hand
         return covered if in_hand is outgoing else 0
 
@@ -785,9 +790,9 @@ class Delivery:
 def _alike(
     entries: list[tuple[int, InFlight]],
 ) -> list[tuple[tuple[int, SubscriptionState | None], list[tuple[int, InFlight]]]]:
-    """Group neighbours with the same flags, and of the same subscription if they are of one only.
+    """Group neighbours by flags; retained and shared messages also by subscription.
 
-    Messages of a shared subscription are, and retained ones.
+    A retained message, or one of a shared subscription, belongs to one subscription only.
     """
     groups: list[tuple[tuple[int, SubscriptionState | None], list[tuple[int, InFlight]]]] = []
     for pid, sent in entries:

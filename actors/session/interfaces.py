@@ -1,4 +1,4 @@
-"""The other parts of a broker as sessions see them: interfaces, implemented elsewhere."""
+"""Interfaces of the other parts of a broker that sessions use; implemented elsewhere."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class Paused(Protocol):
-    """Something whose input waits."""
+    """A connection whose input is paused."""
 
     def resume(self, reason: int) -> None:
-        """Take back a reason to pause; read again if it was the last one."""
+        """Remove a reason for the pause; resume reading if it was the last one."""
 
 
 class AcknowledgementCount(OutputSink, Protocol):
@@ -38,58 +38,58 @@ class AcknowledgementCount(OutputSink, Protocol):
         packet_ids: Sequence[int],
         reasons: Sequence[int] = (),
     ) -> None:
-        """Count answers that are handed to the gate."""
+        """Count acknowledgements handed to the gate."""
 
 
 class ClientConnection(OutputSink, Paused, Protocol):
     """The connection of a client: ``actors.connection.connection.Connection``."""
 
     access: TopicAcl | None
-    """What the client may publish and subscribe to; None: everything."""
+    """Permissions to publish and subscribe; None: unrestricted."""
     address: str
     caused: int
-    """Deliveries of what it published."""
+    """Number of deliveries caused by the client's publications."""
     client_id: str | None
     counted_user: str | None
-    """User whose connections it is counted among."""
+    """The user whose connections include this one; None: not counted."""
     ignores_input: bool
-    """It is about to be closed: what it sent and is not handled yet does not count."""
+    """Whether the connection is about to be closed, so that unhandled input is ignored."""
     deep_filter: str | None
-    """The one filter with more wildcards than others may have."""
+    """The one filter that may have more wildcards than usual."""
     id_assigned: bool
-    """The client has its identifier from the broker."""
+    """Whether the broker assigned the client identifier."""
     given_id: str
-    """The client identifier that the client has for itself; others see ``client_id``."""
+    """The client's own client identifier; others see ``client_id``."""
     host: str
-    """Where the client is, without the port; empty while that is not known, or nowhere."""
+    """Host of the client, without the port; empty if it is not known yet, or there is none."""
     identity: Verdict | None
     last_read: float
-    """When something was read behind the CONNECT, seconds of the node's clock."""
+    """Time of the last read after the CONNECT, in seconds of the node's clock."""
     max_packet: int
-    """Bytes of the largest packet that the client may send."""
+    """Maximum size in bytes of packets from the client."""
     messages_in: int
     messages_out: int
     pace: float
-    """The part of the usual work that this client may cause in one turn while others wait."""
+    """Fraction of the usual work that the client may cause in one turn while others wait."""
     packets_in: int
     properties: ConnectProperties | None
-    """What the CONNECT of an MQTT 5 client said; None: it speaks MQTT 3.1 or 3.1.1."""
+    """Properties of the CONNECT of an MQTT 5 client; None: the client speaks MQTT 3.1 or 3.1.1."""
     session: Session | None
     starved: bool
-    """Something was queued because too much waited at the gate already."""
+    """Whether messages were queued because too many bytes waited at the gate."""
     writable: bool
 
     @property
     def actor_urn(self) -> str:
-        """The name of its actor."""
+        """The name of the connection's actor."""
 
     @property
     def authentication_data(self) -> bytes | None:
-        """What the method of the client's login has for the CONNACK."""
+        """Authentication Data of the login's method for the CONNACK."""
 
     @property
     def receive_window(self) -> AcknowledgementCount | None:
-        """Counts what the client published and was not acknowledged; None: that has no bound."""
+        """Counts unacknowledged publications of the client; None: they are not limited."""
 
     @property
     def ended(self) -> bool:
@@ -97,19 +97,19 @@ class ClientConnection(OutputSink, Paused, Protocol):
 
     @property
     def unsent(self) -> int:
-        """Bytes on their way to the client: at the gate, and not taken by it yet."""
+        """Bytes on their way to the client: at the gate, or not read by the client yet."""
 
     def attached(self, session: Session, keep_alive: int) -> None:
-        """Begin to pass packets on to a session; it accepted the CONNECT."""
+        """Begin to pass packets to a session, which has accepted the CONNECT."""
 
     def pause(self, reason: int) -> None:
-        """Read nothing more until every reason to pause is gone."""
+        """Stop reading until every reason for the pause is removed."""
 
     def throttle_publisher(self, publisher: ClientConnection, count: int) -> None:
         """Pause a publisher until this client, which reads too slowly, has caught up."""
 
     def on_part_done(self, seconds: float) -> None:
-        """Make the next parts of longer work shorter, or longer, after one of this client's."""
+        """Adapt the length of further parts of longer work to the duration of the last one."""
 
     def ignore_input(self) -> None:
         """Ignore further input of the client, whose connection is about to be closed."""
@@ -118,76 +118,76 @@ class ClientConnection(OutputSink, Paused, Protocol):
         """Answer the CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
 
     def close(self, reason: str, code: int = 0) -> None:
-        """Close the connection once what waits at the gate for it has been written.
+        """Close the connection once the output waiting at the gate has been written.
 
         ``code`` is the reason code for an MQTT 5 client; 0: the one that belongs to ``reason``.
         """
 
     def close_soon(self, reason: str) -> None:
-        """Close the connection when what it was told before is done."""
+        """Close the connection after the messages already in its mailbox."""
 
     def close_when_written(self) -> None:
-        """Close the transport behind what was handed to the gate until now."""
+        """Close the transport behind the output handed to the gate so far."""
 
     def abort(self, reason: str) -> None:
-        """Close at once, whatever waits at the gate."""
+        """Close at once, without waiting for output at the gate."""
 
 
 class SessionDirectory(Protocol):
-    """The sessions of a node, and what becomes of them: the broker."""
+    """The sessions of a node and their life cycle: the broker."""
 
     @property
     def attached(self) -> int:
-        """The number of sessions that are connected."""
+        """The number of connected sessions."""
 
     def session(self, name: str) -> Session:
         """Return the actor of a session, activated if it was passive."""
 
     def find_session(self, name: str) -> Session | None:
-        """Return the actor of a session; None: it is passive, or there is none."""
+        """Return the actor of a session; None: it is passive, or does not exist."""
 
     def install(self, session: Session) -> None:
-        """Make an actor the one that a session is reached by, from now on."""
+        """Make an actor the one that receives the messages of its session from now on."""
 
     def redirect(self, name: str, messages: list[Any]) -> None:
-        """Tell messages to the session that took the place of one that ended."""
+        """Forward messages to the successor of a session that ended."""
 
     def came_online(self, session: Session) -> None:
-        """Record that a session has a connection now."""
+        """Record that a session is connected now."""
 
     def went_offline(self, session: Session) -> None:
-        """Record that a session has no connection now."""
+        """Record that a session is disconnected now."""
 
     def retire(self, session: Session, *, running: bool = True) -> None:
         """Stop the actor of a session that ended or is passive.
 
-        ``running``: it is the running actor, and asks for it itself.
+        ``running``: the actor itself calls this while it runs.
         """
 
     def passivate(self, name: str) -> None:
-        """Keep of an offline session no more than it takes to have it back."""
+        """Reduce an offline session to the minimum needed to restore it."""
 
     def take_passive(self, state: SessionState) -> None:
-        """Add a session that is frozen already."""
+        """Add a session whose state is frozen already."""
 
     def watch_expiry(self, state: SessionState) -> None:
-        """Look at an offline session again when it may have expired."""
+        """Check an offline session again when it may have expired."""
 
     def on_session_failure(self, session: Session) -> None:
-        """Put a successor in the place of a session that has just failed."""
+        """Replace a session that has just failed."""
 
     def stop_all(self, actors: Sequence[LoopActor]) -> None:
-        """Stop actors that get no more messages; many of them little by little."""
+        """Stop actors that get no more messages; many of them gradually."""
 
     def load(self, session: Session, refs: Sequence[Position]) -> None:
         """Read messages from the log; the session gets ``Loaded``."""
 
 
 class PublicationBridge(Protocol):
-    """What exchanges messages with NATS: ``actors.bridge.host.BridgeSupervisor``."""
+    """The bridge to NATS: ``actors.bridge.host.BridgeSupervisor``."""
 
     def packets(self, client: str, packet: Publishes, publisher: ClientConnection | None) -> None:
-        """Send QoS 0 messages that are not retained, as whole packets of ``publisher``."""
+        """Send unretained QoS 0 messages, as whole packets of ``publisher``."""
 
     def published(
         self,
@@ -200,21 +200,21 @@ class PublicationBridge(Protocol):
         retain: bool,
         gated: bool,
     ) -> None:
-        """Take messages that take effect in this turn, with the entries between two positions."""
+        """Send messages that take effect in this turn, with the entries between two positions."""
 
     def permissions_changed(self) -> None:
-        """Have the bridge look anew at what it may exchange."""
+        """Update the bridge to changed permissions."""
 
 
 class SystemTopics(Protocol):
     """The topics ``$SYS/...``: ``actors.inspection.sys_topics.SysTopicTree``."""
 
     def retained(self, topic_filter: str, access: TopicAcl | None = None, /) -> Batch | None:
-        """Return what a new subscription gets at once; None: nothing."""
+        """Return the messages that a new subscription gets at once; None: there are none."""
 
 
 class LogHold(Protocol):
-    """What cuts the log: ``actors.maintenance.retention.Retention``."""
+    """The component that cuts the log: ``actors.maintenance.retention.Retention``."""
 
     def holding_still(self) -> AbstractContextManager[None]:
-        """Cut nothing off while the log is read."""
+        """Suspend cuts while the log is read."""

@@ -1,4 +1,4 @@
-"""The life of a session: from a CONNECT over the ends of its connections to its removal."""
+"""The life cycle of a session: CONNECT, end of its connections, expiry and removal."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _STARTED_AT_ONCE: Final = 512
-"""Subscriptions of a session that comes back that are started in one turn."""
+"""Subscriptions of a resumed session that are started in one turn."""
 _USER_PROPERTIES: Final = 1024
-"""Characters of the user properties of a CONNECT that are recorded; of more none are."""
+"""Maximum characters of a CONNECT's user properties that are recorded; longer ones are not."""
 _LONGEST_STRING: Final = 65_535
-"""Bytes of a string in a packet."""
+"""Maximum bytes of a string in a packet."""
 _NO_LEVEL: Final = frozenset("/+#")
-"""Characters that no level of a topic has."""
+"""Characters that no topic level may contain."""
 _FROZEN_AT_MOST: Final = 2048
-"""Subscriptions of a session that is passivated: one with more would take too long to come back."""
+"""Maximum subscriptions of a passivated session: restoring more would take too long."""
 
 
 class SessionLifecycle:
@@ -98,10 +98,10 @@ class SessionLifecycle:
         self._subscriptions = subscriptions
         self._will: Message | None = None
         self.attaching: ClientConnection | None = None
-        """The connection that the session will have when its subscriptions are started."""
+        """The connection that the session gets once its subscriptions are started."""
 
     def handle(self, message: Any) -> None:
-        """Handle a message about the session's life."""
+        """Handle a message about the session's life cycle."""
         self._HANDLERS[type(message)](self, message)
 
     def _on_attach(self, message: ConnectionAttached) -> None:
@@ -110,7 +110,7 @@ class SessionLifecycle:
             self._session.begin_work(self._attach(message))
 
     def _attach(self, message: ConnectionAttached) -> Iterator[object]:
-        """Start the subscriptions of a session that comes back, then let its client in."""
+        """Start the subscriptions of a resumed session, then accept its client."""
         session, properties = self._session, message.connect.properties
         known = self._node.state.sessions.get(session.name)
         resumes = known is not None and not known.clean and not message.connect.clean
@@ -152,7 +152,8 @@ class SessionLifecycle:
             self._subscriptions.remove_all()
         at = session.emit(self._opened(connection, connect, generation, resumed=resumed))
         if connect.properties is not None:
-            # They are in the log, or too long for it: not to be kept as long as the connection.
+            # They are in the log, or too long for it: they need not be kept as long as the
+            # connection.
             connect.properties.user = ()
             connect.properties.authentication_data = None
         _log.debug(
@@ -182,7 +183,7 @@ class SessionLifecycle:
         connection.attached(session, connect.keep_alive)
         counters = self._node.counters
         counters.most_clients = max(counters.most_clients, self._node.directory.attached)
-        if not accepted:  # the client takes no packet of that size
+        if not accepted:  # the client accepts no packet of that size
             connection.abort("packet_too_large")
 
     def _encoder(self, state: SessionState, properties: ConnectProperties) -> DeliveryEncoder:
@@ -215,7 +216,7 @@ class SessionLifecycle:
         return event
 
     def _expiry(self, asked: int) -> int:
-        """Return the session expiry that an MQTT 5 client gets, in seconds."""
+        """Return the session expiry granted to an MQTT 5 client, in seconds."""
         bound = math.ceil(self._node.options.session_expiry)
         return min(asked, bound) if bound else asked
 
@@ -248,10 +249,10 @@ class SessionLifecycle:
     def _response_information(
         self, connection: ClientConnection, asked: ConnectProperties
     ) -> str | None:
-        """Return the prefix of the topics that a client may be answered on; None: it has none.
+        """Return the prefix of the client's response topics; None: it has none.
 
-        A client identifier that would be more than one level of a topic has none, nor one with
-        which the prefix is longer than a string of MQTT.
+        There is no prefix for a client identifier that would span several topic levels, or that
+        makes the prefix longer than an MQTT string.
         """
         prefix, name = self._node.options.response_information, connection.given_id
         if not prefix or not asked.request_response_information:
@@ -276,11 +277,12 @@ class SessionLifecycle:
         self._will = Message(will.topic.encode(), will.payload, will.block)
 
     def _load_will(self, then: Callable[[], None]) -> bool:
-        """Return whether the payload of an armed will is at hand; if not, it is loaded first."""
+        """Return whether the payload of an armed will is in memory; load it otherwise."""
         will = self._session.state.will
         if will is None or self._will is not None:
             return True
-        # Armed before the session was passive, or the broker started: it is in the log only.
+        # It was armed before the session became passive, or the broker started: only the log has
+        # it.
         found = self._delivery.find([will.ref])
         if found is None:
             self._delivery.load([will.ref], then)
@@ -289,9 +291,9 @@ class SessionLifecycle:
         return True
 
     def _load_closing(self, then: Callable[[], None]) -> bool:
-        """Return whether all that the end of a connection needs is at hand; if not, load it first.
+        """Return whether all messages needed to end a connection are in memory; else load them.
 
-        That is the will, and what goes back to shared subscriptions.
+        These are the will and the messages returned to shared subscriptions.
         """
         if self._session.state.connected:
             refs = decisions.refs_to_return(self._session.state)
@@ -303,7 +305,8 @@ class SessionLifecycle:
     def _end_delayed_will(self, *, resumed: bool) -> None:
         """Cancel a will whose delay has not passed, or publish it if its session is over.
 
-        [MQTT-3.1.3-9] forbids it once the client is back; one with Clean Start ends the session.
+        [MQTT-3.1.3-9] forbids publishing it once the client has reconnected; a reconnect with Clean
+        Start ends the session.
         """
         if resumed:
             self._will = None
@@ -312,7 +315,7 @@ class SessionLifecycle:
             self._fire_will(None)
 
     def _take_over(self, old: ClientConnection, *, resumed: bool) -> None:
-        """Close the connection that the client had until now [MQTT-3.1.4-2]."""
+        """Close the previous connection of the client [MQTT-3.1.4-2]."""
         session = self._session
         self._detach(old, "taken_over")
         at = session.emit(SessionTakenOver(session.name, session.state.generation))
@@ -325,7 +328,7 @@ class SessionLifecycle:
         self._close("taken_over", orderly=False, resumed=resumed)
 
     def _detach(self, connection: ClientConnection, reason: str) -> None:
-        """Close a connection that is this session's no longer."""
+        """Close a connection that no longer belongs to this session."""
         connection.session = None
         connection.close(reason)
 
@@ -368,7 +371,7 @@ class SessionLifecycle:
         state, connection = session.state, message.connection
         if connection is not None:
             connection.close_when_written()
-        # After a rebuild or a restart there is no connection, only a state that says so.
+        # After a rebuild or a restart there is no connection, only a state that records one.
         if not state.connected or session.connection not in (None, connection):
             return
         if self._load_closing(lambda: self._on_detached(message)):
@@ -379,7 +382,7 @@ class SessionLifecycle:
     def _disconnected(
         self, reason: str, *, orderly: bool, code: int = 0, expiry: int | None = None
     ) -> None:
-        """Continue without a connection, or end with it."""
+        """Continue without a connection, or end the session with it."""
         session = self._session
         self._close(reason, orderly=orderly, code=code, expiry=expiry)
         if self._node.state.sessions.get(session.name) is None:
@@ -396,10 +399,10 @@ class SessionLifecycle:
         code: int = 0,
         expiry: int | None = None,
     ) -> None:
-        """End what belongs to the connection: its will, and all of a clean session.
+        """End everything bound to the connection: its will, and all of a clean session.
 
-        ``resumed``: its subscriptions go on with the connection that took over. ``code`` and
-        ``expiry`` are those of a DISCONNECT in MQTT 5.
+        ``resumed``: the subscriptions continue with the connection that took over. ``code`` and
+        ``expiry`` are those of an MQTT 5 DISCONNECT.
         """
         session = self._session
         state = session.state
@@ -438,10 +441,10 @@ class SessionLifecycle:
             self._node.router.remove_session(session.name)
 
     def _return_unacknowledged(self, found: dict[Position, Message], *, ends: bool) -> None:
-        """Return what the client did not acknowledge to its shared subscriptions.
+        """Return unacknowledged deliveries to their shared subscriptions.
 
-        ``ends``: the session ends with its connection. What is of a shared subscription without
-        another member then goes with it; what is of one that ended before is for this client alone.
+        ``ends``: the session ends with its connection. Deliveries of a shared subscription without
+        other members then end as well; those of one that ended before are for this client alone.
         """
         session, groups = self._session, self._node.router.groups
         state = session.state
@@ -500,7 +503,7 @@ class SessionLifecycle:
             self._node.directory.watch_expiry(session.state)
 
     def _end(self, reason: str) -> None:
-        """Remove the session, which has no connection, and all of its state."""
+        """Remove the session, which is disconnected, and all of its state."""
         session = self._session
         if session.state.will is not None:
             self._fire_will(None)

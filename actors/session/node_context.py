@@ -1,7 +1,7 @@
-"""What all actors of a node share: its journal, its state, its router, its clock and timers.
+"""Shared state of all actors of a node: journal, state, router, clock and timers.
 
-The broker makes one and gives it to each actor; no actor knows the broker. What only the broker
-can do for a session is in :class:`actors.session.interfaces.SessionDirectory`.
+The broker creates it and passes it to each actor; no actor knows the broker. Actions that only the
+broker can perform for a session are in :class:`actors.session.interfaces.SessionDirectory`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from projections.state import NodeState
 from protocol.mqtt5 import AliasNumbers
 
 NEVER_EXPIRES = 0xFFFF_FFFF
-"""Session expiry in seconds: as long as the broker lets it (MQTT 5, section 3.1.2.11.2)."""
+"""Session expiry in seconds: as long as the broker permits (MQTT 5, section 3.1.2.11.2)."""
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -51,7 +51,7 @@ _log = structlog.get_logger("foldmq")
 
 
 class NodeContext:
-    """What the actors of a node share.
+    """Shared state of the actors of a node.
 
     ``failed`` is resolved with an error when the broker must stop at once.
     """
@@ -110,7 +110,7 @@ class NodeContext:
         """The actor that supervises connections and sessions."""
         self.directory = directory
         self.software = software
-        """Version of foldmq that runs."""
+        """Version of the running foldmq."""
         self.kernel: Kernel
         self.state = NodeState()
         """The fold of the log."""
@@ -120,36 +120,36 @@ class NodeContext:
         self.timers = Timers(clock.monotonic, self._arm_timers)
         self.counters = Counters(clock.time_ms())
         self.messages = MessageStore(options.message_cache)
-        """Messages published recently."""
+        """Recently published messages."""
         self.alias_numbers = AliasNumbers(options.topic_aliases_out)
-        """Topic aliases that clients are sent."""
+        """Topic aliases for packets to clients."""
         self.limits: ClientLimits[Any]
-        """All limits on what clients take."""
+        """All limits on clients."""
         self.delivery_limits: DeliveryLimits
         self.permissions: Authorizer
         self.bridge: PublicationBridge | None = None
-        """What exchanges messages with NATS; None: nothing does."""
+        """The bridge to NATS; None: there is none."""
         self.system_topics: SystemTopics
         self.retention: LogHold
         self.publish_observer: Callable[[Publication], None] | None = None
         """Called with all messages as they are routed, while there is a watcher."""
         self.clients = ClientHistories()
-        """What happened to each client since the start."""
+        """History of each client since the start."""
         self.dropped: Counter[str] = Counter()
-        """Messages dropped, by reason, since the start."""
+        """Number of dropped messages by reason, since the start."""
         self.paused: set[Paused] = set()
-        """What is not read because too much waits for the disk."""
+        """Connections that are not read because too much waits for the disk."""
         self.rebuilding: set[str] = set()
-        """Sessions whose state is not in the fold at present: they failed."""
+        """Failed sessions whose state is not in the fold at present."""
         self.recovered = False
-        """The state is that of the log."""
+        """Whether the state has been recovered from the log."""
         self.unsure = ""
-        """Why no clients are accepted although the broker leads a cluster; empty: they are."""
+        """Reason why the leader of a cluster accepts no clients; empty: it accepts them."""
         self.draining = False
-        """The broker ends."""
+        """Whether the broker is shutting down."""
         self.failed: asyncio.Future[FoldmqError] = self._loop.create_future()
         self.tasks: set[asyncio.Task[Any]] = set()
-        """Work beside the turn; it is cancelled when the broker ends."""
+        """Tasks outside turns; they are cancelled when the broker ends."""
 
     def _arm_timers(self, delay: float) -> None:
         self._loop.call_later(delay, self.timers.run_due)
@@ -164,7 +164,7 @@ class NodeContext:
         return at
 
     def count_dropped(self, reason: str, count: int, **whose: str | None) -> None:
-        """Count messages that were dropped; ``whose`` goes into the log, the first time."""
+        """Count dropped messages; log the first drop for each reason, with the fields ``whose``."""
         if not self.dropped[reason]:
             _log.warning("messages dropped", reason=reason, count=count, **whose)
         self.dropped[reason] += count
@@ -175,7 +175,7 @@ class NodeContext:
     def drop_denied(
         self, session: str, refs: Sequence[Position], topic_filter: str, queued: int = -1
     ) -> None:
-        """Record that a session does not get messages that it may not have.
+        """Record that a session does not get messages that it is not permitted to read.
 
         ``queued`` are their payload bytes if they left the head of its queue.
         """
@@ -184,14 +184,14 @@ class NodeContext:
             self.count_dropped("not_permitted", event.count, client=session, position=where)
 
     def tell_session(self, session: Session, message: Any) -> None:
-        """Tell a session, or the one that took its place."""
+        """Send a message to a session, or to its successor."""
         try:
             self.kernel.tell(session, message)
         except pykka.ActorDeadError:
             self.directory.redirect(session.name, [message])
 
     def tell_if_alive(self, actor: LoopActor, message: Any) -> None:
-        """Tell an actor, unless it has stopped."""
+        """Send a message to an actor, unless it has stopped."""
         if not actor.stopped:
             self.kernel.tell(actor, message)
 
@@ -203,7 +203,7 @@ class NodeContext:
         self.publish_observer = self._tell_watchers
 
     def remove_watcher(self, watcher: Callable[[Publication], None]) -> None:
-        """Call a watcher no longer; it need not have been added."""
+        """Stop calling a watcher; unknown watchers are ignored."""
         self._watchers = [other for other in self._watchers if other != watcher]
         if not self._watchers:
             self.publish_observer = None
@@ -216,10 +216,10 @@ class NodeContext:
                 _log.error("observer of messages failed", exc_info=error)
                 self.remove_watcher(watcher)
 
-    # How the node is.
+    # Readiness and failure of the node.
 
     def fail(self, error: FoldmqError) -> None:
-        """Stop the broker: it can no longer keep its promise."""
+        """Stop the broker: it can no longer keep its guarantees."""
         if not self.failed.done():
             self.failed.set_result(error)
 
@@ -254,7 +254,7 @@ class NodeContext:
         return state.will.delay - (self.clock.time_ms() - state.closed_ms) / 1000
 
     def spawn_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Do work beside the turn; it is cancelled when the broker ends."""
+        """Run work outside turns; it is cancelled when the broker ends."""
         task = self._loop.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)

@@ -1,4 +1,4 @@
-"""What operators want done, from the request to the moment at which the log has it."""
+"""Operator commands, from the request until the log has their event on disk."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _log = structlog.get_logger("foldmq")
 
 
 class OperatorCommand:
-    """One thing that is to be done to a session, an actor or the retained messages.
+    """One operator command on a session, an actor or the retained messages.
 
-    The actor that executes it calls :meth:`carry_out` in the same turn, before what it leads
-    to; it is also an effect for the gate, which tells that the log has all of it.
+    The executing actor calls :meth:`carry_out` in the same turn, before the consequences. The
+    command is also a sink of the gate, which calls :meth:`write` when all of it is in the log.
     """
 
     __slots__ = (
@@ -44,15 +44,15 @@ class OperatorCommand:
         self.waits_for: GatedOutput | None = None
         self.gated = 0
         self.one_of_many = False
-        """Its line in the broker's messages would be one of many alike."""
+        """Whether its log line would be one of many alike, and is logged at debug level."""
         self.refusal: str | None = None
-        """Why it is not done; None while it may be."""
+        """The reason for a refusal; None while there is none."""
         self.answer: asyncio.Future[Position | None]
-        """Resolved with the position of its event when that is on disk, with None if refused."""
+        """Resolved with the position of the event when that is on disk; with None if refused."""
         self.answer = asyncio.get_running_loop().create_future()
 
     def carry_out(self, node: NodeContext) -> None:
-        """Put on record that it is done in this turn."""
+        """Record the execution of the command in this turn."""
         acted = OperatorActed(self.action, self.by, self.target, self.session)
         at = self.put_on_record(node, acted)
         about = {"client": self.session} if self.session is not None else {}
@@ -67,19 +67,19 @@ class OperatorCommand:
         )
 
     def put_on_record(self, node: NodeContext, event: Event) -> Position:
-        """Append the event that says it, and be told when all of this turn is on disk."""
+        """Append the event that records it; the answer follows when this turn is on disk."""
         at = node.emit(event)
         node.journal.send_when_durable(self, at.to_bytes(8, "big"))
         node.kernel.wake()
         return at
 
     def refuse(self, why: str) -> None:
-        """Leave it undone."""
+        """Refuse the command; nothing is executed."""
         self.refusal = why
         if not self.answer.done():
             self.answer.set_result(None)
 
     def write(self, data: bytes) -> None:
-        """Record that the log has it."""
+        """Resolve the answer: the log has the event on disk."""
         if not self.answer.done():
             self.answer.set_result(int.from_bytes(data, "big"))

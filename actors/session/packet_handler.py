@@ -1,4 +1,4 @@
-"""What a client sends to its session: PUBLISH, acknowledgements, SUBSCRIBE, PINGREQ."""
+"""Handles the packets of a session's client: PUBLISH, acknowledgements, SUBSCRIBE, PINGREQ."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ class PacketHandler:
         self._subscriptions = subscriptions
 
     def handle(self, message: Packets) -> None:
-        """Handle what one read of the connection brought."""
+        """Handle the packets of one read of the connection."""
         session = self._session
         connection = message.connection
         if connection is not session.connection:
             if not connection.ended:
-                # It must not go on talking to a session that does not listen.
+                # The client must not keep talking to a session that does not listen.
                 connection.close_soon("session_lost")
             return
         for number, packet in enumerate(message.packets, 1):
@@ -88,7 +88,7 @@ class PacketHandler:
             elif type(packet) is Pingreq:
                 session.answer(connection, PINGRESP)
             if rest is not None or session.occupied:
-                # What is left of this message stands before those that came after it.
+                # The rest of this message precedes messages that arrived after it.
                 left = message.packets[number:]
                 if rest is not None:
                     left = [rest, *left]
@@ -99,13 +99,13 @@ class PacketHandler:
                 return
 
     def _on_publishes(self, connection: ClientConnection, packet: Publishes) -> Publishes | None:
-        """Publish as many messages as may be in one turn; return the others."""
+        """Publish as many messages as fit into one turn; return the others."""
         session = self._session
         rest, at_once = None, len(packet)
         if packet.qos < 2:  # others are routed when they are released
             at_once = self._publisher.at_once(packet.topics, packet.qos)
         if not at_once:
-            return packet  # sessions that were passive are made ready for it first
+            return packet  # passive sessions are activated first
         if at_once < len(packet):
             rest = select(packet, range(at_once, len(packet)))
             packet = select(packet, range(at_once))
@@ -126,7 +126,7 @@ class PacketHandler:
         if qos or packet.retain:
             permitted = self._without_too_large(connection, permitted)
         if connection.ignores_input:
-            # Only what stood before the one because of which it is closed [MQTT-3.3.5-2].
+            # Only messages before the one that caused the close [MQTT-3.3.5-2].
             ids = permitted.packet_ids
         if len(permitted):
             if qos == 2:
@@ -142,9 +142,9 @@ class PacketHandler:
         return rest
 
     def _invalid_payloads(self, packet: Publishes) -> set[tuple[bytes, bytes]]:
-        """Return properties and payload of messages that are not UTF-8 though they say so.
+        """Return (properties, payload) of messages declared as UTF-8 whose payload is not UTF-8.
 
-        Nothing unless ``check_payload_format`` asks for it.
+        Empty unless ``check_payload_format`` is on.
         """
         if not packet.blocks or not self._node.options.check_payload_format:
             return set()
@@ -172,7 +172,7 @@ class PacketHandler:
     ) -> Sequence[int]:
         """Return the reason codes of some messages; empty if all are accepted.
 
-        ``invalid``: those with these properties and payloads are refused.
+        ``invalid``: messages with these properties and payloads are refused.
         """
         codes: dict[bytes, int] = {}
         for topics in self._publisher.refused_topics(packet).values():
@@ -195,7 +195,7 @@ class PacketHandler:
         return reasons
 
     def _without_too_large(self, connection: ClientConnection, packet: Publishes) -> Publishes:
-        """Close the connection if the log has no room for a message; return those before it."""
+        """Close the connection if a message does not fit into the log; return those before it."""
         fitting = self._publisher.fitting(packet)
         if fitting == len(packet):
             return packet
@@ -211,7 +211,7 @@ class PacketHandler:
         return select(packet, range(fitting))
 
     def _on_acks(self, connection: ClientConnection, packet: Acks) -> Acks | None:
-        """Handle acknowledgements; return those that are too many for one turn."""
+        """Handle acknowledgements; return those that exceed one turn."""
         session = self._session
         kind, ids, reasons = packet.kind, packet.packet_ids, packet.reasons
         events: list[Event | None]
@@ -237,7 +237,7 @@ class PacketHandler:
     def _on_received(
         self, connection: ClientConnection, ids: list[int], reasons: Sequence[int]
     ) -> list[Event | None]:
-        """Handle PUBRECs: those without an error are answered with PUBREL."""
+        """Handle PUBRECs: answer those without an error with PUBREL."""
         state = self._session.state
         if connection.properties is None:
             self._acknowledge(connection, PacketType.PUBREL, ids)
@@ -257,9 +257,9 @@ class PacketHandler:
         return [*events, decisions.received(state, ids)]
 
     def _on_release(self, connection: ClientConnection, packet_ids: list[int]) -> list[int]:
-        """Let QoS 2 messages take effect; answer with PUBCOMP in any case.
+        """Release QoS 2 messages; answer with PUBCOMP in any case.
 
-        Returns the packet identifiers whose messages are too much work for this turn.
+        Returns the packet identifiers that exceed the work of this turn.
         """
         session = self._session
         rest: list[int] = []

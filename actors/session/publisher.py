@@ -1,7 +1,7 @@
 """Publications of a session: recorded, then routed to the subscribers.
 
-One PUBLISH batch becomes one event and, for each set of receivers, one batch. A receiver gets
-its messages in the order in which they were published, whatever their topics.
+One PUBLISH batch becomes one event and one batch for each distinct set of receivers. A receiver
+gets its messages in the order of publication, whatever their topics.
 """
 
 from __future__ import annotations
@@ -42,17 +42,18 @@ _Chosen: TypeAlias = "tuple[Sequence[Subscriber], Sequence[int] | None]"
 
 _NOT_LOGGED = 0, 0
 _RECEIVER, _MESSAGE, _MESSAGE_QOS0 = 100.0, 4.0, 0.1
-"""Microseconds that a batch costs for a receiver, and each message in it with its answers."""
+"""Cost in microseconds of a batch for each receiver, and of each message in it with its answers."""
 _ENOUGH, _ENOUGH_SHARED = 40_000.0, 6_000.0
-"""Microseconds of work that one client causes in one turn, if a message does not cause more; while
-light clients are about."""
+"""Microseconds of work that one client may cause in one turn, unless one message causes more; the
+second value applies while light clients are active."""
 _DELIVERIES, _DELIVERIES_SHARED = 20_000, 500
-"""Deliveries of a turn, of all clients, after which bursts wait for another one; while light
-clients are about."""
+"""Deliveries of all clients in a turn after which bursts wait for the next one; the second value
+applies while light clients are active."""
 _FEW, _AT_LEAST = 8, 16
-"""So few receivers that a part has so many messages at least, however slow the client's pace."""
+"""Maximum receivers for which a part has a minimum of messages; that minimum, at any pace."""
 _ANSWERS = b"$nats/reply/"
-"""No client may read what is below it, so that retained messages would never be cleared."""
+"""Prefix of reply topics. Retained messages below it are refused: no client may read there, so they
+would never be cleared."""
 
 
 class Publisher:
@@ -64,9 +65,10 @@ class Publisher:
         self._node = node
         self._name = name
         self._looked_up: tuple[Sequence[bytes], list[Route]] | None = None
-        """Topics that were looked at last in this turn, and their routes; one if all are alike."""
+        """Topics looked up last in this turn, and their routes; one route if all topics are
+        equal."""
         self.connection: ClientConnection | None = None
-        """The connection that publishes; it is slowed down for receivers that do not keep up."""
+        """The publishing connection, which is slowed down for receivers that do not keep up."""
 
     def publish(self, session: Session, packet: Publishes, *, will: bool = False) -> None:
         """Publish messages that take effect at once: QoS 0 and 1, and wills of any QoS."""
@@ -96,10 +98,10 @@ class Publisher:
             self._publish_now(part, will=will)
 
     def at_once(self, topics: Sequence[bytes], qos: int) -> int:
-        """Return how many of some messages are routed in one turn; 0: try again in the next one.
+        """Return how many of these messages to route in one turn; 0: try again in the next one.
 
-        Others come in between: for each set of receivers something is done once, and then more
-        for each message, which is not to be several times as much.
+        Other work comes between the parts. Each part has a fixed cost for every set of receivers
+        and a cost for each message; the latter should not be several times the former.
         """
         routes, each = self._node.router.routes, _MESSAGE if qos else _MESSAGE_QOS0
         first, length = topics[0], len(topics)
@@ -122,7 +124,7 @@ class Publisher:
         if receivers * (_RECEIVER + each * len(found)) <= enough:
             return len(found)
         if receivers <= _FEW:
-            # Shorter parts would do once for each message what is done once for all.
+            # Shorter parts would pay for each message what a part pays once.
             return min(len(found), max(_AT_LEAST, int(enough / (max(sizes) * each))))
         seen: set[Route] = set()
         once = spent = 0.0
@@ -138,7 +140,7 @@ class Publisher:
         return len(found)
 
     def _enough(self) -> float | None:
-        """Return the microseconds of work that the client may cause in this turn; None: no more."""
+        """Return the microseconds of work left to the client in this turn; None: none are left."""
         node = self._node
         shared = node.kernel.shared
         if node.router.deliveries > (_DELIVERIES_SHARED if shared else _DELIVERIES):
@@ -150,10 +152,10 @@ class Publisher:
     def publish_from_nats(
         self, packet: Publishes, accepts: Callable[[Subscriber], bool] | None = None
     ) -> list[tuple[Position, int]]:
-        """Publish messages that come from NATS, to those subscribers that ``accepts`` allows.
+        """Publish messages from NATS to the subscribers that ``accepts`` permits.
 
-        Those of QoS 1 and 2 and retained ones are recorded: returns where, as (position of the
-        first one, how many) for each part. QoS 2 takes effect at once.
+        Messages of QoS 1 and 2 and retained messages are recorded. Returns their places as
+        (position of the first one, count) for each part. QoS 2 takes effect at once.
         """
         if not packet.qos and not packet.retain:
             content = StoredMessages(0, packet.topics, packet.payloads, 0, packet.blocks or ())
@@ -191,7 +193,7 @@ class Publisher:
     def store(self, session: Session, packet: Publishes) -> None:
         """Record QoS 2 messages; they take effect when they are released.
 
-        A packet identifier that waits for its PUBREL already is the same message sent again
+        A packet identifier that awaits its PUBREL denotes the same message sent again
         [MQTT-4.3.3-2]: nothing is recorded for it.
         """
         inbound = session.state.inbound
@@ -215,7 +217,7 @@ class Publisher:
         *,
         retain: bool,
     ) -> None:
-        """Route QoS 2 messages that were released, all retained or none.
+        """Route released QoS 2 messages, either all retained or none.
 
         ``took_effect`` are the positions of the first and the last entry of the release.
         """
@@ -230,9 +232,10 @@ class Publisher:
         self._route(2, content, refs, took_effect, retain=retain)
 
     def fitting(self, packet: Publishes) -> int:
-        """Return how many messages stand before the first one that no record has room for.
+        """Return how many messages precede the first one that fits into no record.
 
-        It has none if the names take too much of it in JSON, or if NATS takes less than it did.
+        A message does not fit if its names take too much space in JSON, or if NATS has lowered its
+        limit.
         """
         payloads, blocks = packet.payloads, packet.blocks or ()
         largest = max(map(len, payloads), default=0) + max(map(len, blocks), default=0)
@@ -250,7 +253,7 @@ class Publisher:
         return self._node.journal.has_room(size, self._name, topic.decode())
 
     def _admit(self, packet: Publishes) -> list[Publishes]:
-        """Return the packet in parts that each fit into a record, without what is refused."""
+        """Return the packet in parts that each fit into a record, without refused messages."""
         for reason, topics in self.refused_topics(packet).items():
             if topics:
                 packet = self._drop(packet, topics, reason)
@@ -260,7 +263,7 @@ class Publisher:
         return _split(packet, limit)
 
     def refused_topics(self, packet: Publishes) -> dict[str, set[bytes]]:
-        """Return the topics of a packet that no client may publish to, by the reason."""
+        """Return the topics of a packet that no client may publish to, by reason."""
         distinct = set(packet.topics)
         reserved = {
             raw
@@ -273,7 +276,7 @@ class Publisher:
         }
 
     def _drop(self, packet: Publishes, topics: set[bytes], reason: str) -> Publishes:
-        """Return a packet without the messages on some topics, of which it is recorded why."""
+        """Return a packet without the messages on some topics, which are recorded as dropped."""
         keep = [at for at, raw in enumerate(packet.topics) if raw not in topics]
         dropped = len(packet) - len(keep)
         at = self._node.emit(MessageDropped(self._name, reason, dropped))
@@ -281,7 +284,7 @@ class Publisher:
         return select(packet, keep)
 
     def _record(self, packet: Publishes, *, will: bool) -> StoredMessages:
-        """Append a MessagePublished; return what it recorded."""
+        """Append a MessagePublished; return the messages that it records."""
         topics, payloads = packet.topics, packet.payloads
         distinct = dict.fromkeys(topics)
         which: list[int] = []
@@ -362,9 +365,10 @@ class Publisher:
             self._keep_births(topics, payloads)
 
     def _tell_denied(self, withheld: Sequence[_Chosen], refs: Sequence[Position]) -> None:
-        """Record which messages subscribers do not get because they may not read them.
+        """Record messages withheld from subscribers that may not read them.
 
-        Each gets a message, like those that get them, so that a turn with many of them can be cut.
+        Each subscriber is sent a message, as receivers are, so that a turn with many of them can be
+        split.
         """
         lost: dict[Subscriber, list[int]] = defaultdict(list)
         for denied, chosen in withheld:
@@ -384,7 +388,7 @@ class Publisher:
     def _filter_targets(
         self, accepts: Callable[[Subscriber], bool], targets: Sequence[Subscriber], batch: Batch
     ) -> list[Subscriber]:
-        """Return the subscribers who may have a batch; have it recorded that others get none."""
+        """Return the subscribers that may receive a batch; record drops for the others."""
         chosen: list[Subscriber] = []
         for target in targets:
             if accepts(target):
@@ -402,7 +406,7 @@ class Publisher:
         return bool(births) and not births.keys().isdisjoint(topics)
 
     def _keep_births(self, topics: Sequence[bytes], payloads: Sequence[bytes]) -> None:
-        """Keep the births of Sparkplug as retained messages, for later subscribers."""
+        """Keep Sparkplug births as retained messages for later subscribers."""
         births = self._node.router.births
         for raw, payload in zip(topics, payloads, strict=True):
             certificate = births.get(raw)
@@ -415,7 +419,7 @@ class Publisher:
                 self._publish_now(packet)
 
     def _plan(self, topics: Sequence[bytes]) -> tuple[list[_Chosen], list[_Chosen]]:
-        """Return which subscribers get which messages, and which ones may not read them."""
+        """Return the messages of each set of subscribers, and those withheld from subscribers."""
         looked_up, self._looked_up = self._looked_up, None
         if looked_up is not None and looked_up[0] is topics:
             found = looked_up[1]
@@ -443,7 +447,7 @@ class Publisher:
                 (route.targets, chosen) for route, chosen in groups.items() if route.targets
             ]
             return plan, withheld
-        # A session gets messages by several routes: they must be merged to stay in order.
+        # A session may get messages by several routes: they must be merged to stay in order.
         shared: dict[tuple[Route, ...], list[Subscriber]] = defaultdict(list)
         for target, routes in owners.items():
             shared[tuple(routes)].append(target)
@@ -479,8 +483,8 @@ class Publisher:
         if actor is not None and not actor.stopped:
             node.kernel.tell(actor, batch)
             return
-        # Without an actor the session is offline: QoS 0 is not for it. If it failed in this
-        # turn, the session takes its place. A shared subscription has members.
+        # Without an actor the session is offline and gets no QoS 0 messages. If the actor failed in
+        # this turn, the session receives in its place. A shared subscription has members.
         qos = batch.qos if batch.qos < target.qos else target.qos
         if qos or actor is not None or is_shared(target.session):
             node.kernel.tell(node.directory.session(target.session), Outgoing(target, batch, qos))
@@ -496,26 +500,26 @@ class Publisher:
             self._send_to(found, batch.select(chosen))
 
     def _count_caused(self, deliveries: int) -> None:
-        """Count deliveries, and messages that are withheld, as work that the client causes."""
+        """Count deliveries and withheld messages as work that the client causes."""
         if self.connection is not None:
             self.connection.caused += deliveries
             self._node.router.deliveries += deliveries
 
 
 def _publication(session: str, packet: Publishes) -> Publication:
-    """Return the publication that the broker's watchers get for messages at QoS 0."""
+    """Return the publication of QoS 0 messages for the broker's watchers."""
     if packet.blocks is None:
         return Publication(session, 0, packet.topics, (), (), packet.packets)
     return Publication(session, 0, packet.topics, packet.payloads, ())
 
 
 def _receivers(route: Route, qos: int) -> int:
-    """Return how many have something done for each message; at QoS 0 nothing for the denied."""
+    """Return how many receivers cause work per message; denied ones do not at QoS 0."""
     return len(route.targets) + (len(route.denied) if qos else 0)
 
 
 def select(packet: Publishes, keep: Sequence[int]) -> Publishes:
-    """Return some of a packet's messages, of which a range costs least."""
+    """Return some of a packet's messages; a range is the cheapest selection."""
     part = Publishes(packet.qos, retain=packet.retain, dup=packet.dup)
     if isinstance(keep, range):
         run = slice(keep.start, keep.stop)
@@ -541,9 +545,9 @@ def select(packet: Publishes, keep: Sequence[int]) -> Publishes:
 
 
 def _split(packet: Publishes, limit: int) -> list[Publishes]:
-    """Return a packet in parts that take at most ``limit`` bytes of a record, names aside.
+    """Return a packet in parts that take at most ``limit`` bytes of a record, without names.
 
-    A part has at least one message.
+    Each part has at least one message.
     """
     payloads, topics = packet.payloads, packet.topics
     count = len(payloads)

@@ -1,15 +1,15 @@
-"""One actor for each client identifier: it decides, and its state is the fold of its events.
+"""The session actor: one for each client identifier, its state a fold of its events.
 
-Every decision becomes events; an event is appended to the journal and applied to the state at
-once. What the client is told about it (acknowledgements, deliveries) is handed to the gate and
-leaves when the events are on disk.
+Every decision becomes events; an event is appended to the journal and applied to the state at once.
+The resulting output for the client (acknowledgements, deliveries) is handed to the gate and leaves
+when the events are on disk.
 
-A session whose client is away has no connection and no subscription actors: what matches its
-subscriptions comes straight to it and is queued. When nothing came for a while it is passivated.
+A session whose client is offline has no connection and no subscription actors: messages that match
+its subscriptions come straight to it and are queued. After a while without messages it is
+passivated.
 
-Work that a client can make long (many filters, many messages, many receivers) is done in parts,
-each in a turn of its own. Until it is done everything else that the session is told waits, but for
-deliveries.
+Work of unbounded length (many filters, many messages, many receivers) is done in parts, each in a
+turn of its own. Until it is done, all other messages to the session wait, except deliveries.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _ENDS_REST: Final = frozenset({ConnectionAttached, ConnectionDetached, Kick, Remove})
-"""What a session is told that does not wait until its client may change subscriptions again."""
+"""Messages that end the wait of a client whose subscription changes are throttled."""
 _CONTINUE: Final = object()
-"""Told to itself by a session that is to do the next part of longer work."""
+"""Tells the session to do the next part of longer work."""
 
 
 class Session(LoopActor):
-    """A client's session."""
+    """The session of a client."""
 
     __slots__ = (
         "_delivery",
@@ -98,10 +98,10 @@ class Session(LoopActor):
         self._lifecycle = SessionLifecycle(node, self, delivery, publisher, subscriptions)
         self._stash: list[Any] = []
         self._work: Iterator[object] | None = None
-        """Longer work of which a part is left."""
+        """Longer work with parts left."""
         self._recorded: list[tuple[Event, Position, int]] | None = None
         self.to_deliver: list[Outgoing] = []
-        """What is left of a failed subscription's work."""
+        """Remaining deliveries of a failed subscription."""
 
     def __str__(self) -> str:
         """Return the client identifier."""
@@ -114,16 +114,16 @@ class Session(LoopActor):
 
     @property
     def loading(self) -> bool:
-        """True while messages are being read from the log for it."""
+        """True while messages for the session are being read from the log."""
         return self._delivery.loading
 
     # Mailbox.
 
     def on_receive(self, message: Any) -> None:
-        """Handle one message; while messages are being loaded everything else waits.
+        """Handle one message; while messages are being loaded, all others wait except deliveries.
 
-        But for deliveries, those of a failed subscription too: their publisher is told as soon as
-        the publication is on disk, so they must be recorded with it, as queued.
+        That includes deliveries of a failed subscription: the publisher is acknowledged as soon as
+        the publication is on disk, so deliveries must be recorded with it, as queued.
         """
         if self._recorded is not None:
             if type(message) is Outgoing:
@@ -151,11 +151,12 @@ class Session(LoopActor):
         else:
             self._lifecycle.handle(message)
 
-    # What is decided for many sessions in one pass, see ``actors.fast_path``.
+    # Members used by the fast path, which decides for many sessions in one pass; see
+    # ``actors.fast_path``.
 
     @property
     def free(self) -> bool:
-        """True while nothing waits for it, it has nothing left to do, and no trace follows it."""
+        """True while no message or work is pending for the session and no trace follows it."""
         return (
             self._waiting is None
             and self._work is None
@@ -167,57 +168,57 @@ class Session(LoopActor):
         )
 
     def may_send(self, connection: ClientConnection) -> bool:
-        """Return whether a message may be sent to the client before anything else."""
+        """Return whether a new message may be sent to the client before anything else."""
         return self._delivery.may_send(connection)
 
     @property
     def hindrance(self) -> str:
-        """Why nothing new can be sent to its client, see ``Delivery.hindrance``."""
+        """The reason why nothing new can be sent to the client, see ``Delivery.hindrance``."""
         return self._delivery.hindrance
 
     @property
     def v5(self) -> bool:
-        """Whether its client is connected with MQTT 5."""
+        """Whether the client is connected with MQTT 5."""
         return self._delivery.v5
 
     def takes_plain(self, publisher: ClientConnection) -> bool:
-        """Return whether its client is sent messages as clients of a publisher's level get them.
+        """Return whether the client gets messages in the form of its publisher's protocol level.
 
-        That is with no subscription identifiers, and whatever their size.
+        That is without subscription identifiers, and whatever their size.
         """
         return self._delivery.takes_plain(v5=publisher.properties is not None)
 
     def expect_acks(self) -> None:
-        """Check after a while whether what was sent has been acknowledged."""
+        """Check after a while for missing acknowledgements."""
         self._delivery.expect_acks()
 
-    # Shared subscriptions, of which it is a member, or which it is.
+    # Shared subscriptions: the session is a member of some, or is one itself.
 
     @property
     def packet_limit(self) -> int:
-        """Bytes of the largest packet that the client accepts; 0: any."""
+        """Maximum packet size of the client in bytes; 0: unlimited."""
         return self._delivery.packet_limit
 
     def too_large(self, outgoing: Outgoing) -> list[int]:
-        """Return which messages of a batch the client does not accept, by their numbers."""
+        """Return the numbers of a batch's messages that exceed the client's maximum packet size."""
         return self._delivery.too_large(outgoing)
 
     def deliver_shared(self, outgoing: Outgoing) -> None:
-        """Send what a shared subscription has found room for."""
+        """Send messages that a shared subscription assigned to this member."""
         self._delivery.deliver(outgoing)
         actor = outgoing.subscriber.actor
         if isinstance(actor, Subscription):
             actor.matched += len(outgoing.batch)
 
     def take_back(self, returned: dict[Position, Message]) -> None:
-        """Queue what a member of this shared subscription returns."""
+        """Queue messages that a member returns to this shared subscription."""
         raise TypeError(f"{self.name} is no shared subscription: {len(returned)} messages")
 
     # Longer work.
 
     @property
     def occupied(self) -> bool:
-        """True while longer work is going on; everything but deliveries waits for it."""
+        """True while longer work is in progress; everything but deliveries waits for it."""
         return self._work is not None or self._delivery.loading
 
     def begin_work(self, work: Iterator[object]) -> None:
@@ -235,14 +236,14 @@ class Session(LoopActor):
             return
 
     def stash_first(self, message: Any) -> None:
-        """Handle a message before all that waits."""
+        """Handle a message before all deferred ones."""
         self._stash.insert(0, message)
 
     def _continue_work_later(self) -> None:
         self.kernel.later(self, _CONTINUE)
 
     def _continue_work(self) -> None:
-        """Do the next part of longer work; after the last one, what waited for it."""
+        """Do the next part of longer work; after the last one, handle deferred messages."""
         work, self._work = self._work, None
         if work is not None:
             self.begin_work(work)
@@ -264,17 +265,17 @@ class Session(LoopActor):
                 self._delivery.send_queued()
 
     def on_part_done(self, seconds: float) -> None:
-        """Adapt the length of the next part of longer work to the time that one took."""
+        """Adapt the length of the next part of longer work to the duration of the last one."""
         if self.connection is not None:
             self.connection.on_part_done(seconds)
 
     def at_once(self, most: int) -> int:
-        """Return how much of something is done in one turn, at the pace of the client."""
+        """Return how many of ``most`` items to handle in one turn, at the pace of the client."""
         connection = self.connection
         return most if connection is None else max(1, int(most * connection.pace))
 
     def on_dead_letters(self, messages: list[Any]) -> None:
-        """Pass messages that came after the session was passivated to its successor."""
+        """Pass messages that arrived after passivation to the session's successor."""
         self._node.directory.redirect(self.name, messages)
 
     def emit(self, event: Event, payloads: Sequence[bytes] = (), size: int = 0) -> Position:
@@ -283,17 +284,17 @@ class Session(LoopActor):
 
     @property
     def now_ms(self) -> int:
-        """The time, Unix milliseconds."""
+        """The time in Unix milliseconds."""
         return self._node.clock.time_ms()
 
     def drop_denied(self, topic_filter: str, refs: Sequence[Position]) -> None:
-        """Record that the client does not get messages that it may not have."""
+        """Record that the client does not get messages that it is not permitted to read."""
         node = self._node
         if self.name in node.state.sessions or self.name in node.rebuilding:  # it has not ended
             node.drop_denied(self.name, refs, topic_filter)
 
     def _on_failed(self, message: ActorFailed) -> None:
-        """Replace a subscription that failed; deliver what it had been told in its place."""
+        """Replace a failed subscription; deliver the messages that it did not handle."""
         failed = message.actor
         if not isinstance(failed, Subscription):
             return
@@ -313,14 +314,14 @@ class Session(LoopActor):
         self._node.counters.packets_out += packets
 
     def subscriptions_changed(self, filters: Iterable[str]) -> None:
-        """Update what the subscriptions with some filters ask for beside messages."""
+        """Update the subscriptions with these filters in the encoder of an MQTT 5 client."""
         self._delivery.subscriptions_changed(filters)
 
     def complete_encoder(self, most: int) -> bool:
-        """Index at most so many filters for what they ask for; return whether some are missing."""
+        """Index at most ``most`` filters in the encoder; return whether some are still missing."""
         return self._delivery.complete_encoder(most)
 
-    # What the client gets.
+    # Output to the client.
 
     def _on_writable(self, message: Writable) -> None:
         if message.connection is self.connection:
@@ -336,12 +337,12 @@ class Session(LoopActor):
     def _on_ack_check(self, _message: AckCheck) -> None:
         self._delivery.check_acks()
 
-    # After a failure.
+    # Rebuild after a failure.
 
     def begin_rebuild(self) -> None:
-        """Take a failed session's place: record deliveries, put off all else.
+        """Take the place of a failed session: record deliveries, defer everything else.
 
-        The state that it left is good enough to say behind which messages they must wait.
+        The state left by the failed session suffices to find the queue that messages must join.
         """
         self._recorded = []
         state = self._node.state.sessions.get(self.name)
@@ -349,7 +350,7 @@ class Session(LoopActor):
             self.state = state
 
     def record_unseen(self, outgoing: Outgoing, start: int) -> None:
-        """Record as queued what a session without a state is to deliver, from ``start`` on."""
+        """Record the deliveries of a session without state as queued, from ``start`` on."""
         subscriber, batch, qos = outgoing
         refs = batch.positions[start:]
         if not qos or not refs or subscriber.ended or self._recorded is None:
@@ -369,7 +370,7 @@ class Session(LoopActor):
             self._recorded.append((event, at, self._node.journal.time_ms))
 
     def end_rebuild(self, state: SessionState | None, last: int, first: list[Any]) -> None:
-        """Go on with a state that holds the records up to ``last``: do ``first``, then the rest."""
+        """Continue with a state folded up to record ``last``: handle ``first``, then the rest."""
         recorded, self._recorded = self._recorded, None
         self.state = state if state is not None else SessionState(self.name)
         if state is not None:
@@ -390,7 +391,7 @@ class Session(LoopActor):
         self._node.directory.on_session_failure(self)
 
     def release(self) -> None:
-        """Drop the references back to this actor, which ended; they would be garbage in cycles."""
+        """Drop the references back to this stopped actor; they would be garbage in cycles."""
         self._delivery.forget()
         self._work = None
         del self._delivery, self._lifecycle, self._packets, self._subscriptions

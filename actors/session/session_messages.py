@@ -1,7 +1,7 @@
-"""What connections, sessions and subscriptions tell each other. MQTT messages travel in batches.
+"""Messages among connections, sessions and subscriptions. MQTT messages travel in batches.
 
-The properties of a message (MQTT 5) are the ``blocks`` of a batch: bytes that only
-``protocol.mqtt5`` reads.
+The properties of MQTT 5 messages are the ``blocks`` of a batch: bytes that only ``protocol.mqtt5``
+reads.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ if TYPE_CHECKING:
     from protocol.mqtt5 import PacketVariant, PublishEncoderV5
 
 NEXT_TURN: Final = object()
-"""Yielded by longer work: the next part is a turn of its own, others come in between. A number
-is yielded to wait for so many seconds first."""
+"""Yielded by longer work: the next part is a turn of its own, and others come in between. If a
+number is yielded, the next part begins after that many seconds."""
 SAME_TURN: Final = object()
-"""Yielded by longer work: the next part belongs to the same turn, the event loop may come."""
+"""Yielded by longer work: the next part belongs to the same turn, but the event loop may run
+first."""
 
 
 class Batch:
     """Messages on their way to the subscribers that match all of them.
 
-    What is sent is prepared once for each wire, however many receive it.
+    The output is prepared once for each wire, however many receivers there are.
     """
 
     __slots__ = (
@@ -77,31 +78,32 @@ class Batch:
         """QoS of the publication."""
         self._topics = topics
         self._whole: tuple[Batch, Sequence[int]] | None = None
-        """The batch that this is a part of and the messages that are in it, while its topics have
-        not been asked for."""
+        """The batch that this one is a part of, and the indices of its messages there; None once
+        the topics of the part have been read."""
         self._payloads = payloads
         self.blocks = blocks
-        """Properties of each message; empty: none has any, None: and ``packets`` are older ones
-        than those of MQTT 5."""
+        """Properties of each message; empty: none has any. None: ``packets`` are not MQTT 5
+        packets."""
         self.positions = refs
         """Positions of the messages; empty at QoS 0."""
         self.size = size
-        """Payload bytes, all together (0 at QoS 0)."""
+        """Sum of the payload sizes in bytes (0 at QoS 0)."""
         self.retain = retain
-        """Sent because of a new subscription, not of a publication [MQTT-3.3.1-8]."""
+        """Whether it is sent because of a new subscription, not of a publication [MQTT-3.3.1-8]."""
         self.packets = packets
-        """At QoS 0: the whole packets, which receivers at the same level are sent as they came."""
+        """At QoS 0: the whole packets, which receivers at the same protocol level get unchanged."""
         self.expires = expires
-        """When each message expires, Unix time in seconds, 0: never; empty: none does."""
+        """Expiry of each message, Unix time in seconds, 0: never; empty: no message expires."""
         self.published_retain = published_retain
-        """The publications had RETAIN 1, which is sent where that was asked for."""
+        """Whether the publications had RETAIN 1, which subscriptions with Retain As Published
+        get."""
         self.publisher = publisher
         """The publishing connection, which is slowed down for receivers that do not keep up; the
-        last one where there are several."""
+        last one if there are several."""
         self._publishers = publishers
-        """The connection that published each message; empty: one published all."""
+        """The connection that published each message; empty: one connection published all."""
         self.gated = gated
-        """It is not sent before the log has it on disk, not even at QoS 0: a will, which would be
+        """Whether it waits for the log to be on disk, even at QoS 0: a will, which would be
         published again after a crash."""
         self._prepared: dict[PacketVariant | int, PublishEncoder | PublishEncoderV5 | bytes] = {}
 
@@ -110,11 +112,11 @@ class Batch:
         return len(self.packets) or len(self._topics)
 
     def __repr__(self) -> str:
-        """Return what it is, without payloads."""
+        """Return a description without payloads."""
         return f"Batch({len(self)} messages, QoS {self.qos})"
 
     def by_publisher(self) -> Iterable[tuple[ClientConnection, int]]:
-        """Return how many of the messages each session published."""
+        """Return the number of messages of each publishing connection."""
         if self._publishers:
             return Counter(self._publishers).items()
         return ((self.publisher, len(self)),) if self.publisher is not None else ()
@@ -130,13 +132,13 @@ class Batch:
 
     @property
     def payloads(self) -> Sequence[bytes]:
-        """The payloads; out of the packets when they are first asked for."""
+        """The payloads; cut from the packets on first access."""
         if self.packets and not self._payloads:
             self._payloads = cut_payloads(self.packets, self.topics, self.blocks)
         return self._payloads
 
     def prepared(self, qos: int) -> PublishEncoder:
-        """Return what renders the messages at a granted QoS of 1 or 2, before MQTT 5."""
+        """Return the encoder of the messages at a granted QoS of 1 or 2, before MQTT 5."""
         found = self._prepared.get(qos)
         if found is None:
             found = PublishEncoder(self.topics, self.payloads, qos, retain=self.retain)
@@ -146,7 +148,7 @@ class Batch:
     def prepared5(
         self, wire: PacketVariant, numbers: Mapping[bytes, int] | None = None
     ) -> PublishEncoderV5:
-        """Return what renders the messages for MQTT 5 receivers that have a wire in common.
+        """Return the encoder of the messages for MQTT 5 receivers that share a wire.
 
         ``numbers`` are the topic aliases of this node, for a wire that uses them.
         """
@@ -204,7 +206,7 @@ class Batch:
         return part
 
     def _slice(self, run: slice) -> Batch:
-        """Return some neighbouring messages."""
+        """Return some consecutive messages."""
         some = self._payloads[run]
         return Batch(
             self.qos,
@@ -224,7 +226,7 @@ class Batch:
 
 
 class Outgoing(NamedTuple):
-    """A subscription tells its session what is to be delivered for it."""
+    """Messages to be delivered, sent by a subscription to its session."""
 
     subscriber: Subscriber
     batch: Batch
@@ -233,7 +235,7 @@ class Outgoing(NamedTuple):
 
 
 class DeniedMessages(NamedTuple):
-    """Tells a subscription which messages its client may not read, for the log."""
+    """Messages that the client of a subscription may not read; the subscription records them."""
 
     refs: Sequence[Position]
 
@@ -246,29 +248,29 @@ class Publication(NamedTuple):
     qos: int
     topics: Sequence[bytes]
     payloads: Sequence[bytes]
-    """Empty where ``packets`` has the messages."""
+    """Empty if the messages are in ``packets``."""
     refs: Sequence[Position]
-    """Positions of the messages; empty where they have none."""
+    """Positions of the messages; empty if they have none."""
     packets: Sequence[bytes] = ()
     """At QoS 0, not retained: the whole packets."""
 
 
 class ConnectRequest(NamedTuple):
-    """A connection was authenticated and wants its session."""
+    """An authenticated connection requests its session."""
 
     connection: ClientConnection
     connect: Connect
 
 
 class ConnectionAttached(NamedTuple):
-    """The broker gives a session its new connection."""
+    """The broker attaches a new connection to a session."""
 
     connection: ClientConnection
     connect: Connect
 
 
 class Packets(NamedTuple):
-    """What one read brought from the client."""
+    """The packets of one read from the client."""
 
     connection: ClientConnection
     packets: list[Packet]
@@ -285,39 +287,39 @@ class ConnectionDetached(NamedTuple):
     reason: str
     orderly: bool
     code: int = 0
-    """Reason code of the DISCONNECT that the client sent (MQTT 5)."""
+    """Reason code of the client's DISCONNECT (MQTT 5)."""
     expiry: int | None = None
-    """Seconds that the session outlives its connection, in place of those of the CONNECT."""
+    """Session expiry in seconds that replaces that of the CONNECT; None: it stays."""
 
 
 class Retry(NamedTuple):
-    """The end of a connection that sessions failed on before."""
+    """The end of a connection, told again to a session that failed on it before."""
 
     message: ConnectionDetached
     attempts: int
-    """How often."""
+    """Number of attempts so far."""
 
 
 class ChangeQos(NamedTuple):
-    """A subscription was made again, at another QoS: for what matches from here on."""
+    """A subscription was renewed with another QoS, which applies to messages from here on."""
 
     qos: int
 
 
 class Writable(NamedTuple):
-    """The connection takes more bytes again."""
+    """The connection accepts more bytes again."""
 
     connection: ClientConnection
 
 
 class Loaded(NamedTuple):
-    """Messages that were asked for were read from the log."""
+    """Requested messages were read from the log."""
 
     found: dict[Position, Message]
 
 
 class ContinueSending(NamedTuple):
-    """A session goes on with what waits for its client."""
+    """A session continues to send queued messages."""
 
 
 class AckCheck(NamedTuple):
@@ -325,21 +327,21 @@ class AckCheck(NamedTuple):
 
 
 class Passivate(NamedTuple):
-    """An offline session that had no work for a while may be passivated."""
+    """An offline session that was idle for a while may be passivated."""
 
 
 class Kick(NamedTuple):
-    """An operator has the client's connection closed."""
+    """An operator closes the client's connection."""
 
     command: OperatorCommand
 
 
 class Remove(NamedTuple):
-    """An operator has the session removed."""
+    """An operator removes the session."""
 
     command: OperatorCommand
     offline_before_ms: int
-    """Only if it has been offline since then, Unix time in milliseconds; 0: in any case."""
+    """Remove only if offline since this Unix time in milliseconds or earlier; 0: in any case."""
 
 
 class Expire(NamedTuple):
@@ -364,7 +366,7 @@ class LoginInSteps(Protocol):
     """An exchange of AUTH packets: ``actors.connection.enhanced_login.EnhancedLogin``."""
 
     def decided(self, message: AuthenticationStep) -> None:
-        """Go on with what the method answers."""
+        """Continue with the answer of the method."""
 
 
 class Close(NamedTuple):

@@ -1,7 +1,7 @@
-"""One actor for each subscription of a connected session.
+"""The subscription actor: one for each subscription of a connected session.
 
-It knows what was granted, takes the batches that match it, caps their QoS and tells its session
-what is to be delivered; and it is what the inspector shows of a subscription.
+It keeps the granted options, takes the batches that match, caps their QoS and passes the deliveries
+to its session. The inspector shows it as the subscription.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 
 class Subscription(LoopActor):
-    """Delivers what matches one topic filter to one session."""
+    """Delivers messages that match one topic filter to one session."""
 
     __slots__ = ("_subscriber", "granted", "matched", "replayed", "session")
 
     def __init__(self, session: Session, subscriber: Subscriber) -> None:
         super().__init__()
         self.session = session
-        """The session that it delivers to."""
+        """The session that receives the deliveries."""
         self._subscriber = subscriber
         self.granted = subscriber.qos
-        """What was granted when the message that is handled next was sent here: who made the
-        subscription again meanwhile may have had the message from another one before."""
+        """The QoS granted when the next message was sent here. After a renewal with another QoS,
+        the mailbox may still contain messages that matched under the earlier one."""
         self.matched = 0
         """Messages that matched since the session connected."""
         self.replayed = 0
-        """Retained messages among them."""
+        """Number of retained messages among them."""
 
     @property
     def client(self) -> str:
@@ -48,7 +48,7 @@ class Subscription(LoopActor):
 
     @property
     def free(self) -> bool:
-        """True while nothing waits for it or for its session, and no trace follows it."""
+        """True while nothing waits for the actor or for its session, and no trace follows it."""
         return (
             self._waiting is None
             and self.observer is None
@@ -58,13 +58,13 @@ class Subscription(LoopActor):
 
     @property
     def subscriber(self) -> Subscriber:
-        """What this actor delivers for."""
+        """The subscription that this actor delivers for."""
         return self._subscriber
 
     def on_receive(self, message: Any) -> None:
-        """Take a batch that matches, or the retained messages that a SUBSCRIBE asks for.
+        """Handle a batch that matches, or the retained messages requested by a SUBSCRIBE.
 
-        Or record which matching messages the client may not have.
+        Or record which matching messages the client may not read.
         """
         if type(message) is Batch:
             self.matched += len(message)
@@ -77,17 +77,17 @@ class Subscription(LoopActor):
             self._replay(message)
 
     def on_dead_letters(self, messages: list[Any]) -> None:
-        """Forward what matched before the subscription ended: it was published before."""
+        """Forward messages published before the subscription ended."""
         for message in messages:
             self.on_receive(message)
 
     def outgoing(self, batch: Batch) -> Outgoing:
-        """Return what the session gets for a batch: its QoS is capped by the granted one."""
+        """Return the delivery of a batch to the session: its QoS is capped by the granted one."""
         qos = batch.qos if batch.qos < self.granted else self.granted
         return Outgoing(self._subscriber, batch, qos)
 
     def outgoings(self, failed: ActorFailed) -> list[Outgoing]:
-        """Return what this actor would have sent to the session, had it not failed."""
+        """Return the deliveries that this actor would have sent, had it not failed."""
         found: list[Outgoing] = []
         for told in (failed.message, *failed.unseen):
             if isinstance(told, Batch):
@@ -119,7 +119,7 @@ class Subscription(LoopActor):
     def _retained_batches(self, messages: list[RetainedMessage]) -> Iterator[Batch]:
         """Yield retained messages in batches, in the order of their publication within each QoS.
 
-        But for those that have expired.
+        Expired messages are left out.
         """
         if any(message.expires for message in messages):
             now = self.session.now_ms // 1000

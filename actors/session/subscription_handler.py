@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 _FILTERS_AT_ONCE: Final = 32
 """Topic filters of a SUBSCRIBE or UNSUBSCRIBE that are handled in one turn."""
 _INDEXED_AT_ONCE: Final = 512
-"""Topic filters that are indexed in one turn for what their subscriptions ask for (MQTT 5)."""
+"""Topic filters indexed in one turn for the options of their subscriptions (MQTT 5)."""
 _RETAINED_AT_ONCE: Final = 1024
-"""Retained messages that go to a new subscription without a look at the clock."""
+"""Retained messages handled for a new subscription before the event loop may run."""
 _FILTERS_TEXT: Final = 64 * 1024
-"""Characters of such filters, about."""
+"""Approximate maximum characters of the topic filters handled in one turn."""
 _BURST: Final = 10_000
-"""Changes of subscriptions that may come at once where their number has no bound."""
+"""Subscription changes permitted at once where their number is unlimited."""
 
 
 class SubscriptionHandler:
@@ -64,10 +64,10 @@ class SubscriptionHandler:
         self._session = session
         self._changes = SubscriptionRate()
         self.throttled = False
-        """The client changed too many subscriptions, and waits."""
+        """Whether the client waits because it changed too many subscriptions."""
 
     def subscribe(self, connection: ClientConnection, packet: Subscribe) -> Iterator[object]:
-        """Grant filters in parts, answer, and replay the retained messages that each asks for."""
+        """Grant filters in parts, answer, and replay the retained messages of each subscription."""
         session = self._session
         filters, codes, changes = packet.filters, [], 0
         replayed: set[str] = set()
@@ -75,12 +75,12 @@ class SubscriptionHandler:
         while at < len(filters):
             some = filters[at : at + session.at_once(_FILTERS_AT_ONCE)]
             stop = at + self._granted_at_once([topic_filter for topic_filter, _ in some])
-            # A client that has left was a client when it subscribed [MQTT-3.8.4-1].
+            # A client that has left was connected when it subscribed [MQTT-3.8.4-1].
             if at or self._matches_much(filters[0][0]):
                 yield NEXT_TURN
             grant = self._grant(connection, packet, at, stop)
             codes += grant.codes
-            # All are in the index before the event loop may come: what is published is not missed.
+            # All are in the index before the event loop runs: no publication is missed.
             begun = [self._subscribe_to(connection, *one) for one in grant.granted.items()]
             if begun and connection.properties is not None:
                 session.subscriptions_changed(grant.granted)
@@ -89,7 +89,7 @@ class SubscriptionHandler:
                 self._answer(connection, _suback(connection, packet, codes))
                 self._node.journal.order_behind(connection)
             for subscriber in begun:
-                # One that stands there again is replayed once.
+                # A filter that occurs twice is replayed once.
                 if subscriber.filter not in replayed:
                     replayed.add(subscriber.filter)
                     shared = is_shared(subscriber.filter)
@@ -98,11 +98,11 @@ class SubscriptionHandler:
             at = stop
             changes += len(begun) + sum(code >= FAILURE for code in grant.codes)
         while indexes and session.complete_encoder(_INDEXED_AT_ONCE):
-            yield NEXT_TURN  # until then nothing that waited is sent
+            yield NEXT_TURN  # until then no queued message is sent
         yield from self._throttle(changes)
 
     def _granted_at_once(self, filters: Sequence[str]) -> int:
-        """Return how many filters are granted in one turn: one that matches much is alone."""
+        """Return how many filters are granted in one turn: a filter that matches much is alone."""
         within = filters[: _handled_at_once(filters)]
         for count, topic_filter in enumerate(within):
             if self._matches_much(topic_filter):
@@ -117,7 +117,7 @@ class SubscriptionHandler:
     def _grant(
         self, connection: ClientConnection, packet: Subscribe, begin: int, stop: int
     ) -> decisions.Grant:
-        """Decide on some filters of a SUBSCRIBE and record what is granted."""
+        """Decide on some filters of a SUBSCRIBE and record the grants."""
         session = self._session
         node, fresh = self._node, set[int]()
         refused = Counter[str]()
@@ -158,9 +158,9 @@ class SubscriptionHandler:
         return grant
 
     def _refuses_share(self, connection: ClientConnection, topic_filter: str) -> int:
-        """Return the reason code for which a client may not share a subscription; 0: it may.
+        """Return the reason code with which a shared subscription is refused; 0: it is permitted.
 
-        What is below $SYS is sent to each client for itself, and cannot be shared.
+        Topics below $SYS are sent to each client individually, and cannot be shared.
         """
         if not topic_filter.startswith(SHARE):
             return 0
@@ -192,8 +192,8 @@ class SubscriptionHandler:
     def _replay(self, subscriber: Subscriber) -> Iterator[object]:
         """Send a subscription the retained messages that match it.
 
-        In the order of their age, where they are few. All within the turn of the grant: nothing
-        is published in between.
+        Few messages are sent in the order of their age. All are sent within the turn of the grant:
+        nothing is published in between.
         """
         session = self._session
         node, actor = self._node, self.start_actor(subscriber)
@@ -289,7 +289,7 @@ class SubscriptionHandler:
         for subscriber in subscribers:
             actor, subscriber.actor = subscriber.actor, None
             self._node.router.stopped(subscriber)
-            # One that failed may not have been replaced yet: the session was reading messages.
+            # A failed one may not have been replaced yet: the session was reading messages.
             if actor is not None and not actor.stopped:
                 actors.append(actor)
         self._node.directory.stop_all(actors)
@@ -300,7 +300,7 @@ _OLDER: Final = bytes(SUBSCRIBE_FAILURE if code >= FAILURE else code for code in
 
 
 def _suback(connection: ClientConnection, packet: Subscribe, codes: Sequence[int]) -> bytes:
-    """Encode a SUBACK, as the client's level has it."""
+    """Encode a SUBACK for the protocol level of the client."""
     if connection.properties is None:
         return encode_suback(packet.packet_id, bytes(codes).translate(_OLDER))
     properties = connection.properties
@@ -314,20 +314,20 @@ def _suback(connection: ClientConnection, packet: Subscribe, codes: Sequence[int
 
 
 def _unsuback(connection: ClientConnection, packet: Unsubscribe, removed: set[str]) -> bytes:
-    """Encode an UNSUBACK: in MQTT 5 it says which subscriptions there were."""
+    """Encode an UNSUBACK: in MQTT 5 it says which subscriptions existed."""
     if connection.properties is None:
         return encode_unsuback(packet.packet_id)
     codes = []
     for topic_filter in packet.filters:
         found = topic_filter in removed
-        removed.discard(topic_filter)  # one that stands there again is not there any more
+        removed.discard(topic_filter)  # a filter that occurs twice no longer exists the second time
         codes.append(ReasonCode.SUCCESS if found else ReasonCode.NO_SUBSCRIPTION_EXISTED)
     limit = connection.properties.maximum_packet_size
     return encode_unsuback_v5(packet.packet_id, codes, limit=limit)
 
 
 def _replays(granted: decisions.GrantedFilter) -> bool:
-    """Return whether a SUBSCRIBE asks for the retained messages of a filter [MQTT-3.3.1-9]."""
+    """Return whether a grant replays the retained messages of its filter [MQTT-3.3.1-9]."""
     handling = (granted.options & RETAIN_HANDLING) >> 4
     return not handling or (handling == 1 and granted.is_new)
 

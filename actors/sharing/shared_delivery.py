@@ -1,8 +1,9 @@
-"""What a shared subscription does with messages: it gives each to one member that has room.
+"""Delivery of a shared subscription: assigns each message to one member that has room.
 
-In place of a ``Delivery`` in the session that a shared subscription is. What no member has room for
-waits in that session's queue, not in that of a member; so does what a member that went returned.
-All of a batch is divided at once: a batch costs one event for each member that gets a piece of it.
+It takes the place of ``Delivery`` in the session of a shared subscription. Messages for which no
+member has room wait in that session's queue, not in that of a member; so do messages returned by
+members that left. A batch is divided as a whole: it costs one event for each member that gets a
+piece of it.
 """
 
 from __future__ import annotations
@@ -37,36 +38,36 @@ if TYPE_CHECKING:
 _DIVIDED_AT_ONCE = 1024
 """Messages taken from the queue and divided in one step."""
 _STEPS = 4
-"""Such steps in one turn."""
+"""Steps in one turn."""
 _SERVED_AT_ONCE = 64
-"""Members that get messages in one step, and messages of a step in which all of more members are
-looked at."""
+"""Maximum members served in one step; also the maximum messages of a step that examines all of more
+members."""
 _CHECKED_AT_ONCE = 512
-"""Topics that are checked in one step then: for each topic, different permissions count."""
+"""Maximum topics checked in such a step, divided by the number of different permissions."""
 _COMPARED_AT_ONCE = 4096
-"""Members times topics, or times messages that are not alike, which are compared in one step."""
+"""Maximum comparisons in one step: members times topics, or times distinct messages."""
 _BUSY, _PIECE = 2_000, 64
-"""Messages divided within a second from which a member gets so many of a batch at least: pieces of
-a few messages cost more than they are worth in fairness."""
+"""Messages divided within a second above which pieces have a minimum size; that size in messages:
+smaller pieces cost more than they gain in fairness."""
 _LEFT_AT_MOST = 65_536
-"""Messages of QoS 0 that may wait to be divided, about."""
+"""Approximate maximum QoS 0 messages waiting to be divided."""
 _NO_MEMBER = -1
 _NO_WINDOW = 1 << 62
 _NONE: frozenset[int] = frozenset()
 
 
 class _Member(NamedTuple):
-    """A member that is connected."""
+    """A connected member."""
 
     subscriber: Subscriber
     session: Session
     room: int
     barred: AbstractSet[int]
-    """Numbers of the messages that it may not have, or does not accept."""
+    """Numbers of the messages that the member may not receive or does not accept."""
 
 
 class SharedDelivery(Delivery):
-    """Gives the messages of one shared subscription to its members."""
+    """Assigns the messages of one shared subscription to its members."""
 
     __slots__ = (
         "_compared_in",
@@ -80,20 +81,20 @@ class SharedDelivery(Delivery):
     def __init__(self, node: NodeContext, session: Session) -> None:
         super().__init__(node, session)
         self._compared_in = -1
-        """Number of the turn in which all of many members were looked at last."""
+        """Number of the last turn in which all of many members were examined."""
         self._left: deque[Outgoing] = deque()
-        """Messages of QoS 0 that are not divided yet."""
+        """QoS 0 messages that are not divided yet."""
         self._divided, self._divided_since = 0, 0.0
-        """Messages divided since this moment (monotonic), for about a second."""
+        """Messages divided since a monotonic time, over about a second."""
         self._left_messages = self._left_bytes = 0
-        """How many these are, and the bytes of their packets or payloads."""
+        """Number of these messages, and the bytes of their packets or payloads."""
 
     @property
     def _group(self) -> SharedGroup:
         return self._node.router.groups.find(self._session.name)
 
     def deliver(self, message: Outgoing) -> None:
-        """Distribute messages that match to members; queue what none of them has room for."""
+        """Distribute messages that match to members; queue those for which no member has room."""
         subscriber, batch, _ = message
         session = self._session
         if subscriber.ended or self._node.state.sessions.get(session.name) is not session.state:
@@ -121,7 +122,7 @@ class SharedDelivery(Delivery):
                 self._send_queued_later()
 
     def _divide_qos0(self, message: Outgoing) -> None:
-        """Divide messages of QoS 0 behind those that are left of other batches."""
+        """Divide QoS 0 messages behind the remaining ones of earlier batches."""
         if not self._left and not self._has_compared:
             self._divide_some(message)
         elif (
@@ -135,12 +136,12 @@ class SharedDelivery(Delivery):
             self._drop_qos0(len(message.batch))
 
     def _count_left(self, batch: Batch, sign: int) -> None:
-        """Count messages that begin or end to wait to be divided."""
+        """Add messages to those waiting to be divided, or remove them."""
         self._left_messages += sign * len(batch)
         self._left_bytes += sign * sum(map(len, batch.packets or batch.payloads))
 
     def _divide_some(self, message: Outgoing) -> None:
-        """Divide the first messages of a batch of QoS 0; the others later, before all else."""
+        """Divide the first messages of a QoS 0 batch; the others later, before all else."""
         batch = message.batch
         at_once = self._divided_at_once(batch.topics)
         if at_once < len(batch):
@@ -152,13 +153,13 @@ class SharedDelivery(Delivery):
         self._drop_qos0(len(self._divide(batch)[0].waiting))
 
     def _drop_qos0(self, count: int) -> None:
-        """Record that messages of QoS 0 are dropped, as no member takes them."""
+        """Record that QoS 0 messages are dropped because no member takes them."""
         if count and any(member.may_read for member in self._group.ordered()):
             event = MessageDropped(self._session.name, "slow_reader", count)
             self._count_dropped(event, self._session.emit(event))
 
     def continue_sending(self) -> None:
-        """Divide more of what waits, and a part of the messages of QoS 0 that are left."""
+        """Divide more queued messages, and some of the remaining QoS 0 messages."""
         super().continue_sending()
         if self._left:
             message = self._left.popleft()
@@ -170,7 +171,7 @@ class SharedDelivery(Delivery):
     def _divided_at_once(self, topics: Sequence[bytes]) -> int:
         """Return how many messages are divided in one step, by their topics.
 
-        All, unless all of many members must be looked at.
+        That is all of them, unless all of many members must be examined.
         """
         count, online = len(topics), self._group.online
         if len(online) <= _SERVED_AT_ONCE:
@@ -192,13 +193,13 @@ class SharedDelivery(Delivery):
 
     @property
     def _turn(self) -> int:
-        """A number of the turn, or of the part of longer work that is a turn of its own."""
+        """Number of the turn, counting parts of longer work that are turns of their own."""
         kernel = self._session.kernel
         return kernel.turns + kernel.parts
 
     @property
     def _has_compared(self) -> bool:
-        """True if all of many members were looked at in this turn: the next step is for later."""
+        """True if all of many members were examined in this turn: the next step must wait."""
         return self._compared_in == self._turn
 
     @property
@@ -206,17 +207,17 @@ class SharedDelivery(Delivery):
         return self._node.options.shared_strategy == "topic"
 
     def _has_packet_limit(self, name: str) -> bool:
-        """Return whether there may be messages that are too large for a member."""
+        """Return whether a member is connected with a maximum packet size."""
         session = self._node.directory.find_session(name)
         return session is not None and bool(session.packet_limit)
 
     def _divide(self, batch: Batch, *, queued: bool = False) -> tuple[decisions.Assignment, bool]:
-        """Distribute the messages of a batch to members; return what became of each.
+        """Distribute the messages of a batch to members; return the assignment.
 
-        And whether members that were not looked at may have room for those that wait.
+        Returns also whether members that were not examined may have room for waiting messages.
 
-        ``queued``: they are the first ones of the queue, and leave it. Those behind the first one
-        that no member has room for are not given to any then.
+        ``queued``: the messages are the first of the queue, and leave it. Then messages behind the
+        first one without a member are not assigned.
         """
         group = self._group
         members, more = self._members(group, batch)
@@ -238,11 +239,10 @@ class SharedDelivery(Delivery):
         return assignment, more
 
     def _members(self, group: SharedGroup, batch: Batch) -> tuple[list[_Member], bool]:
-        """Return members that may get some messages of a batch, with their room.
+        """Return members that may receive messages of a batch, with their room.
 
-        In the order in which they are served; no more than it takes to have room for all messages,
-        or than are served in one step, unless all that are connected matter. Returns also whether
-        others may have room.
+        They are in the order of service; no more than needed for all messages, or than are served
+        in one step, unless all connected members matter. Returns also whether others may have room.
         """
         by_topic, count = self._by_topic, len(batch)
         enough = min(-(-count // (_PIECE if self._is_busy() else 1)), _SERVED_AT_ONCE)
@@ -254,7 +254,7 @@ class SharedDelivery(Delivery):
             if session is None or session.connection is None or subscriber.ended:
                 continue
             if not subscriber.may_read:
-                continue  # it is as one that is away, even if it may read some topics
+                continue  # counts as disconnected, even if it may read some topics
             qos = min(batch.qos, subscriber.qos)
             room = self._room(session, session.connection, subscriber, qos, count)
             barred: AbstractSet[int] = _NONE
@@ -272,7 +272,7 @@ class SharedDelivery(Delivery):
         return found if restricted else [member for member in found if member.room], more
 
     def _is_busy(self) -> bool:
-        """Return whether so many messages were divided within a second that pieces are larger."""
+        """Return whether enough messages were divided within a second to make pieces larger."""
         return self._divided > _BUSY and self._node.clock.monotonic() - self._divided_since <= 1
 
     def _count_divided(self, count: int) -> None:
@@ -289,7 +289,7 @@ class SharedDelivery(Delivery):
         qos: int,
         count: int,
     ) -> int:
-        """Return how many of ``count`` messages a member can be sent at a QoS."""
+        """Return how many of ``count`` messages can be sent to a member at a QoS."""
         node, state = self._node, session.state
         if node.state.sessions.live.get(session.name) is not state:
             return 0
@@ -320,10 +320,10 @@ class SharedDelivery(Delivery):
         session: Session,
         known: dict[TopicAcl | frozenset[bytes], set[int]],
     ) -> AbstractSet[int]:
-        """Return the numbers of the messages that a member may not have, or does not accept.
+        """Return the numbers of the messages that a member may not receive or does not accept.
 
-        ``known`` has them for the permissions that were looked at already, and for the topics that
-        these deny: members that may not have the same topics get the same set.
+        ``known`` caches them by permissions, and by the denied topics: members with the same denied
+        topics share one set.
         """
         found: AbstractSet[int] = _NONE
         acl = subscriber.acl
@@ -343,7 +343,7 @@ class SharedDelivery(Delivery):
         return found
 
     def _keeps_topics(self, group: SharedGroup, members: Sequence[_Member]) -> bool:
-        """Return whether the member for a topic depends only on which members are connected."""
+        """Return whether the member for a topic depends only on the set of connected members."""
         return (
             self._node.options.shared_strategy == "topic"
             and len(members) == len(group.online)
@@ -361,7 +361,7 @@ class SharedDelivery(Delivery):
         queued: bool,
         by_topic: bool,
     ) -> None:
-        """Record which messages were assigned to which member, and which are refused."""
+        """Record the messages assigned to each member, and the refused ones."""
         pieces, _, refused = assignment
         denied = _denied({batch.topics[number] for number in refused}, members)
         if not queued:
@@ -370,7 +370,7 @@ class SharedDelivery(Delivery):
             if refused:
                 self._drop_refused(batch.select(refused), denied, queued=False)
             return
-        # What leaves the queue is recorded in its order.
+        # Messages leave the queue in its order, and are recorded in it.
         owners = [(number, one) for one, piece in enumerate(pieces) for number in piece]
         owners = sorted([*owners, *((number, _NO_MEMBER) for number in refused)])
         for one, group in groupby(owners, itemgetter(1)):
@@ -395,13 +395,13 @@ class SharedDelivery(Delivery):
         size = sum(len(batch.payloads[at]) for at in piece) if queued else -1
         for some in decisions.in_parts(refs):
             if some:
-                # Of a part alone it is not known how many bytes they are: the first has them all.
+                # The bytes of each part are unknown: the first event carries the sum.
                 event = Assigned(name, member.session.name, to_runs(some), size, by_topic=by_topic)
                 self._session.emit(event)
                 size = min(size, 0)
 
     def _drop_refused(self, batch: Batch, denied: set[bytes], *, queued: bool) -> None:
-        """Record that no member may have some messages, or accepts them.
+        """Record messages as dropped that no member may receive or accepts.
 
         ``denied`` are the topics that no member may read.
         """
@@ -413,7 +413,7 @@ class SharedDelivery(Delivery):
         self.release(batch.positions)
 
     def _enqueue(self, message: Outgoing, numbers: Sequence[int]) -> None:
-        """Queue messages as far as the limits allow."""
+        """Queue messages as far as the limits permit."""
         self.make_room()
         subscriber, whole, _ = message
         batch = whole if len(numbers) == len(whole) else whole.select(numbers)
@@ -443,7 +443,7 @@ class SharedDelivery(Delivery):
                     self._slow_publisher(publisher, count)
 
     def _slow_publisher(self, publisher: ClientConnection, count: int) -> None:
-        """Hold a publisher until the members have taken some of what waits for them."""
+        """Pause a publisher until the members have taken some queued messages."""
         if self._backlog is None:
             self._backlog = Backlog(self._node.timers, self._node.clock, self._backlog_of)
         self._backlog.hold(publisher, count)
@@ -469,7 +469,7 @@ class SharedDelivery(Delivery):
             waiting.discard(self._session.name)
 
     def _divide_queued(self, group: SharedGroup) -> bool:
-        """Divide the first messages of the queue; return whether to go on with those behind."""
+        """Divide the first messages of the queue; return whether to continue with the next ones."""
         state, limits = self._session.state, self._node.delivery_limits
         if not self._has_room(group):
             return False
@@ -496,7 +496,7 @@ class SharedDelivery(Delivery):
         return more or not assignment.waiting
 
     def _has_room(self, group: SharedGroup) -> bool:
-        """Return whether any member can be sent a message of QoS 1."""
+        """Return whether any member has room for a message of QoS 1."""
         for subscriber in group.rotated():
             session = self._node.directory.find_session(subscriber.session)
             if session is not None and session.connection is not None and not subscriber.ended:
@@ -506,7 +506,7 @@ class SharedDelivery(Delivery):
         return False
 
     def _batch_of(self, qos: int, refs: Sequence[Position], messages: Sequence[Message]) -> Batch:
-        """Return messages that waited as a batch; all were published with RETAIN, or none."""
+        """Return queued messages as a batch; either all were published with RETAIN, or none."""
         now_ms = self._node.clock.time_ms()
         blocks = [remaining_properties(message, now_ms) for message in messages]
         payloads = [message.payload for message in messages]
@@ -523,7 +523,7 @@ class SharedDelivery(Delivery):
         )
 
     def _expire(self, held: SubscriptionState, found: dict[Position, Message]) -> bool:
-        """Record which of some messages have expired in the queue; return whether any has."""
+        """Record which of some queued messages have expired; return whether any has."""
         queue, now = held.queue, self._node.clock.time_ms() // 1000
         if queue is None or not 0 < queue.expiry() <= now:
             return False
@@ -536,7 +536,7 @@ class SharedDelivery(Delivery):
         return bool(gone)
 
     def take_back(self, returned: dict[Position, Message]) -> None:
-        """Queue what a member that went did not acknowledge, where it stood before."""
+        """Queue unacknowledged messages of a member that left, in their former place."""
         name, state = self._session.name, self._session.state
         topic_filter = split_share(name)[1]
         held = state.subscriptions.get(topic_filter)
@@ -546,7 +546,7 @@ class SharedDelivery(Delivery):
 
 
 def _denied(topics: AbstractSet[bytes], members: Sequence[_Member]) -> set[bytes]:
-    """Return those of some topics that no member may read."""
+    """Return the topics that no member may read."""
     acls = {member.subscriber.acl for member in members} if topics else set()
     return {topic for topic in topics if not any(acl is None or acl.read[topic] for acl in acls)}
 

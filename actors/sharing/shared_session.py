@@ -1,4 +1,4 @@
-"""The session that a shared subscription is: it has members in place of a connection."""
+"""The session of a shared subscription: it has members in place of a connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SharedSession(Session):
-    """A shared subscription."""
+    """The session of a shared subscription."""
 
     __slots__ = ()
 
@@ -24,7 +24,7 @@ class SharedSession(Session):
     delivery_class = SharedDelivery
 
     def take_back(self, returned: dict[Position, Message]) -> None:
-        """Queue what a member returns."""
+        """Queue messages that a member returns."""
         self._delivery.take_back(returned)
 
 

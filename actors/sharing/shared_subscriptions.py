@@ -1,4 +1,4 @@
-"""The life of shared subscriptions: from their first member to their last one."""
+"""The life cycle of shared subscriptions: from their first member to their last one."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from actors.session import NodeContext
 
 _QOS = 2
-"""Members cap it."""
+"""Each member's granted QoS caps it."""
 
 
 class SharedSubscriptions:
-    """Opens and ends the sessions that shared subscriptions are; wakes them."""
+    """Opens, ends and wakes the sessions of shared subscriptions."""
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node
 
     def begin(self) -> None:
-        """Bring them in line with their members, and follow these from now on: after recovery."""
+        """Reconcile the sessions with their members after recovery, then track changes."""
         groups, sessions = self._node.router.groups, self._node.state.sessions
         groups.on_change, groups.wake = self._changed, self._wake
         for name in [name for name in sessions if is_shared(name)]:
@@ -61,7 +61,7 @@ class SharedSubscriptions:
         node.router.subscribe(name, topic_filter, _QOS)
 
     def _end(self, name: str) -> None:
-        """End the session with what waits in it."""
+        """End the session and drop its queued messages."""
         node = self._node
         session = node.directory.session(name)  # of a passive one the router has only filters
         node.router.remove_session(name)

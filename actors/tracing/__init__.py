@@ -1,4 +1,4 @@
-"""Live traces of what actors receive, send and append to the log."""
+"""Live traces: the messages, output and events of actors."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""Records what traced actors do, as lines of the traces that cover them.
+"""Records the actions of traced actors, as lines of the traces that cover them.
 
-A traced actor has an observer, which the kernel calls while the actor runs. The journal's
-observer sees what the actor appends and passes to the gate; it exists while anything is traced
+A traced actor has an observer, which the kernel calls while the actor runs. The journal's observer
+sees the actor's events and its output to the gate; it exists while anything is traced
 (:class:`actors.tracing.tracer.Tracer`). Failures here are logged and do not affect actors.
 
 A message between two actors of one trace is shown once: where it arrives.
@@ -46,19 +46,19 @@ _COUNTED = 2000
 
 @dataclass(slots=True)
 class _Told:
-    """A message that an actor sent to one or more others."""
+    """A message that an actor sent to one or more other actors."""
 
     actor: LoopActor
     traces: list[Trace]
     message: Any
     target: LoopActor
-    """The first one."""
+    """The first receiver."""
     more: int = 0
-    """How many others."""
+    """Number of other receivers."""
 
 
 class TraceRecorder:
-    """Makes the lines of what actors do.
+    """Renders the actions of actors as lines.
 
     ``ended`` is called with a trace whose only actor has ended, and with the reason.
     """
@@ -86,7 +86,7 @@ class TraceRecorder:
             if self._failures & (self._failures - 1) == 0:
                 _log.error("trace: lines are missing", count=self._failures, exc_info=error)
 
-    # What is covered.
+    # Coverage.
 
     def cover(self, actor: LoopActor, trace: Trace) -> None:
         """Add an actor to a trace."""
@@ -169,14 +169,14 @@ class TraceRecorder:
                 self.cover(connection, trace)
             self.run_safely(self.on_took, connection, traces, packets, None)
 
-    # What it does.
+    # Observations.
 
     def begin(self, actor: LoopActor, observer: TracingObserver) -> None:
-        """Observe what is sent while an actor runs."""
+        """Observe the messages sent while an actor runs."""
         self.running, self._observer = actor, observer
 
     def end(self) -> None:
-        """See no more what is sent."""
+        """Stop observing sent messages."""
         self.run_safely(self._say_told)
         self.running = self._observer = None
 

@@ -81,7 +81,7 @@ class _Message(NamedTuple):
 
 
 class _Matching(dict[str | bytes, bool]):
-    """Whether topics match a filter; a miss is looked up."""
+    """Caches whether topics match a filter; a missing topic is looked up."""
 
     __slots__ = ("_trie",)
 
@@ -290,7 +290,7 @@ class TopicTrace:
         known = {} if found is None else {"topic": found.topic, "size": found.size}
         return {"position": ref, **known}
 
-    # What both need.
+    # Shared by both.
 
     def _skip_rest(self, runs: list[Run]) -> None:
         self.trace.skip(count_runs(runs) - _LOOKED_AT)

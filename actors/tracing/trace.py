@@ -1,4 +1,4 @@
-"""One trace: what it covers, its rate limit, and its unsent lines."""
+"""One trace: the actors it covers, its rate limit, and its unsent lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BUFFER_BYTES = 256 * 1024
 
 
 class End(NamedTuple):
-    """Why a trace ends."""
+    """The reason for the end of a trace."""
 
     cause: Literal["actor", "broker", "lease", "stopped"]
     why: str
@@ -64,7 +64,7 @@ class Trace:
         self.token = token
         self.subject = subject
         self.actors: set[LoopActor] = set()
-        """The actors it covers at present."""
+        """The actors it covers now."""
         self.client: str | None = None
         """The client whose actors it covers, including future ones."""
         self.one: LoopActor | None = None

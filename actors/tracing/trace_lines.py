@@ -181,7 +181,7 @@ def _connect(packet: Connect) -> dict[str, Any]:
 
 
 def _answer(packet: Answer) -> dict[str, Any]:
-    """Return what a packet to an MQTT 5 client says, but for its properties."""
+    """Return the content of a packet to an MQTT 5 client, without its properties."""
     found: dict[str, Any] = {"reason": packet.reason}
     if packet.packet_id:
         found["packet_id"] = packet.packet_id
@@ -308,10 +308,9 @@ _MESSAGES_MADE: dict[type, Callable[[Any], dict[str, Any]]] = {
 
 
 def event_object(event: Event) -> tuple[dict[str, Any], dict[str, int]]:
-    """Return an event as in the log, shortened, and what was left out.
+    """Return an event as in the log, shortened, and the lengths of its shortened lists.
 
-    The second value has the full length of each shortened list. The event can be parsed by
-    ``eventstore.format.events.parse_event``.
+    The event can be parsed by ``eventstore.format.events.parse_event``.
     """
     found: dict[str, Any] = {}
     cut: dict[str, int] = {}

@@ -155,7 +155,7 @@ class Tracer:
         self._topics.append(TopicTrace(topic_filter, trace, self._node, self._recorder))
         return {"actors": []}
 
-    # What traces see.
+    # Input of traces.
 
     def appended(self, event: Event, at: Position, payloads: Sequence[bytes]) -> None:
         """Show an appended event in the traces that it concerns."""
@@ -177,7 +177,7 @@ class Tracer:
         for topic in self._topics:
             self._recorder.run_safely(topic.on_publication, publication)
 
-    # The end.
+    # End of traces.
 
     def _end(self, trace: Trace, end: End) -> None:
         if self._traces.pop(trace.token, None) is None:

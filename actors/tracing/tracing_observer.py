@@ -1,4 +1,4 @@
-"""The observer of a traced actor: reports what the actor does to its traces."""
+"""The observer of a traced actor: reports the actor's actions to its traces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class TracingObserver:
-    """Reports what one actor does to the traces that cover it."""
+    """Reports the actions of one actor to the traces that cover it."""
 
     __slots__ = ("_recorder", "traces")
 
@@ -22,11 +22,11 @@ class TracingObserver:
         self.traces: list[Trace] = []
 
     def begin(self, actor: LoopActor) -> None:
-        """Observe what the actor sends from now on."""
+        """Observe the messages that the actor sends from now on."""
         self._recorder.begin(actor, self)
 
     def end(self, _actor: LoopActor) -> None:
-        """Stop observing what is sent."""
+        """Stop observing sent messages."""
         self._recorder.end()
 
     def gets(self, actor: LoopActor, message: Any) -> None:

@@ -1,4 +1,4 @@
-"""The user that a client certificate stands for."""
+"""The user named by a client certificate."""
 
 from __future__ import annotations
 

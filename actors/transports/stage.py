@@ -47,15 +47,15 @@ class Stage(asyncio.Protocol, asyncio.Transport):
         return top
 
     def _read(self, size: int) -> None:
-        """Report to the connection how much was read, as long as it needs that.
+        """Report the number of bytes read to the connection, as long as it needs that.
 
-        Only the lowest stage does; stages keep no more than that before a CONNECT.
+        Only the lowest stage does; stages buffer no more than that before a CONNECT.
         """
         if self._tell_read is not None and not self._tell_read(size):
             self._tell_read = None
 
     def data_received(self, data: bytes) -> None:
-        """Pass on what was read."""
+        """Pass on received data."""
         self._read(len(data))
         self._upper.data_received(data)
 
@@ -110,7 +110,7 @@ class Stage(asyncio.Protocol, asyncio.Transport):
         self._upper = cast("asyncio.Protocol", protocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """Tell what is above."""
+        """Return the protocol above."""
         return self._upper
 
     def is_reading(self) -> bool:
@@ -122,7 +122,7 @@ class Stage(asyncio.Protocol, asyncio.Transport):
         self.lower.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Resume reading."""
         self.lower.resume_reading()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -150,5 +150,5 @@ class Stage(asyncio.Protocol, asyncio.Transport):
         return False
 
     def write_eof(self) -> None:
-        """Not to be had."""
+        """Raise an error: none of these protocols supports closing one direction."""
         raise NotImplementedError

@@ -1,8 +1,8 @@
-"""TLS between a socket and what is above it.
+"""TLS between a socket and the protocol above it.
 
 The handshake runs in threads (actors.transports.handshakes); from then on each read is decrypted,
-and all that was written in a turn of the event loop is encrypted at once, on the event loop: this
-costs a few microseconds. OpenSSL works on buffers in memory and never touches the socket.
+and all data written in a turn of the event loop is encrypted at once, on the event loop: this costs
+a few microseconds. OpenSSL works on buffers in memory and never touches the socket.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class TlsStage(Stage):
     """The server's side of TLS.
 
     Extra info, once data was passed on: ``peercert`` (of the client, as ``ssl`` describes it, or
-    None), ``cipher``, ``tls_version``, ``ssl_object``, and ``incomplete`` while a part of a record
-    is there. A handshake that fails, or takes longer than ``timeout`` seconds, ends the connection
-    with a HandshakeError.
+    None), ``cipher``, ``tls_version``, ``ssl_object``, and ``incomplete`` while a record is
+    incomplete. A handshake that fails, or takes longer than ``timeout`` seconds, ends the
+    connection with a HandshakeError.
     """
 
     __slots__ = (
@@ -78,23 +78,23 @@ class TlsStage(Stage):
         self._handshakes = handshakes
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
-        self._asked = 0.0  # when a step was asked for last
-        self._kept = 0.0  # seconds for which steps that are done were waited for
+        self._asked = 0.0  # when the last step was requested
+        self._kept = 0.0  # seconds that finished steps took, with their waits
         self._state = _State.GREETING
-        self._tls: ssl.SSLObject | None = None  # until the client has said something
+        self._tls: ssl.SSLObject | None = None  # until the client has sent data
         self._in = ssl.MemoryBIO()
         self._out = ssl.MemoryBIO()
-        self._aside = bytearray()  # what came and OpenSSL does not have yet
+        self._aside = bytearray()  # input not passed to OpenSSL yet
         self._answered = False  # the first step was taken
-        self._gone = False  # the connection is lost, but a thread still looks at what it sent
+        self._gone = False  # the connection is lost, but a thread still works on its input
         self._stepping = False  # a thread works, or will, on _tls, _in and _out
-        self._eof = False  # the client sends no more, but a thread still looks at what it sent
-        self._held = False  # nothing is read, as the client is ahead of the threads
-        self._paused = False  # nothing is read, as what is above wants it so
-        self._partial = False  # what came last is no whole record yet
+        self._eof = False  # the client sends no more, but a thread still works on its input
+        self._held = False  # reading is paused because the client is ahead of the threads
+        self._paused = False  # reading is paused by the protocol above
+        self._partial = False  # the last input was no complete record
         self._plain: list[bytes] = []
         self._plain_size = 0
-        self._soon = False  # what is in _plain will be written in the next turn
+        self._soon = False  # _plain will be written in the next turn
         self._timer: asyncio.TimerHandle | None = None
         self._error: Exception | None = None
 
@@ -107,7 +107,7 @@ class TlsStage(Stage):
             self._timer = self._loop.call_later(self._timeout, self._late)
 
     def data_received(self, data: bytes) -> None:
-        """Decrypt; before that, go on with the handshake."""
+        """Decrypt data; before that, continue the handshake."""
         self._read(len(data))
         if self._state is _State.OPEN:
             self._in.write(data)
@@ -121,7 +121,7 @@ class TlsStage(Stage):
                 self.lower.pause_reading()
 
     def eof_received(self) -> bool | None:
-        """End it, but not before the input of the handshake was handled."""
+        """Close after the handshake's input was handled."""
         if self._stepping and self._state is _State.GREETING:
             self._eof = True
             return True
@@ -363,7 +363,7 @@ class TlsStage(Stage):
             self.close()
 
     def _encrypt(self) -> None:
-        """Send what was written."""
+        """Encrypt and send the written data."""
         self._soon = False
         if self._state is not _State.OPEN or not self._plain:
             return

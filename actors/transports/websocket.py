@@ -1,9 +1,8 @@
 """MQTT over WebSocket: frames between a socket, or TLS, and a connection (MQTT 3.1.1, section 6).
 
 The ``websockets`` library does the framing, without I/O of its own, except for runs of the plainest
-frames: see actors.transports.websocket_frames. Compression is not
-offered: it costs memory for every client and processor time for every packet, and lets small
-frames become large ones.
+frames: see actors.transports.websocket_frames. Compression is not offered: it costs memory for
+every client and processor time for every packet, and lets small frames become large ones.
 """
 
 from __future__ import annotations
@@ -113,16 +112,16 @@ class WebSocketStage(Stage):
         self._stats = stats
         self._max_size = max_size
         self._head = b""  # of the HTTP request
-        self._protocol: ServerProtocol | None = None  # until the HTTP request is there
-        self._rest = b""  # read, and not looked at yet
-        self._owed = 0  # bytes to come of a frame of which the library has the beginning
-        self._backlog = False  # there is more in _rest than the beginning of a frame
-        self._paused = False  # what is above wants to read nothing
-        self._stopped = False  # what is below is paused
+        self._protocol: ServerProtocol | None = None  # until the HTTP request has arrived
+        self._rest = b""  # received, and not handled yet
+        self._owed = 0  # bytes missing of a frame whose beginning the library has
+        self._backlog = False  # _rest contains more than the beginning of a frame
+        self._paused = False  # the protocol above has paused reading
+        self._stopped = False  # the transport below is paused
         self._stuffed = False  # the client reads too slowly
-        self._over = False  # nothing that comes matters any more
+        self._over = False  # further input is ignored
         self._closer: asyncio.TimerHandle | None = None
-        self._empty = 0  # frames that carried nothing, since one that did
+        self._empty = 0  # empty frames since the last one with content
         self._pings = 0
         self._ping_second = 0.0
         self.error: str | None = None
@@ -211,7 +210,7 @@ class WebSocketStage(Stage):
         return not self._paused and not self.is_closing()
 
     def pause_reading(self) -> None:
-        """Pass nothing up."""
+        """Stop passing data up."""
         self._paused = True
         self._adjust()
 

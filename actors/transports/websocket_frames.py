@@ -20,11 +20,11 @@ _MASKED: Final = 0x80
 
 
 def plain_frames(data: bytes, at: int, longest: int, parts: list[bytes]) -> int:
-    """Read whole plain frames of ``data``, from ``at`` on; return where they end.
+    """Read complete plain frames of ``data``, from ``at`` on; return their end.
 
-    Their content is appended to ``parts``. Plain is: final, binary, masked, not empty, no longer
-    than ``longest`` bytes, less than 64 KiB, with its length in as few bytes as possible. RFC 6455,
-    section 5.2.
+    Their content is appended to ``parts``. A plain frame is final, binary, masked, not empty, no
+    longer than ``longest`` bytes, shorter than 64 KiB, and has its length in as few bytes as
+    possible. RFC 6455, section 5.2.
     """
     end = len(data)
     while end - at >= 6 and data[at] == _PLAIN:
@@ -46,7 +46,7 @@ def plain_frames(data: bytes, at: int, longest: int, parts: list[bytes]) -> int:
 
 
 def frame_size(data: bytes, at: int) -> int:
-    """Return the length of the frame at ``at`` with its header; 0 if too little of it is there."""
+    """Return the length of the frame at ``at`` with its header; 0 if the header is incomplete."""
     if len(data) - at < 2:
         return 0
     size = data[at + 1] & 0x7F

@@ -1,4 +1,4 @@
-"""The processes that the broker starts beside itself: their environment, and how they end."""
+"""The child processes of the broker: their environment, and how they end."""
 
 from typing import TYPE_CHECKING
 

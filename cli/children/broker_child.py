@@ -1,4 +1,4 @@
-"""Processes that the broker starts, and that never outlive it."""
+"""Child processes of the broker, which never outlive it."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The environment of the processes that the broker starts."""
+"""The environment of the broker's child processes."""
 
 from __future__ import annotations
 

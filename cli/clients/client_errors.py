@@ -1,4 +1,4 @@
-"""How ``foldmq pub`` and ``foldmq sub`` fail, and what the reason codes of a broker say."""
+"""Failures of ``foldmq pub`` and ``foldmq sub``, and the meaning of a broker's reason codes."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -68,7 +68,7 @@ SENTENCES: Mapping[int, str] = MappingProxyType(
         ReasonCode.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED: "the broker allows no wildcards",
     }
 )
-"""What each reason code of a failure says to the user of a client."""
+"""The meaning of each reason code of a failure, for the user of a client."""
 
 PASSING = frozenset(
     {
@@ -96,7 +96,7 @@ _RETURN_CODES = {
 
 
 def reason_text(code: int, explanation: str | None = None) -> str:
-    """Return what a reason code says, with its number and the broker's own words."""
+    """Return the meaning of a reason code, with its number and the broker's own words."""
     said = "" if explanation is None else f', "{escaped(explanation)}"'
     return f"{SENTENCES.get(code, 'it does not say why')} (0x{code:02X}{said})"
 

@@ -9,7 +9,7 @@ import typer
 
 @dataclass(frozen=True, slots=True)
 class BrokerFlags:
-    """Which broker, and how to connect to it."""
+    """The address of the broker, and the flags of the connection."""
 
     host: Annotated[
         str, typer.Option("-h", "--host", metavar="HOST", help="Host of the broker.")

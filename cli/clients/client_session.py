@@ -1,4 +1,4 @@
-"""How a client introduces itself to the broker, from its flags."""
+"""The CONNECT that ``foldmq pub`` and ``foldmq sub`` send, built from their flags."""
 
 from dataclasses import dataclass
 
@@ -52,7 +52,7 @@ class ClientWill:
 
 @dataclass(frozen=True, slots=True)
 class ClientSession:
-    """A client: its identifier, what becomes of its session, and its will."""
+    """A client: its identifier, the options of its session, and its will."""
 
     client_id: str | None = None
     keep: bool = False
@@ -73,7 +73,7 @@ def session_of(
 ) -> ClientSession:
     """Return the client that the flags describe; ``other_flags`` are others that need MQTT 5.
 
-    Raises BadArgumentError for values that cannot be used, alone or together.
+    Raises BadArgumentError for invalid or contradictory values.
     """
     of_will = given_flags(will_properties)
     for flag in [*given_flags(will), *of_will]:

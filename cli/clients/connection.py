@@ -1,4 +1,4 @@
-"""What ``foldmq pub`` and ``foldmq sub`` share: connecting to a broker, and its refusals."""
+"""The broker connection of ``foldmq pub`` and ``foldmq sub``, and refusals of the broker."""
 
 import socket
 import ssl
@@ -159,7 +159,7 @@ def new_client(target: Target, session: ClientSession) -> mqtt.Client:
 
 
 class _PahoClient(mqtt.Client):
-    """A client that ends a publication whose PUBREC refuses it, which paho answers with PUBREL."""
+    """A client that ends a publication at a refusing PUBREC, which paho answers with PUBREL."""
 
     def _handle_pubrec(self) -> MQTTErrorCode:
         packet = self._in_packet["packet"]
@@ -188,7 +188,7 @@ _NOTHING: Mapping[str, object] = {}
 
 
 def properties_of(packet: int, values: Mapping[str, object] = _NOTHING) -> Properties:
-    """Return the properties of a packet; None: it does not have this one."""
+    """Return the properties of a packet, without those that are None."""
     properties = Properties(packet)  # type: ignore[no-untyped-call]  # has no types
     for name, value in values.items():
         if value is not None:
@@ -224,7 +224,7 @@ def connect(
     *,
     again: bool = False,
 ) -> None:
-    """Open the connection and send CONNECT; ``again``: after a connection that was lost.
+    """Open the connection and send CONNECT; ``again``: after a lost connection.
 
     Raises UnreachableError if a later attempt may succeed, another ClientError if not.
     """
@@ -268,5 +268,5 @@ def refusal(
 
 
 def broker_reason(code: ReasonCode, properties: Properties | None) -> str:
-    """Return what a reason code says, with the words of the broker if it sent any."""
+    """Return the meaning of a reason code, with the words of the broker if it sent any."""
     return reason_text(code.value, getattr(properties, "ReasonString", None))

@@ -36,10 +36,10 @@ def _for_output(data: bytes, *, terminal: bool) -> bytes:
 
 
 class Template:
-    """A line with the fields of a message, written as for mosquitto_sub's ``-F``."""
+    """A line with fields of a message, in the syntax of mosquitto_sub's ``-F``."""
 
     def __init__(self, text: str) -> None:
-        """Parse; raises BadArgumentError for a field that is not known."""
+        """Parse the template; raises BadArgumentError for an unknown field."""
         self._parts = re.split(r"(%.?|\\.)", text, flags=re.DOTALL)
         for part in self._parts:
             if part.startswith("%") and part[1:] not in _FIELDS:
@@ -74,11 +74,11 @@ _FIELDS: dict[str, str] = {
     "R": "response_topic",
     "S": "subscription_identifiers",
 }
-"""What each letter behind ``%`` stands for."""
+"""Meaning of each letter behind ``%``."""
 
 
 def _field(letter: str, message: mqtt.MQTTMessage) -> bytes:
-    """Return a field of a message; empty for a property that it does not have."""
+    """Return a field of a message; empty for a missing property."""
     match letter:
         case "%":
             return b"%"
@@ -112,11 +112,11 @@ _NAMES = {
     "SubscriptionIdentifier": "subscription_identifiers",
     "UserProperty": "user_properties",
 }
-"""Our names of the properties that a message has."""
+"""foldmq's names of the properties of a message."""
 
 
 def message_fields(message: mqtt.MQTTMessage) -> dict[str, object]:
-    """Return the properties that a message has; user properties in their order."""
+    """Return the properties of a message; user properties in their order."""
     properties = message.properties
     return {
         name: getattr(properties, theirs)

@@ -1,4 +1,4 @@
-"""Values of the flags of ``foldmq pub`` and ``foldmq sub``: what is allowed, what it means."""
+"""Values of the flags of ``foldmq pub`` and ``foldmq sub``: valid values and their meaning."""
 
 from cli.clients.client_errors import BadArgumentError
 from cli.common import escaped, seconds
@@ -19,9 +19,9 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 def choose_level(version: str | None, needed_by: list[str]) -> int:
-    """Return the protocol level: ``version``, or else 4, and 5 if there are flags that need it.
+    """Return the protocol level: ``version``, or else 4, and 5 if a given flag needs it.
 
-    Raises BadArgumentError for another version, and for one that has not these flags.
+    Raises BadArgumentError for another version, and for one that does not support these flags.
     """
     if version is None:
         return 5 if needed_by else 4

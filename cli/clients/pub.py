@@ -122,7 +122,7 @@ class Publisher:
             raise ClientError(f"cannot publish to {topic!r}: {mqtt.error_string(info.rc)}")
 
     def _properties(self, topic: str) -> tuple[str, Properties | None]:
-        """Return topic and properties of a message: behind its alias a topic is left out."""
+        """Return topic and properties of a message; empty topic if its alias is known."""
         if self._session.level < 5:
             return topic, None
         properties = properties_of(PacketTypes.PUBLISH, message_values(self._fields))

@@ -39,7 +39,7 @@ LINGER = 2.0  # seconds to wait for the broker to close the connection
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRequest:
-    """What a client subscribes to; everything but filters and QoS needs MQTT 5."""
+    """The subscriptions of a client; everything but filters and QoS needs MQTT 5."""
 
     filters: tuple[str, ...]
     qos: int = 0
@@ -49,7 +49,7 @@ class SubscriptionRequest:
     identifier: int | None = None
 
     def send(self, client: mqtt.Client, level: int) -> None:
-        """Send SUBSCRIBE; raises ValueError for a filter that the library does not take."""
+        """Send SUBSCRIBE; raises ValueError for a filter that the library rejects."""
         if level < 5:
             client.subscribe([(topic, self.qos) for topic in self.filters])
             return
@@ -159,7 +159,7 @@ class Subscriber:
                     continue
 
     def _connect_again(self, deadline: float | None) -> float:
-        """Retry until there is a connection or the deadline is over; return when it was made."""
+        """Retry until connected or past the deadline; return the time of the connection."""
         sys.stderr.write(f"foldmq: {self._lost}, trying again\n")
         self._ready = False
         while deadline is None or time.monotonic() < deadline:

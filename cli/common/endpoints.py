@@ -56,7 +56,7 @@ class Endpoint(NamedTuple):
 
 
 def endpoint(value: object) -> Endpoint:
-    """Parse an endpoint; raises ValueError with what is expected."""
+    """Parse an endpoint; raises ValueError with the expected form."""
     if isinstance(value, Endpoint):
         return value
     if isinstance(value, Address):

@@ -1,4 +1,4 @@
-"""Whether this Python was built with optimizations: without them foldmq needs 25 % more CPU.
+"""Detects a Python built without optimizations, on which foldmq needs 25 % more CPU.
 
 ``python cli/common/interpreter.py`` prints ``optimised``, ``plain`` or ``unknown``;
 ``tools/choose_python.sh`` runs it with every interpreter before there is a virtual environment.
@@ -18,8 +18,8 @@ NOT_OPTIMISED = (
 def optimised(arguments: str | None) -> bool | None:
     """Return whether CPython configured with these arguments is optimised (PGO); None: unknown.
 
-    Distributions build for ``/usr`` and optimise, Debian without the option. Unknown are
-    interpreters that do not record how they were configured.
+    Distributions build for ``/usr`` and optimise, Debian without the option. The result is unknown
+    for interpreters that do not record their configuration.
     """
     if not arguments:
         return None

@@ -12,7 +12,7 @@ from typer.models import OptionInfo
 def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command with the flags of the dataclasses among its parameters.
 
-    The flags stand where the dataclass stood; the command is called with the dataclasses.
+    The flags take the place of the dataclass; the command is called with the dataclasses.
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {
@@ -56,7 +56,7 @@ def _flag(name: str, hint: Any, default: object) -> inspect.Parameter:
 
 
 def given_flags(group: Any) -> list[str]:
-    """Return the flags of a group that have another value than their default."""
+    """Return the flags of a group with other values than their defaults."""
     hints = get_type_hints(type(group), include_extras=True)
     return [
         _spelled(hints[field.name])
@@ -67,6 +67,6 @@ def given_flags(group: Any) -> list[str]:
 
 def _spelled(hint: Any) -> str:
     (option,) = (one for one in hint.__metadata__ if isinstance(one, OptionInfo))
-    # The first word of an option in an annotation stands where others have their default.
+    # The first word of an option in an annotation takes the usual place of its default.
     words = (option.default, *(option.param_decls or ()))
     return next(word for word in words if isinstance(word, str) and word.startswith("--"))

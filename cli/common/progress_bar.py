@@ -11,7 +11,7 @@ _UPDATE_EVERY = 0.1
 
 @contextlib.contextmanager
 def progress(what: str, total: int, unit: str = "records") -> Iterator[Callable[[int], None]]:
-    """Return a function to call with how many of ``total`` records (or another unit) are done."""
+    """Yield a function to call with the number of ``total`` records (or units) finished."""
     if not sys.stderr.isatty():
         yield lambda _done: None
         return

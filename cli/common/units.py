@@ -39,7 +39,7 @@ class Address(NamedTuple):
 
 
 def address(value: object) -> Address:
-    """Parse ``host:port`` or ``[ipv6]:port``; raises ValueError with what is expected."""
+    """Parse ``host:port`` or ``[ipv6]:port``; raises ValueError with the expected form."""
     if isinstance(value, Address):
         return value
     host, colon, port = str(value).strip().rpartition(":")
@@ -57,7 +57,7 @@ def address(value: object) -> Address:
 def size(value: object) -> object:
     """Parse a size such as ``"16 MiB"`` as bytes; other types than text are returned unchanged.
 
-    Raises ValueError with what is expected.
+    Raises ValueError with the expected form.
     """
     if not isinstance(value, str):
         return value
@@ -72,7 +72,7 @@ def size(value: object) -> object:
 def seconds(value: object) -> object:
     """Parse a time such as ``"30s"`` as seconds; other types than text are returned unchanged.
 
-    Raises ValueError with what is expected.
+    Raises ValueError with the expected form.
     """
     if not isinstance(value, str):
         return value

@@ -1,4 +1,4 @@
-"""``foldmq status`` and ``foldmq doctor``: is all well, and what to do if it is not."""
+"""``foldmq status`` and ``foldmq doctor``: the health of a broker, and remedies for problems."""
 
 from typing import TYPE_CHECKING
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 Severity = Literal["problem", "warning"]
 
 _TOLD = ("queue_full", "denied")
-"""Problems with which drops are told."""
+"""Problems whose sentences include drops."""
 _LISTED = 4
-"""Topics and reasons that a sentence names."""
+"""Maximum topics and reasons named in a sentence."""
 
 
 class Advice(NamedTuple):
@@ -23,18 +23,19 @@ class Advice(NamedTuple):
 
     severity: Severity
     subject: str
-    """What it is about: a client, the log; escaped."""
+    """The client, or the log; escaped."""
     title: str
     evidence: str
     cause: str
     next: str
-    """A command to go on with."""
+    """The next command."""
 
 
 def merge_advice(problems: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return problems in order, the most urgent first, each told once.
+    """Return problems in order, the most urgent first, each reported once.
 
-    Drops because of a full queue are told with the queue, those of denied messages with the denial.
+    Drops because of a full queue are reported with the queue, those of denied messages with the
+    denial.
     """
     known = {(one["client"], one["code"]): dict(one) for one in problems if one["code"] in _TOLD}
     found: list[Mapping[str, Any]] = []
@@ -63,7 +64,7 @@ def advise(problem: Mapping[str, Any]) -> Advice:
 
 
 def _quoted(name: str) -> str:
-    """Return a name as a word of a shell command; one that is not printable as a pattern."""
+    """Return a name as a word of a shell command; an unprintable one as a pattern."""
     return shlex.quote(name) if name.isprintable() else "'*'"
 
 

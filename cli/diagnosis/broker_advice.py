@@ -18,16 +18,16 @@ _WEEK: Final = 7 * 86_400.0
 _LITTLE: Final = 10**9
 """Free bytes below which the disk is nearly full."""
 _LEAST_SECONDS: Final = 60.0
-"""Seconds of running from which a rate of writing is known."""
+"""Minimum uptime in seconds for a known rate of writing."""
 
 
 def advise_on_broker(
     status: Mapping[str, Any], limits: Mapping[str, Any], behind: list[str]
 ) -> Iterator[Advice]:
-    """Yield what is wrong with a broker.
+    """Yield the problems of a broker.
 
-    ``status`` and ``limits`` are its answers to ``status`` and ``problems``, ``behind`` says which
-    replicas of the log are behind.
+    ``status`` and ``limits`` are its replies to ``status`` and ``problems``, ``behind`` describes
+    the replicas of the log that are behind.
     """
     for reason in status["trouble"]:
         yield Advice(
@@ -100,7 +100,7 @@ def _disk(status: Mapping[str, Any], limits: Mapping[str, Any]) -> Iterator[Advi
 def time_left(free: int, rate: float, held: int, limits: Mapping[str, Any]) -> float | None:
     """Return the seconds until the disk is full at a rate of writing; None: the log is cut before.
 
-    ``free`` and ``held`` are bytes of the disk and of the log, ``rate`` is bytes a second.
+    ``free`` and ``held`` are bytes of the disk and of the log, ``rate`` is in bytes per second.
     """
     if rate <= 0:
         return None

@@ -1,4 +1,4 @@
-"""The commands ``status``, ``doctor`` and ``config``."""
+"""The commands ``status`` and ``doctor``."""
 
 from typing import Annotated
 

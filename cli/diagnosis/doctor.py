@@ -1,4 +1,4 @@
-"""``foldmq doctor``: what is wrong at present, with evidence, cause and the next command."""
+"""``foldmq doctor``: the current problems, with evidence, cause and the next command."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _WIDTH = 100
 _LABEL = 10
 _CODES = ("severity", "subject", "title", "evidence", "cause", "next")
 _ASKING = ("foldmq sessions", "foldmq actors", "foldmq log", "foldmq top")
-"""Commands that need to know which broker is meant."""
+"""Commands with flags that select the broker."""
 _NOT_SENT = ("queued", "dropped", "denied", "shared_waits", "offline_qos0")
 
 
 def print_advice(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
-    """Print the problems; return whether there is none, warnings apart.
+    """Print the problems; return whether there are none, apart from warnings.
 
     ``about`` is a client or a topic. Raises NotFound if it is neither.
     """
@@ -83,7 +83,7 @@ def in_order(problems: Iterable[dict[str, Any]]) -> list[Advice]:
 
 
 async def _about(broker: LiveBroker, about: str) -> tuple[list[Advice], list[str]]:
-    """Return the problems of a client, or of the receivers of a topic, and what else is known."""
+    """Return the problems of a client, or of the receivers of a topic, and further information."""
     found = await broker.ask("problems", client=about)
     known = True
     try:
@@ -117,7 +117,7 @@ async def _about(broker: LiveBroker, about: str) -> tuple[list[Advice], list[str
 
 
 def summary(advice: list[Advice], where: str) -> Iterator[str]:
-    """Yield the first line: how many problems there are."""
+    """Yield the first line: the number of problems."""
     problems = sum(one.severity == "problem" for one in advice)
     warnings = len(advice) - problems
     if not advice:

@@ -237,7 +237,7 @@ def session_at_lines(
 
 
 def _mqtt5(state: SessionState) -> str:
-    """Return what an MQTT 5 client said about its session."""
+    """Return the MQTT 5 options of a client's session."""
     if state.level < 5:
         return ""
     parts = ["MQTT 5"]
@@ -258,7 +258,7 @@ def expiry_text(seconds: int | None) -> str:
 
 
 def properties_text(block: bytes) -> str:
-    """Return the properties of a message by name, each behind a comma."""
+    """Return the properties of a message by name, each after a comma."""
     found = properties_object(block)
     return "".join(f", {name.replace('_', ' ')} {_value(value)}" for name, value in found.items())
 

@@ -17,7 +17,7 @@ _UPDATE_SECONDS = 0.2
 
 
 def run_salvage(source: Path, target: Path) -> None:
-    """Copy the log in ``source`` to ``target`` and print what was kept."""
+    """Copy the log in ``source`` to ``target`` and print a report."""
     progress = ProgressLine(sys.stderr)
     try:
         saved = asyncio.run(salvage(source, target, progress, SalvageNeeds))
@@ -27,7 +27,7 @@ def run_salvage(source: Path, target: Path) -> None:
 
 
 def report(saved: SalvageResult, source: Path, target: Path) -> str:
-    """Return what was kept, the damage, and the next step."""
+    """Return the report: the records kept, the damage, and the next step."""
     until = datetime.fromtimestamp(saved.until_ms / 1000, UTC)
     time_text = until.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", " UTC")
     kept = f"kept {saved.records:,} of {saved.known:,} records ({saved.entries:,} entries)"

@@ -63,7 +63,7 @@ async def _run(flags: SourceFlags, *, as_json: bool) -> bool:
 
 
 def verification_summary(verifier: LogVerifier, problems: int, where: str) -> str:
-    """Return the summary line: what was read and whether it is intact."""
+    """Return the summary line: the records read, and whether the log is intact."""
     read = (
         f"{text.count_of(verifier.records, 'record')}, {verifier.entries:,} "
         f"{'entry' if verifier.entries == 1 else 'entries'}"

@@ -40,7 +40,7 @@ _DROPPED = {
     "packet_too_large": "larger than the Maximum Packet Size of the client",
     "other_prefix": "it came from NATS for other users (bridge_user_map)",
 }
-"""``MessageDropped.reason`` as a sentence, where no limit belongs to it."""
+"""``MessageDropped.reason`` as a sentence, for reasons without a limit."""
 _DROPPED_SHARED = {
     "not_permitted": "the permissions let no connected member read this topic (permissions)",
     "packet_too_large": "larger than the Maximum Packet Size of each connected member",
@@ -87,7 +87,7 @@ def run_why(
 ) -> None:
     """Print the history of messages; raises NotFound if there are none.
 
-    ``when`` is the moment until which messages are looked for.
+    ``when`` is the moment up to which messages are searched.
     """
     if (topic is None) == (where is None):
         raise UsageError("give either --position, or --topic with --client")
@@ -231,7 +231,7 @@ def _short(copy: DeliveryCopy) -> str:
 
 
 def _reason(story: MessageStory) -> str:
-    """Return why nothing is recorded of a message for the session."""
+    """Return why the log records nothing of a message for the session."""
     standing = story.standing
     if standing is None:
         return "has no record from the time of publication: it was deleted"
@@ -254,7 +254,7 @@ def _reason(story: MessageStory) -> str:
 
 
 def _denied(standing: SubscriberState) -> str:
-    """Return which filters that match the session was denied."""
+    """Return the matching filters that were denied to the session."""
     return "".join(
         f"; it was denied {text.name(one.filter)} at {format_position(one.at)}, "
         f"{text.clock(one.time_ms)}: {_denial(one.code)}"
@@ -277,7 +277,7 @@ _DENIALS: dict[int, str] = {
 
 
 def _alike(story: MessageStory, standing: SubscriberState) -> str:
-    """Return which filters of the session nearly match."""
+    """Return the filters of the session that nearly match."""
     if not standing.alike or story.topic is None:
         return ""
     which = ", ".join(text.name(one) for one in standing.alike)
@@ -302,7 +302,7 @@ def _shared_reason(story: MessageStory, standing: SubscriberState) -> str:
 
 
 def copy_lines(copy: DeliveryCopy, expires: int = 0) -> Iterator[str]:
-    """Yield the delivery of a message to one session; ``expires`` is when it does, 0: never."""
+    """Yield the delivery of a message to one session; ``expires`` is its expiry, 0: never."""
     origin = "as a retained message, " if copy.retain else ""
     granted = f" at QoS {copy.qos}" if copy.qos else ""
     held = f", subscription {text.name(copy.filter)}" if copy.filter else ""
@@ -312,7 +312,7 @@ def copy_lines(copy: DeliveryCopy, expires: int = 0) -> Iterator[str]:
 
 
 def _fate(copy: DeliveryCopy, expires: int) -> str:
-    """Return what has become of a copy."""
+    """Return the outcome of a copy."""
     last = copy.steps[-1] if copy.steps else None
     shared = copy.session.startswith(SHARE)
     if copy.fate == "queued" and 0 < expires <= time.time():
@@ -329,7 +329,7 @@ def _fate(copy: DeliveryCopy, expires: int) -> str:
 
 
 def _drop_reason(step: StoryStep, *, shared: bool) -> str:
-    """Return why a message was dropped as a sentence; the word itself if it is not known."""
+    """Return why a message was dropped, as a sentence; an unknown reason as it is."""
     reason = step.detail
     if reason in _LIMITED:
         setting, with_value, without = _LIMITED[reason]

@@ -16,12 +16,12 @@ from eventstore.reading import LogSource, Progress, few_collections, is_of, open
 from projections.indexing import SegmentBuilder
 
 SEGMENT_RECORDS = 256
-"""Records of a new segment; as many at the end of the log are not indexed yet."""
+"""Records of a new segment; up to as many at the end of the log are not indexed yet."""
 _AT_ONCE = 64
 _SEGMENT_BYTES = 8 * 1024 * 1024
 _SEGMENT_SESSIONS = 20_000
 _LEAST_FREE = 128 * 1024 * 1024
-"""Bytes that stay free on the file system: the log needs them more."""
+"""Bytes left free on the file system for the log."""
 _POLL_SECONDS = 1.0
 _IDLE_SECONDS = 60.0
 """Seconds without a new segment after which the process beside the broker ends."""
@@ -41,7 +41,7 @@ class NoRoomForIndex(EventStoreError):  # noqa: N818
 
 
 def run_index(flags: SourceFlags, *, child: bool) -> None:
-    """Bring the index up to date; with ``child`` go on while the log grows.
+    """Bring the index up to date; with ``child`` continue while the log grows.
 
     Raises IndexBusy, NoRoomForIndex, ConfigError, and the errors of reading the log.
     """
@@ -72,7 +72,7 @@ async def _run(flags: SourceFlags, most: int, *, child: bool) -> None:
 
 
 async def _follow(writer: "IndexWriter", end: asyncio.Event) -> None:
-    """Index what the broker writes until it pauses for long, or ends."""
+    """Index new records of the broker until it pauses for long, or ends."""
     loop = asyncio.get_running_loop()
     written = loop.time()
     while not end.is_set() and loop.time() - written < _IDLE_SECONDS:
@@ -91,16 +91,16 @@ class IndexWriter:
     """The index of a log, locked for writing."""
 
     def __init__(self, source: LogSource, files: IndexFiles, most: int) -> None:
-        """``most`` bounds its bytes."""
+        """``most`` limits its size in bytes."""
         self.source = source
         self.written = 0
-        """How many segments were written."""
+        """Number of written segments."""
         self._files = files
         self._most = most
         self._builder: SegmentBuilder
 
     async def open(self) -> None:
-        """Lock and open the index; one that is damaged or of another log is removed.
+        """Lock and open the index; a damaged one, or one of another log, is removed.
 
         Raises IndexBusy and NoRoomForIndex.
         """
@@ -124,7 +124,10 @@ class IndexWriter:
         self._builder = SegmentBuilder(source.stream, source.begin, index, files.head)
 
     async def extend(self, last: int, shown: Progress) -> None:
-        """Index the records up to one. Raises NoRoomForIndex, CorruptLog and UnreadableEvent."""
+        """Index the records up to ``last``.
+
+        Raises NoRoomForIndex, CorruptLog and UnreadableEvent.
+        """
         while True:
             try:
                 with few_collections(), shown("indexing", last) as update:
@@ -145,13 +148,13 @@ class IndexWriter:
                 self.close_segment()
 
     async def _start_anew(self) -> None:
-        """Begin with the record that the log begins with now: some before were never indexed."""
+        """Begin with the first record of the log now: earlier ones were never indexed."""
         source = self.source
         self.source = await open_log(source.client, source.stream, source.where, live=source.live)
         self._begin(keep=False)
 
     def close_segment(self) -> None:
-        """Write what was not written yet. Raises NoRoomForIndex."""
+        """Write the records collected so far as a segment. Raises NoRoomForIndex."""
         if not self._builder.records:
             return
         self._on_disk(self._write)
@@ -179,7 +182,7 @@ class IndexWriter:
             raise NoRoomForIndex(f"index in {self._files.path}: {error.strerror}") from None
 
     def described(self) -> str:
-        """Return what the index covers."""
+        """Return the extent of the index as text."""
         head = self._files.head
         if head is None:
             return "the log has no records to index"

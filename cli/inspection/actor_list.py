@@ -103,7 +103,7 @@ async def fetch(
 
 
 def log_broker(broker: LiveBroker) -> None:
-    """Print to stderr which broker is queried."""
+    """Print the queried broker to stderr."""
     sys.stderr.write(f"foldmq: connected to the broker of node {broker.node} on {broker.where}\n")
 
 
@@ -168,7 +168,7 @@ def show(
     *,
     as_json: bool,
 ) -> None:
-    """Print rows, and on a terminal how many more there are."""
+    """Print rows, and on a terminal the number of further ones."""
     if as_json:
         for row in rows:
             sys.stdout.write(text.json_line(json_object(row)) + "\n")

@@ -67,7 +67,7 @@ async def ask_session(broker: LiveBroker, which: str, **part: Any) -> dict[str, 
 
 
 async def read_session(broker: LiveBroker, client: str, count: int | None) -> dict[str, Any]:
-    """Return a session with ``most`` items of each of its lists; None: with all.
+    """Return a session with ``count`` items of each of its lists; None: with all.
 
     The broker sends it in parts; everything but the lists is as of the first part.
     """

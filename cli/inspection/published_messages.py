@@ -17,7 +17,7 @@ _READ = 1000
 
 
 async def add_published(broker: LiveBroker, found: dict[str, Any], *, thorough: bool) -> None:
-    """Add to the messages of a session when they were published: ``published_ms``, or None.
+    """Add the publication times of a session's messages: ``published_ms``, or None.
 
     Also adds topics that the broker no longer has in memory. ``thorough`` searches for these also
     in copies made when the log was cut.
@@ -39,14 +39,14 @@ async def add_published(broker: LiveBroker, found: dict[str, Any], *, thorough: 
         _take(book, rows)
         unknown = [row for row in rows if row["topic"] is None]
         if thorough and unknown:
-            # Mostly there are none, which avoids reading the whole log.
+            # Mostly all topics are known, which avoids reading the whole log.
             book = TopicBook(source, thorough=True, progress=progress)
             await book.load(row["ref"] for row in unknown)
             _take(book, unknown)
 
 
 async def add_setters(broker: LiveBroker, rows: list[dict[str, Any]]) -> None:
-    """Add to retained messages who set them and when: ``set_by``, ``set_ms``, or None.
+    """Add publisher and time to retained messages: ``set_by``, ``set_ms``, or None.
 
     Both are read from the log. They are unknown for a message whose record was cut off.
     """

@@ -1,4 +1,4 @@
-"""``foldmq subscriptions``: what would happen now to a message on a topic."""
+"""``foldmq subscriptions``: the preview of a message on a topic for each subscription."""
 
 import asyncio
 import sys
@@ -21,7 +21,7 @@ _GROUPS = {
     "dropped": "dropped",
     "denied": "denied",
 }
-"""How the outcomes are counted."""
+"""The groups in which outcomes are counted."""
 _STYLES: dict[str, Style] = {
     "sent": "green",
     "queued": "yellow",
@@ -92,7 +92,7 @@ def _table(rows: list[Row]) -> None:
 
 
 def outcome_text(row: Row) -> str:
-    """Return what would happen to a message for a subscription, and why."""
+    """Return the outcome of a message for a subscription, and its reason."""
     why, reason = row["why"], row.get("reason", "")
     if why == "sent":
         return "sent"

@@ -47,7 +47,7 @@ def session_selection(
 
 
 def age(given: str) -> float:
-    """Parse a duration in seconds; raises UsageError with what is expected."""
+    """Parse a duration in seconds; raises UsageError with the expected form."""
     try:
         found = seconds(given)
     except ValueError as error:
@@ -106,7 +106,7 @@ def session_columns() -> list[Column[Row]]:
 
 
 def reconnects(row: Row) -> int:
-    """Return how often a client has connected again since the broker's start."""
+    """Return the number of a client's reconnects since the broker's start."""
     connects: int = row.get("connects", 0)
     return max(0, connects - 1)
 

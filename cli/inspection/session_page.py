@@ -12,7 +12,7 @@ Found = Mapping[str, Any]
 _PROTOCOLS = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5"}
 _FULL = "--full shows all"
 _ANY = 65_535
-"""The Receive Maximum of a client that names none."""
+"""The Receive Maximum of a client that declares none."""
 _LOAD = 1000.0
 """Minimum work in microseconds per second that is shown."""
 
@@ -65,7 +65,7 @@ def session_lines(found: Found, rates: Found | None, now_ms: int) -> Iterator[st
 
 
 def history_lines(found: Found, now_ms: int) -> Iterator[str]:
-    """Yield what happened to a client since the broker's start."""
+    """Yield the history of a client since the broker's start."""
     parts = []
     if found.get("connects", 0) > 1:
         parts.append(text.count_of(found["connects"], "connect"))
@@ -203,7 +203,7 @@ def _members(found: Found) -> Iterator[str]:
 
 
 def _bounds(found: Found) -> Iterator[str]:
-    """Yield what the client accepts, where that is bounded (MQTT 5)."""
+    """Yield the limits that the client declared (MQTT 5)."""
     parts = []
     if found.get("receive_maximum", _ANY) < _ANY:
         parts.append(f"{found['receive_maximum']:,} unfinished deliveries")

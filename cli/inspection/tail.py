@@ -15,7 +15,7 @@ from eventstore.errors import UsageError
 
 
 def trace_target(which: str | None, client: str | None, topic: str | None) -> dict[str, str]:
-    """Return what to trace; raises UsageError unless exactly one valid target is given."""
+    """Return the target of the trace; raises UsageError unless exactly one is given."""
     given = {"actor": which, "client": client, "topic": topic}
     wanted = {key: value for key, value in given.items() if value is not None}
     if len(wanted) != 1:

@@ -64,7 +64,7 @@ T = TypeVar("T")
 
 _REQUESTS_WAITING = 64
 _ELECTION_SECONDS = 20.0
-"""How long a start waits for JetStream to have a leader."""
+"""Maximum seconds that a start waits for a leader of JetStream."""
 _LOOK_SECONDS = 2.0
 _ASK_AGAIN_SECONDS = 1.0
 _BRIDGE = "foldmq bridge"
@@ -87,9 +87,10 @@ class Store:
     client: DirectClient
     """The connection to the log's NATS server."""
     bridge: ConnectionOptions | None
-    """How the bridge connects; None: it is off, or there is no NATS server for clients."""
+    """Options of the bridge's connection; None: it is off, or there is no NATS server for
+    clients."""
     clients: ConnectionOptions | None
-    """How to connect to the NATS server of NATS clients; None: there is none."""
+    """Options of a connection to the NATS server of NATS clients; None: there is none."""
     nats_clients: Address | None
     """The address at which NATS clients connect to the embedded NATS server, or None."""
     renew_nats_tls: Callable[[], Awaitable[None]]
@@ -265,14 +266,14 @@ def cluster_key(settings: Settings) -> bytes:
 
 
 def cluster_identity(cluster: str, key: bytes) -> str:
-    """Return what tells a cluster from others of its name, without telling the key."""
+    """Return a digest that identifies a cluster among those of its name, without its key."""
     return hmac.new(key, b"foldmq cluster " + cluster.encode(), hashlib.sha256).hexdigest()[:32]
 
 
 async def _when_led(client: DirectClient, ask: Callable[[], Awaitable[T]]) -> T:
-    """Return what ``ask`` does; in a cluster as soon as there is a leader that answers.
+    """Return the result of ``ask``; in a cluster as soon as there is a leader that answers.
 
-    The server may be one that is cut off from the others, so each is asked in turn.
+    The server may be cut off from the others, so each is asked in turn.
     """
     deadline = time.monotonic() + _ELECTION_SECONDS
     told = ""
@@ -306,7 +307,7 @@ async def answer_requests(
 ) -> None:
     """Answer requests on a subject one at a time.
 
-    ``answer`` returns the reply, and how many seconds to wait before the next request.
+    ``answer`` returns the reply, and the seconds to wait before the next request.
     """
 
     async def on_request(message: Msg) -> None:
@@ -458,7 +459,7 @@ def _check_files(
 
 
 def bridge_access(settings: Settings, server: ClientServer | None) -> ConnectionOptions | None:
-    """Return how the bridge connects; None if it is off or there is no NATS server for clients.
+    """Return the options of the bridge's connection; None if it is off or has no NATS server.
 
     ``server`` is the embedded one for NATS clients. Raises ConfigError if the password file cannot
     be read.
@@ -468,7 +469,7 @@ def bridge_access(settings: Settings, server: ClientServer | None) -> Connection
 
 
 def clients_access(settings: Settings, server: ClientServer | None) -> ConnectionOptions | None:
-    """Return how to connect to the NATS server of NATS clients; None if there is none.
+    """Return the options of a connection to the NATS server of NATS clients; None if there is none.
 
     ``server`` is the embedded one for them. Raises ConfigError as :func:`bridge_access`.
     """

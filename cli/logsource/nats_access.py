@@ -1,4 +1,4 @@
-"""How to connect to the NATS server of the settings."""
+"""Access to the NATS server of the settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def external_access(settings: LogLocationSettings) -> ConnectionOptions:
-    """Return how to connect to the external NATS server with the log.
+    """Return the options of a connection to the external NATS server with the log.
 
     Raises ConfigError if the password file cannot be read.
     """

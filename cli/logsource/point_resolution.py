@@ -20,9 +20,9 @@ _EXPECTED = (
 
 
 def parse_point(text: str) -> PointSpec:
-    """Parse a moment; raises UsageError with what is expected.
+    """Parse a moment; raises UsageError with the expected form.
 
-    The number of a record stands for the whole record. A time without a zone is local.
+    The number of a record denotes the whole record. A time without a zone is local.
     """
     stripped = text.strip()
     now_ms = time.time() * 1000

@@ -39,12 +39,12 @@ async def open_source(flags: SourceFlags) -> AsyncIterator[LogSource]:
 
 
 def index_path(data_dir: Path, stream: str) -> Path:
-    """Return where the index of a log is."""
+    """Return the path of the index of a log."""
     return data_dir / "index" / stream
 
 
 def index_directory(flags: SourceFlags, stream: str) -> IndexFiles:
-    """Return the files of the index of a log that the flags name, not opened."""
+    """Return the unopened index files of the log that the flags name."""
     settings = load_log_settings(flags.settings, os.environ, flags.config)
     return IndexFiles(index_path(settings.data_dir, stream))
 

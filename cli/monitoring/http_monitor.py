@@ -58,11 +58,11 @@ class ClusterNode(Protocol):
         """Return why it serves no clients; empty if it leads."""
 
     def metrics(self) -> dict[str, Any]:
-        """Return what the metrics say of the cluster."""
+        """Return the metrics of the cluster."""
 
 
 class HttpMonitor:
-    """The HTTP server; the service tells it when the broker exists and when it listens."""
+    """The HTTP server; the service sets the broker when it exists, and when it listens."""
 
     def __init__(self) -> None:
         """Start in the state of a starting broker."""

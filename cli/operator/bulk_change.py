@@ -25,12 +25,12 @@ _REASON = 400
 
 @dataclass(frozen=True, slots=True)
 class ChangeOptions:
-    """How to make a change."""
+    """Options of a change."""
 
     yes: bool
     """Do not ask for confirmation."""
     dry_run: bool
-    """Only show what would be done."""
+    """Only show the change."""
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class ChangeResult:
 
     done: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    """What failed, and why."""
+    """The failed parts, with reasons."""
     position: int | None = None
     """Position of the last change in the log."""
 
@@ -63,7 +63,7 @@ def operator_name() -> str:
 
 
 async def confirmed(lines: Sequence[str], what: str, manner: ChangeOptions) -> bool:
-    """Show what would be done, and ask for confirmation if required.
+    """Show the change, ask for confirmation if required, and return whether to make it.
 
     ``lines`` name everything affected; a dry run prints them all and what ``what`` would do,
     without confirmation. Raises UsageError without a terminal, typer.Exit if the answer is no.

@@ -80,14 +80,14 @@ def _complete(
 
 
 class Completion(NamedTuple):
-    """What may stand in a place, with one line of help."""
+    """A possible completion, with one line of help."""
 
     word: str
     help: str
 
 
 def completions(command: Any, context: Any, words: Sequence[str]) -> Iterator[Completion]:
-    """Yield what may stand in place of the last word, after those before it.
+    """Yield the completions of the last word, after those before it.
 
     ``command`` is the root of the program and ``context`` its context.
     """
@@ -155,11 +155,11 @@ def _first_sentence(text: str | None) -> str:
 
 
 def _choices(parameter: Any) -> list[str]:
-    """Return the values that a parameter may have, if they are few."""
+    """Return the possible values of a parameter, if they are few."""
     kind = getattr(parameter, "type_descriptor", None) or parameter.type
     choices = getattr(kind, "choices", None)
     if choices:
         return [str(one) for one in choices]
-    # Settings name theirs in place of the value; words in capitals stand for others.
+    # Settings name their values in place of a metavar; words in capitals are metavars.
     named = (parameter.metavar or "").split("|")
     return [one for one in named if one and not one.isupper()] if len(named) > 1 else []

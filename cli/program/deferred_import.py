@@ -9,7 +9,7 @@ from types import ModuleType
 
 
 class _Deferred(ModuleType):
-    """Stands for a module until one of its attributes is asked for."""
+    """Stands for a module until one of its attributes is used."""
 
     def __getattr__(self, name: str) -> object:
         module = sys.modules[self.__name__]

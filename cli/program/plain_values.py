@@ -1,7 +1,7 @@
 """Values of flags and arguments, converted without pydantic where that is simple.
 
 typer converts each value with pydantic, whose import and adapters take longer than most commands. A
-value that is not plainly right is left to typer, and so are its messages.
+value that may be invalid is left to typer, and so are its messages.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _same(plain: _PlainValues) -> _PlainValues:
 
 
 class _PlainValues:
-    """Converts the values of a parameter; ``by_typer`` returns what converts the others."""
+    """Converts the values of a parameter; ``by_typer`` returns a converter of the others."""
 
     def __init__(self, parameter: Any, by_typer: Callable[[], Any]) -> None:
         described = parameter.type_descriptor

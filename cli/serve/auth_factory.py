@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 PSEUDONYM_KEY = "pseudonym.key"
 """File in the data directory."""
 SCRAM_SECRET = "scram.key"  # noqa: S105 - the name of a file
-"""The same, with what the salts of users without SCRAM keys are made of."""
+"""The same, with the secret from which the salts of users without SCRAM keys are derived."""
 _SECRET_SIZE = 32
 _CACHE_DENIED = 5.0
 """Seconds to cache a refusal of the auth callout, so that a newly added client can soon log in."""
 
 
 class Access:
-    """Builds both from the settings, at the start and at each reload; login backoff is kept."""
+    """Builds both from the settings, at the start and at each reload; keeps the login backoff."""
 
     def __init__(
         self,
@@ -147,9 +147,9 @@ def make_permissions(settings: Settings) -> Permissions:
 
 
 def users_digest(settings: Settings, secret: bytes) -> str:
-    """Return 16 hexadecimal digits that stand for the password file and the keys for tokens.
+    """Return 16 hexadecimal digits that identify the password file and the keys for tokens.
 
-    Empty if there are neither. Without the secret nothing can be guessed from it.
+    Empty if there are neither. Nothing can be guessed from it without the secret.
     """
     files = [path for path in (settings.password_file, settings.jwt_keys) if path is not None]
     if not files:
@@ -164,7 +164,7 @@ def users_digest(settings: Settings, secret: bytes) -> str:
 def pseudonym_key(settings: Settings, datadir: DataDir) -> bytes:
     """Return the key of pseudonyms, created at the first call; empty without pseudonyms.
 
-    All nodes of a cluster have the same one, made of the cluster's key.
+    All nodes of a cluster have the same one, derived from the cluster's key.
     """
     if settings.pseudonyms and settings.cluster is not None:
         return hmac.new(cluster_key(settings), b"foldmq pseudonyms", hashlib.sha256).digest()[

@@ -1,4 +1,4 @@
-"""A process as a node of a cluster: it follows the log, takes it over, and says so."""
+"""A process as a node of a cluster: it follows the log, takes it over, and announces that."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _DIGEST = 12
-"""Hexadecimal digits that tell one file from another."""
+"""Hexadecimal digits of a digest that distinguishes files."""
 _GOODBYE_SECONDS = 1.0
 
 
 class SteppedDown(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
-    """Another node leads, or the log has to be read anew: this process starts again."""
+    """Another node leads, or the log has to be read again: this process restarts."""
 
 
 class ClusterMember:
@@ -94,7 +94,7 @@ class ClusterMember:
         return await standby.lead(progress)
 
     async def begin(self, stack: contextlib.AsyncExitStack, led: ClusterHooks, epoch: int) -> None:
-        """Say from now on that this node leads."""
+        """Announce from now on that this node leads."""
         self._leader = Leader(self._messages, self._members, self._clock, self._me, epoch, led)
         await self._messages.answer_as_leader(self._status)
         running = asyncio.create_task(self._leader.run(), name="cluster leader")
@@ -107,7 +107,7 @@ class ClusterMember:
         running.add_done_callback(lambda task: _report(task, led))
 
     def serves_at(self, listening: list[str]) -> None:
-        """Tell the others where clients connect."""
+        """Announce the address for clients to the other nodes."""
         if self._leader is not None:
             self._leader.listen = listening
 
@@ -122,7 +122,7 @@ class ClusterMember:
         return f"following node {leader.node}" if leader is not None else "no leader is known"
 
     def metrics(self) -> dict[str, Any]:
-        """Return what the metrics say of the cluster."""
+        """Return the metrics of the cluster."""
         part = self._part
         if part is None:
             return {}
@@ -135,7 +135,7 @@ class ClusterMember:
         }
 
     async def _say_goodbye(self) -> None:
-        """Tell the others that this node has ended, so that they do not wait for it."""
+        """Announce to the other nodes that this node has ended, so that they do not wait for it."""
         part = self._part
         if part is not None:
             part.role = Role.STOPPED
@@ -152,7 +152,7 @@ class ClusterMember:
 
 
 def _report(task: asyncio.Task[None], led: ClusterHooks) -> None:
-    """End the broker when it can no longer say that it leads."""
+    """End the broker when it can no longer announce that it leads."""
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.error("the leader's work failed", exc_info=error)
         led.fail(FoldmqError(f"the work as leader failed: {error}; please report"))

@@ -1,4 +1,4 @@
-"""``foldmq config check``: whether ``serve`` would accept its settings and their files."""
+"""``foldmq config check``: checks that ``serve`` would accept its settings and their files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SECRETS = ("nats_password", "bridge_password")
 
 
 def run_config_check(flags: dict[str, object], config: Path | None) -> None:
-    """Check the settings and print those that are set; raises the error that ``serve`` would.
+    """Check the settings and print those that are set; raises the same error as ``serve``.
 
     Nothing is started, written or listened on.
     """
@@ -40,7 +40,7 @@ def run_config_check(flags: dict[str, object], config: Path | None) -> None:
 
 
 def check_configuration(settings: Settings) -> None:
-    """Read all files that the settings name; raises the error that ``serve`` would."""
+    """Read all files that the settings name; raises the same error as ``serve``."""
     listeners = listener_factory.Listeners(settings)
     try:
         listeners.options(settings, settings.max_packet_size)
@@ -56,7 +56,7 @@ def check_configuration(settings: Settings) -> None:
 def sources(
     flags: Mapping[str, object], environment: Mapping[str, str], config: Path | None
 ) -> Iterator[tuple[str, object, str]]:
-    """Yield the settings that are set: name, value as written, and where; secrets are hidden."""
+    """Yield the settings that are set: name, value as written, and source; secrets are hidden."""
     seen = set()
     for layer in read_layers(flags, environment, config, Settings.model_fields):
         for name, value in layer.values.items():

@@ -263,7 +263,7 @@ class Service:
         datadir = stack.enter_context(DataDir(settings.data_dir))
         for line in datadir.narrowed:
             log.warning(line)
-        datadir.node()  # made before NATS is waited for
+        datadir.node()  # created before the wait for NATS
         store = await open_store(stack, settings, datadir, self._refused)
         self._node = store.name
         self._largest = store.largest
@@ -309,7 +309,7 @@ class Service:
     async def _lead(
         self, stack: contextlib.AsyncExitStack, store: Store, datadir: DataDir
     ) -> Leadership | None:
-        """Return when this node leads its cluster; None without one."""
+        """Return the leadership once this node leads its cluster; None without a cluster."""
         cluster = self._settings.cluster
         if cluster is None:
             return None

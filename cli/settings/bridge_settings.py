@@ -195,7 +195,7 @@ def bridge_contradictions(settings: Settings) -> Iterator[str]:
 
 
 def _bad_tls(settings: Settings) -> Iterator[str]:
-    """Yield what is missing for TLS at nats_listen."""
+    """Yield the missing settings of TLS at nats_listen."""
     pair = "nats_tls_cert", "nats_tls_key"
     for name, other in (pair, pair[::-1], ("nats_tls_client_ca", "nats_tls_cert")):
         if getattr(settings, name) is not None and getattr(settings, other) is None:
@@ -234,7 +234,7 @@ def _authenticating(settings: Settings) -> str | None:
 
 
 def _bad_addresses(settings: Settings) -> Iterator[str]:
-    """Yield what is wrong with the URL that the bridge connects to."""
+    """Yield the errors in the URL that the bridge connects to."""
     name, advice = "bridge_url", ""
     if settings.bridge_url is None:
         name, advice = "nats_url", ", for the bridge; --no-bridge disables it"
@@ -250,7 +250,7 @@ def _bad_addresses(settings: Settings) -> Iterator[str]:
 
 
 def _wrong(url: str) -> str:
-    """Return what is wrong with the URL of a NATS server; empty if nothing is."""
+    """Return the error in the URL of a NATS server; empty if there is none."""
     try:
         parts = urlsplit(url if "://" in url else f"nats://{url}")
         port = parts.port

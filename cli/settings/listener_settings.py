@@ -211,7 +211,7 @@ def listed_twice(listeners: Iterable[Listen]) -> Listen | None:
 
 
 def problem(own: "Settings") -> str | None:
-    """Return what is wrong with the settings of one listener and the remedy, or None."""
+    """Return the error in the settings of one listener and its remedy, or None."""
     place = own.listen[0]
     if place.endpoint.encrypted:
         wrong = _tls_problem(own, place)
@@ -240,7 +240,7 @@ def problem(own: "Settings") -> str | None:
 
 
 def _tls_problem(own: "Settings", place: Listen) -> str | None:
-    """Return what is wrong with the TLS settings of a listener and the remedy, or None."""
+    """Return the error in the TLS settings of a listener and its remedy, or None."""
     if own.tls_cert is None or own.tls_key is None:
         return (
             f"listen = {place}: TLS needs tls_cert and tls_key, the certificate and its private key"

@@ -1,4 +1,4 @@
-"""The settings that say where the log is, for commands that need no others.
+"""The settings of the log's location, for commands that need no others.
 
 They are those of ``cli.settings.settings``, read and checked in the same way, but without pydantic
 and without the values of other settings.
@@ -38,7 +38,7 @@ _CLUSTER = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
 class LogLocationSettings(Protocol):
-    """Where the log is: these settings, or all of them."""
+    """The location of the log: these settings, or all of them."""
 
     @property
     def data_dir(self) -> Path:
@@ -86,7 +86,7 @@ class LogLocationSettings(Protocol):
 
     @property
     def cluster(self) -> str | None:
-        """The cluster whose log it is."""
+        """The cluster that shares the log."""
 
     @property
     def bridge_url(self) -> str | None:
@@ -99,7 +99,7 @@ class LogLocationSettings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """Where the log is."""
+    """The settings of the log's location."""
 
     data_dir: Path = Path("foldmq-data")
     nats_url: str | None = None
@@ -123,11 +123,11 @@ _NAMES: Final = tuple(one.name for one in dataclasses.fields(LogSettings))[:-1]
 def load_log_settings(
     flags: Mapping[str, object], environment: Mapping[str, str], config: Path | None = None
 ) -> LogSettings:
-    """Load the settings that say where the log is; raises ConfigError as ``load_settings`` does."""
+    """Load the settings of the log's location; raises ConfigError as ``load_settings`` does."""
     try:
         layers = read_layers(flags, environment, config, SETTING_NAMES)
     except UnknownSettingError:
-        # The error itself may take its time, and names the nearest of all settings.
+        # Building the error may take its time: it names the nearest of all settings.
         from cli.settings.settings import Settings
 
         layers = read_layers(flags, environment, config, Settings.model_fields)

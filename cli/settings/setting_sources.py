@@ -43,7 +43,7 @@ class UnknownSettingError(ConfigError):
 
 
 class Layer(NamedTuple):
-    """One source of settings: its values, and the names that the operator knows them by."""
+    """One source of settings: its values, and their names in that source."""
 
     values: Mapping[str, object]
     kind: Literal["flag", "environment", "file"]
@@ -70,7 +70,7 @@ def read_layers(
     config: Path | None,
     known: Collection[str],
 ) -> list[Layer]:
-    """Return the sources of settings, the one that overrides the others first.
+    """Return the sources of settings, in descending order of precedence.
 
     ``config`` or ``FOLDMQ_CONFIG`` names the TOML file, ``known`` are the names of all settings.
     Raises UnknownSettingError, or ConfigError for a file that cannot be read.
@@ -94,7 +94,7 @@ def merge_layers(layers: Iterable[Layer]) -> dict[str, Any]:
 
 
 def _with_new_names(layer: Layer) -> Layer:
-    """Return the settings of a source by their new names; raises ConfigError for both."""
+    """Return the settings of a source by their new names; raises ConfigError if both are set."""
     old = {RENAMED[name]: name for name in layer.values if name in RENAMED}
     if not old:
         return layer

@@ -1,6 +1,6 @@
 """The settings by topic: the sections of ``foldmq serve --help``.
 
-Commands that need a few settings only know all names from here, without loading their model.
+Commands that need only a few settings get all names from here, without loading their model.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""The types of settings: each parses a text and states what is allowed."""
+"""The types of settings: each parses a text and describes the valid values."""
 
 import re
 from pathlib import Path

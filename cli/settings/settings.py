@@ -210,7 +210,7 @@ class Settings(
         return self._old_names
 
     def remember_old_names(self, lines: Iterable[str]) -> None:
-        """Record what :attr:`old_names` returns."""
+        """Set the result of :attr:`old_names`."""
         self._old_names = tuple(lines)
 
     @classmethod
@@ -221,7 +221,7 @@ class Settings(
         *_: object,
         **__: object,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Use the arguments only: ``load`` merges the sources, to know them in messages."""
+        """Use the arguments only: ``load_settings`` merges the sources, for its messages."""
         del settings_cls
         return (init_settings,)
 
@@ -333,7 +333,7 @@ def load_settings(
 ) -> Settings:
     """Load the settings; ``config`` or ``FOLDMQ_CONFIG`` names the TOML file.
 
-    Raises ConfigError for the first problem: one line with source, name, value and what is allowed.
+    Raises ConfigError for the first problem: one line with source, name, value and valid values.
     """
     layers = read_layers(flags, environment, config, Settings.model_fields)
     try:
@@ -371,7 +371,7 @@ _LISTED = {
 
 
 def _allowed(name: str, error: ErrorDetails) -> str:
-    """Return what is allowed, from pydantic's error."""
+    """Return the valid values, from pydantic's error."""
     limits: dict[str, Any] = error.get("ctx", {})
     match error["type"]:
         case "int_parsing" | "int_from_float" | "int_type":

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Top(App[str]):
     """Polls a broker every ``interval`` seconds.
 
-    Requests only ``status`` and what the current view needs. Returns an error message, or None.
+    Requests only ``status`` and the data of the current view. Returns an error message, or None.
     """
 
     ENABLE_COMMAND_PALETTE = False

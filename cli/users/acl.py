@@ -1,4 +1,4 @@
-"""``foldmq acl``: checks what the permissions allow a client."""
+"""``foldmq acl``: checks a client's permissions."""
 
 from __future__ import annotations
 

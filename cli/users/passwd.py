@@ -28,11 +28,11 @@ class Imported(NamedTuple):
 
 
 class UserSet(NamedTuple):
-    """What became of a user whose password was set."""
+    """The result of setting a user's password."""
 
     new: bool
     without_scram: str
-    """Why the password has no SCRAM keys; empty if it has, or if none were wanted."""
+    """Why the password has no SCRAM keys; empty if it has, or if none were requested."""
 
 
 def set_user(path: Path, user: str, password: bytes, iterations: int = ITERATIONS) -> UserSet:

@@ -1,4 +1,4 @@
-"""The web page of a running broker: its current and past state, read-only.
+"""The web page of a running broker: its current and past state; read-only by default.
 
 It is a process of its own (``foldmq web``, started by ``foldmq serve``), so that neither rendering
 a page nor folding the log delays a client. The current state comes from the broker's inspector, the

@@ -1,4 +1,4 @@
-"""The archive job: which records to archive, and how they become Parquet files."""
+"""The archive job: selects records to archive, and writes them to Parquet files."""
 
 from typing import TYPE_CHECKING
 

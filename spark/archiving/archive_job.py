@@ -1,10 +1,10 @@
 """Copies logs into an archive: Parquet files that keep every record as it was written.
 
-A structured stream reads what is new, in batches. Each batch is written by Spark into a staging
-directory, read again and checked record by record, and only then taken into the archive, where it
-is on disk and in the ledger (:mod:`spark.storage.archive_directory`). The ledger alone says how far
-an archive goes, and the stream of each run begins behind that. The checkpoint that Spark keeps of a
-run goes with it: it is not synced, and knows nothing of what became of the files.
+A structured stream reads new records in batches. Spark writes each batch into a staging directory;
+it is read again, checked record by record, and only then taken into the archive, where it is on
+disk and in the ledger (:mod:`spark.storage.archive_directory`). Only the ledger determines the
+extent of an archive, and the stream of each run begins behind it. Spark's checkpoint of a run is
+deleted with the run: it is not synced, and does not cover the fate of the files.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from spark.storage import ArchiveExtent, ArchiveWriter
 
 BATCH_BYTES: Final = 1 << 30
-"""Bytes of records that are taken into an archive together."""
+"""Maximum bytes of records taken into an archive together."""
 _FILE_BYTES: Final = 128 << 20
-"""Bytes of records in a file, about; less where there are more cores to write them."""
+"""Approximate bytes of records in a file; fewer if there are more cores to write files."""
 _ROW_GROUP: Final = 32 << 20
 _COLUMNS: Final = "seq,time_ms,part,last,data"
 _DAY_MS: Final = 86_400_000
@@ -68,13 +68,13 @@ _FORMAT: Final = {
     # A record may have 8 MiB: look at the size of a page and a row group after each one.
     "parquet.page.size.row.check.min": "1",
     "parquet.block.size.row.check.min": "1",
-    # What is in the records occurs once.
+    # The contents of records are unique.
     "parquet.enable.dictionary": "false",
     "parquet.page.write-checksum.enabled": "true",
 }
 _FULL: Final = re.compile("[Nn]o space left on device|Disk quota exceeded")
 _LITTLE: Final = 64 << 20
-"""Bytes that are left on a disk that is full."""
+"""Free bytes below which a disk counts as full."""
 
 
 def archive(
@@ -85,12 +85,11 @@ def archive(
 ) -> list[ArchiveExtent]:
     """Add the new records of one or several logs to an archive; return its extent.
 
-    ``committed`` is called whenever more is in the archive, which survives whatever happens then. A
-    log that cannot be archived does not keep the others from it: the first error is raised in the
-    end.
+    ``committed`` is called whenever more is in the archive, which survives any later failure. A log
+    that cannot be archived does not affect the others: the first error is raised at the end.
 
-    Raises what :func:`spark.archiving.archive_plan.plan_archive` does, OtherLog, CutBefore,
-    ArchiveBusy, OutOfDisk, NotWritable, and what reading a log or a ledger raises.
+    Raises the errors of :func:`spark.archiving.archive_plan.plan_archive`, OtherLog, CutBefore,
+    ArchiveBusy, OutOfDisk, NotWritable, and those of reading a log or a ledger.
     """
     logs = run_sync(plan_archive(log.options, directory))
     archived: list[ArchiveExtent] = []
@@ -113,7 +112,7 @@ def archive_one(
 ) -> ArchiveExtent:
     """Add the new records of one log to an archive; as :func:`archive`.
 
-    An error of Spark is raised as the one of ours that says what it means, if Spark still works.
+    An error of Spark is raised as the foldmq error that explains it, if Spark still works.
     """
     if one.problem is not None:
         raise one.problem
@@ -147,7 +146,7 @@ class _Job:
         self._ended = False
 
     def run(self, one: PendingArchive, behind: int) -> None:
-        """Take all that the log has now behind a record, batch by batch."""
+        """Archive all current records of the log behind a record, batch by batch."""
         register(self._spark)
         stream = (
             self._spark.readStream.format("foldmq")
@@ -254,13 +253,16 @@ def _runs(folder: Directory, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
 
 
 def _uri(path: Path) -> str:
-    """Name a directory to Spark, whose own file system may be another one; it decodes no URIs."""
+    """Return the name of a directory for Spark.
+
+    Spark's default file system may be another one, and Spark decodes no URIs.
+    """
     return f"file://{path}"
 
 
 @contextmanager
 def _no_room_named(path: Path) -> Iterator[None]:
-    """Report errors of Spark about a full disk as those of the archive's disk, if they are."""
+    """Report errors of Spark about a full disk as errors of the archive's disk, if it is full."""
     try:
         yield
     except (PySparkException, Py4JError) as error:

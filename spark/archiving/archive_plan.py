@@ -1,4 +1,4 @@
-"""What an archive lacks of a log, and whether it is the same log; checked before Spark starts."""
+"""Plans an archive run before Spark starts: finds missing records, and rejects another log."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class PendingArchive:
     stream: str
     directory: Path
     archived: int
-    """The last record that the archive has, 0 if none."""
+    """The last archived record, 0 if there is none."""
     first: int
     """The first record of the log."""
     last: int
-    """The last one."""
+    """The last record of the log."""
     problem: FoldmqError | None = None
-    """Why it cannot go into the archive."""
+    """Reason why the log cannot be archived."""
 
     @property
     def node(self) -> str:
@@ -69,12 +69,12 @@ class PendingArchive:
 
     @property
     def records(self) -> int:
-        """How many records are new."""
+        """Number of new records."""
         return self.last - max(self.archived, self.first - 1)
 
 
 def archived_extent(one: PendingArchive) -> ArchiveExtent:
-    """Return the extent of a log in an archive with nothing to add; raises as adding does."""
+    """Return the extent of an archived log without new records; raises as adding does."""
     if one.problem is not None:
         raise one.problem
     with open_writer(one.directory, one.stream, one.node) as writer:
@@ -83,15 +83,15 @@ def archived_extent(one: PendingArchive) -> ArchiveExtent:
 
 
 def node_folder(stream: str) -> str:
-    """Return the name of the directory that a log has in an archive."""
+    """Return the name of a log's directory in an archive."""
     return NODE_DIRECTORY + quote(stream.removeprefix(LOG_STREAM_PREFIX), safe="")
 
 
 async def plan_archive(options: Mapping[str, str], directory: str) -> list[PendingArchive]:
-    """Return what is to be archived of the logs that options name.
+    """Return the pending archives of the logs named by the options.
 
-    Raises BadOption, NoLog or NatsUnavailable; what is wrong with one of the logs, or with what
-    the archive has of it, is its ``problem``.
+    Raises BadOption, NoLog or NatsUnavailable; an error in one of the logs, or in its part of the
+    archive, is its ``problem``.
     """
     wanted = replace(SourceOptions.read(options), archive=None)
     path, access = local_path(directory), wanted.access
@@ -107,7 +107,7 @@ async def plan_archive(options: Mapping[str, str], directory: str) -> list[Pendi
 
 
 def local_path(directory: str) -> Path:
-    """Return where an archive is written. Raises BadOption if it cannot be one."""
+    """Return the local path to write an archive to. Raises BadOption if it is not valid."""
     place = directory.removeprefix("file://")
     if "://" in place:
         raise BadOption(
@@ -124,9 +124,9 @@ def local_path(directory: str) -> Path:
 
 
 def check_same_log(access: NatsAccess, stream: str, path: Path, ledger: Ledger) -> NatsLog:
-    """Return the log as it is now. Raises OtherLog or CutBefore if it does not continue this.
+    """Return the current log. Raises OtherLog or CutBefore if it does not continue the archive.
 
-    Raises NoLog, CorruptLog or NatsUnavailable, too.
+    Also raises NoLog, CorruptLog or NatsUnavailable.
     """
     return run_sync(_same(access, stream, path, ledger))
 

@@ -1,16 +1,17 @@
-"""The promises of MQTT and of foldmq, checked over whole logs: see ``pipeline.audit``.
+"""The guarantees of MQTT and of foldmq, checked over whole logs: see ``pipeline.audit``.
 
-The log is read once. ``facts.fact_scan`` takes its records apart into *facts*, narrow rows that
-are kept on disk; all else is made of those:
+The log is read once. ``facts.fact_scan`` converts its records into *facts*, narrow rows that are
+kept on disk; everything else is computed from facts:
 
-- ``facts.chain``: whether records and turns follow each other, on the driver, from a few facts;
-- ``expected_deliveries``: which message each session had to get, by native joins;
-- ``session_audit_task``: each session's events, with what it had to get, through
+- ``facts.chain_check``: checks that records and turns follow each other, on the driver, from a few
+  facts;
+- ``expected_deliveries``: the messages that each session had to get, by native joins;
+- ``session_audit_task``: each session's events and expected messages, through
   ``projections.audit.session_audit.SessionAudit``;
 - ``shared_rules``: each shared subscription with all its members, through
   ``projections.audit.shared_audit.SharedAudit``;
 - ``retained_rules``: the history of every retained topic, by native windows;
-- ``checkpoint_rules``: what was repeated and carried over cuts.
+- ``checkpoint_rules``: state repeated by checkpoints and messages carried over cuts.
 """
 
 from typing import TYPE_CHECKING

@@ -22,14 +22,14 @@ _CUT: Final = ("cut", "first")
 
 
 def find_changed_repetitions(facts: FactTables) -> DataFrame:
-    """Return messages that were repeated, but not as they were published."""
+    """Return repeated messages that differ from their publication."""
     told = facts.of(CARRIED).select("node", "at", "ref", "topic", "check", "expires", "session")
     there = facts.of(EFFECT, SENT, WILL).select(
         "node",
         "ref",
         F.col("topic").alias("was_topic"),
         F.col("check").alias("was"),
-        F.col("expires").alias("ended"),  # of a will it is not known yet
+        F.col("expires").alias("ended"),  # unknown for a will at this point
         F.col("session").alias("publisher"),
     )
     other = (
@@ -51,7 +51,7 @@ def find_missing_repetitions(
 ) -> DataFrame | None:
     """Return messages that are needed behind a cut and were not repeated; None without cuts.
 
-    ``results`` are those of the sessions, ``held`` what was retained when.
+    ``results`` are those of the sessions, ``held`` the intervals of retained messages.
     """
     rows = [
         (node, cut.at, cut.first)

@@ -1,4 +1,4 @@
-"""Unexpected deliveries: whether the message was delivered before, or had not taken effect."""
+"""Unexpected deliveries: repeated ones, and those of messages that had not taken effect."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SCHEMA: Final = pa.schema(
 
 
 def classify_unexpected(facts: FactTables, found: Sequence[Any]) -> list[tuple[str, str]]:
-    """Return (rule, what) for deliveries that were not expected.
+    """Return (rule, what) for unexpected deliveries.
 
     ``found`` are rows with node, session, at and ref. Their sessions are read once more.
     """
@@ -56,7 +56,7 @@ def classify_unexpected(facts: FactTables, found: Sequence[Any]) -> list[tuple[s
 def _effects(
     facts: FactTables, wanted: AbstractSet[tuple[str, Position]]
 ) -> dict[tuple[str, Position], Position]:
-    """Return where messages took effect first."""
+    """Return the positions where messages first took effect."""
     told = facts.of(EFFECT, RELEASED)
     messages = told.sparkSession.createDataFrame(list(wanted), "node string, ref bigint")
     rows = (
@@ -71,10 +71,10 @@ def _effects(
 def classify_copy(
     ref: Position, at: Position, first: Position, effect: Position | None
 ) -> tuple[str, str]:
-    """Return (rule, what) for a delivery that was not expected.
+    """Return (rule, what) for an unexpected delivery.
 
-    ``first`` is where the session was delivered the message first, ``effect`` where it took effect;
-    None: nowhere.
+    ``first`` is the position of the message's first delivery to the session, ``effect`` that where
+    it took effect; None: there is none.
     """
     message = f"message {format_position(ref)}"
     if effect is None:
@@ -95,7 +95,7 @@ def classify_copy(
 def _earlier(
     wanted: Mapping[tuple[str, str], AbstractSet[Position]], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield where the messages that are wanted were delivered or queued."""
+    """Yield the positions where the wanted messages were delivered or queued."""
     with mark_errors():
         for batch in batches:
             rows: list[tuple[Any, ...]] = []

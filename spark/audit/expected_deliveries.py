@@ -3,10 +3,9 @@
 They are native. Python sees each subscription once, and for filters with wildcards each topic once.
 
 A session subscribes to a filter from one position to another, and may do so a million times in the
-life of a log, each time for a moment. So that a message is compared with few of those, positions
-are cut into *bins*, as wide as a subscription to the filter lasts on average: then a subscription
-lies in about two of them, and a message in one. What counts are the turns: a subscription is there
-in the whole of each.
+life of a log, each time for a moment. To compare a message with few of them, positions are cut into
+*bins*, as wide as a subscription to the filter lasts on average: then a subscription lies in about
+two of them, and a message in one. Turns are the unit: a subscription exists in the whole of each.
 """
 
 from __future__ import annotations
@@ -60,21 +59,23 @@ class PublishedMessages(NamedTuple):
     """Published messages."""
 
     effects: DataFrame
-    """(node, at, turn, ref, time_ms, topic, level, origin, size, expires): each time that one took
-    effect.
+    """(node, at, turn, ref, time_ms, topic, level, origin, size, expires): a row for each time that
+    a message took effect.
 
-    ``turn`` is where that turn begins, ``level`` its QoS, 1 or 2, ``origin`` a hash of the client
-    identifier of its publisher."""
+    ``turn`` is the position where that turn begins, ``level`` the QoS, 1 or 2, ``origin`` a hash of
+    the publisher's client identifier."""
     released: DataFrame | None
-    """Those of them that were released apart, with ``number`` and ``digest``; None: none was."""
+    """Those of them with a separate release, with ``number`` and ``digest``; None: there are
+    none."""
 
 
 def published_messages(facts: FactTables) -> PublishedMessages:
-    """Return where QoS 1 and 2 messages took effect."""
+    """Return the positions where QoS 1 and 2 messages took effect."""
     here = _effects(facts.of(EFFECT), "topic", "size", "expires")
     if not facts.has(RELEASED):
         return PublishedMessages(here, None)
-    # A repetition after a cut may tell less: the row with the payload tells what is retained.
+    # A repetition after a cut may contain less: the row with the payload determines the retained
+    # message.
     told = F.max(F.struct("number", "digest", "topic", "size", "expires")).alias("told")
     waiting = (
         facts.of(SENT, CARRIED).groupBy("node", "ref").agg(told).select("node", "ref", "told.*")
@@ -150,7 +151,7 @@ def _spans(
 def _span_rows(
     node: str, session: str, spans: Iterable[SubscriptionSpan], end: Position
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the spans at QoS 1 or 2; those that go on do so to the end of the log."""
+    """Yield the spans at QoS 1 or 2; open ones extend to the end of the log."""
     for topic_filter, qos, since, until, begins, ends, no_local in spans:
         if not qos:
             continue
@@ -183,7 +184,7 @@ def with_wildcard(name: str) -> Column:
 def topics_to_filters(topics: DataFrame, filters: DataFrame) -> DataFrame:
     """Return (node, topic, filter) for all distinct topics and filters that match.
 
-    ``topics`` has the columns node and topic, ``filters`` node and filter, no row twice.
+    ``topics`` has the columns node and topic, ``filters`` node and filter, both without duplicates.
     """
     exact = filters.where(~with_wildcard("filter")).select(
         "node", F.col("filter").alias("topic"), "filter"
@@ -226,18 +227,18 @@ def _matched(
 
 
 OWED_FLAG: Final = 16
-"""In the number of an expectation; below are the QoS of the message, and that of the subscription
-shifted by two bits."""
+"""Flag in the number of an expectation; the lower bits are the QoS of the message, and that of the
+subscription shifted by two bits."""
 
 
 def expected_deliveries_of(effects: DataFrame, held: DataFrame) -> DataFrame:
     """Return the possible deliveries.
 
-    That is (node, session, at, ref, time_ms, topic, number, origin, size, expires): each message
-    and each subscription that was there in the turn in which it took effect, once for every filter
-    that matches. With ``OWED_FLAG`` it was there from before it took effect
-    to after the end of the turn: then the session had to get the message. ``held`` are spans; it is
-    read more than once.
+    The rows are (node, session, at, ref, time_ms, topic, number, origin, size, expires): each
+    message with each subscription that existed in the turn in which it took effect, once for every
+    matching filter. With ``OWED_FLAG`` the subscription existed from before the message took effect
+    until after the end of the turn: then the session had to get the message. ``held`` are spans; it
+    is read more than once.
     """
     lasted = F.col("ends") - F.col("begins")
     widths = held.groupBy("node", "filter").agg(

@@ -1,4 +1,4 @@
-"""Sessions that were on two nodes at the same time. Native SQL."""
+"""Detects sessions that were on two nodes at the same time. Native SQL."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SKEW_MS: Final = 1000
-"""By so much the clocks of two nodes may differ."""
+"""Maximum difference between the clocks of two nodes in milliseconds."""
 
 
 def find_double_owners(results: DataFrame) -> DataFrame:
-    """Return connections that a session had to a node while it had one to another."""
-    # Every node has a session for what NATS clients publish there.
+    """Return connections of a session to a node while it was connected to another one."""
+    # Every node has a session for messages published by NATS clients.
     clients = F.col("session") != NATS_SESSION
     told = results.where((F.col("kind") == CONNECTED) & clients).select(
         "node", "session", "at", F.col("refs")[0].alias("begins"), F.col("refs")[1].alias("ends")
     )
-    # Connections to one node do not overlap: of those before, only the one that ends last counts.
+    # Connections to one node do not overlap: only the earlier one that ends last counts.
     before = (
         Window.partitionBy("session")
         .orderBy("begins", "node", "at")

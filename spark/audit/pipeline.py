@@ -1,4 +1,4 @@
-"""Audits logs: whether a broker kept the promises of MQTT, and has the state of its log."""
+"""Audits logs: checks that a broker kept the guarantees of MQTT, and has the state of its log."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _ROW: Final = {
     "time_ms": "bigint", "topic": "string", "number": "int", "origin": "bigint", "size": "int",
     "expires": "bigint", "data": "binary", "payload": "binary",
 }  # fmt: skip
-"""What travels to the audit of sessions."""
+"""Columns of the rows for the audit of sessions."""
 
 
 def audit(
@@ -91,13 +91,13 @@ def audit(
     cluster: bool = True,
     progress: Callable[[str], object] | None = None,
 ) -> Outcome:
-    """Check all promises over whole logs, and claims about their state; return what was found.
+    """Check all guarantees over whole logs, and claims about their state; return the outcome.
 
-    ``cluster`` says that the nodes, where there are several, are one cluster: then a session may
-    belong to one of them at a time. ``progress`` is called with what is done next, in a few words.
+    ``cluster``: several nodes form one cluster, so that a session may belong to one of them at a
+    time. ``progress`` is called with the next step, in a few words.
 
-    The log is read once, as far as it goes now; what is made of it is kept on the disks of Spark
-    until this returns. Raises what reading a log raises (see
+    The log is read once, up to its current end; derived data is kept on the disks of Spark until
+    this returns. Raises the errors of reading a log (see
     ``spark.runtime.marked_errors.find_error``), and BadOption for claims about nodes whose logs are
     not read.
     """
@@ -156,10 +156,10 @@ class _Audit:
         self._wrong = _Violations()
         self._totals = AuditTotals()
         self._retained = 0
-        """Times that something was retained, repeated or cleared."""
+        """Number of changes and repetitions of retained messages."""
 
     def outcome(self) -> Outcome:
-        """Do it."""
+        """Run the audit and return its outcome."""
         if self._claims is not None:
             self._tell("looking at what is claimed")
             self._compared = state_claims.claims_compared(self._claims)
@@ -167,7 +167,7 @@ class _Audit:
         self._tell("reading the log")
         facts = self._keep(facts_of(self._log))
         few = self._keep(facts.where(~F.col("kind").isin(*MANY)))
-        # Both are made as soon as some of the few are asked for.
+        # Both are made as soon as rows of the smaller one are requested.
         rows = few.where(F.col("kind") == NODE).select("node", "at", "data").collect()
         notes = [LogNote.read(row["node"], row["at"], bytes(row["data"])) for row in rows]
         counts: Counter[int] = Counter()
@@ -281,7 +281,7 @@ class _Audit:
                 self._wrong.counts[rule] += count
 
     def _classify(self, facts: FactTables, unexpected: list[Any]) -> None:
-        """Assign unexpected deliveries to rules; those not kept count for the most frequent one."""
+        """Assign unexpected deliveries to rules; further ones count for the most frequent rule."""
         unexpected.sort(key=lambda row: (row["node"], row["at"]))
         some = unexpected[:MOST_VIOLATIONS]
         rules: Counter[str] = Counter()
@@ -293,7 +293,7 @@ class _Audit:
         usual = rules.most_common(1)[0][0]
         self._wrong.counts[usual] += self._totals.counts[f"wrong {UNEXPECTED}"] - len(some)
 
-    # All else.
+    # Other rules.
 
     def _natively(
         self,
@@ -333,7 +333,7 @@ class _Audit:
             one = Violation(row["rule"], row["at"], what, session=row["session"], node=row["node"])
             self._wrong.add(one, row["count"] if row["number"] == 1 else 0)
 
-    # What is reported.
+    # Outcome.
 
     def _told(
         self, notes: list[LogNote], found: LogSummaries, counts: Mapping[int, int]
@@ -383,7 +383,7 @@ class _Audit:
 
 
 def _told_of(results: DataFrame) -> DataFrame:
-    """Return what is sent to the driver: totals, and the first violations of each rule.
+    """Return the rows for the driver: totals, and the first violations of each rule.
 
     Each task keeps that many, which together can be too many for one machine.
     """
@@ -396,7 +396,7 @@ def _told_of(results: DataFrame) -> DataFrame:
 
 
 def _row(table: DataFrame, rank: int) -> DataFrame:
-    """Return a table with the columns that travel; missing ones are null."""
+    """Return a table with the transferred columns; missing ones are null."""
     there = {*table.columns} - {"rank"}
     columns = [
         F.lit(rank).alias(name)

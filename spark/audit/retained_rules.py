@@ -40,17 +40,17 @@ if TYPE_CHECKING:
     from spark.audit.facts import FactTables, LogSummary
 
 VIOLATION: Final = ("rule", "node", "session", "at", "ref", "topic", "what")
-"""``ref`` and ``topic`` are of the message that it is about, null without one."""
+"""``ref`` and ``topic`` identify the message; they are null if there is none."""
 
 
 def position_text(column: str) -> Column:
-    """Return a position as people read it."""
+    """Return a position in its text form."""
     index = F.col(column).bitwiseAND((1 << 20) - 1)
     return F.format_string("%d.%d", F.shiftright(F.col(column), 20), index)
 
 
 def violation_rows(found: DataFrame, rule: str, at: str, what: Column) -> DataFrame:
-    """Return rows as violations of a rule, at a column; what they do not have is null."""
+    """Return rows as violations of a rule, at a column; missing columns are null."""
     null = {"session": "string", "topic": "string", "ref": "bigint"}
     columns = [
         F.col(name) if name in found.columns else F.lit(None).cast(kind).alias(name)
@@ -63,13 +63,13 @@ def violation_rows(found: DataFrame, rule: str, at: str, what: Column) -> DataFr
 
 
 def retained_intervals(facts: FactTables, released: DataFrame | None) -> DataFrame:
-    """Return the history of what is retained, a row for each change.
+    """Return the history of retained messages, a row for each change.
 
-    That is (node, topic, at, until, ref, digest, how, qos, old, before, expires, previous, last,
-    ended). The message of ``ref`` was retained from ``at`` to before ``until``; none if its digest
-    is empty. ``how`` it came is said in ``facts``; ``old`` and ``before`` are the position and
-    digest that a repetition names, ``previous`` and ``last`` those that there were, and ``ended``
-    is when that message was to expire.
+    The rows are (node, topic, at, until, ref, digest, how, qos, old, before, expires, previous,
+    last, ended). The message of ``ref`` was retained from ``at`` to before ``until``; none if its
+    digest is empty. ``how`` is the kind of change, see ``facts``; ``old`` and ``before`` are the
+    position and digest that a repetition names, ``previous`` and ``last`` those of the preceding
+    row, and ``ended`` is the expiry of that message.
     """
     told = facts.of(RETAINED).select(
         "node",
@@ -108,7 +108,7 @@ def retained_intervals(facts: FactTables, released: DataFrame | None) -> DataFra
 
 
 def repeated(held: DataFrame, logs: Mapping[str, LogSummary]) -> DataFrame:
-    """Return repetitions by checkpoints that do not repeat what was retained last."""
+    """Return repetitions by checkpoints that differ from the last retained message."""
     same = F.col("previous").eqNullSafe(F.col("old")) & F.col("last").eqNullSafe(F.col("before"))
     wrong = held.where(
         (F.col("how") == REPEATED_SO) & (F.col("at") >= position_of("whole", logs)) & ~same
@@ -133,7 +133,7 @@ def repeated(held: DataFrame, logs: Mapping[str, LogSummary]) -> DataFrame:
 
 
 def expired_early(held: DataFrame, logs: Mapping[str, LogSummary]) -> DataFrame:
-    """Return retained messages that ended though there were none, or that expired too early."""
+    """Return ends of retained messages that did not exist, or that expired too early."""
     nothing = F.coalesce(F.col("last"), F.lit("")) == ""
     # The time of a record is that of its first event, which may be a second before the others.
     due = (F.col("ended") > 0) & (F.col("ended") <= F.col("expires") + 1)
@@ -151,7 +151,7 @@ def expired_early(held: DataFrame, logs: Mapping[str, LogSummary]) -> DataFrame:
 def not_repeated(held: DataFrame, logs: Mapping[str, LogSummary]) -> DataFrame | None:
     """Return retained messages that a checkpoint left out; None without checkpoints.
 
-    Each is reported once: at the first one that does not repeat it.
+    Each is reported once: at the first checkpoint that does not repeat it.
     """
     rows = [
         (node, one.begun, one.completed)
@@ -177,7 +177,7 @@ def not_repeated(held: DataFrame, logs: Mapping[str, LogSummary]) -> DataFrame |
 def replays(facts: FactTables, held: DataFrame, logs: Mapping[str, LogSummary]) -> DataFrame:
     """Return deliveries of retained messages that were not retained, or do not match.
 
-    What was retained when the turn began may go in it, before it is delivered.
+    A message retained when the turn began may be removed in the turn before it is delivered.
     """
     told = (
         facts.of(REPLAY)
@@ -202,7 +202,7 @@ def replays(facts: FactTables, held: DataFrame, logs: Mapping[str, LogSummary]) 
         F.lit("message "), position_text("ref"), F.lit(" was sent as retained, but is not")
     )
     wrong = violation_rows(lost, Rule.RETAINED, "place", what)
-    # What is queued may wait for another filter, behind what it must not overtake.
+    # A queued message may wait in the queue of another filter, which it must not overtake.
     sent = matched.where("sent")
     pairs = sent.select("filter", "topic").distinct().mapInArrow(_unlike, _PAIRS)
     strange = sent.join(F.broadcast(pairs), ["filter", "topic"], "left_semi")
@@ -218,7 +218,7 @@ _PAIRS: Final = "filter string, topic string"
 
 
 def _unlike(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the pairs of filter and topic that do not match."""
+    """Yield pairs of filter and topic that do not match."""
     with mark_errors():
         for batch in batches:
             columns = [batch.column(name).to_pylist() for name in ("filter", "topic")]
@@ -229,10 +229,10 @@ def _unlike(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def expected_retained(
     facts: FactTables, held: DataFrame, logs: Mapping[str, LogSummary]
 ) -> DataFrame:
-    """Return (node, session, at, ref, topic): messages of QoS 1 and 2 to be sent for a filter.
+    """Return (node, session, at, ref, topic): QoS 1 and 2 messages to be sent for a filter.
 
-    ``at`` is where the filter, which is called ``topic``, was granted: what was retained then on
-    topics that it matches is to be sent. Once for each filter.
+    ``at`` is the position where the filter, in column ``topic``, was granted: messages retained
+    then on matching topics must be sent, once for each filter.
     """
     grants = (
         facts.of(GRANT)
@@ -268,7 +268,7 @@ def _there() -> Column:
 
 
 def _periods(held: DataFrame) -> DataFrame:
-    """Return (node, topic, begins, ends): when there was any message to be sent on a topic."""
+    """Return (node, topic, begins, ends): the periods with a message to be sent on a topic."""
     history = Window.partitionBy("node", "topic").orderBy("at")
     changes = (
         held.select("node", "topic", "at", _there().alias("there"))
@@ -283,10 +283,10 @@ def _periods(held: DataFrame) -> DataFrame:
 
 
 def _asked(grants: DataFrame, periods: DataFrame) -> DataFrame:
-    """Return (node, topic, at, session, filter) for each topic that had something at a grant.
+    """Return (node, topic, at, session, filter) for each topic with a message at a grant.
 
-    The grants of each filter are numbered. Between which numbers a period lies is found by going
-    through both in order, so that no grant is compared with what was not retained then.
+    The grants of each filter are numbered. The grants within a period are found by going through
+    both in order, so that no grant is compared with messages not retained then.
     """
     by_filter = ["node", "filter"]
     filters = grants.select(*by_filter).distinct()
@@ -324,8 +324,8 @@ def claims(
 ) -> DataFrame:
     """Return wrong claims about retained messages, and retained messages that are not claimed.
 
-    Projections tell where a message was published, not when it took effect, and may be newer than
-    their mark: for them it is enough that it was so later.
+    Projections contain the position of publication, not that of the effect, and may be newer than
+    their mark: for them it suffices that the claim is true later.
     """
     named = said.where(F.col("kind") == RETAINED_CLAIM).select(
         "where", "node", F.col("name").alias("topic"), "bound", F.col("digest").alias("said")
@@ -373,7 +373,7 @@ def _unclaimed(
     logs: Mapping[str, LogSummary],
     complete: Mapping[str, Sequence[tuple[Position, str]]],
 ) -> DataFrame | None:
-    """Return what was retained but is missing in a complete list of claims."""
+    """Return retained messages that are missing in a complete list of claims."""
     rows = [
         (node, bound, where)
         for node, some in complete.items()
@@ -386,7 +386,7 @@ def _unclaimed(
     there = known.join(F.broadcast(marks), "node").where(
         (F.col("at") < F.col("bound"))
         & (F.col("bound") <= F.col("until"))
-        # What went later may have gone before the projections were read.
+        # Messages removed later may have been removed before the projections were read.
         & ((F.col("where") == BROKER) | (F.col("until") == BEYOND_ALL))
     )
     keys = ["where", "node", "topic"]

@@ -1,7 +1,7 @@
 """The audit of sessions, one after the other: runs on the executors, over sorted Arrow batches.
 
-Of each session come in order its packed events, the messages that it had to get, and what is
-claimed of it. One session is in memory at a time, and of it what its state holds.
+For each session the rows contain, in order, its packed events, its expected messages, and the
+claims about it. Only one session and its state are in memory at a time.
 """
 
 from __future__ import annotations
@@ -22,30 +22,33 @@ if TYPE_CHECKING:
     from spark.audit.facts import LogSummary
 
 CLAIMED, EXPECTED, HAPPENED, OWED = range(4)
-"""Ranks of rows at the same position: the order in which they are taken."""
+"""Ranks of rows at the same position: their order of processing."""
 
 COLUMNS: Final = (
     "node", "session", "at", "rank", "ref", "time_ms", "topic", "number", "origin", "size",
     "expires", "data", "payload",
 )  # fmt: skip
-"""``topic`` of a claim is its source, ``data`` its digest. Of a retained message that is owed,
-``topic`` is the filter. ``number`` and ``origin`` are as in ``expected_deliveries``."""
+"""``topic`` of a claim is its source, ``data`` its digest. For an owed retained message, ``topic``
+is the filter. ``number`` and ``origin`` are as in ``expected_deliveries``."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionPlan:
-    """What every task needs to know."""
+    """Common parameters of all tasks."""
 
     logs: Mapping[str, LogSummary]
     marks: Mapping[str, Sequence[SessionMark]]
     connections: bool
-    """To tell when sessions had connections."""
+    """Whether to report the connections of sessions."""
 
 
 def audit_sessions(
     plan: SessionPlan, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what is found, see ``results``; rows come sorted by node, session, position, rank."""
+    """Yield the results of rows sorted by node, session, position, rank.
+
+    See ``session_result_rows``.
+    """
     with mark_errors(), collect_seldom():
         yield from _audited(plan, batches)
 

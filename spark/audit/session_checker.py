@@ -49,7 +49,7 @@ _OF_WHOLE_TURNS: Final = frozenset(
         Rule.UNDELIVERED, Rule.DROP, Rule.WILL, Rule.SESSION, Rule.OWNERSHIP, Rule.CHECKPOINT,
     }
 )  # fmt: skip
-"""Rules that cannot be judged in a turn whose rest is not there."""
+"""Rules that cannot be judged in a turn whose rest is missing."""
 
 _place: Final = attrgetter("at")
 
@@ -58,10 +58,10 @@ class SessionMark(NamedTuple):
     """A position at which every session is checked."""
 
     at: Position
-    """It is looked at when all before has happened."""
+    """The session is checked before the event at this position."""
     kind: str
     value: Any
-    """CUT: the first position that stays. ALL: the source of the claims."""
+    """CUT: the first remaining position. ALL: the source of the claims."""
 
 
 def session_marks(log: LogSummary, complete: Sequence[tuple[Position, str]]) -> list[SessionMark]:
@@ -94,19 +94,19 @@ class SessionChecker:
         self._mark_at = marks[0].at if marks else BEYOND_ALL
         self._last_expected: Position = -1
         self._repeating = False
-        """A checkpoint is on, and has not repeated it yet."""
+        """A checkpoint is in progress, and has not repeated the session yet."""
         self._existed: list[tuple[Position, str]] = []
-        """Where a list of claims is complete and the session existed."""
+        """Positions of complete claims at which the session existed, with their source."""
         self._claimed: set[str] = set()
         self._connection: tuple[Position, int] | None = None
         self._owed: dict[Position, list[tuple[Position, str | None]]] = {}
-        """Retained messages to be sent in this turn -> where their filters were granted, and the
-        filters."""
+        """Retained messages to be sent in this turn -> positions where their filters were granted,
+        and the filters."""
 
-    # What comes.
+    # Input.
 
     def happened(self, data: bytes, payload: bytes | None) -> None:
-        """Take its next events, packed."""
+        """Take the next packed events of the session."""
         self._advance(BEYOND_ALL)
         self._events = unpack_events(self._session, data)
         self._next = 0
@@ -141,7 +141,7 @@ class SessionChecker:
         )
 
     def owed(self, at: Position, ref: Position, topic_filter: str | None) -> None:
-        """Take a retained message that is to be sent for a filter that was granted."""
+        """Take a retained message that must be sent for a granted filter."""
         self._advance(at + 1)
         withheld = topic_filter is not None and self._audit.withholds(topic_filter)
         if self._audit.fold.state is not None and not withheld:
@@ -178,7 +178,7 @@ class SessionChecker:
         audit.finish()
         state = audit.fold.state
         for bound, where in self._existed:
-            # A session that ended meanwhile may have gone before the projections were read.
+            # A session that ended later may have ended before the projections were read.
             if where not in self._claimed and not (where == PROJECTIONS and state is None):
                 what = f"the {where} does not have the session that the log tells of"
                 self._tell(Rule.STATE, bound, f"{what}, as of {format_position(bound)}")
@@ -218,7 +218,7 @@ class SessionChecker:
         self._next = len(events)
 
     def _pay(self, event: Event, at: Position, part: int) -> None:
-        """Settle retained messages that are owed with an event; report those that are late."""
+        """Settle owed retained messages with an event; report late ones."""
         self._overdue((at >> INDEX_BITS) - part << INDEX_BITS)
         if isinstance(event, (Delivered, Queued)):
             paid = event.refs if event.retain and getattr(event, "queued", -1) < 0 else []
@@ -240,7 +240,7 @@ class SessionChecker:
                     del self._owed[ref]
 
     def _cancel(self, filters: set[str]) -> None:
-        """Drop what was owed to filters that were subscribed to again or unsubscribed."""
+        """Drop messages owed to filters that were subscribed to again or unsubscribed."""
         for ref, places in list(self._owed.items()):
             places[:] = [one for one in places if one[1] not in filters]
             if not places:
@@ -279,7 +279,7 @@ class SessionChecker:
     # Connections.
 
     def _change(self, state: SessionState | None, event: Any, at: Position, time_ms: int) -> None:
-        """Follow the beginning or end of a connection."""
+        """Record the beginning or end of a connection."""
         if type(event) is SessionOpened:
             self._counts["opened"] += 1
             if state is not None and not event.resumed:
@@ -302,7 +302,7 @@ class SessionChecker:
         """Apply the marks up to a position."""
         marks = self._marks
         if self._audit.fold.state is None:
-            # Marks say nothing of a session that there is not, and there may be many of both.
+            # Marks do not concern a session that does not exist, and there may be many of both.
             self._mark = bisect_right(marks, here, self._mark, key=_place)
             self._repeating = False
         while self._mark < len(marks) and marks[self._mark].at <= here:

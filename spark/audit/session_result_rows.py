@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from eventstore.format import Position
 
 VIOLATION: Final = "violation"
-"""``ref`` is the message that it is about, if it is about one."""
+"""``ref`` is the message concerned, if there is one."""
 NEEDED: Final = "needed"
-"""The session refers to the messages ``refs`` when the log says, at ``at``, that it is cut."""
+"""The session refers to the messages ``refs`` when the log is cut at ``at``."""
 CONNECTED: Final = "connected"
-"""The session had a connection from ``at`` on; ``refs`` are the times of its begin and end."""
+"""The session was connected from ``at`` on; ``refs`` are the times of its begin and end."""
 SHARED: Final = "shared"
 """A step of the shared subscription ``session``; ``data`` is JSON, see ``shared_rules``."""
 TOTALS: Final = "totals"
@@ -48,10 +48,10 @@ SCHEMA: Final = pa.schema(
 )
 
 SLOWEST: Final = 20
-"""Sessions that are reported."""
+"""Number of sessions reported."""
 _ROWS: Final = 2048
 _REFS: Final = 65_536
-"""Positions in one row."""
+"""Maximum positions in one row."""
 
 
 class AuditTotals:
@@ -59,12 +59,12 @@ class AuditTotals:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        """What was looked at, and violations (``wrong RULE``)."""
+        """Number of checked items by kind, and of violations (``wrong RULE``)."""
         self.latencies: dict[int, list[int]] = {}
-        """By QoS, see ``projections.audit.session_audit.BUCKETS``."""
+        """Counts by QoS and bucket, see ``projections.audit.session_audit.BUCKETS``."""
         self.longest_ms: dict[int, int] = {}
         self.slowest: list[tuple[int, int, int, int, str, str]] = []
-        """A heap: p99, maximum, median (milliseconds), how many, node, session."""
+        """A heap: p99, maximum, median (milliseconds), number of deliveries, node, session."""
 
     def add_session(
         self,
@@ -81,7 +81,7 @@ class AuditTotals:
         self._push((p99, longest, p50, sum(buckets), node, session))
 
     def merge(self, other: Mapping[str, Any]) -> None:
-        """Add those that travelled."""
+        """Add serialized totals."""
         self.counts.update(other["counts"])
         latencies = {int(qos): some for qos, some in other["latencies"].items()}
         self._add_latencies(latencies, {int(qos): ms for qos, ms in other["longest_ms"].items()})
@@ -89,7 +89,7 @@ class AuditTotals:
             self._push(tuple(one))
 
     def data(self) -> bytes:
-        """Return them as they travel."""
+        """Return the totals, serialized."""
         values = {
             "counts": self.counts,
             "latencies": self.latencies,
@@ -116,7 +116,7 @@ class AuditTotals:
 
 
 def quantile(buckets: Sequence[int], share: float) -> int:
-    """Return the number of the bucket in which a quantile lies."""
+    """Return the number of the bucket that contains a quantile."""
     wanted, seen = share * sum(buckets), 0
     for number, count in enumerate(buckets):
         seen += count
@@ -126,12 +126,12 @@ def quantile(buckets: Sequence[int], share: float) -> int:
 
 
 def bounded(bucket: int, longest_ms: int) -> int:
-    """Return the longest latency of a bucket, in milliseconds; no longer than the longest."""
+    """Return the upper bound of a bucket in milliseconds, at most the longest latency."""
     return min((1 << bucket) - 1, longest_ms)
 
 
 class SessionResults:
-    """Gathers what a task finds; with ``connections`` also when sessions had connections."""
+    """Collects the results of a task; with ``connections`` also the connections of sessions."""
 
     def __init__(self, *, connections: bool = False) -> None:
         self.connections = connections
@@ -148,7 +148,7 @@ class SessionResults:
         what: str,
         ref: Position | None = None,
     ) -> None:
-        """Add a violation; those that are too many are counted."""
+        """Add a violation; violations beyond the limit are only counted."""
         self.totals.counts[f"wrong {rule}"] += 1
         if self._kept[rule] < MOST_VIOLATIONS:
             self._kept[rule] += 1
@@ -177,12 +177,12 @@ class SessionResults:
         self._rows.append((SHARED, node, group, at, None, None, None, None, data))
 
     def full(self) -> Iterator[pa.RecordBatch]:
-        """Yield what there is when it is much."""
+        """Yield the collected rows if there are many."""
         if len(self._rows) >= _ROWS:
             yield self._take()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield all that is left, and the totals."""
+        """Yield all remaining rows, and the totals."""
         nothing = (None,) * 7
         self._rows.append((TOTALS, *nothing, self.totals.data()))
         yield self._take()

@@ -1,4 +1,4 @@
-"""Shared subscriptions: the steps of each, from the audits of all its members, in order."""
+"""Audits shared subscriptions: the steps of each, from the audits of all its members, in order."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _COLUMNS: Final = ("node", "session", "data")
 
 
 def has_shared(facts: FactTables) -> bool:
-    """Return whether there is a shared subscription in any log."""
+    """Return whether any log has a shared subscription."""
     return bool(facts.of(SPANS).where(F.col("session").startswith(SHARE)).head(1))
 
 
 def audit_shared(results: DataFrame, logs: Mapping[str, LogSummary], partitions: int) -> DataFrame:
-    """Audit the shared subscriptions; ``results`` are those of the sessions, as are these."""
+    """Audit the shared subscriptions; input and output are results of session audits."""
     return (
         results.where(F.col("kind") == SHARED)
         .select("node", "session", "at", "data")
@@ -68,6 +68,6 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, str, bytes]]
 
 
 def _step(group: str, data: bytes) -> SharedStep:
-    """Return a step as it travelled."""
+    """Return the step with this serialized content."""
     *rest, streams = orjson.loads(data)
     return SharedStep._make((group, *rest, [tuple(one) for one in streams]))

@@ -26,7 +26,7 @@ _AT_ONCE: Final = 10_000
 def claim_table_of(
     spark: SparkSession, claims: Iterable[StateClaim] | DataFrame | None
 ) -> DataFrame | None:
-    """Return claims as a table, None when there are none."""
+    """Return claims as a table; None if there are none."""
     if claims is None or isinstance(claims, DataFrame):
         return None if claims is None else claims.select(*COLUMNS)
     rows = [astuple(claim) for claim in claims]
@@ -49,7 +49,7 @@ def claims_compared(claims: DataFrame) -> tuple[ClaimsCompared, ...]:
 
 
 def complete_claims(claims: DataFrame) -> dict[str, list[tuple[Position, str]]]:
-    """Return for each node where its claims are complete: (bound, source)."""
+    """Return the positions where the claims of each node are complete: (bound, source)."""
     found: dict[str, list[tuple[Position, str]]] = {}
     for row in claims.where(F.col("kind") == ALL_CLAIM).distinct().collect():
         found.setdefault(row["node"], []).append((row["bound"], row["where"]))

@@ -1,4 +1,4 @@
-"""The figures of an audit: how much was checked, latencies, the slowest sessions, drops."""
+"""The figures of an audit: numbers of checked items, latencies, slowest sessions, drops."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def rule_results(
     claims: bool,
     retained_claims: int,
 ) -> tuple[RuleResult, ...]:
-    """Return for each rule how much was checked and how many violations there are.
+    """Return the numbers of checked items and violations of each rule.
 
-    ``facts`` are counts by kind, ``checkpoints`` those and cuts, ``retained`` the changes of what
-    is retained.
+    ``facts`` are counts by kind, ``checkpoints`` includes cuts, ``retained`` is the number of
+    changes of retained messages.
     """
     records = sum(one.records for one in nodes)
     counts = totals.counts

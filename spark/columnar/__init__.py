@@ -1,4 +1,4 @@
-"""Events read column by column, many records at a time: JSON to numpy and Arrow."""
+"""Reads events column by column, many records at a time: JSON to numpy and Arrow."""
 
 from typing import TYPE_CHECKING
 

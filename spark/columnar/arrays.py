@@ -1,7 +1,7 @@
-"""Arrow arrays made of numpy arrays and of text.
+"""Builds Arrow arrays from numpy arrays and from text.
 
-``pyarrow.array`` looks for pandas first, whose import takes half a second in each process: what is
-made here does without.
+``pyarrow.array`` imports pandas first, which takes half a second in each process; the functions
+here do not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def of_numbers(values: NDArray[Any], kind: pa.DataType, valid: Flags | None = None) -> pa.Array:
-    """Return numbers as an array of a type with as many bytes as theirs."""
+    """Return numbers as an array of a type with the same width."""
     return pa.Array.from_buffers(kind, len(values), [_bits(valid), _buffer(values)])
 
 
@@ -31,13 +31,13 @@ def of_flags(values: Flags, valid: Flags | None = None) -> pa.Array:
 
 
 def indices(where: Integers) -> pa.Array:
-    """Return indices for ``take``; a negative number becomes null."""
+    """Return indices for ``take``; negative numbers become null."""
     missing = where < 0
     return of_numbers(where, pa.int64(), ~missing if missing.any() else None)
 
 
 def of_texts(texts: Iterable[Any], valid: Flags | None = None) -> pa.Array:
-    """Return UTF-8 in pieces as an array of strings.
+    """Return pieces of UTF-8 as an array of strings.
 
     They are joined soon, not kept: many small ones of uneven size wear out the allocator.
     """
@@ -47,7 +47,7 @@ def of_texts(texts: Iterable[Any], valid: Flags | None = None) -> pa.Array:
 
 
 def of_joined(data: bytes, lengths: Integers, valid: Flags | None = None) -> pa.Array:
-    """Return UTF-8 that is joined, with the length of each piece, as an array of strings."""
+    """Return joined UTF-8, with the length of each piece, as an array of strings."""
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     buffers = [_bits(valid), _buffer(offsets), pa.py_buffer(data)]
@@ -64,7 +64,7 @@ def of_lists(lengths: Integers, values: pa.Array, kind: pa.DataType) -> pa.Array
 
 def cut_pieces(data: pa.Buffer, begins: Integers, ends: Integers, kind: pa.DataType) -> pa.Array:
     """Return pieces of some data, given in ascending order."""
-    # one array of the pieces and of the gaps between them, of which the pieces are taken
+    # one array of the pieces and of the gaps between them, from which the pieces are taken
     edges = np.empty(2 * len(begins) + 1, np.int32)
     edges[0:-1:2] = begins
     edges[1::2] = ends
@@ -74,13 +74,13 @@ def cut_pieces(data: pa.Buffer, begins: Integers, ends: Integers, kind: pa.DataT
 
 
 def nulled(array: pa.Array, valid: Flags) -> pa.Array:
-    """Return an array with nulls where a value is not valid."""
+    """Return an array with nulls for invalid values."""
     buffers = [_bits(valid), *array.buffers()[1:]]
     return pa.Array.from_buffers(array.type, len(array), buffers, offset=array.offset)
 
 
 def join_arrays(arrays: Sequence[pa.Array]) -> pa.Array:
-    """Return one array of several of one type, at least one."""
+    """Return one array of several of the same type, at least one."""
     return pa.concat_arrays(arrays) if len(arrays) > 1 else arrays[0]
 
 

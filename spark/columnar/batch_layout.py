@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 _KINDS: Final = tuple(VERSIONS)
 KIND_NAMES: Final = of_texts(kind.encode() for kind in _KINDS)
-"""The name of each type of event, by the number that the layout gives it."""
+"""The name of each type of event, by its number in the layout."""
 KIND_VERSIONS: Final = of_numbers(np.array([*VERSIONS.values()], np.int32), ENTRIES["version"])
-"""Today's version of each."""
+"""The current version of each type."""
 
 
 def _mark(words: Integers, lengths: Integers) -> Integers:
-    """Return what tells names apart by their last eight bytes and their lengths."""
+    """Return marks that distinguish names by their last eight bytes and their lengths."""
     return words ^ lengths << 58
 
 
@@ -51,11 +51,11 @@ class PlacedEvents(NamedTuple):
 
     group: EventGroup
     rows: Integers
-    """The row of each of its entries."""
+    """The row of each entry."""
 
 
 def _codes(scan: JsonScan) -> NDArray[np.int8]:
-    """Return the number of each event's type; raise Misfit for one that is not known."""
+    """Return the number of each event's type; raise UnusualEvent for an unknown one."""
     last = scan.first_key + scan.key_count - 2
     if (scan.key_count < 2).any() or not scan.has(scan.key_at[last], b'"e":"').all():
         raise UnusualEvent("an event that does not end with its type and version")
@@ -100,7 +100,7 @@ class BatchLayout:
         self._nodes = [record.node for record in records]
         self.sequences = np.array([record.sequence for record in records], np.int64)
         self.groups = [found for group in groups if (found := wanted.of(group)) is not None]
-        """The events of each type that are wanted."""
+        """The events of each type that match the filter."""
         self.counts = np.zeros(len(scan), np.int64)
         for group in self.groups:
             self.counts[group.numbers] = group.counts
@@ -113,16 +113,16 @@ class BatchLayout:
         self.event_of = np.repeat(np.arange(len(scan)), self.counts)
         """For each row, the number of its event."""
         self.plain = bool((self.counts == 1).all())
-        """Whether the rows are the events: all are wanted, and each has one entry."""
+        """Whether the rows are the events: all match, and each has one entry."""
 
     def nodes(self, records: Integers) -> pa.Array:
-        """Return the name of the node that wrote each of some records."""
+        """Return the node that wrote each of some records."""
         if len(set(self._nodes)) == 1:
             return pa.repeat(of_texts([self._nodes[0].encode()])[0], len(records))
         return of_texts(node.encode() for node in self._nodes).take(of_numbers(records, pa.int64()))
 
     def sessions(self, events: Integers) -> pa.Array:
-        """Return the session of each of some events in order, null for one that is about none."""
+        """Return the session of each of some events in order; null for events without a session."""
         begins, ends = np.zeros((2, len(self.scan)), np.int64)
         valid = np.zeros(len(self.scan), np.bool_)
         for group in self.groups:
@@ -136,7 +136,7 @@ class BatchLayout:
         return nulled(found, valid[events])
 
     def between(self, first: Position, last: Position | None) -> tuple[int, int]:
-        """Return which rows stand between two positions, both included."""
+        """Return the range of rows between two positions, both included."""
         if not len(self.sequences):
             return 0, 0
         low, high = 0, self.total
@@ -147,7 +147,7 @@ class BatchLayout:
         return low, high
 
     def positions(self, start: int, stop: int) -> Integers:
-        """Return the positions of the rows from one to before another."""
+        """Return the positions of a range of rows."""
         events = self.event_of[start:stop]
         index = self.index_of[events] + np.arange(start, stop) - self.first_row[events]
         return self.sequences[self.record_of[events]] << INDEX_BITS | index

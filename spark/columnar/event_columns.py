@@ -1,7 +1,7 @@
 """The fields of the events of one type in a batch of records, read column by column.
 
-A field that is needed is taken from all events at once; what is not needed is not looked at, but
-for how it begins. A field that is not as it must be is a Misfit.
+A requested field is taken from all events at once; of other fields only the beginning is checked. A
+field of unexpected form raises UnusualEvent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class EventColumns:
     """The fields of events of one type, in the order of the log."""
 
     def __init__(self, kind: str, scan: JsonScan, numbers: Integers) -> None:
-        """Take the events with some numbers; raise Misfit if one is not written as usual."""
+        """Take the events with some numbers; raise UnusualEvent for an event of unusual form."""
         self.kind = kind
         self.numbers = numbers
         """The number of each event in the batch."""
@@ -66,7 +66,7 @@ class EventColumns:
             raise UnusualEvent("of another version")
 
     def _check_added(self, more: Integers) -> None:
-        """Check that fields beyond the usual ones are those that may be there."""
+        """Check that fields beyond the usual ones are permitted."""
         if not more.any():
             return
         scan, added = self._scan, SHAPES[self.kind].added
@@ -89,7 +89,7 @@ class EventColumns:
         return bool((self._scan.key_count[self.numbers] > len(self._fields) + 2).any())
 
     def added(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield the events that have fields beyond the usual ones, each with its place here."""
+        """Yield index and fields of each event that has fields beyond the usual ones."""
         if self.has_added():
             more = self._scan.key_count[self.numbers] > len(self._fields) + 2
             for place in np.flatnonzero(more).tolist():
@@ -100,23 +100,23 @@ class EventColumns:
         return name in self._fields
 
     def _key(self, field: EventField, more: int = 0) -> Integers:
-        """Return where the key of a field is in each event, or that of one after it."""
+        """Return the place of a field's key in each event, or of one after it."""
         return self._scan.key_at[self._first + field.number + more]
 
     def span(self, name: str) -> tuple[Integers, Integers]:
-        """Return where the value of a field begins and ends in each event."""
+        """Return the begin and end of a field's value in each event."""
         field = self._fields[name]
         return self._key(field) + field.name_size, self._key(field, 1) - 1
 
     def _strings_of(self, name: str) -> tuple[Integers, Integers]:
-        """Return in each event the number of a field's first string, and that of the next key."""
+        """Return the number of a field's first string in each event, and that of the next key."""
         first = self._first + self._fields[name].number
         return self._scan.keys[first] + 1, self._scan.keys[first + 1]
 
     def string_span(self, name: str) -> tuple[Integers, Integers, Flags | None]:
-        """Return where a string begins and ends, quotes excluded, and where there is one.
+        """Return begin and end of a string, quotes excluded, and flags for existing strings.
 
-        None: everywhere; where there is none, it is empty.
+        None: all exist; missing strings are empty.
         """
         begins, ends = self.span(name)
         number, following = self._strings_of(name)
@@ -151,7 +151,7 @@ class EventColumns:
         return values
 
     def known_integers(self, name: str) -> tuple[Integers, Flags | None]:
-        """Return a field of integers, and which of them there are; None: all."""
+        """Return a field of integers, and flags for existing values; None: all exist."""
         if None not in self._fields[name].kinds:
             return self.integers(name), None
         begins, ends = self.span(name)
@@ -172,7 +172,7 @@ class EventColumns:
         return yes
 
     def objects(self, name: str) -> pa.Array:
-        """Return a field of JSON objects, as text; null where there is none."""
+        """Return a field of JSON objects, as text; null where it is missing."""
         begins, ends = self.span(name)
         known = ~(self._scan.has(begins, _NULL) & (ends - begins == len(_NULL)))
         if not known.any():
@@ -183,7 +183,7 @@ class EventColumns:
         return nulled(self._scan.raw(begins, ends), known)
 
     def object_lists(self, name: str) -> list[list[msgspec.Raw | None] | None]:
-        """Return a field of lists of JSON objects; None where an event or the list has none."""
+        """Return a field of lists of JSON objects; None for missing lists and null items."""
         begins, ends = self.span(name)
         if (self._scan.has(begins, _NULL) & (ends - begins == len(_NULL))).all():
             return [None] * len(self)
@@ -196,13 +196,13 @@ class EventColumns:
         return found
 
     def string_lists(self, name: str) -> tuple[Integers, pa.Array]:
-        """Return a field of lists of strings: how many in each event, and all of them."""
+        """Return a field of lists of strings: their number in each event, and all of them."""
         begins, ends = self.span(name)
         number, following = self._strings_of(name)
         lengths = following - number
         which = np.repeat(number, lengths) + numbers_within(lengths)
         opens, closes = self._scan.opens[which], self._scan.closes[which]
-        # Nothing but the strings, commas between them and brackets: so long is the list then.
+        # Strings, commas between them and brackets: the length of a list without anything else.
         sums = np.concatenate(([0], np.cumsum(closes - opens + 1)))
         stops = np.cumsum(lengths)
         sizes = sums[stops] - sums[stops - lengths] + np.maximum(lengths - 1, 0) + len("[]")
@@ -217,7 +217,7 @@ class EventColumns:
         return lengths, self._scan.strings(opens + 1, closes)
 
     def longest(self, name: str) -> Integers:
-        """Return how long the longest string of a list is in each event, in bytes of JSON."""
+        """Return the length of the longest string of a list in each event, in bytes of JSON."""
         number, following = self._strings_of(name)
         lengths = following - number
         which = np.repeat(number, lengths) + numbers_within(lengths)
@@ -227,17 +227,17 @@ class EventColumns:
         return found
 
     def integer_lists(self, name: str) -> tuple[Integers, Integers]:
-        """Return a field of lists of integers: how many in each event, and all of them."""
+        """Return a field of lists of integers: their number in each event, and all of them."""
         return self._integers_in(name, _decode_integers)
 
     def runs(self, name: str) -> tuple[Integers, Integers]:
-        """Return a column of runs: how many integers for each event, and all of them."""
+        """Return a column of runs: the number of integers of each event, and all of them."""
         return self._integers_in(name, _decode_runs)
 
     def one_or_several(self, name: str) -> tuple[Integers | None, Integers]:
-        """Return a field that is an integer or a list of some: how many, and all of them.
+        """Return a field that is an integer or a list of integers: their number, and all of them.
 
-        It is -1 where the field is no list; None: nowhere it is.
+        The number is -1 where the field is no list; None: it is no list in any event.
         """
         begins, ends = self.span(name)
         single, right = self._scan.numbers(begins, ends)
@@ -264,7 +264,7 @@ class EventColumns:
         single: Integers,
         right: Flags,
     ) -> tuple[Integers, Integers]:
-        """Return the integers of lists, those with a single one being known."""
+        """Return the integers of lists; those with a single one are known."""
         lengths = right.astype(np.int64)
         empty = self._scan.has(begins, b"[]") & (ends - begins == len("[]"))
         some = np.flatnonzero(~(right | empty))
@@ -285,7 +285,7 @@ class EventColumns:
 
 
 def _object(text: msgspec.Raw) -> msgspec.Raw | None:
-    """Return the JSON of an object, None for null; raise Misfit for anything else."""
+    """Return the JSON of an object, None for null; raise UnusualEvent for anything else."""
     first = bytes(memoryview(text)[:1])
     if first not in (b"{", b"n"):
         raise UnusualEvent("a field that is no object")

@@ -1,8 +1,7 @@
 """The JSON form of each type of event: the fields, their order and their types.
 
-All of it follows from ``eventstore.format.events``. What is written otherwise (an older version, a
-field that is missing although it always stands there) is for ``parse_event``, which says what is
-wrong if anything is.
+It follows from ``eventstore.format.events``. Events of another form (an older version, a missing
+mandatory field) are left to ``parse_event``, which reports errors if there are any.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ class EventField:
 
     number: int
     kinds: frozenset[Any]
-    """What its values are in JSON: str, int, bool, list, dict or None."""
+    """The JSON types of its values: str, int, bool, list, dict or None."""
     literal: bytes
-    """How it begins, from the brace or comma before its name on."""
+    """Its beginning, from the brace or comma before its name on."""
     name_size: int
     """Bytes of its name with quotes and colon."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventShape:
-    """The fields that events of a type always have, without name and version, which come last."""
+    """The mandatory fields of events of a type, without name and version, which come last."""
 
     fields: dict[str, EventField]
     tail: bytes
-    """How it ends, from the comma before its name on."""
+    """The end of an event, from the comma before its name on."""
     added: tuple[bytes, ...]
-    """How each field begins that an event may have behind these, from the comma before its name."""
+    """The beginnings of optional fields behind these, from the comma before the name on."""
 
 
 def _shape_of(kind: type) -> EventShape:
@@ -65,4 +64,4 @@ def _kinds(hint: Any) -> frozenset[Any]:
 
 
 SHAPES: Final = {kind.__name__: _shape_of(kind) for kind in get_args(Event)}
-"""Event type -> how its events are written."""
+"""Event type -> form of its events."""

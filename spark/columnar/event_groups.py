@@ -1,6 +1,6 @@
 """The events of one type in a batch of records, and their entries.
 
-Lists that do not fit each other are a Misfit.
+Lists of different lengths raise UnusualEvent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from spark.columnar.integer_text import Flags
 
 MESSAGES: Final = frozenset({"MessagePublished", "MessagesCarried", "RetainedSnapshot"})
-"""Events that bring messages: an entry for each."""
+"""Events that contain messages: an entry for each."""
 COUNTED_BY: Final = {
     "Delivered": "refs",
     "Queued": "refs",
@@ -44,12 +44,12 @@ class EventGroup(EventColumns):
     """The events of one type, in the order of the log."""
 
     def some(self, keep: Sequence[int]) -> EventGroup:
-        """Return the group of some of the events only."""
+        """Return the group of some of its events."""
         return EventGroup(self.kind, self._scan, self.numbers[list(keep)])
 
     @cached_property
     def counts(self) -> Integers:
-        """How many entries each event has."""
+        """Number of entries of each event."""
         if self.kind in MESSAGES:
             counts = self.integers("count")
         elif self.kind in COUNTED_BY:
@@ -62,7 +62,7 @@ class EventGroup(EventColumns):
 
     @cached_property
     def total(self) -> int:
-        """How many entries they have together."""
+        """Number of entries of all events."""
         return int(self.counts.sum())
 
     @cached_property
@@ -72,19 +72,19 @@ class EventGroup(EventColumns):
 
     @cached_property
     def event_of(self) -> Integers:
-        """For each entry, which of the events it belongs to."""
+        """For each entry the number of its event."""
         numbers = np.arange(len(self))
         return numbers if self.single else np.repeat(numbers, self.counts)
 
     @cached_property
     def entry(self) -> Integers:
-        """For each entry, its number within its event."""
+        """For each entry its number within its event."""
         return np.zeros(self.total, np.int64) if self.single else numbers_within(self.counts)
 
     def pids(self) -> tuple[Integers, Integers | None]:
-        """Return packet identifiers, and which of them each entry has; None: one each, in order.
+        """Return packet identifiers, and the index of each entry; None: one each, in order.
 
-        An entry of an event without packet identifiers has number -1.
+        An entry of an event without packet identifiers has index -1.
         """
         counts, values = self.runs("pids")
         if np.array_equal(counts, self.counts):
@@ -104,11 +104,11 @@ class EventGroup(EventColumns):
         return values
 
     def waits(self) -> Flags:
-        """Return for each entry of MessagesCarried whether its event names it as waiting."""
+        """Return for each entry of MessagesCarried whether its event marks it as waiting."""
         counts, values = self.runs("waiting")
         if not len(values):
             return np.zeros(self.total, np.bool_)
-        # Event by event: another one may carry the same message.
+        # Event by event: another event may carry the same message.
         refs = self.refs()
         _, number = np.unique(np.concatenate((refs, values)), return_inverse=True)
         owners = np.concatenate((self.event_of, np.repeat(np.arange(len(counts)), counts)))
@@ -117,7 +117,7 @@ class EventGroup(EventColumns):
 
     @cached_property
     def sizes(self) -> Integers:
-        """The payload bytes of each message."""
+        """Payload bytes of each message."""
         lengths, values = self.one_or_several("sizes")
         if lengths is None:
             each = values[self.event_of]
@@ -133,7 +133,7 @@ class EventGroup(EventColumns):
 
     @cached_property
     def starts(self) -> Integers:
-        """Where each payload begins in its record's payload area."""
+        """Start of each payload in its record's payload area."""
         at = self.integers("at")
         so_far = sums_before(self.sizes)
         firsts = sums_before(self.counts)
@@ -143,7 +143,7 @@ class EventGroup(EventColumns):
 
     @cached_property
     def block_bytes(self) -> Integers:
-        """For each event, the bytes of properties right before its first payload."""
+        """For each event, the bytes of properties directly before its first payload."""
         found = np.zeros(len(self), np.int64)
         for place, raw in self.added():
             if "blocks_at" not in raw:
@@ -151,7 +151,7 @@ class EventGroup(EventColumns):
         return found
 
     def topics(self) -> tuple[pa.Array, Integers | None]:
-        """Return topics, and which of them each message has; None: one each, in order."""
+        """Return topics, and the index of each message's topic; None: one each, in order."""
         lengths, topics = self.string_lists("topics")
         if self.kind == "RetainedSnapshot":
             self._check_lengths(lengths, "topics")
@@ -171,7 +171,7 @@ class EventGroup(EventColumns):
         return topics, sums_before(lengths)[self.event_of] + picked
 
     def properties(self) -> list[msgspec.Raw | None] | None:
-        """Return the properties of each message, None for none; None: no message has any."""
+        """Return the properties of each message, None for none; or None if no message has any."""
         lists = self.object_lists("properties")
         if not any(lists):
             return None
@@ -185,7 +185,7 @@ class EventGroup(EventColumns):
         return found
 
     def for_each(self, name: str) -> Integers:
-        """Return what a list of integers in each event has for each entry."""
+        """Return the value of each entry in a list of integers of its event."""
         lengths, values = self.integer_lists(name)
         self._check_lengths(lengths, name)
         return values

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Integers: TypeAlias = "NDArray[np.int64]"
 
 MOST: Final = 1 << 24
-"""Integers that the runs of one batch may stand for: no event may ask for more memory."""
+"""Maximum integers in the runs of one batch: no event may demand more memory."""
 _INTEGER: Final = frozenset({int})
 _LOWEST, _BEYOND = -(1 << 63), 1 << 63
 
@@ -25,7 +25,7 @@ class UnusualEvent(Exception):  # noqa: N818 - a condition, handled where batche
 
 
 def integers(values: Sequence[Any]) -> Integers:
-    """Return integers as an array; raise Misfit for anything else, and for too large ones."""
+    """Return integers as an array; raise UnusualEvent for other values, and for too large ones."""
     if not _INTEGER.issuperset(map(type, values)):
         raise UnusualEvent("not integers")
     try:
@@ -35,7 +35,7 @@ def integers(values: Sequence[Any]) -> Integers:
 
 
 def as_integers(values: Sequence[int]) -> Integers:
-    """Return what is known to be integers as an array; raise Misfit for too large ones."""
+    """Return values known to be integers as an array; raise UnusualEvent for too large ones."""
     try:
         return np.fromiter(values, np.int64, len(values))
     except OverflowError:
@@ -56,7 +56,7 @@ def numbers_within(counts: Integers) -> Integers:
 def expand(columns: Sequence[Any]) -> tuple[Integers, Integers]:
     """Return the number of integers of each column of runs, and all integers in order.
 
-    The columns are lists of integers and lists. Raises Misfit for what is no run.
+    The columns are lists of integers and lists. Raises UnusualEvent for an invalid run.
     """
     runs = list(chain.from_iterable(columns))
     lengths = np.fromiter(map(len, columns), np.int64, len(columns))

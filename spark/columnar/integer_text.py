@@ -15,22 +15,22 @@ Words: TypeAlias = "NDArray[np.uint64]"
 Flags: TypeAlias = "NDArray[np.bool_]"
 
 PAD: Final = 24
-"""Bytes that must stand before a text and behind it: words are read that reach beyond it."""
+"""Minimum bytes before and behind a text, as words are read beyond its ends."""
 _SHORT: Final = 16
-"""Digits that two words hold."""
+"""Maximum digits in two words."""
 _MINUS, _ZERO = ord("-"), ord("0")
 _LOWEST, _BEYOND = -(1 << 63), 1 << 63
 
 
 def words_of(text: bytes) -> Words:
-    """Return for each byte of a text, but the last ones, the eight bytes that begin there."""
+    """Return for each byte of a text, except the last ones, the eight bytes that begin there."""
     return np.ndarray((len(text) - 7,), "<u8", text, strides=(1,))
 
 
 def parse_integers(text: bytes, begins: Integers, ends: Integers) -> tuple[Integers, Flags]:
-    """Return the integers in a text, and which of them are written as in JSON.
+    """Return the integers in a text, and flags for those in valid JSON form.
 
-    What is none, or takes more than 64 bits, is any number.
+    For others, and those of more than 64 bits, the returned number is arbitrary.
     """
     first = np.frombuffer(text, np.uint8)
     words = words_of(text)
@@ -54,9 +54,9 @@ def parse_integers(text: bytes, begins: Integers, ends: Integers) -> tuple[Integ
 
 
 def _eight(words: Words, ends: Integers, lengths: Integers) -> tuple[Integers, Flags]:
-    """Return what the last eight of some digits say, and whether they are digits."""
+    """Return the value of the last eight digits, and flags for valid digits."""
     digits = words[ends - 8] ^ 0x3030303030303030
-    # The first byte is the lowest one: what stands before the digits is shifted out and in again.
+    # The first byte is the lowest one: bytes before the digits are shifted out, zeros in.
     before = (np.maximum(8 - lengths, 0) * 8).astype(np.uint64)
     digits = digits >> before << before
     wrong = (digits | (digits + 0x7676767676767676)) & 0x8080808080808080

@@ -1,8 +1,8 @@
 """Locates the events of a batch in their JSON, and the fields of each event.
 
-The JSON of all events of a batch is one text, in which numpy finds the quotes, the keys, and where
-each event begins and ends. No event is made into an object: a column is cut out of the text, for
-all events of a type at once. That takes a fraction of the time.
+The JSON of all events of a batch is one text, in which numpy finds the quotes, the keys, and the
+ends of each event. No event is converted to an object: a column is cut out of the text, for all
+events of a type at once. That takes a fraction of the time.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _SPACE: Final = ord(" ")
 def area_of(record: Record) -> memoryview:
     """Return the JSON of a record's events, with commas between them.
 
-    Raises Misfit when its header is not written as foldmq writes it.
+    Raises UnusualEvent for a header of another form than foldmq writes.
     """
     data = cast("bytes", record.payload.obj)
     end = len(data) - len(record.payload) - 2
-    # Within a string the quotes would be escaped: the first place is the one.
+    # Within a string the quotes would be escaped: the first place is the right one.
     start = data.find(_EVENTS, HEADER_FROM, end) + len(_EVENTS)
     if start < HEADER_FROM + len(_EVENTS) or data[end : end + 2] != b"]}":
         raise UnusualEvent("a header that is written otherwise")
@@ -62,34 +62,34 @@ class JsonScan:
         self._has_escapes = b"\\" in text
         quotes = self._quotes()
         self.opens = quotes[0::2]
-        """Where the opening quote of each string is."""
+        """Place of the opening quote of each string."""
         self.closes = quotes[1::2]
-        """Where its closing quote is."""
+        """Place of its closing quote."""
         if len(self.opens) != len(self.closes):
             raise UnusualEvent("a string without an end")
         braces, depths = self._braces(quotes)
         opening = self.bytes[braces] == _OPEN
         self.begins = braces[opening & (depths == 1)]
-        """Where each event begins."""
+        """Place of the beginning of each event."""
         self.ends = braces[~opening & (depths == 0)] + 1
-        """Where each event ends."""
+        """Place of the end of each event."""
         self._check_events(len(text) - PAD)
         self.lengths = self._lengths(areas, some)
-        """How many events each record has."""
+        """Number of events of each record."""
         keys = np.flatnonzero(self.bytes[self.closes + 1] == _COLON)
-        if len(braces) > 2 * len(self.begins):  # an object within an event has keys, too
+        if len(braces) > 2 * len(self.begins):  # objects within events have keys, too
             within = np.searchsorted(braces, self.opens[keys]) - 1
             keys = keys[depths[within] == 1]
         self.keys = keys
-        """The number of each string that is the name of a field."""
+        """The number of each string that is a key."""
         self.key_at = self.opens[keys]
-        """Where it is."""
+        """The place of each key."""
         self.first_key = np.flatnonzero(self.bytes[self.key_at - 1] == _OPEN)
-        """For each event, which of the keys is its first one."""
+        """For each event the index of its first key."""
         if not np.array_equal(self.key_at[self.first_key], self.begins + 1):
             raise UnusualEvent("an event without fields")
         self.key_count = np.diff(self.first_key, append=len(keys))
-        """For each event, how many fields it has."""
+        """For each event the number of its keys."""
 
     def _check_utf8(self) -> None:
         try:
@@ -98,26 +98,26 @@ class JsonScan:
             raise UnusualEvent("text that is no UTF-8") from None
 
     def _quotes(self) -> Integers:
-        """Return where strings begin and end."""
+        """Return the places of quotes of strings."""
         quotes = np.flatnonzero(self.bytes == _QUOTE)
         if not self._has_escapes:
             return quotes
         slashes = np.flatnonzero(self.bytes == _BACKSLASH)
-        # Of backslashes in a row every other one, from the first on, escapes what follows it.
+        # In a row of backslashes, every other one, from the first on, escapes the next character.
         begins = np.diff(slashes, prepend=-2) > 1
         row = slashes[np.maximum.accumulate(np.where(begins, np.arange(len(slashes)), 0))]
         escaped = slashes[(slashes - row) % 2 == 0] + 1
         return np.setdiff1d(quotes, escaped, assume_unique=True)
 
     def _braces(self, quotes: Integers) -> tuple[Integers, Integers]:
-        """Return where objects begin and end, and how deep one is in them behind each place."""
+        """Return the places where objects begin and end, and the depth behind each place."""
         braces = np.flatnonzero((self.bytes == _OPEN) | (self.bytes == _CLOSE))
-        braces = braces[np.searchsorted(quotes, braces) % 2 == 0]  # those within strings are none
+        braces = braces[np.searchsorted(quotes, braces) % 2 == 0]  # without those in strings
         steps = np.where(self.bytes[braces] == _OPEN, 1, -1)
         return braces, np.cumsum(steps)
 
     def _check_events(self, end: int) -> None:
-        """Raise Misfit unless there are events and commas between them, and nothing else."""
+        """Raise UnusualEvent unless there are only events with commas between them."""
         begins, ends = self.begins, self.ends
         if (
             len(begins) != len(ends)
@@ -154,7 +154,7 @@ class JsonScan:
         return [text[begin:end] for begin, end in each]
 
     def has(self, places: Integers, what: bytes) -> Flags:
-        """Return at which places of the text there is something."""
+        """Return flags for the places at which the text contains ``what``."""
         found = np.ones(len(places), np.bool_)
         for offset in range(0, len(what), 8):
             part = what[offset : offset + 8]
@@ -169,11 +169,11 @@ class JsonScan:
         return self._words[places].view(np.int64)
 
     def numbers(self, begins: Integers, ends: Integers) -> tuple[Integers, Flags]:
-        """Return integers, and which of them are some."""
+        """Return integers, and flags for valid ones."""
         return parse_integers(self.text, begins, ends)
 
     def strings(self, begins: Integers, ends: Integers) -> pa.Array:
-        """Return what is between quotes, in the order of the text."""
+        """Return the text between quotes, in the order of the text."""
         found = cut_pieces(self._buffer, begins, ends, pa.string())
         if not self._has_escapes:
             return found
@@ -185,7 +185,7 @@ class JsonScan:
         return self.raw(self.begins[numbers], self.ends[numbers])
 
     def raw(self, begins: Integers, ends: Integers) -> pa.Array:
-        """Return pieces of JSON as they are written, in the order of the text."""
+        """Return pieces of raw JSON, in the order of the text."""
         return cut_pieces(self._buffer, begins, ends, pa.string())
 
 

@@ -1,4 +1,4 @@
-"""Payloads cut out of the payload areas of a batch of records."""
+"""Cuts payloads out of the payload areas of a batch of records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PayloadAreas:
         self._joined: pa.Buffer | None = None
 
     def check(self, owners: Integers, starts: Integers, sizes: Integers) -> None:
-        """Raise Misfit unless each payload is within its record's area."""
+        """Raise UnusualEvent unless each payload is within its record's area."""
         if len(starts) and (
             int(starts.min()) < 0
             or int(sizes.min()) < 0
@@ -35,7 +35,7 @@ class PayloadAreas:
             raise UnusualEvent("a payload outside the record's payload area")
 
     def cut(self, owners: Integers, starts: Integers, sizes: Integers) -> pa.Array:
-        """Return payloads; ``owners`` says in which record's area each one begins where."""
+        """Return payloads; ``owners`` are the records whose areas contain them."""
         if self._joined is None:
             self._joined = pa.py_buffer(b"".join([record.payload for record in self._records]))
         begins = self._bases[owners] + starts
@@ -54,7 +54,7 @@ class PayloadAreas:
         return found.take(indices(back))
 
     def _copied(self, owners: Integers, starts: Integers, sizes: Integers) -> pa.Array:
-        """Return payloads that overlap: some event names the same bytes as another."""
+        """Return payloads that overlap: several events refer to the same bytes."""
         each = zip(owners.tolist(), starts.tolist(), sizes.tolist(), strict=True)
         records = self._records
         some = [bytes(records[owner].payload[at : at + size]) for owner, at, size in each]

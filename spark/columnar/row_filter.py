@@ -1,4 +1,4 @@
-"""Filters of rows: those that a query pushed down, and the positions that it reads."""
+"""Filters of rows: those pushed down by a query, and its range of positions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RowFilter:
     last: Position | None = None
 
     def of(self, group: EventGroup) -> EventGroup | None:
-        """Return the events of a group that are wanted, None when there are none."""
+        """Return the matching events of a group; None if there are none."""
         if self.types is not None and group.kind not in self.types:
             return None
         if self.sessions is None:
@@ -38,7 +38,7 @@ class RowFilter:
 
 @dataclass(frozen=True, slots=True)
 class PushedFilters:
-    """The filters of a query that were pushed down; None: no filter."""
+    """The pushed-down filters of a query; None: no filter."""
 
     nodes: frozenset[str] | None = None
     types: frozenset[str] | None = None
@@ -49,14 +49,14 @@ class PushedFilters:
     until_ms: int | None = None
 
     def excludes(self, stream: str) -> bool:
-        """Return whether no record of a log can be wanted.
+        """Return whether no record of a log can match.
 
-        Whose records are in a stream with another name, such as a copy, only they can tell.
+        If the stream has another name, such as that of a copy, only its records reveal the node.
         """
         if self.nodes is None or not stream.startswith(LOG_STREAM_PREFIX):
             return False
         return stream.removeprefix(LOG_STREAM_PREFIX) not in self.nodes
 
     def wanted(self, first: Position, last: Position | None) -> RowFilter:
-        """Return which rows of a record are."""
+        """Return the filter for the rows of a record."""
         return RowFilter(self.types, self.sessions, first, last)

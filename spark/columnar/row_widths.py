@@ -1,7 +1,7 @@
-"""The memory that rows take which repeat values of their event.
+"""Limits the memory of rows that repeat values of their event.
 
-An event about 30 000 messages is short, and its rows each have its session and its filter, which
-may have 64 KiB. So what a batch is bounded by cannot be rows alone.
+An event about 30 000 messages is short, but each of its rows repeats its session and its filter,
+which may have 64 KiB. So the number of rows alone cannot limit a batch.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from spark.columnar.integer_columns import Integers
 
 MOST_ROWS: Final = 1 << 15
-"""Rows of an Arrow batch at most."""
+"""Maximum rows of an Arrow batch."""
 _BYTES: Final = 32 << 20
-"""Bytes of text that the rows of a batch may repeat."""
+"""Maximum bytes of text repeated by the rows of a batch."""
 
 
 _TEXTS: Final = {
     kind: [name for name, field in shape.fields.items() if str in field.kinds]
     for kind, shape in SHAPES.items()
 }
-"""Event type -> its fields of text, which all of its rows have."""
+"""Event type -> its fields of text, which all of its rows repeat."""
 
 
 def cut_rows(made: Sequence[PlacedEvents], start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -46,7 +46,7 @@ def cut_rows(made: Sequence[PlacedEvents], start: int, stop: int) -> Iterator[tu
 
 
 def _sums(made: Sequence[PlacedEvents], stop: int) -> Integers | None:
-    """Return for each row what all before it repeat; None: together they do not repeat much."""
+    """Return for each row the bytes repeated by all rows before it; None: few in total."""
     widths = [(one, _widths(one.group)) for one in made if not one.group.single]
     if sum(int(width @ one.group.counts) for one, width in widths) <= _BYTES:
         return None
@@ -57,7 +57,7 @@ def _sums(made: Sequence[PlacedEvents], stop: int) -> Integers | None:
 
 
 def _widths(group: EventGroup) -> Integers:
-    """Return the bytes that each row of an event has of it, about."""
+    """Return the approximate bytes that each row repeats of its event."""
     widths = np.zeros(len(group), np.int64)
     for name in _TEXTS[group.kind]:
         begins, ends, _ = group.string_span(name)

@@ -1,9 +1,9 @@
 """Writes events of several sessions as the JSON of the events that they stand for.
 
-``eventstore.format.turn_events`` says which those are. Where each entry is another session's, as
-single packets make them, the text is put together from columns that are cut out of the text,
-without an object or a number for each: that takes a fraction of the time. What is not written as
-foldmq writes it is left to what reads the text.
+``eventstore.format.turn_events`` defines them. If each entry belongs to another session, as with
+single packets, the text is assembled from columns cut out of the text, without an object or a
+number for each: that takes a fraction of the time. Events of another form than foldmq writes are
+left to the reader of the text.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 _TURN: Final = b'"e":"Turn'
 _ADDED: Final = frozenset({"blocks", "block_of", "reasons"})
-"""Fields that an event may have."""
+"""Optional fields of an event."""
 _LONGEST_TAIL: Final = 40
-"""Bytes with which an event ends, from its type on."""
+"""Maximum bytes of the end of an event, from its type on."""
 
 Raw = dict[str, msgspec.Raw]
 _events: Final = msgspec.json.Decoder(list[msgspec.Raw])
@@ -40,13 +40,13 @@ _fields: Final = msgspec.json.Decoder(Raw)
 
 
 class _Otherwise(Exception):  # noqa: N818 - no error: it is expanded another way
-    """The event has neighbours of one session, or more columns than are known here."""
+    """The event has neighbours of one session, or unknown columns."""
 
 
 def without_turns(area: memoryview) -> memoryview:
-    """Return the JSON of a record's events, with commas between them, without those of turns.
+    """Return the JSON of a record's events, with commas between them, without events of turns.
 
-    An event whose columns do not fit together is left as it is.
+    An event whose columns do not fit together is left unchanged.
     """
     text = bytes(area)
     if _TURN not in text:  # in a string the quotes would be escaped
@@ -109,7 +109,7 @@ def _each(names: list[str], by: Sequence[int], count: int) -> Sequence[str]:
 
 
 def _owners(fields: Mapping[str, msgspec.Raw], count: int) -> tuple[Sequence[str], Sequence[int]]:
-    """Return the session of each entry, and which it is; neighbours must have different ones."""
+    """Return the session of each entry, and its number; neighbours must have different ones."""
     names, by = _names(fields["sessions"]), _parsed(fields["by"])
     if any(map(eq, by, by[1:])) or (not by and len(names) != count):
         raise _Otherwise
@@ -147,7 +147,7 @@ def _published(fields: Mapping[str, msgspec.Raw]) -> Iterable[tuple[str, ...]]:
 
 
 def _blocks(fields: Mapping[str, msgspec.Raw], at: int, count: int) -> Iterable[str]:
-    """Return the fields that say which block of properties each message has."""
+    """Return the fields that refer to the property block of each message."""
     if "blocks" not in fields:
         return repeat("", count)
     sizes: list[int] = _parsed(fields["blocks"])
@@ -230,4 +230,4 @@ _COLUMNS: Final = {
     kind.__name__: frozenset(one.name for one in fields_of(kind)) - _ADDED
     for kind in (TurnPublished, TurnDelivered, TurnAcked, TurnReleased)
 }
-"""The fields of events that are written here."""
+"""The fields of the events written here."""

@@ -1,4 +1,4 @@
-"""The logs that options name: in NATS, in an archive, or in both as one."""
+"""Finds the logs named by options: in NATS, in an archive, or in both as one."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _STEP_BYTES: Final = 4 << 20
 
 
 def find_logs(options: SourceOptions) -> list[StoredLog]:
-    """Return the logs as they are now, each once, in the order of their names.
+    """Return the current logs, each once, in the order of their names.
 
-    Raises NoLog, BadOption when it must be said which, NatsUnavailable, and what reading the
-    archive raises.
+    Raises NoLog, BadOption if the choice is ambiguous, NatsUnavailable, and the errors of reading
+    the archive.
     """
     old = find_in_archive(options)
     access = options.access
@@ -58,8 +58,8 @@ async def find_in_nats(client: Client, access: NatsAccess, wanted: Sequence[str]
 def find_in_archive(options: SourceOptions) -> list[ArchivedLog]:
     """Return the wanted logs that are in the archive, if there is one.
 
-    It is to be asked before NATS: what is archived goes on while we ask, so that an archive that
-    reaches further than NATS is one of another log.
+    The archive must be read before NATS: archiving continues meanwhile, so an archive that reaches
+    further than NATS belongs to another log.
     """
     if options.archive is None:
         return []
@@ -107,9 +107,9 @@ def _where(options: SourceOptions) -> str:
 
 
 def _reaching(old: ArchivedLog, new: StoredLog, options: SourceOptions) -> ArchivedLog:
-    """Return the part of a log in the archive; as it is now if the other one begins behind it.
+    """Return the part of a log in the archive; read again if the part in NATS begins behind it.
 
-    The broker may have cut its log since the archive was asked, for more is archived now.
+    The broker may have cut its log since the archive was read, because more was archived.
     """
     if new.first <= old.last + 1:
         return old
@@ -117,9 +117,9 @@ def _reaching(old: ArchivedLog, new: StoredLog, options: SourceOptions) -> Archi
 
 
 def _joined(old: ArchivedLog, new: StoredLog) -> StoredLog:
-    """Return both parts as one log; raises OtherLog if they are not of one log.
+    """Return both parts as one log; raises OtherLog if they belong to different logs.
 
-    If the log goes on behind the archive, that shows where it does: in the chain.
+    If the log in NATS begins behind the archive, the chain reveals that when it is read.
     """
     advice = "it was lost, restored or begun anew; read one of both alone"
     if new.last < old.last:
@@ -139,9 +139,9 @@ def _joined(old: ArchivedLog, new: StoredLog) -> StoredLog:
 
 @dataclass(frozen=True, slots=True)
 class JoinedLog:
-    """A log whose older records are in an archive, and whose newer ones are in NATS.
+    """A log with older records in an archive and newer ones in NATS.
 
-    What is in both is read from the archive. That both are of one log shows in the chain.
+    Records in both are read from the archive. The chain reveals whether both are the same log.
     """
 
     older: StoredLog
@@ -164,14 +164,14 @@ class JoinedLog:
 
     @property
     def size(self) -> int:
-        """Bytes, about; what is in both counts once."""
+        """Approximate bytes; records in both count once."""
         newer, more = self.newer, self.newer.last - max(self.newer.first, self.older.last + 1) + 1
         records = newer.last - newer.first + 1
         return self.older.size + (newer.size * max(0, more) // records if records > 0 else 0)
 
     @property
     def borders(self) -> tuple[int, ...]:
-        """Sequences with which it is cheap to begin: of files, and often enough in NATS."""
+        """Sequences at which reading can begin cheaply: of files, and often enough in NATS."""
         newer = self.newer
         records = newer.last - newer.first + 1
         step = max(1, _STEP_BYTES * records // max(1, newer.size))
@@ -193,13 +193,13 @@ class JoinedLog:
                 yield from stored.read(low, high)
 
     def link_before(self, sequence: int) -> bytes | None:
-        """Return the link of the record before one, None: it is not known unless that is read."""
+        """Return the link of the record before a sequence; None if it must be read for that."""
         if self.older.first <= sequence <= self.older.last + 1:
             return self.older.link_before(sequence)
         return self.newer.link_before(sequence)
 
     def around(self, time_ms: int) -> tuple[int, int]:
-        """Return between which records the last one lies that is not later than a time."""
+        """Return the range of records that contains the last one not later than a time."""
         if self.older.last < self.older.first:
             return self.newer.around(time_ms)
         low, high = self.older.around(time_ms)
@@ -208,7 +208,7 @@ class JoinedLog:
         return (self.first - 1 if high < self.older.first else low), high
 
     def explain(self, sequence: int) -> FoldmqError | None:
-        """Return why a record is not there; None: it is missing."""
+        """Return why a record does not exist; None: it is missing."""
         if self.older.last < sequence < self.newer.first:
             return CorruptLog(
                 sequence,
@@ -219,7 +219,7 @@ class JoinedLog:
         return self.newer.explain(sequence) if sequence > self.older.last else None
 
     def place(self, sequence: int) -> str:
-        """Name what has a record, for a person; empty: NATS."""
+        """Return the place of a record for messages; empty: NATS."""
         if self.older.first <= sequence <= self.older.last:
             return self.older.place(sequence)
         return self.newer.place(sequence)

@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """Where a log begins and ends."""
+    """The bounds of a log."""
 
     stream: str
     begins: int
-    """Sequence of the first record that exists: more than 1 if the log was cut."""
+    """Sequence of the first existing record: more than 1 if the log was cut."""
     ends: int
-    """Sequence of the last one."""
+    """Sequence of the last existing record."""
     first: int
-    """Sequence of the first record that is read."""
+    """Sequence of the first record to read."""
     last: int
-    """Sequence of the last one."""
+    """Sequence of the last record to read."""
     whole: bool
-    """That one is read to its end."""
+    """Whether that record is read to its end."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ class Log:
     def only(
         self, *, types: Iterable[str] | None = None, sessions: Iterable[str] | None = None
     ) -> Log:
-        """Return the log with events of some types and sessions only; None: all.
+        """Return the log restricted to events of some types and sessions; None: all.
 
-        Unlike a filter of a query, this leaves the rest unread. (Spark 4.3 can push filters into
+        Unlike a filter of a query, this does not read the rest. (Spark 4.3 can push filters into
         the source as well, but then one DataFrame must not be used twice: see docs/spark.md.)
         """
         given = {"types": types, "sessions": sessions}
@@ -103,7 +103,7 @@ class Log:
         return replace(self, options={**kept, **options})
 
     def pinned(self) -> Log:
-        """Return the log with a fixed end: where it ends now, if it has no ``until``.
+        """Return the log with a fixed end: its current one, if it has no ``until``.
 
         An event takes effect as a whole: a position within it is moved to its last entry. Raises
         NoLog, NatsUnavailable and others, as planning does.
@@ -114,7 +114,7 @@ class Log:
         return self.having(until=json.dumps(ends), stream=",".join(ends))
 
     def ranges(self) -> list[RecordRange]:
-        """Return the range that is read of each log, as of now; empty logs are left out."""
+        """Return the current range to read of each log; empty logs are left out."""
         options = SourceOptions.read(self.options)
         return plan_ranges(find_logs(options), options, options.pushed)
 
@@ -147,14 +147,14 @@ class Log:
 
 
 def _end_of(found: RecordRange) -> Position:
-    """Return the last position of a range: the last one of the event in which ``until`` lies."""
+    """Return the last position of a range: the last one of the event that contains ``until``."""
     until = found.until
     if until is None:
         return position(found.last, MAX_INDEX)
     if sequence_of(until) != found.last:
         return until
     end = until
-    # Where this record cannot be read, the job that reads it says so.
+    # If this record cannot be read, the job that reads it reports that.
     with (
         open_records(found.stored, found.last, found.last) as records,
         suppress(CorruptLog, UnknownLogFormat, UnreadableEvent),

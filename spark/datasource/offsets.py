@@ -1,4 +1,4 @@
-"""The ends of the batches of a stream: ends of turns, within limits."""
+"""Ends of the batches of a stream: ends of turns, within limits."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MORE: Final = 8
-"""By how many times as many records are looked at, if a turn did not end among the last ones."""
+"""Factor by which the number of examined records grows if no turn ended among the last ones."""
 
 
 def whole_end(stored: StoredLog, above: int, last: int) -> int:
-    """Return the last record up to a sequence with which a turn ends; ``above`` for none."""
+    """Return the last record up to a sequence at which a turn ends; ``above`` if there is none."""
     count = 1
     while last > above:
         first = max(above + 1, last - count + 1)
@@ -42,8 +42,8 @@ def _ends(sequence: int, data: bytes) -> bool:
 def within(stored: StoredLog, above: int, end: int, limits: Mapping[str, int]) -> int:
     """Return the end of a batch that begins behind a sequence, at most ``end``.
 
-    ``limits`` are ``records``, ``bytes`` (by their average) and ``events``; a turn that is larger
-    than they are is taken alone.
+    ``limits`` are ``records``, ``bytes`` (by their average) and ``events``; a turn that exceeds
+    them is taken alone.
     """
     most = end
     if "records" in limits:
@@ -58,7 +58,7 @@ def within(stored: StoredLog, above: int, end: int, limits: Mapping[str, int]) -
 
 
 def _of_events(stored: StoredLog, above: int, last: int, limit: int) -> int:
-    """Return the last record, but at least the first one, up to which there are not more events."""
+    """Return the last record, at least the first one, up to which the limit of events holds."""
     seen = 0
     with open_records(stored, above + 1, last) as records:
         for sequence, data in records:
@@ -72,7 +72,7 @@ def _of_events(stored: StoredLog, above: int, last: int, limit: int) -> int:
 
 
 def _next_end(stored: StoredLog, above: int, end: int) -> int:
-    """Return the first record behind a sequence with which a turn ends."""
+    """Return the first record behind a sequence at which a turn ends."""
     with open_records(stored, above + 1, end) as records:
         for sequence, data in records:
             if _ends(sequence, data):

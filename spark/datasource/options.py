@@ -54,33 +54,33 @@ _CLOCK_SKEW: Final = 600
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What to read, and how."""
+    """The logs to read, and how to read them."""
 
     access: NatsAccess | None
-    """None: from an archive alone."""
+    """None: only an archive is read."""
     streams: tuple[str, ...]
-    """Names of logs; ``*`` is all that there are, and none at all the only one."""
+    """Names of logs; ``*``: all logs; empty: the only log."""
     archive: str | None = field(repr=False)  # a URI may have a password in it
     columns: Columns
     start: PointOption
     until: PointOption
     partitions: int | None
     pushed: PushedFilters
-    """What is left over of the rows by the options themselves."""
+    """Row filters set by the options themselves."""
     pushdown: bool
     """Whether the filters of a query may be pushed down too."""
     mode: str
     clock_skew_ms: int
-    """By how much the clock of a broker may have been set back."""
+    """Maximum milliseconds by which the clock of a broker may have been set back."""
     limits: Mapping[str, int] = field(default_factory=dict)
-    """What one batch of a stream may hold at most: ``records``, ``bytes``, ``events``."""
+    """Limits of one batch of a stream: ``records``, ``bytes``, ``events``."""
     starting: Mapping[str, int] = field(default_factory=dict)
-    """Where a stream begins: the last sequence of each log (``*``: of all) that is not to be read;
-    -1: the end as of then. Logs that are not named begin at their beginning."""
+    """Start of a stream: the last sequence of each log (``*``: of all) that is not read; -1: the
+    end at that time. Other logs are read from their beginning."""
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> SourceOptions:
-        """Read options; raises BadOption. Their names may be written in any case."""
+        """Read options; raises BadOption. Names are case-insensitive."""
         options = {name.lower(): value for name, value in given.items() if value}
         options.pop("path", None)
         for name in options:
@@ -140,7 +140,7 @@ def _streams(options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _names(option: str, text: str | None) -> frozenset[str] | None:
-    """Read names: with commas, or a JSON array of names that have commas themselves."""
+    """Read names, separated by commas, or as a JSON array if names contain commas."""
     if text is None:
         return None
     if not text.lstrip().startswith("["):

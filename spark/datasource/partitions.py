@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LogPartition(InputPartition):
-    """Ranges of logs that one task reads."""
+    """Ranges of logs read by one task."""
 
     def __init__(self, parts: Sequence[RecordRange]) -> None:
         super().__init__(tuple(parts))
@@ -33,7 +33,7 @@ class LogPartition(InputPartition):
 def read_partition(
     options: SourceOptions, pushed: PushedFilters, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a partition; none for the empty partition that Spark makes up."""
+    """Yield the rows of a partition; none for Spark's empty partition."""
     # Not imported for planning: the decoder takes a third of a second to import.
     from spark.datasource.range_reader import RangeReader
 

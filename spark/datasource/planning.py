@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _PARTITION_BYTES: Final = 32 << 20
 _FEW_TASKS: Final = 8
-"""Tasks that many small logs are spread over: a task costs something, however little it reads."""
+"""Number of tasks for many small logs: each task has a cost, however little it reads."""
 _NEAR: Final = 64
 _LISTED: Final = 10
 
@@ -34,7 +34,7 @@ def plan_ranges(
 ) -> list[RecordRange]:
     """Return the ranges to read from each log, omitting empty ones.
 
-    Raises as :func:`plan_log`, and BadOption when an option names a log that is not among them.
+    Raises as :func:`plan_log`, and BadOption if an option names a log that is not among them.
     """
     logs = list(found)
     names = [stored.stream for stored in logs]
@@ -45,7 +45,7 @@ def plan_ranges(
 
 
 def check_named(option: str, named: Iterable[str], logs: Collection[str]) -> None:
-    """Raise BadOption when an option names a log that is not read."""
+    """Raise BadOption if an option names a log that is not read."""
     for name in named:
         if name not in logs:
             listed = ", ".join(sorted(logs)[:_LISTED]) + (", ..." if len(logs) > _LISTED else "")
@@ -57,10 +57,10 @@ def check_named(option: str, named: Iterable[str], logs: Collection[str]) -> Non
 def plan_log(
     stored: StoredLog, options: SourceOptions, pushed: PushedFilters
 ) -> RecordRange | None:
-    """Return the range to read from a log, None when it is empty.
+    """Return the range to read from a log; None if it is empty.
 
-    Raises CutOff for a position in a part of the log that was cut off, BadOption for one beyond
-    its end.
+    Raises CutOff for a position in a part of the log that was cut off, BadOption for one beyond its
+    end.
     """
     with name_log_in_errors(stored.stream):
         return _planned(stored, options, pushed)
@@ -133,7 +133,7 @@ class RecordTimes:
     def last_until(self, time_ms: int) -> int:
         """Return the last record not later than a time; the one before the first if all are later.
 
-        Clocks may be set back: then it is one of those after which a later record comes.
+        If clocks were set back, it is one of the records followed by a later one.
         """
         low, high = self._stored.around(time_ms)
         while low < high:
@@ -147,8 +147,8 @@ class RecordTimes:
     def of(self, sequence: int) -> int:
         """Return the time of a record, Unix time in milliseconds.
 
-        For one that cannot be read it is that of a record soon behind it; raises CorruptLog when
-        none of those can be read.
+        For an unreadable record it is that of a record soon behind it; raises CorruptLog if none of
+        those can be read.
         """
         time_ms = self._first(sequence, sequence)
         if time_ms is None:
@@ -158,7 +158,7 @@ class RecordTimes:
         return time_ms
 
     def _first(self, first: int, last: int) -> int | None:
-        """Return the time of the first record of some that can be read."""
+        """Return the time of the first readable record of a range."""
         with open_records(self._stored, first, last) as records:
             for sequence, data in records:
                 with suppress(CorruptLog):
@@ -181,7 +181,7 @@ def split_ranges(found: Sequence[RecordRange], wanted: int | None) -> list[Recor
 
 
 def group_ranges(parts: Sequence[RecordRange], wanted: int | None) -> list[tuple[RecordRange, ...]]:
-    """Return what each task reads: one of the ranges, or many small logs together."""
+    """Return the ranges of each task: a single one, or many small logs together."""
     ranges = Counter(one.stored.stream for one in parts)
     small = [one for one in parts if ranges[one.stored.stream] == 1]
     tasks = max(wanted or _FEW_TASKS, -(-sum(map(_bytes, small)) // _PARTITION_BYTES))
@@ -210,6 +210,6 @@ def _pieces(one: RecordRange, count: int) -> Iterator[RecordRange]:
 
 
 def _nearest(borders: Sequence[int], sequence: int) -> int:
-    """Return the one of some borders in ascending order that is nearest to a sequence."""
+    """Return the border, of some in ascending order, that is nearest to a sequence."""
     at = bisect_left(borders, sequence)
     return min(borders[max(0, at - 1) : at + 1], key=lambda border: abs(border - sequence))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PointOption:
-    """Where reading begins or ends: one moment for all logs, or one for each; None: no bound."""
+    """A bound of reading: one moment for all logs, or one for each; None: no bound."""
 
     everywhere: PointSpec | None = None
     each: Mapping[str, PointSpec] = field(default_factory=dict)
@@ -25,8 +25,8 @@ class PointOption:
     def read(cls, option: str, text: str | None) -> PointOption:
         """Read an option; raises BadOption.
 
-        A record's number alone stands for all of it: in ``until`` for its last position, in
-        ``from`` for its first. A time without a zone is UTC.
+        The number of a record denotes all of it: in ``until`` its last position, in ``from`` its
+        first. A time without a zone is UTC.
         """
         if text is None or not text.strip():
             return cls()
@@ -51,10 +51,10 @@ class PointOption:
 
     @staticmethod
     def offsets(text: str | None) -> Mapping[str, int]:
-        """Read where a stream begins; return the last record not to read by log, ``*`` for all.
+        """Read the start of a stream; return the last record not to read by log, ``*`` for all.
 
         It is ``earliest``, ``latest`` (-1), the sequence of the first record to read, or a JSON
-        object as in a checkpoint, of the last ones not to read.
+        object as in a checkpoint, with the last sequences not to read.
         """
         if text is None or text == "earliest":
             return {}

@@ -26,7 +26,7 @@ class PollingConnection:
         self._client: Client | None = None
 
     def find(self) -> list[StoredLog]:
-        """Return the logs as they are now; raises as ``discovery.find_logs``."""
+        """Return the current logs; raises as ``discovery.find_logs``."""
         old = find_in_archive(self._options)
         access = self._options.access
         stored: list[NatsLog] = []
@@ -54,7 +54,7 @@ class PollingConnection:
 
     def _run(self, access: NatsAccess) -> list[NatsLog]:
         if self._loop is None:
-            # a loop of its own thread answers the server's pings between two questions
+            # a loop of its own thread answers the server's pings between two requests
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(
                 target=self._loop.run_forever, name="foldmq-standing", daemon=True

@@ -33,10 +33,10 @@ _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 def push_filters(
     pushed: PushedFilters, filters: Iterable[Filter]
 ) -> tuple[PushedFilters, list[Filter]]:
-    """Return the pushed filters with more filters added, and those that Spark must still apply.
+    """Return the pushed filters with more filters added, and those left to Spark.
 
     Filters on type and session are applied in full. Those on node, seq, position and time only
-    leave out what is not worth reading: Spark applies them to the rest.
+    narrow the ranges to read: Spark applies them to the result.
     """
     rest: list[Filter] = []
     for one in filters:
@@ -49,7 +49,7 @@ def push_filters(
 
 
 def _apply(pushed: PushedFilters, one: Filter) -> PushedFilters | None:
-    """Return the pushed filters with one added, None if it cannot be used."""
+    """Return the pushed filters with one added; None if it cannot be used."""
     if isinstance(one, (EqualTo, EqualNullSafe)):
         (column, *inner), values = one.attribute, (one.value,)
     elif isinstance(one, In):

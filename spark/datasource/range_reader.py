@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from spark.storage import RecordRange
 
 _HEADERS: Final = 1536 << 10
-"""Bytes of headers that are decoded together: a batch costs something for each column."""
+"""Bytes of headers decoded together: a batch has a cost for each column."""
 _FEWEST: Final = 4 << 10
 _ROWS: Final = 1 << 15
 _BYTES: Final = 8 << 20
@@ -42,8 +42,8 @@ class RangeReader:
     def read(self, part: RecordRange) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range in order.
 
-        Raises SparkFailure naming the log, for damage unless it is to be shown or dropped, and in
-        any case for what a later foldmq wrote.
+        Raises SparkFailure naming the log: for damage, unless it is to be shown or dropped, and
+        always for events of a later foldmq.
         """
         with name_log_in_errors(part.stored.stream):
             yield from self._batches(part)
@@ -126,13 +126,13 @@ def _wanted(
 
 
 class _Bound:
-    """How many bytes of headers are decoded together: fewer if they stand for many rows."""
+    """The bytes of headers to decode together: fewer if they expand to many rows."""
 
     def __init__(self) -> None:
         self.size = _HEADERS
 
     def learn(self, some: Sequence[CheckedRecord], rows: int) -> None:
-        """Adapt to the number of rows that some records became."""
+        """Adapt to the number of rows in some records."""
         size = sum(map(_header_size, some))
         self.size = max(_FEWEST, min(_HEADERS, _ROWS * size // max(rows, 1)))
 

@@ -3,10 +3,10 @@
     spark.read.format("foldmq").option("nats", "nats://127.0.0.1:4222").load()
 
 Options are described in ``docs/spark.md``. Spark finds the source by itself through the module
-``pyspark_foldmq``; :func:`register` makes it known where that is not on the path.
+``pyspark_foldmq``; :func:`register` registers it where that is not on the path.
 
-Spark runs each step of planning in a process of its own, one after the other. So what a step needs
-is imported in that step: NATS, Arrow and pydantic take most of a second together.
+Spark runs each step of planning in a process of its own, one after the other. So each step imports
+what it needs itself: NATS, Arrow and pydantic take most of a second together.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class FoldmqSource(DataSource):
         return "foldmq"
 
     def schema(self) -> str:
-        """Return the columns that the options ask for."""
+        """Return the columns requested by the options."""
         with mark_errors():
             return SourceOptions.read(self.options).columns.ddl
 
@@ -69,9 +69,9 @@ def register(session: SparkSession) -> None:
 class _Push:
     """``pushFilters`` of a reader.
 
-    Spark refuses a reader that overrides the method when pushing filters down is switched off, as
-    it is by default, and tells one by its ``__func__``. Without filters ours reads everything and
-    Spark filters: as right, only slower.
+    Spark rejects a reader that overrides the method while filter pushdown is disabled, as it is by
+    default, and detects an override by its ``__func__``. Without filters the source reads
+    everything and Spark filters: equally correct, only slower.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -93,11 +93,11 @@ class LogReader(DataSourceReader):
 
     @property
     def pushFilters(self) -> Callable[[list[Filter]], Iterable[Filter]]:  # noqa: N802
-        """The function that takes filters and returns those that Spark must still apply."""
+        """The function that takes filters and returns those left to Spark."""
         return _Push(self)
 
     def push(self, filters: list[Filter]) -> list[Filter]:
-        """Apply filters; return those that Spark must still apply."""
+        """Apply filters; return those left to Spark."""
         if not self._options.pushdown:
             return filters
         from spark.datasource.pushdown import push_filters
@@ -106,7 +106,7 @@ class LogReader(DataSourceReader):
         return rest
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the ranges that are to be read."""
+        """Return the ranges to read."""
         from spark.datasource.discovery import find_logs
         from spark.datasource.planning import group_ranges, plan_ranges, split_ranges
 

@@ -1,7 +1,8 @@
 """The log as a stream: offsets are the sequences up to which each log was read.
 
-An offset is the end of a whole turn, so that no batch ends within one. What is between two offsets
-never changes: with a checkpoint every row is processed exactly once, even if the query is killed.
+An offset is the end of a whole turn, so that no batch ends within one. The range between two
+offsets never changes: with a checkpoint every row is processed exactly once, even if the query is
+killed.
 """
 
 # ruff: noqa: N802 - the names of the methods are Spark's
@@ -48,7 +49,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[str, int] | None = None
 
     def initialOffset(self) -> dict[str, int]:
-        """Return where the stream begins."""
+        """Return the start of the stream."""
         with mark_errors():
             found = self._connection.find()
             named = self._options.starting.keys() - {"*"}
@@ -56,7 +57,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {stored.stream: self._begin(stored) for stored in found}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return a limit that stands for those of the options, which latestOffset knows."""
+        """Return a limit that stands for those of the options, which latestOffset applies."""
         limits = self._options.limits
         if "bytes" in limits:
             return ReadMaxBytes(limits["bytes"])
@@ -65,16 +66,16 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Remember where the logs end now: the query reads up to there."""
+        """Remember the current ends of the logs: the query reads up to them."""
         with mark_errors():
             logs = self._connection.find()
             self._target = {one.stream: whole_end(one, 0, one.last) for one in logs}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """Return up to where the next batch goes: whole turns, and not more than the limits.
+        """Return the end of the next batch: whole turns, within the limits.
 
-        A log that is new since the last batch is read from the batch after this one on, and from
-        its beginning: ``startingOffset`` is about what there was when the stream began.
+        A new log is read from the batch after this one on, and from its beginning:
+        ``startingOffset`` concerns the logs that existed when the stream began.
         """
         with mark_errors():
             found = self._connection.find()
@@ -92,7 +93,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return end
 
     def reportLatestOffset(self) -> dict[str, int]:
-        """Return where the logs end, for the progress of the query."""
+        """Return the ends of the logs, for the progress of the query."""
         with mark_errors():
             return {stored.stream: stored.last for stored in self._connection.find()}
 
@@ -131,7 +132,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return begin
 
     def _reaches(self, stored: StoredLog) -> bool:
-        """Return whether the query goes on to a log: not if it came after where the query ends."""
+        """Return whether the query continues with a log: not if the log appeared after its end."""
         return self._target is None or stored.stream in self._target
 
     def _end(self, stored: StoredLog, start: int) -> int:
@@ -142,7 +143,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _logs(stored: Sequence[StoredLog], start: dict[str, int]) -> dict[str, StoredLog]:
-    """Return the logs of an offset; raises NoLog or CutOff when what follows it is gone."""
+    """Return the logs of an offset; raises NoLog or CutOff if records behind it are gone."""
     found = {one.stream: one for one in stored}
     for name, sequence in start.items():
         if name not in found:
@@ -155,7 +156,7 @@ def _logs(stored: Sequence[StoredLog], start: dict[str, int]) -> dict[str, Store
 
 
 def _check(stored: StoredLog, sequence: int) -> None:
-    """Raise CutOff or BadOption unless a log goes on behind a sequence."""
+    """Raise CutOff or BadOption unless a log continues behind a sequence."""
     if stored.first > sequence + 1:
         raise CutOff(
             f"log {stored.stream} was cut before the stream has read it: it has come to record "

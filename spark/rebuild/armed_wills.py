@@ -1,4 +1,4 @@
-"""The wills that are armed: published when a connection ends without DISCONNECT."""
+"""The armed wills: published when a connection ends without DISCONNECT."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from spark.rebuild.state_start import StateStarts
 
 _ENDS: Final = ("SessionOpened", "SessionExpired", "WillFired", "WillCancelled")
-"""What leaves a session without a will."""
+"""Events that leave a session without a will."""
 
 
 def wills(log: Log, begin: StateStarts) -> DataFrame:
     """Return the wills that are armed at the end of the log, with their payloads.
 
-    ``begin`` is what :func:`spark.rebuild.state_start.state_starts` found. Columns: node, session,
-    topic, qos, retain, ref (position of the WillArmed), delay (seconds; null where that record was
-    cut off), size, payload (both null where the log no longer has it).
+    ``begin`` is the result of :func:`spark.rebuild.state_start.state_starts`. Columns: node,
+    session, topic, qos, retain, ref (position of the WillArmed), delay (seconds; null if that
+    record was cut off), size, payload (both null if the log no longer has it).
     """
     armed = F.col("type") == "WillArmed"
     will = F.struct("topic", "qos", "retain", F.coalesce("ref", "position").alias("ref"))
@@ -54,8 +54,8 @@ def wills(log: Log, begin: StateStarts) -> DataFrame:
 def _contents(log: Log, begin: StateStarts) -> DataFrame:
     """Return the payloads of wills by position.
 
-    Those that were cut off are carried over: just before the cut, which may be later than the
-    moment as of which the wills are wanted.
+    Payloads of records that are cut off are carried over: just before the cut, which may be later
+    than the moment for which the wills are wanted.
     """
     columns = ("node", "position", "ref", "delay", "payload")
     there = log.only(types=["WillArmed"]).entries(*columns)
@@ -64,6 +64,6 @@ def _contents(log: Log, begin: StateStarts) -> DataFrame:
         there = there.unionByName(carried)
     return (
         there.groupBy("node", F.coalesce("ref", "position").alias("ref"))
-        # What is carried over several cuts is the same each time.
+        # Payloads carried over several cuts are the same each time.
         .agg(F.max("delay").alias("delay"), F.first("payload").alias("payload"))
     )

@@ -1,4 +1,4 @@
-"""Rows that Python makes, as Arrow batches of bounded size."""
+"""Converts Python rows to Arrow batches of bounded size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAMES: Final = {
 
 
 def ddl(schema: pa.Schema) -> str:
-    """Return an Arrow schema as Spark reads it."""
+    """Return an Arrow schema in the form that Spark reads."""
     return ", ".join(f"`{field.name}` {_ddl(field.type)}" for field in schema)
 
 
@@ -36,7 +36,7 @@ def _ddl(kind: pa.DataType) -> str:
 
 
 def arrow_batches_of(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield rows as batches; texts and payloads count for how large one may become."""
+    """Yield rows as batches; texts and payloads count towards the maximum size of a batch."""
     some: list[dict[str, Any]] = []
     size = 0
     for row in rows:

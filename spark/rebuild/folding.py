@@ -1,7 +1,7 @@
-"""The events of a log folded session by session, by the fold of ``projections``.
+"""Folds the events of a log session by session, with the fold of ``projections``.
 
-Events are sorted by session and streamed through Python in Arrow batches, so that the very code
-that runs in the broker folds them. One state is in memory at a time.
+Events are sorted by session and streamed through Python in Arrow batches, so that the same code as
+in the broker folds them. One state is in memory at a time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 TYPES: Final = tuple(
     sorted(kind.__name__ for kind in (*EVOLVE, SessionExpired, SessionSnapshot, RetainedSnapshot))
 )
-"""The events that a session is folded from; all others may be left out."""
+"""The events that a session is folded from."""
 _MISFITS: Final = (ValueError, KeyError, IndexError, TypeError, AttributeError)
 
 
@@ -55,17 +55,17 @@ def fold_sessions(
 ) -> DataFrame:
     """Fold every session and return the rows that ``rows_of`` makes of (node, its fold).
 
-    ``begin`` is what :func:`spark.rebuild.state_start.state_starts` found. The job fails with
-    CorruptLog or UnreadableEvent when events do not fit together or cannot be read.
+    ``begin`` is the result of :func:`spark.rebuild.state_start.state_starts`. The job fails with
+    CorruptLog or UnreadableEvent if events contradict each other or cannot be read.
     """
     run = partial(_folded, begin=begin, rows_of=rows_of, schema=schema)
     return sorted_by_session(session_events(log, begin)).mapInArrow(run, ddl(schema))
 
 
 def session_events(log: Log, begin: StateStarts) -> DataFrame:
-    """Return what sessions are folded from.
+    """Return the events that sessions are folded from.
 
-    Columns: node, session, position, time_ms, json, payload (only where it is looked at).
+    Columns: node, session, position, time_ms, json, payload (only where it is needed).
     """
     kind = F.col("type")
     repeated = kind.isin("SessionSnapshot", "RetainedSnapshot")
@@ -79,9 +79,10 @@ def session_events(log: Log, begin: StateStarts) -> DataFrame:
 
 
 def _looked_at() -> Column:
-    """Return a column: whether the payload of an event matters (retained at QoS 2, or a will).
+    """Return a column: whether the payload of an event is needed (retained at QoS 2, or a will).
 
-    JSON is not parsed for it: the log's has no white space, and no text in it holds a bare quote.
+    JSON is not parsed for it: that of the log has no white space, and no text in it contains an
+    unescaped quote.
     """
     kind, text = F.col("type"), F.col("json")
     retained = text.contains('"retain":true') & text.contains('"qos":2')
@@ -106,7 +107,7 @@ def fold_row(folded: SessionFold, row: Row) -> None:
 
 @contextmanager
 def report_misfits(node: str, at: Position) -> Iterator[None]:
-    """Raise CorruptLog when the fold fails on an event that does not fit the state."""
+    """Raise CorruptLog if the fold fails on an event that contradicts the state."""
     try:
         yield
     except _MISFITS as error:
@@ -115,7 +116,7 @@ def report_misfits(node: str, at: Position) -> Iterator[None]:
 
 
 def parse_event_json(text: str, node: str, at: Position) -> Event:
-    """Return the event of a column ``json``. Raises UnreadableEvent, naming where it stands."""
+    """Return the event of a column ``json``. Raises UnreadableEvent, naming its place."""
     try:
         raw = orjson.loads(text)
         return parse_frequent(raw) or parse_event(raw)

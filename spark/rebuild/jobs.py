@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def rebuild(log: Log, what: str) -> DataFrame:
-    """Return one of the :data:`JOBS`, as of the end of the log (see ``Log.until``).
+    """Return the result of one of the :data:`JOBS` at the end of the log (see ``Log.until``).
 
-    Raises CutOff when the state cannot be known there: a log that was cut begins with a checkpoint.
+    Raises CutOff if the state cannot be known there: a log that was cut begins with a checkpoint.
     """
     job = _JOBS.get(what)
     if job is None:
@@ -41,4 +41,4 @@ _JOBS: Final[Mapping[str, Callable[[Log, StateStarts], DataFrame]]] = {
     "wills": wills,
 }
 JOBS: Final = tuple(_JOBS)
-"""What can be rebuilt."""
+"""The available jobs."""

@@ -1,9 +1,9 @@
 """The packet identifiers in use: deliveries and publications at QoS 1 and 2 not yet completed.
 
-Native Spark SQL, one pass, linear: of each packet identifier only the last things that happened to
-it matter, and of each session where it last began anew. So everything is a maximum of positions.
-The result equals the fold of ``projections.state.session`` for every log that a broker wrote: an
-acknowledgement is only recorded for a packet in flight.
+Native Spark SQL, one pass, linear: only the last events of each packet identifier matter, and the
+last restart of each session. So everything is a maximum of positions. The result equals the fold of
+``projections.state.session`` for every log written by a broker: an acknowledgement is only recorded
+for a packet in flight.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _OUT: Final = (
 )
 _IN: Final = ("MessagePublished", "Released")
 _GIVEN: Final = ("Delivered", "MessagePublished")
-"""What takes a packet identifier into use."""
+"""Events that take a packet identifier into use."""
 _DONE: Final = ("Acked", "Completed", "Refused", "Returned", "Released")
-"""What sets it free."""
+"""Events that free a packet identifier."""
 _SENT: Final = ("Delivered", "Received", "Redelivered", "MessagePublished")
-"""What begins the time for which an answer is waited for anew."""
+"""Events that restart the time of waiting for an answer."""
 _SESSION: Final = (
     "SessionOpened",
     "SessionClosed",
@@ -40,16 +40,17 @@ _SESSION: Final = (
     "WillFired",
     "WillCancelled",
 )
-"""What tells from where on the state of a session counts."""
+"""Events that determine the start of a session's state."""
 
 
 def pending(log: Log, begin: StateStarts) -> DataFrame:
     """Return the packet identifiers in use at the end of the log.
 
-    ``begin`` is what :func:`spark.rebuild.state_start.state_starts` found. Columns: node, session,
-    direction (``out``: to the client), packet_id, state (``inflight``: PUBACK or PUBREC is awaited,
-    ``releasing``: PUBCOMP, ``inbound``: PUBREL), qos, ref (position of the message), filter (of the
-    subscription; null for what came in), since (when it was last sent, or came in).
+    ``begin`` is the result of :func:`spark.rebuild.state_start.state_starts`. Columns: node,
+    session, direction (``out``: to the client), packet_id, state (``inflight``: PUBACK or PUBREC is
+    awaited, ``releasing``: PUBCOMP, ``inbound``: PUBREL), qos, ref (position of the message),
+    filter (of the subscription; null for inbound messages), since (when it was last sent, or
+    received).
     """
     kind = F.col("type")
     told = session_facts_of(log, begin, [*_OUT, *_IN, *_SESSION]).where(
@@ -91,7 +92,7 @@ def _last_of_each(told: DataFrame) -> DataFrame:
     keyed = told.withColumn(
         "direction", F.when(F.col("type").isin(*_OUT), "out").when(F.col("type").isin(*_IN), "in")
     )
-    # Rows are sorted to be grouped, as a message has text: by one number that is quickly done.
+    # Rows are sorted for grouping, as a message has text: by one number, which is fast.
     return (
         keyed.withColumn("hash", F.xxhash64(*key))
         .groupBy("hash", *key)
@@ -123,7 +124,7 @@ def _last(*kinds: str) -> Column:
 
 
 def _end_of_clean() -> Column:
-    """Where a clean session ended with its connection: not while its will is still to come."""
+    """Return the end of a clean session with its connection: not while its will is pending."""
     opened, closed, armed = F.col("opened"), F.col("closed"), F.col("armed")
     disarmed = F.col("disarmed")
     will_left = (armed >= opened) & ~F.coalesce(

@@ -1,7 +1,7 @@
-"""The retained messages: of every topic the last one that took effect.
+"""The retained messages: for every topic the last one that took effect.
 
 Native Spark SQL, linear. A message takes effect where it was published; at QoS 2 where its PUBREL
-came (``Released``). A checkpoint repeats the messages, and from there on they are known by the
+arrived (``Released``). A checkpoint repeats the messages, and from there on they are known by the
 position of the repetition. An empty payload clears a topic, and so do an operator and expiry.
 """
 
@@ -44,7 +44,7 @@ def retained(log: Log) -> DataFrame:
     checkpoint), size, payload, time (of that position), digest (see ``projections.state.digests``).
     """
     message = F.struct("ref", "qos", *_CONTENT)
-    # Rows are sorted to be grouped, as payloads are no numbers: by one number that is quickly done.
+    # Rows are sorted for grouping, as payloads are no numbers: by one number, which is fast.
     last = (
         retained_effects(log)
         .withColumn("hash", F.xxhash64("node", "topic"))
@@ -67,8 +67,8 @@ def retained(log: Log) -> DataFrame:
 def retained_effects(log: Log) -> DataFrame:
     """Return every change of a retained message: each sets the message of its topic.
 
-    Columns: node, topic, ref, qos, payload (empty or null: there is none from here on), block and
-    expires_at (null without properties), time_ms, effect (the position from which on it is so).
+    Columns: node, topic, ref, qos, payload (empty or null: no message from here on), block and
+    expires_at (null without properties), time_ms, effect (the position of the change).
     """
     return _straight(log).unionByName(_released(log))
 
@@ -103,7 +103,7 @@ def _released(log: Log) -> DataFrame:
     """Return the messages sent at QoS 2, which take effect with their PUBREL."""
     kind, position = F.col("type"), F.col("position")
     published = (kind == "MessagePublished") & F.col("retain") & _at_release()
-    # A checkpoint repeats what waits for its PUBREL under the position that it has.
+    # A checkpoint repeats messages that await PUBREL under their current positions.
     repeated = (kind == "RetainedSnapshot") & F.col("session").isNotNull()
     released = kind == "Released"
     message = F.struct("topic", "qos", *_CONTENT)

@@ -1,8 +1,8 @@
-"""The facts about sessions that the native jobs need, the same for whole and for cut logs.
+"""The facts about sessions for the native jobs, the same for whole and for cut logs.
 
 A *fact* is an entry of the log. A log that was cut begins with a checkpoint: its snapshots become
-facts too, as if everything in them had happened at that position. So the jobs need not know how a
-log begins.
+facts too, as if everything in them had happened at that position. So the jobs need not distinguish
+beginnings of logs.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ _SNAPSHOT: Final = ("node", "session", "position", "time_ms", "state", "last")
 def session_facts_of(log: Log, begin: StateStarts, types: Sequence[str]) -> DataFrame:
     """Return the facts of some types.
 
-    ``begin`` is what :func:`spark.rebuild.state_start.state_starts` found. Columns: node, session,
-    type, position, time_ms, resumed, clean, expiry, topic, filter, qos, retain, packet_id, ref,
-    will, as in the entries of the log.
+    ``begin`` is the result of :func:`spark.rebuild.state_start.state_starts`. Columns: node,
+    session, type, position, time_ms, resumed, clean, expiry, topic, filter, qos, retain, packet_id,
+    ref, will, as in the entries of the log.
     """
     told = log.only(types=types).entries(*_FACTS.names)
     partial = begin.partial(log)

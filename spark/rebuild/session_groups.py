@@ -29,17 +29,17 @@ class SessionGroup(NamedTuple):
     node: str
     session: str
     rows: Iterator[Row]
-    """All columns, node and session included."""
+    """All columns, including node and session."""
 
 
 def sorted_by_session(rows: DataFrame, *then: str) -> DataFrame:
-    """Bring the rows of each session together, in the order of their positions.
+    """Sort rows by session, and within each session by position.
 
     The first columns are node and session; there is one named position. ``then`` are columns that
     order rows of the same position.
     """
     return rows.repartition("node", "session").sortWithinPartitions(
-        F.xxhash64("node", "session"),  # one number tells most sessions apart
+        F.xxhash64("node", "session"),  # one number distinguishes most sessions
         "node",
         "session",
         "position",
@@ -48,7 +48,7 @@ def sorted_by_session(rows: DataFrame, *then: str) -> DataFrame:
 
 
 def group_by_session(batches: Iterable[pa.RecordBatch]) -> Iterator[SessionGroup]:
-    """Yield the sessions in batches of rows that are sorted so."""
+    """Yield the sessions in batches of rows sorted by session."""
     rows = chain.from_iterable(map(_rows, batches))
     for (node, session), some in groupby(rows, _KEY):
         yield SessionGroup(node, session, some)

@@ -44,10 +44,10 @@ SCHEMA: Final = pa.schema(
 def queues(log: Log, begin: StateStarts) -> DataFrame:
     """Return the queues that are not empty at the end of the log, one row for a subscription.
 
-    ``begin`` is what :func:`spark.rebuild.state_start.state_starts` found. Columns: node, session,
-    filter, qos, active (still subscribed), queued, queued_bytes, oldest and newest (positions of
-    the first and the last message), since (when the first one was published; null where that
-    record was cut off), messages (positions, in order, as runs: ``count`` from ``first`` on,
+    ``begin`` is the result of :func:`spark.rebuild.state_start.state_starts`. Columns: node,
+    session, filter, qos, active (still subscribed), queued, queued_bytes, oldest and newest
+    (positions of the first and the last message), since (when the first one was published; null if
+    that record was cut off), messages (positions, in order, as runs: ``count`` from ``first`` on,
     ``step`` apart).
     """
     found = fold_sessions(log, begin, _rows, SCHEMA)

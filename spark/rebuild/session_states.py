@@ -75,20 +75,20 @@ SCHEMA: Final = pa.schema(
 
 
 def sessions(log: Log, begin: StateStarts) -> DataFrame:
-    """Return the sessions there are at the end of the log.
+    """Return the existing sessions at the end of the log.
 
-    ``begin`` is what :func:`spark.rebuild.state_start.state_starts` found. Columns: node, session,
-    connected, clean, generation, level, user, closed (end of the last connection; null
-    before there was one), expiry (seconds), last_packet_id, subscriptions, inflight, releasing and
-    inbound (packet identifiers in use), queued, queued_bytes, will, digest (as the broker gives it,
-    see ``projections.state.digests``), state (JSON array of the parts of its snapshot, see
+    ``begin`` is the result of :func:`spark.rebuild.state_start.state_starts`. Columns: node,
+    session, connected, clean, generation, level, user, closed (end of the last connection; null
+    before the first end), expiry (seconds), last_packet_id, subscriptions, inflight, releasing and
+    inbound (packet identifiers in use), queued, queued_bytes, will, digest (as the broker computes
+    it, see ``projections.state.digests``), state (JSON array of the parts of its snapshot, see
     ``projections.state.snapshot``).
     """
     return fold_sessions(log, begin, _rows, SCHEMA)
 
 
 def session_texts_of(folded: SessionFold) -> list[bytes] | None:
-    """Return the JSON of the snapshot of a state, one text a part; None without a state."""
+    """Return the JSON of a state's snapshot, one text for each part; None without a state."""
     return None if folded.state is None else list(map(orjson.dumps, encode_session(folded.state)))
 
 

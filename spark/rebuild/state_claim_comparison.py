@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from spark.datasource import Log
 
 _BEYOND = 1 << 62
-"""Behind every position."""
+"""A position behind every log."""
 
 
 def retained_otherwise(log: Log, claimed: DataFrame, complete: DataFrame) -> DataFrame:
-    """Return where retained messages differ from what is claimed.
+    """Return the differences between retained messages and claims about them.
 
     ``claimed`` has node, topic, bound (all before this position had happened) and said (a digest,
-    null: nothing is retained), ``complete`` node and bound: everything that was retained there is
+    null: nothing is retained), ``complete`` node and bound: all messages retained there are
     claimed. Columns: node, topic, bound, said, known (digests).
     """
     digests = retained_effects(log).select(
@@ -59,7 +59,7 @@ def retained_otherwise(log: Log, claimed: DataFrame, complete: DataFrame) -> Dat
 
 
 class SessionClaims:
-    """Compares a session, as it is folded, with the claims of its broker."""
+    """Compares the folded state of a session with the claims of its broker."""
 
     def __init__(self, fold: SessionFold, complete: Sequence[Position]) -> None:
         self.findings: list[tuple[Position, str]] = []
@@ -76,7 +76,7 @@ class SessionClaims:
                 self._existed = bound
 
     def compare(self, bound: Position, said: str | None) -> None:
-        """Compare the current state with a digest; None: there is no such session."""
+        """Compare the current state with a digest; None: the session does not exist."""
         self._told = True
         texts = session_texts_of(self._fold)
         known = None if texts is None else digest(texts, self._fold.pending.values())

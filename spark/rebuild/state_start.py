@@ -1,7 +1,7 @@
-"""The position from which the log of a node tells its whole state.
+"""The position from which the whole state of a node is known from its log.
 
 A log that was cut begins with a checkpoint, which repeats the state: the state is known from its
-``CheckpointCompleted`` on, and what is repeated before that counts. See
+``CheckpointCompleted`` on, and everything repeated before it counts. See
 ``projections.state.node_state``.
 """
 
@@ -38,9 +38,9 @@ class StateStarts:
     whole: Mapping[str, Position] = field(default_factory=dict)
     """By node, for logs that were cut: the position from which on the state is known."""
     ends: Mapping[str, int] = field(default_factory=dict)
-    """The record with which the turn at that position ends."""
+    """The record at which the turn at that position ends."""
     streams: Mapping[str, str] = field(default_factory=dict)
-    """The names of the streams that these logs are."""
+    """The names of the streams of these logs."""
 
     def of(self, node: str) -> Position:
         """Return the position from which the state of a node is known; 0: its first record."""
@@ -57,7 +57,7 @@ class StateStarts:
     def partial(self, log: Log) -> Log | None:
         """Return the logs up to the positions from which the states are known; None: none was cut.
 
-        What stands behind these positions, in the same turn, is in them too: see ``repeated``.
+        They include events behind these positions in the same turn: see ``repeated``.
         """
         if not self.ends:
             return None
@@ -66,10 +66,10 @@ class StateStarts:
 
 
 def state_starts(log: Log) -> StateStarts:
-    """Return how logs begin. Reads the beginnings of cut logs in this process.
+    """Return the beginnings of logs. Reads the beginnings of cut logs in this process.
 
-    Raises CutOff when a log, or what of it is looked at, ends before its state is known, and
-    SparkFailure when it never is, or a record is damaged.
+    Raises CutOff if a log, or the selected part of it, ends before its state is known, and
+    SparkFailure if it never is, or a record is damaged.
     """
     options = replace(SourceOptions.read(log.options), start=PointOption())
     whole: dict[str, Position] = {}
@@ -88,7 +88,7 @@ def state_starts(log: Log) -> StateStarts:
 
 
 def _known_from(stored: StoredLog) -> tuple[Position, int]:
-    """Return where the first checkpoint that begins in a log is complete, and its turn."""
+    """Return the position where the first checkpoint in a log is complete, and its turn."""
     begin = position(stored.first, 0)
     open_record = record_opener([CheckpointCompleted.__name__], None)
     turns = TurnAssembler()
@@ -103,7 +103,7 @@ def _known_from(stored: StoredLog) -> tuple[Position, int]:
 def _check_until(
     stored: StoredLog, node: str, known_from: Position, end: int, options: SourceOptions
 ) -> None:
-    """Raise CutOff when a log is read up to before the ``end`` of the turn at ``known_from``."""
+    """Raise CutOff if a log is read only up to before the ``end`` of the turn at ``known_from``."""
     found = plan_log(stored, options, options.pushed)
     if found is None or found.last < end or (found.until is not None and found.until < known_from):
         raise CutOff(

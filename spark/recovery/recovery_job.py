@@ -1,8 +1,8 @@
-"""Checks from the log that a restarted broker has the state that it must have.
+"""Checks from the log that a restarted broker has the correct state.
 
-Everything that was acknowledged or on its way is in the log before the last ``BrokerStarted``. What
-the log tells from there on must continue it: the chain is whole, connections end and their wills
-are published once, sessions are resumed where they were, packets are sent again under their old
+Everything that was acknowledged or in flight is in the log before the last ``BrokerStarted``. The
+log from there on must continue it: the chain is intact, connections end and their wills are
+published once, sessions are resumed in their former state, packets are sent again under their old
 identifiers. With claims of the running broker its memory is compared as well, both ways.
 """
 
@@ -58,13 +58,13 @@ if TYPE_CHECKING:
     from spark.rebuild import SessionGroup, StateStarts
 
 RECOVERY: Final = "recovery"
-"""The rule for all that a broker must do when it is started again."""
+"""The rule for all duties of a restarted broker."""
 RULES: Final[Mapping[str, str]] = {
     Rule.CHAIN: "the log goes on with a turn of its own, and an unfinished turn counts for nothing",
     RECOVERY: "connections end, their wills are published once, sessions go on where they were",
     Rule.STATE: Rule.STATE.promise,
 }
-"""Rule -> what it promises, in the order in which they are reported."""
+"""Rule -> its guarantee, in the order of the report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,26 +75,26 @@ class BrokerStart:
     """Position of its BrokerStarted."""
     time_ms: int
     crashed: bool
-    """The broker before it did not end as it was asked to."""
+    """The previous broker ended without a clean shutdown."""
     interrupted: bool
-    """It ended in the middle of writing a turn: what it had written of that is void."""
+    """It ended while it wrote a turn: the written part is void."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRecovery:
-    """What a node's broker recovered when it was started."""
+    """The state that a node's broker recovered at its start."""
 
     node: str
     start: BrokerStart | None
-    """None: the log does not tell of a start."""
+    """None: the log contains no start."""
     sessions: int = 0
-    """Sessions there were; the numbers below are of these."""
+    """Number of sessions; the numbers below refer to these."""
     connected: int = 0
-    """Those whose connections ended with the broker before."""
+    """Sessions whose connections ended with the previous broker."""
     clean: int = 0
-    """Those that ended with their connections."""
+    """Sessions that ended with their connections."""
     wills: int = 0
-    """Wills that were published since their connections ended."""
+    """Wills published since their connections ended."""
     inflight: int = 0
     """Deliveries without PUBACK or PUBREC, kept with their packet identifiers."""
     releasing: int = 0
@@ -104,25 +104,25 @@ class NodeRecovery:
     queued: int = 0
     """Messages in queues."""
     resumed: int = 0
-    """Sessions whose clients came back since, and that went on where they were."""
+    """Sessions resumed by their clients since, in their former state."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryOutcome:
-    """What a recovery check found."""
+    """The result of a recovery check."""
 
     nodes: tuple[NodeRecovery, ...]
     violations: tuple[Violation, ...]
     """At most ``MOST_VIOLATIONS``, by node and position."""
     counts: Mapping[str, int]
-    """Rule -> how many violations there are."""
+    """Rule -> number of violations."""
     compared: tuple[ClaimsCompared, ...]
-    """What the broker claimed; empty when it was not asked."""
+    """The compared claims of the broker; empty if it was not queried."""
     seconds: float
 
     @property
     def kept(self) -> bool:
-        """Nothing is wrong."""
+        """Whether there are no violations."""
         return not any(self.counts.values())
 
 
@@ -132,11 +132,11 @@ def recovery_check(
     *,
     tell: Callable[[str], object] = lambda _doing: None,
 ) -> RecoveryOutcome:
-    """Check the last start in each log; return what it recovered, and what is wrong.
+    """Check the last start in each log; return the recovered state, and the violations.
 
     ``claims`` are those of the running brokers (``where`` is ``broker``). ``tell`` is called with
-    what is done next, in a few words. The log is read up to its current end. Raises what reading a
-    log raises (``spark.runtime.marked_errors.find_error``), CutOff for a log whose state is not
+    the next step, in a few words. The log is read up to its current end. Raises the errors of
+    reading a log (``spark.runtime.marked_errors.find_error``), CutOff for a log whose state is not
     known yet, and BadOption for claims about nodes whose logs are not read.
     """
     if any(claim.where != BROKER for claim in claims):
@@ -168,7 +168,7 @@ def recovery_check(
 
 
 def _starts(log: Log) -> dict[str, BrokerStart]:
-    """Return the last start of each node that tells of one."""
+    """Return the last start of each node that has one in its log."""
     lives = log.only(types=["BrokerStarted", "BrokerStopped"]).entries(
         "node", "position", "time_ms", "type"
     )
@@ -180,7 +180,7 @@ def _starts(log: Log) -> dict[str, BrokerStart]:
         .agg(F.max_by(F.struct("position", "time_ms", "before"), "position").alias("last"))
         .select("node", "last.*")
     )
-    # Where the log was cut, the start before may be gone: but not the end behind it.
+    # In a cut log the earlier start may be gone, but not the shutdown behind it.
     return {
         row["node"]: BrokerStart(
             row["position"],
@@ -196,9 +196,9 @@ def _starts(log: Log) -> dict[str, BrokerStart]:
 def _look_at_turns(
     log: Log, bounds: Mapping[str, LogBounds], starts: Mapping[str, BrokerStart]
 ) -> tuple[dict[str, BrokerStart], list[Violation]]:
-    """Look at the records at the starts: the last one before each, and that of the start.
+    """Check the records around each start: the last one before it, and that of the start.
 
-    That each continues the one before it is checked whenever a log is read.
+    Every reader of a log checks that each record continues the one before.
     """
     if not starts:
         return {}, []
@@ -244,14 +244,14 @@ _RESULT: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What every task needs to know."""
+    """Common parameters of all tasks."""
 
     begin: StateStarts
     starts: Mapping[str, BrokerStart]
     complete: Mapping[str, Sequence[Position]]
-    """By node, where everything that there was is claimed."""
+    """By node, the positions at which claims are complete."""
     torn: Mapping[str, Position]
-    """By node, where the record begins of which the rest is not looked at."""
+    """By node, the start of a record whose rest is not checked."""
 
 
 def _sessions(
@@ -272,7 +272,7 @@ def _sessions(
         "node",
         F.col("name").alias("session"),
         F.col("bound").alias("position"),
-        F.lit(0).alias("rank"),  # it is about what was when all before had happened
+        F.lit(0).alias("rank"),  # a claim precedes events at the same position
         "said",
     )
     rows = happened.unionByName(said, allowMissingColumns=True)
@@ -282,7 +282,7 @@ def _sessions(
     kept = results.persist(StorageLevel.DISK_ONLY)
     try:
         sums = (
-            kept.na.fill(0, [*_NUMBERS])  # of sessions that there were not before the start
+            kept.na.fill(0, [*_NUMBERS])  # for sessions that did not exist before the start
             .groupBy("node")
             .agg(*(F.sum(name).alias(name) for name in _NUMBERS))
             .collect()
@@ -372,7 +372,7 @@ def _otherwise(row: Any) -> Violation:
 
 
 def _compared(claims: Sequence[StateClaim]) -> Iterator[ClaimsCompared]:
-    """Yield how much each broker claimed."""
+    """Yield the number of claims of each broker."""
     for node in sorted({claim.node for claim in claims}):
         own = [claim for claim in claims if claim.node == node]
         counts = Counter(claim.kind for claim in own if claim.digest is not None)

@@ -1,9 +1,9 @@
-"""What the log must record of a session after its broker was restarted.
+"""Checks what the log records of a session after its broker restarted.
 
-Whatever was acknowledged or on its way when the broker ended is in the log before its
-``BrokerStarted``. What the log tells after it shows what the broker had in memory then: it ends the
-connections there were, publishes their wills, resumes sessions where they were, and sends again
-what was on its way under the same packet identifiers. :class:`SessionRecovery` checks that of one
+Whatever was acknowledged or in flight when the broker ended is in the log before its
+``BrokerStarted``. The log behind it shows the memory of the new broker: it ends the open
+connections, publishes their wills, resumes sessions in their former state, and sends packets in
+flight again under the same packet identifiers. :class:`SessionRecovery` checks that for one
 session; it is pure.
 """
 
@@ -44,19 +44,20 @@ if TYPE_CHECKING:
     from projections.state import SessionState, Will
 
 _AT_RESTART: Final = frozenset({"broker_restarted", "session_failed"})
-"""Why connections end that the broker before left open; the second if an actor failed with it."""
+"""Close reasons of connections left open by the previous broker; the second applies if an actor
+failed with it."""
 _WILL_DROPPED: Final = ("reserved_topic", "not_permitted", "topic_levels")
-"""Reasons for which a will that was due may not have been published."""
+"""Reasons for which a due will may not have been published."""
 _TO_THE_ABSENT: Final = (
     *(Queued, MessageDropped, Expired, SessionSnapshot, RetainedSnapshot),
     Assigned,
 )
-"""What may happen to a session without its client, which a shared subscription never has. What is
-dropped was not queued before: only an UNSUBSCRIBE removes messages from a queue."""
+"""Events permitted for an offline session, and for a shared subscription at any time. A drop here
+concerns a message that was not queued: only an UNSUBSCRIBE removes messages from a queue."""
 _WITH_OPENING: Final = (WillArmed, SessionSnapshot, RetainedSnapshot)
-"""What may stand between the beginning of a connection and the PUBRELs that are sent again."""
+"""Events permitted between the beginning of a connection and the redelivered PUBRELs."""
 _MOST: Final = 100
-"""Findings of one session that are kept."""
+"""Maximum findings kept for one session."""
 
 
 class RecoveryFinding(NamedTuple):
@@ -67,7 +68,7 @@ class RecoveryFinding(NamedTuple):
 
 
 class StateBefore(NamedTuple):
-    """The state of a session when the broker was started."""
+    """The state of a session at the start of the broker."""
 
     connected: bool
     clean: bool
@@ -81,7 +82,7 @@ class StateBefore(NamedTuple):
 class SessionRecovery:
     """Follows a session over the start of its broker at position ``started``.
 
-    None: the log tells of no start, and the session is only folded. ``whole`` is as for
+    None: the log has no start, and the session is only folded. ``whole`` is as for
     ``projections.state.single_session.SessionFold``.
     """
 
@@ -89,30 +90,31 @@ class SessionRecovery:
         self.fold = SessionFold(session, whole)
         self.findings: list[RecoveryFinding] = []
         self.before: StateBefore | None = None
-        """None: there was no such session."""
+        """None: the session did not exist."""
         self.resumed = False
-        """The client came back, and the session went on where it was."""
+        """Whether the client has resumed the session."""
         self._started = started
         self._check: Callable[[Event, Position, bytes | None], None] | None = None
-        """None until the broker was started."""
+        """None before the start of the broker."""
         self._payload: bytes | None = None
-        """Payload of the will that was armed last, where it is known."""
+        """Payload of the last armed will, if known."""
         self._will: Will | None = None
         self.fired = False
-        """Its will was published as its connection had ended with the broker before."""
+        """Whether its will was published because its connection had ended with the previous
+        broker."""
         self._published = False
-        """So was what it says, or need not be."""
+        """Whether the message of the will was published, or need not be."""
         self._messages = 0
-        """Messages that were published for it."""
+        """Number of messages published for it."""
         self._generation = 0
         self._unsent: dict[int, None] = {}
-        """Packet identifiers that are still to be sent again, in their order."""
+        """Packet identifiers that remain to be redelivered, in their order."""
         self._unreleased: set[int] = set()
-        """Those of them whose PUBREL is."""
+        """Those of them whose PUBREL is redelivered."""
         self._opened_at: Position = 0
 
     def take(self, event: Event, at: Position, time_ms: int, payload: bytes | None = None) -> None:
-        """Take the session's next event; ``payload`` that of wills and as for ``SessionFold``."""
+        """Take the session's next event; ``payload``: of wills, and as for ``SessionFold``."""
         if self._check is None and self._started is not None and at >= self._started:
             self._begin()
         if self._check is not None:
@@ -122,7 +124,7 @@ class SessionRecovery:
         self.fold.take(event, at, time_ms, payload)
 
     def finish(self, torn: Position | None = None) -> None:
-        """End the check; from the position ``torn`` on events are not checked."""
+        """End the check; events from the position ``torn`` on are not checked."""
         if self._started is None:
             return
         if self._check is None:
@@ -137,7 +139,7 @@ class SessionRecovery:
             self.findings.append(RecoveryFinding(at, what))
 
     def _begin(self) -> None:
-        """Look at what there was when the broker was started."""
+        """Record the state at the start of the broker."""
         state = self.fold.state
         if state is None:
             self._check = self._none
@@ -146,10 +148,10 @@ class SessionRecovery:
         self._will, self._generation = state.will, state.generation
         self._check = self._ending if state.connected else self._away
 
-    # What may happen, one function for each stage.
+    # Permitted events, one method for each stage.
 
     def _ending(self, event: Event, at: Position, payload: bytes | None) -> None:
-        """Its connection ended with the broker before, which is still to be recorded."""
+        """Check an event while the end of the session's old connection is not recorded yet."""
         if isinstance(event, (WillFired, MessagePublished)):
             self._about_will(event, at, payload)
         elif isinstance(event, SessionClosed):
@@ -170,7 +172,7 @@ class SessionRecovery:
             self._tell(at, f"{type(event).__name__} before its connection was ended")
 
     def _away(self, event: Event, at: Position, payload: bytes | None) -> None:
-        """Its client is not connected."""
+        """Check an event while the client is offline."""
         state = self.fold.state
         if isinstance(event, SessionOpened) and state is not None:
             self._opened(event, state, at)
@@ -178,7 +180,7 @@ class SessionRecovery:
             self._check = self._none
         elif isinstance(event, (WillFired, MessagePublished)):
             if self._will is not None and not self._will.delay:
-                self._will = None  # it goes before the connection ends, if it does
+                self._will = None  # published before the connection ends, if at all
             self._about_will(event, at, payload)
         elif isinstance(event, WillCancelled) and self._will is not None and self._will.delay:
             self._will = None  # the client is back within its delay
@@ -186,7 +188,7 @@ class SessionRecovery:
             self._tell(at, f"{type(event).__name__} while its client was away")
 
     def _none(self, event: Event, at: Position, _payload: bytes | None) -> None:
-        """There is no such session."""
+        """Check an event while the session does not exist."""
         if isinstance(event, SessionOpened):
             if event.resumed:
                 self._tell(at, "a session was resumed that there was not")
@@ -195,7 +197,7 @@ class SessionRecovery:
             self._tell(at, f"{type(event).__name__} for a session that there was not")
 
     def _resuming(self, event: Event, at: Position, _payload: bytes | None) -> None:
-        """Its client is back: what was on its way is sent again before anything else.
+        """Check an event while packets in flight are redelivered, which precedes all else.
 
         PUBRELs are in the turn of the connection's beginning. PUBLISHes may need to be loaded.
         """
@@ -210,7 +212,7 @@ class SessionRecovery:
     def _settled(self, _event: Event, _at: Position, _payload: bytes | None) -> None:
         """End the check: the state before the start no longer matters."""
 
-    # What is looked at.
+    # Checks.
 
     def _about_will(
         self, event: WillFired | MessagePublished, at: Position, payload: bytes | None
@@ -220,7 +222,7 @@ class SessionRecovery:
             if will is None or self.fired:
                 self._tell(at, "a will was published that was not armed")
             self.fired = True
-            # At QoS 0 only what is retained is recorded.
+            # At QoS 0 only retained messages are recorded.
             self._published = will is None or not (will.qos or will.retain)
         elif self.fired and event.will and self._messages:
             self._tell(at, "its will was published a second time")
@@ -248,7 +250,7 @@ class SessionRecovery:
         self._check = self._resuming if event.resumed else self._settled
 
     def _released(self, at: Position) -> None:
-        """Look whether all PUBRELs were sent again, by a position at which they must be."""
+        """Check that all PUBRELs were sent again, at a position at which they must be."""
         if self._unreleased:
             packets = f"packet {min(self._unreleased)}"
             if len(self._unreleased) > 1:
@@ -297,7 +299,7 @@ def _may_happen_to_the_absent(event: Event) -> bool:
 
 
 def _same(topic: str, one: bytes | None, other: bytes | None) -> bool:
-    """Return whether two payloads of a will are the same, if both are known.
+    """Return whether two payloads of a will are equal, if both are known.
 
     The timestamp of a Sparkplug death is set when it is published.
     """

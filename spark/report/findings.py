@@ -1,4 +1,4 @@
-"""What all reports of an audit share: the verdict, violations by rule, the next command to run.
+"""Shared parts of all audit reports: verdict, violations by rule, next command to run.
 
 Times are in UTC, as a report may be read in another time zone.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MESSAGE = re.compile(r"\bmessage (\d+\.\d+)\b")
 _WHAT_LIMIT: Final = 500
 _TYPED_LIMIT: Final = 200
-"""Longest client identifier, in characters, that a command is proposed with."""
+"""Maximum characters of a client identifier in a proposed command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +34,21 @@ class BrokenRule:
     result: RuleResult
     promise: str
     shown: tuple[Violation, ...]
-    """The first of its violations."""
+    """Its first violations."""
 
     @property
     def more(self) -> int:
-        """How many violations are not among the first."""
+        """Number of further violations."""
         return self.result.violations - len(self.shown)
 
 
 def entry_count(outcome: Outcome) -> int:
-    """Return how many entries were audited."""
+    """Return the number of audited entries."""
     return sum(node.entries for node in outcome.nodes)
 
 
 def verdict(outcome: Outcome) -> str:
-    """Return in one line what the audit found; of guarantees that the log has cases of."""
+    """Return the verdict in one line; it names only guarantees that the log has cases of."""
     rules = sum(rule.checked > 0 or rule.violations > 0 for rule in outcome.rules)
     where = extent(outcome)
     if not outcome.kept:
@@ -62,7 +62,7 @@ def verdict(outcome: Outcome) -> str:
 
 
 def extent(outcome: Outcome) -> str:
-    """Return what was audited, in a few words."""
+    """Return the audited extent in a few words."""
     reach = extent_ms(outcome)
     if reach is None:
         return "an empty log"
@@ -72,7 +72,7 @@ def extent(outcome: Outcome) -> str:
 
 
 def extent_ms(outcome: Outcome) -> tuple[int, int] | None:
-    """Return the first and the last time in the logs; None when they are empty."""
+    """Return the first and the last time in the logs; None if they are empty."""
     told = [node for node in outcome.nodes if node.records]
     if not told:
         return None
@@ -80,7 +80,7 @@ def extent_ms(outcome: Outcome) -> tuple[int, int] | None:
 
 
 def counted_entries(count: int) -> str:
-    """Return a number of entries."""
+    """Return a number of entries as text."""
     return f"{count:,} {'entry' if count == 1 else 'entries'}"
 
 
@@ -133,9 +133,9 @@ def violation_text(violation: Violation) -> str:
 
 
 def next_step(violation: Violation, *, several: bool) -> str:
-    """Return the command that shows more of a violation, without the flags that name the log.
+    """Return the command that shows more of a violation, without the flags that select the log.
 
-    ``several`` says that there is more than one node.
+    ``several``: there is more than one node.
     """
     at = format_position(violation.at)
     node = f" --node {shlex.quote(violation.node)}" if several else ""

@@ -1,4 +1,4 @@
-"""The report of an audit as one HTML page: no script, nothing loaded from elsewhere, printable."""
+"""The report of an audit as one HTML page: self-contained, without scripts, printable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spark.audit.facts import Outcome
 
 VIOLATIONS: Final = 100
-"""Violations of a rule that are shown."""
+"""Maximum violations shown for each rule."""
 SLOWEST: Final = 20
 _NAME: Final = 48
 _TITLE: Final = 2000

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def audit_json(outcome: Outcome) -> dict[str, Any]:
     """Return the report as JSON values; names are as the clients chose them.
 
-    Positions are given as people write them (``position``) and packed (``at``), times in
-    milliseconds since 1970 and in ISO 8601.
+    Positions are given as text (``position``) and packed (``at``), times in milliseconds since 1970
+    and in ISO 8601.
     """
     several = len(outcome.nodes) > 1
     return {

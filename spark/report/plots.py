@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from spark.report.series import LatencyShares, RateSeries
 
 SLOWEST: Final = 10
-"""Sessions in the plot."""
+"""Number of sessions in the plot."""
 REASONS: Final = 8
 _WIDE, _NARROW = 8.6, 3.4  # inches
 _ROW = 0.32
@@ -43,7 +43,7 @@ class Plot(NamedTuple):
 
 
 def plots(outcome: Outcome) -> dict[str, Plot | None]:
-    """Return the plots by name, None where there is nothing to plot; raises NoPlots."""
+    """Return the plots by name, None for those without data; raises NoPlots."""
     found: dict[str, Plot | None] = dict.fromkeys(("rates", "latencies", "slowest", "drops"))
     over_time = rate_series(outcome.rates, outcome.interval_ms, findings.extent_ms(outcome))
     if over_time.at_ms:
@@ -78,7 +78,7 @@ def _rates(over_time: RateSeries) -> Plot:
         ("delivered", over_time.delivered, "b", "-"),
         ("acknowledged", over_time.completed, "c", "--"),
     )
-    # What an average over an interval is stands in its middle.
+    # The average over an interval is drawn at its middle.
     middle = over_time.interval_ms / 2
     times = [at + middle for at in over_time.at_ms]
     marker = "o" if len(times) == 1 else ""
@@ -131,7 +131,7 @@ def _latencies(found: LatencyShares) -> Plot:
                 color=COLOURS["a" if qos == 1 else "b"],
                 label=f"QoS {qos}",
             )
-        # A bound is where its bar ends and the next one begins.
+        # A bound is the end of its bar and the beginning of the next one.
         every = -(-len(names) // (5 if narrow else 12))
         pane.set_xticks([place + 0.5 for place in places][::every], names[::every])
         _calm(pane, "% of deliveries")
@@ -147,7 +147,7 @@ def _latencies(found: LatencyShares) -> Plot:
 
 
 def _slowest(sessions: Sequence[SlowSession]) -> Plot:
-    # 0 ms has no place on an axis of powers.
+    # 0 ms has no place on a logarithmic axis.
     spans = [[max(1, value) for value in (one.p50_ms, one.p99_ms, one.max_ms)] for one in sessions]
 
     def fill(figure: Figure, narrow: bool) -> None:

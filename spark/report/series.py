@@ -1,4 +1,4 @@
-"""The numbers behind the plots: what happened in each interval, and latencies by bucket."""
+"""The data of the plots: rates in each interval, and latencies by bucket."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from spark.audit.facts import DropCount, LatencyHistogram, RatePoint
 
 POINTS: Final = 400
-"""Points of a line at most: more are not seen."""
+"""Maximum points of a line: more are not visible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class RateSeries:
     """Messages per second, in intervals without gaps."""
 
     at_ms: tuple[int, ...]
-    """When each interval begins."""
+    """Start of each interval."""
     interval_ms: int
     published: tuple[float, ...]
     delivered: tuple[float, ...]
@@ -30,7 +30,7 @@ class RateSeries:
 
     @property
     def ends_ms(self) -> int:
-        """When the last interval ends."""
+        """End of the last interval."""
         return self.at_ms[-1] + self.interval_ms
 
 
@@ -39,7 +39,7 @@ def rate_series(
 ) -> RateSeries:
     """Return the rates of all nodes together; many intervals are merged into fewer.
 
-    ``extent_ms`` is from when to when the logs reach: an interval may be cut short there.
+    ``extent_ms`` is the span of time of the logs: it may cut the first and the last interval short.
     """
     if not points:
         return RateSeries((), interval_ms, (), (), (), ())
@@ -55,7 +55,7 @@ def rate_series(
             row[at] += value
     since, until = extent_ms or (begins, ends)
     seconds = [
-        # Of less than half an interval no rate is made up.
+        # No rate is computed for less than half an interval.
         max(step / 2, min(start + step, until) - max(start, since)) / 1000
         for start in range(begins, begins + count * step, step)
     ]
@@ -90,7 +90,8 @@ _STEPS: Final = (
 def time_ticks(begins_ms: int, ends_ms: int, most: int) -> list[tuple[int, str]]:
     """Return at most ``most`` round times of a span with their labels, in UTC.
 
-    Within a day the day stands below the first moment, and below the first one of each other day.
+    Within a day, the label of the first moment, and of the first one of each other day, has the
+    date below it.
     """
     span = max(1, ends_ms - begins_ms)
     step = next((step for step in _STEPS if span // step < most), span)
@@ -113,11 +114,11 @@ class LatencyShares:
     bounds_ms: tuple[int, ...]
     """Upper bounds of the buckets, exclusive."""
     shares: tuple[tuple[int, tuple[float, ...]], ...]
-    """QoS, and for each bucket a share of 1."""
+    """QoS, and the fraction of deliveries in each bucket."""
 
 
 def latency_shares(latencies: Sequence[LatencyHistogram]) -> LatencyShares:
-    """Return the latencies from the first bucket to the last one that holds anything."""
+    """Return the latencies from the first bucket to the last one that is not empty."""
     told = [one for one in latencies if sum(one.counts)]
     if not told:
         return LatencyShares((), ())
@@ -138,7 +139,7 @@ def _shares(counts: Sequence[int], first: int, last: int) -> tuple[float, ...]:
 
 
 def drops_by_reason(drops: Sequence[DropCount]) -> list[tuple[str, int]]:
-    """Return what all nodes dropped by reason, most first."""
+    """Return the drops of all nodes by reason, most first."""
     reasons: Counter[str] = Counter()
     for drop in drops:
         reasons[drop.reason] += drop.count

@@ -1,8 +1,8 @@
-"""Figures of matplotlib as SVG that stands in an HTML page: its colours, no ids of others.
+"""Figures of matplotlib as SVG within an HTML page: the page's colours, unique ids.
 
-A figure is drawn in colours that stand for those of the page, which has others in the dark. No
-interactive part of matplotlib is used, and nothing but text and shapes comes out: the same figure
-gives the same bytes.
+A figure is drawn in placeholder colours for those of the page, which differ in the dark. No
+interactive part of matplotlib is used, and the output contains only text and shapes: the same
+figure gives the same bytes.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ COLOURS: Final[Mapping[str, str]] = {
     "c": "#17714a",
     "d": "#b3261e",
 }
-"""Names of the page's colours -> those that matplotlib draws in instead."""
+"""Names of the page's colours -> their placeholders in matplotlib."""
 
 _SETTINGS: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
-    "text.parse_math": False,  # names may have dollars
+    "text.parse_math": False,  # names may contain dollars
     "axes.unicode_minus": False,
     "font.family": "sans-serif",
     "font.size": 9,
@@ -74,7 +74,7 @@ def require_matplotlib() -> None:
 def draw(
     name: str, label: str, inches: tuple[float, float], fill: Callable[[Figure], None]
 ) -> Markup:
-    """Return what ``fill`` draws on a figure, as an ``svg`` element.
+    """Return the drawing that ``fill`` makes on a figure, as an ``svg`` element.
 
     ``name`` makes its ids unique in the page, ``label`` describes it for screen readers.
     """
@@ -84,7 +84,7 @@ def draw(
     from matplotlib.figure import Figure
 
     with mpl.rc_context({**_SETTINGS, "svg.hashsalt": name}), warnings.catch_warnings():
-        # Letters that its font lacks are drawn by the browser, which has them.
+        # Letters missing in its font are drawn by the browser, which has them.
         warnings.simplefilter("ignore")
         figure = Figure(figsize=inches, layout="constrained")
         FigureCanvasSVG(figure)
@@ -115,6 +115,6 @@ def _in_page(name: str, label: str, drawn: str) -> Markup:
     rest = _FAMILY.sub(lambda found: f"font{found[1] or ''}: {found[2] or ''}inherit", rest)
     for ours, theirs in COLOURS.items():
         rest = rest.replace(theirs, f"var(--{ours})")
-    # matplotlib has escaped what stands in it.
+    # matplotlib has escaped its content.
     start = Markup('<svg role="img" aria-label="{}" {}>').format(label, Markup(box))  # noqa: S704
     return start + Markup(rest)  # noqa: S704

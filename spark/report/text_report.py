@@ -1,4 +1,4 @@
-"""The report of an audit for a terminal: the verdict, then what was broken and where."""
+"""The report of an audit for a terminal: the verdict, then the violations and their places."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from spark.audit.facts import NodeSummary, Outcome
 
 VIOLATIONS: Final = 5
-"""Violations of a rule that are shown."""
+"""Maximum violations shown for each rule."""
 SLOWEST: Final = 5
-"""Sessions that are shown."""
+"""Number of sessions shown."""
 _NAME: Final = 40
 _WITHIN: Final = (">half within", ">99 %", ">longest")
 

@@ -1,4 +1,4 @@
-"""Tables for a terminal: columns of text to the left, columns of numbers to the right."""
+"""Tables for a terminal: columns of text on the left, columns of numbers on the right."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Cell: TypeAlias = str | int | float | None
 
 
 def table_lines(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Iterator[str]:
-    """Yield the lines of a table; text in it must be harmless already.
+    """Yield the lines of a table; text in it must be escaped already.
 
-    Numbers stand to the right, and so does text below a title that begins with ``>``.
+    Numbers are right-aligned, and so is text below a title that begins with ``>``.
     """
     right = [
         title.startswith(">") or any(isinstance(row[at], int | float) for row in rows)
@@ -42,7 +42,7 @@ def _padded(cell: str, width: int, *, right: bool) -> str:
 
 
 def _width(text: str) -> int:
-    """Return how many cells of a terminal a text takes."""
+    """Return the width of a text in terminal cells."""
     if text.isascii():
         return len(text)
     return sum(

@@ -1,8 +1,8 @@
 """Records as Arrow batches: pure Python and Arrow, without Spark.
 
-Events are not made into objects on the way. An event that is not written as today's foldmq writes
-it (an older version, a field with a default, a wrong type) has the batch read again through
-``parse_event``, which upcasts it or says what is wrong with it and where.
+Events are not converted to objects on the way. If an event does not have the form that this version
+of foldmq writes (an older version, a field with a default, a wrong type), the batch is read again
+through ``parse_event``, which upcasts it or reports the error and its place.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 class RowMaker(Protocol):
-    """What makes rows from records."""
+    """Converts records to rows."""
 
     def batches(self, records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows; raise Misfit, before the first, when an event is not as usual."""
+        """Yield the rows; raise UnusualEvent, before the first, for an event of unusual form."""
 
 
 class Decoder:
-    """Makes the rows of entries or events from records whose checksums were right."""
+    """Converts records with correct checksums to rows of entries or events."""
 
     def __init__(self, columns: Columns, wanted: RowFilter) -> None:
         self._maker: RowMaker = (EntryRows if columns.rows == "entries" else EventRows)(
@@ -44,8 +44,8 @@ class Decoder:
     def batches(self, records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some records in order.
 
-        Raises UnreadableEvent, before the first batch, when an event is not as it must be, and
-        UnknownEvent for one that a later foldmq wrote.
+        Raises UnreadableEvent, before the first batch, for an invalid event, and UnknownEvent for
+        one of a later foldmq.
         """
         try:
             yield from self._maker.batches(records)
@@ -62,7 +62,7 @@ class Decoder:
             yield from self._in_halves(records)
 
     def _check(self, record: Record) -> None:
-        """Raise UnreadableEvent unless a record has rows when it is read alone."""
+        """Raise UnreadableEvent unless a record can be converted by itself."""
         try:
             for _ in self._maker.batches([record]):
                 return
@@ -71,7 +71,7 @@ class Decoder:
             raise UnreadableEvent(what) from None
 
     def _in_halves(self, records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of records, each right by itself, that together are more than a batch."""
+        """Yield the rows of records that are valid one by one, but together exceed a batch."""
         middle = len(records) // 2
         for some in (records[:middle], records[middle:]):
             try:
@@ -87,9 +87,9 @@ def _article(what: str) -> str:
 
 
 def upcast_record(record: Record) -> Record:
-    """Return the record with its events in today's versions and with all fields.
+    """Return the record with its events in their current versions and with all fields.
 
-    Raises CorruptLog when its header is none, UnreadableEvent, and UnknownEvent.
+    Raises CorruptLog for an invalid header, UnreadableEvent, and UnknownEvent.
     """
     record = decode_record(record.sequence, cast("bytes", record.payload.obj))
     events = [event for _, event in record.events()]
@@ -106,7 +106,7 @@ def upcast_record(record: Record) -> Record:
 
 
 def sparse_rows(columns: Columns, rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
-    """Return rows given by the few columns that are not null in them."""
+    """Return rows given by their few columns that are not null."""
     known = GRAINS[columns.rows]
     arrays = [pa.array([row.get(name) for row in rows], known[name]) for name in columns.names]
     return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns.rows, columns.names))

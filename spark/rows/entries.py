@@ -1,8 +1,8 @@
 """Records as the rows of rows=entries: a row for each position, as Arrow batches.
 
-The events of a batch are grouped by type, each column is made once for each type that has it, and
-all types' cells are then brought into the order of the log by one ``take``: what a column costs
-depends on how many cells of it are not null.
+The events of a batch are grouped by type, each column is built once for each type that has it, and
+the cells of all types are then brought into the order of the log by one ``take``: the cost of a
+column depends on the number of its cells that are not null.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class EntryRows:
         self._schema = schema_of("entries", columns)
 
     def batches(self, records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some records in order; raise Misfit when an event is not as usual."""
+        """Yield the rows of some records in order; raise UnusualEvent for an unusual event."""
         layout = BatchLayout(records, self._wanted)
         if not layout.total:
             return
@@ -69,7 +69,7 @@ class EntryRows:
 
 
 class _Table:
-    """The cells of a batch of records, each made once when first needed."""
+    """The cells of a batch of records, each built when first needed."""
 
     def __init__(self, records: Sequence[Record], layout: BatchLayout) -> None:
         self.records = records
@@ -79,7 +79,7 @@ class _Table:
         self._found: dict[int, EntryProperties] = {}
 
     def cells(self, column: str) -> list[tuple[PlacedEvents, EntryColumn]]:
-        """Return the cells of a column, of each type that has it."""
+        """Return the cells of a column, for each type that has it."""
         found = self._cells.get(column)
         if found is None:
             found = self._cells[column] = [
@@ -90,7 +90,7 @@ class _Table:
         return found
 
     def payloads(self, made: PlacedEvents) -> tuple[Integers, Integers, Integers] | None:
-        """Return of each payload of a group the record, where it begins there, and its size."""
+        """Return the record, start and size of each payload of a group."""
         group = made.group
         owners = self.layout.record_of[group.numbers][group.event_of]
         if group.kind in MESSAGES:
@@ -110,7 +110,7 @@ class _Table:
         return [self.records[at] for at in self.layout.record_of[made.group.numbers].tolist()]
 
     def check(self, columns: Sequence[str]) -> None:
-        """Raise Misfit unless every one of some columns can be made, before the first row is."""
+        """Raise UnusualEvent, before the first row, unless all of some columns can be built."""
         for name in columns:
             self.cells(name)
         for made in self.layout.made:
@@ -121,7 +121,7 @@ class _Table:
 
 
 class _EntryPiece:
-    """The rows of a batch of records from one to before another."""
+    """A range of rows of a batch of records."""
 
     def __init__(self, table: _Table, start: int, stop: int) -> None:
         self._table = table
@@ -149,7 +149,7 @@ class _EntryPiece:
         return self._gather(name, self._table.cells(name))
 
     def _nothing(self, name: str) -> pa.Array:
-        """Return a column without any value; most columns of most batches are such."""
+        """Return a column of nulls; most columns of most batches are such."""
         kind = ENTRIES[name]
         found = self._nulls.get(kind)
         if found is None:
@@ -180,7 +180,7 @@ class _EntryPiece:
         return join_arrays([one.values for _, one in cells]).take(take)
 
     def _sliced(self, name: str, pieces: list[tuple[PlacedEvents, pa.Array]]) -> pa.Array:
-        """Bring cells that were made for these rows only into their order."""
+        """Bring cells that were built for these rows only into their order."""
         where = np.full(self._length, -1, np.int64)
         base = 0
         for made, _ in pieces:
@@ -260,7 +260,7 @@ class _EntryPiece:
         return self._sliced("expires_at", pieces)
 
     def _properties(self) -> Iterator[tuple[PlacedEvents, EntryProperties]]:
-        """Yield of the types of which some here have properties what each entry has."""
+        """Yield the properties of each entry, for the types that have some here."""
         for made in self._layout.made:
             low, high = self._within[id(made)]
             if low < high and made.group.has_added() and made.group.kind in _WITH_PROPERTIES:

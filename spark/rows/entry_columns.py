@@ -1,8 +1,8 @@
-"""What the events of each type put into the columns of rows=entries.
+"""Values of the columns of rows=entries for each type of event.
 
-A *cell maker* gives the values that the events of one type have in one column, as one Arrow array
-for each event or each entry, never row by row where events share a value. Most makers follow from
-the fields of the event types; the rest, about messages, stands here.
+A *cell maker* returns the values of one column for the events of one type, as one Arrow array for
+all events or all entries, never row by row where events share a value. Most makers follow from the
+fields of the event types; this module contains the others, about messages.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class EntryColumn(NamedTuple):
 
     values: pa.Array
     pick: Integers | None
-    """For each entry, which of the values it has (-1: null); None: one each, in order."""
+    """For each entry, the index of its value (-1: null); None: one value each, in order."""
 
 
 Maker: TypeAlias = "Callable[[EventGroup], EntryColumn]"
@@ -54,7 +54,7 @@ def _integers(values: Integers, column: str, valid: Flags | None = None) -> pa.A
 
 
 def of_events(group: EventGroup, values: pa.Array) -> EntryColumn:
-    """Return cells of which each event has one for all of its entries."""
+    """Return cells with one value of each event for all of its entries."""
     return EntryColumn(values, None if group.single else group.event_of)
 
 
@@ -79,7 +79,7 @@ def _of_json(name: str) -> Maker:
 
 
 def _total(field: str, column: str) -> Maker:
-    """Make cells of a sum over an event: at its first entry, 0 at the others."""
+    """Return a maker for a sum over an event: at its first entry, 0 at the others."""
 
     def make(group: EventGroup) -> EntryColumn:
         totals = group.integers(field)
@@ -149,7 +149,7 @@ def _filters(group: EventGroup, lengths: Integers, names: pa.Array, qos: pa.Arra
 
 
 def _changed_expiry(group: EventGroup) -> EntryColumn:
-    """Return what SessionClosed says of the expiry of its session, where it says anything."""
+    """Return the session expiry in SessionClosed events; null where they have none."""
     values, valid = np.zeros(len(group), np.int64), np.zeros(len(group), np.bool_)
     for place, raw in group.added():
         if "expiry" in raw:
@@ -205,11 +205,11 @@ _ELSEWHERE: Final = frozenset(
         ("WillArmed", "at"),
     }
 )
-"""Fields that are in columns of another name or shape."""
+"""Fields that map to columns of another name or shape."""
 
 
 def _makers() -> dict[str, dict[str, Maker]]:
-    """Return for each event type what makes its columns: from its own fields, and the above."""
+    """Return the makers of each event type: from its own fields, and the above."""
     makers: dict[str, dict[str, Maker]] = {}
     for kind, shape in SHAPES.items():
         own = {column: maker for (name, column), maker in _OWN.items() if name == kind}
@@ -228,6 +228,6 @@ _BY_KIND: Final[Mapping[frozenset[type], Callable[[str], Maker]]] = {
     frozenset({bool}): _of_flags,
     frozenset({dict}): _of_json,
 }
-"""The types of a field's values -> what makes what makes its column."""
+"""The types of a field's values -> function that creates the maker of its column."""
 MAKERS: Final[Mapping[str, Mapping[str, Maker]]] = _makers()
-"""Event type -> column -> what makes its cells."""
+"""Event type -> column -> maker of its cells."""

@@ -38,7 +38,7 @@ class EventRows:
         self._schema = schema_of("events", columns)
 
     def batches(self, records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some records in order; raise Misfit when an event is not as usual."""
+        """Yield the rows of some records in order; raise UnusualEvent for an unusual event."""
         layout = BatchLayout(records, self._wanted)
         if not layout.groups:
             return
@@ -82,7 +82,7 @@ class _Payloads:
             self._areas.check(self._owners[some], self._starts[some], self._sizes[some])
 
     def of(self, numbers: Integers) -> pa.Array:
-        """Return the payloads of some events; null where the event brings none."""
+        """Return the payloads of some events; null for an event without payloads."""
         some = np.flatnonzero(self._starts[numbers] >= 0)
         if not len(some):
             return pa.nulls(len(numbers), pa.binary())

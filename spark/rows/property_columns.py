@@ -1,7 +1,7 @@
 """The properties of messages (MQTT 5) as columns of rows=entries.
 
-What a block says is read once for each distinct block, and brought to the entries by ``take``. A
-block that cannot be read has nulls in the columns of its properties.
+Each distinct block is parsed once, and its values are brought to the entries by ``take``. A block
+that cannot be read has nulls in the columns of its properties.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class EntryProperties(NamedTuple):
     blocks: list[bytes]
     """The distinct blocks."""
     which: Integers
-    """For each entry which of them it has, -1: none."""
+    """For each entry the index of its block, -1: none."""
     expires: Integers
     """For each entry the Unix time in seconds at which its message expires, 0: never."""
 
 
 def entry_properties(group: EventGroup, records: Sequence[Record]) -> EntryProperties:
-    """Return the properties of each entry; ``records`` are those in which the events stand."""
+    """Return the properties of each entry; ``records`` are those that contain the events."""
     numbers: dict[bytes, int] = {}
     which = np.full(group.total, -1, np.int64)
     expires = np.zeros(group.total, np.int64)
@@ -87,7 +87,7 @@ def block_array(blocks: Sequence[bytes]) -> pa.Array:
 
 
 def property_array(name: str, blocks: Sequence[bytes]) -> tuple[pa.Array, np.ndarray[Any, Any]]:
-    """Return what each of some blocks says by a column, and which of them say anything."""
+    """Return the values of some blocks for a column, and which blocks have one."""
     found = [_read(block) for block in blocks]
     values = [None if one is None else _VALUES[name](one) for one in found]
     valid = np.array([value is not None for value in values], np.bool_)

@@ -1,4 +1,4 @@
-"""Records as the rows of rows=records, with their bytes as they are stored."""
+"""Records as the rows of rows=records, with their stored bytes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from spark.storage import CheckedRecord
 
 NEED_EVENTS: Final = frozenset({"events", "entries"})
-"""Columns for which the events must be read."""
+"""Columns that need decoded events."""
 
 
 def record_rows(
     node: str, found: Sequence[CheckedRecord], columns: Sequence[str]
 ) -> pa.RecordBatch:
-    """Return a row for each record that was found; raises UnreadableEvent."""
+    """Return a row for each found record; raises UnreadableEvent."""
     rows = [_row(node, one) for one in found]
     if NEED_EVENTS & set(columns):
         records = [one.record for one in found if one.record is not None]
@@ -63,7 +63,7 @@ def _row(node: str, found: CheckedRecord) -> dict[str, Any]:
 
 
 def _counts(records: Sequence[Record]) -> Sequence[tuple[int, int]]:
-    """Return how many events and entries each record has."""
+    """Return the number of events and entries of each record."""
     try:
         layout = BatchLayout(records, RowFilter())
     except UnusualEvent:

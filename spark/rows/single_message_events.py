@@ -1,7 +1,7 @@
 """Splits an event about many messages into events about one message each, in JSON.
 
-Folding these one after the other gives what folding the event gives: totals (the bytes that
-entered or left a queue) stand in the first one and are 0 in the others.
+Folding these one after the other has the same result as folding the event: totals (the bytes that
+entered or left a queue) are in the first one and are 0 in the others.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 _TOTALS: Final = {"Delivered": "queued", "Queued": "size", "Expired": "size", "Assigned": "queued"}
 _OF_ENTRIES: Final = ("pids", "refs", "reasons")
-"""Columns of runs with a value for each entry, where an event has them."""
+"""Columns of runs with a value for each entry, if an event has them."""
 
 
 def as_json(layout: BatchLayout, group: EventGroup, first: int, last: int) -> pa.Array:
-    """Return the entries of a group from one to before another, each as an event of its own.
+    """Return a range of entries of the group, each as an event of its own.
 
-    Raises Misfit as the group does.
+    Raises UnusualEvent as the group does.
     """
     scan = layout.scan
     events = group.event_of[first:last]
@@ -55,7 +55,7 @@ def as_json(layout: BatchLayout, group: EventGroup, first: int, last: int) -> pa
 
 
 class _Raws(dict[int, dict[str, Any]]):
-    """The events of a group as JSON objects, each parsed when it is asked for."""
+    """The events of a group as JSON objects, each parsed on first access."""
 
     def __init__(self, scan: JsonScan, numbers: Integers) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class _Raws(dict[int, dict[str, Any]]):
 
 
 def _of_runs(group: EventGroup, raws: _Raws, chosen: Integers) -> pa.Array:
-    """Return entries of which each has its integers in the place of its event's runs."""
+    """Return entries, each with its own integers in place of the runs of its event."""
     if group.kind == "Refused" or group.has_added():
         return _one_by_one(group, raws, chosen)
     names = [name for name in ("pids", "refs") if group.has(name)]
@@ -86,7 +86,7 @@ def _of_runs(group: EventGroup, raws: _Raws, chosen: Integers) -> pa.Array:
 
 
 def _one_by_one(group: EventGroup, raws: _Raws, chosen: Integers) -> pa.Array:
-    """Return the same of events that have more than their usual columns."""
+    """Return the entries of events with unusual columns."""
     spread: dict[int, dict[str, list[int]]] = {}
     total = _TOTALS.get(group.kind)
     found: list[bytes] = []
@@ -106,7 +106,7 @@ def _one_by_one(group: EventGroup, raws: _Raws, chosen: Integers) -> pa.Array:
 
 
 def _set_expiry(one: dict[str, Any], entry: int) -> None:
-    """Leave of the moments at which the messages of an event expire that of one message."""
+    """Keep only the expiry of one message of an event."""
     expires = one.get("expires", 0)
     if isinstance(expires, list):
         one["expires"] = from_runs(expires)[entry]
@@ -115,7 +115,7 @@ def _set_expiry(one: dict[str, Any], entry: int) -> None:
 def _pieces(
     raw: dict[str, Any], names: list[str], total: str | None
 ) -> tuple[list[str], list[str]]:
-    """Return the JSON of an event, cut where the numbers of one entry are put.
+    """Return the JSON of an event, cut where the numbers of one entry are inserted.
 
     Once for its first entry, which has the total, and once for all others.
     """
@@ -129,7 +129,7 @@ def _pieces(
 
 
 def _split(one: dict[str, Any], names: Sequence[str]) -> list[str]:
-    """Cut JSON at the single number that each of some arrays has; they follow in this order."""
+    """Cut JSON at the single number in each of some arrays, which follow in this order."""
     pieces: list[str] = []
     rest = orjson.dumps(one).decode()
     for name in names:  # in a string the quotes of such a name would be escaped
@@ -139,7 +139,7 @@ def _split(one: dict[str, Any], names: Sequence[str]) -> list[str]:
 
 
 def _messages(group: EventGroup, raws: _Raws, chosen: Integers) -> pa.Array:
-    """Return the entries of events that bring messages."""
+    """Return the entries of events that contain messages."""
     found_topics, pick = group.topics()
     topics = found_topics.to_pylist()
     each: dict[str, Sequence[Any]] = {}
@@ -179,7 +179,7 @@ def _messages(group: EventGroup, raws: _Raws, chosen: Integers) -> pa.Array:
 
 
 def _block_of(raw: dict[str, Any], entry: int) -> dict[str, list[int]]:
-    """Return the fields that say which block of properties one message of an event has."""
+    """Return the fields that refer to the property block of one message of an event."""
     sizes, numbers = raw["blocks"], raw.get("block_of")
     number = numbers[entry] if numbers else 1
     if not number:
@@ -189,7 +189,7 @@ def _block_of(raw: dict[str, Any], entry: int) -> dict[str, list[int]]:
 
 
 def _set_block(one: dict[str, Any], raw: dict[str, Any], entry: int) -> None:
-    """Leave of the blocks of an event that of one message; its type and version stay last."""
+    """Keep only the block of one message of an event; its type and version stay last."""
     for name, values in _block_of(raw, entry).items():
         one.pop(name, None)
         if values:

@@ -7,23 +7,23 @@ from protocol.errors import FoldmqError
 
 
 class SparkError(FoldmqError):
-    """A Spark job failed for a reason that foldmq does not know."""
+    """A Spark job failed for an unknown reason."""
 
     exit_code = 70
 
 
 class NoSpark(SparkError):
-    """PySpark, or what it needs in Python, is not installed or cannot be started."""
+    """PySpark, or one of its Python dependencies, is not installed or cannot be started."""
 
     exit_code = 69
 
 
 class NoJava(NoSpark):
-    """No Java that Spark can run on was found."""
+    """No Java suitable for Spark was found."""
 
 
 class NoCluster(NoSpark):
-    """The cluster cannot be reached, or gives no executors."""
+    """The cluster cannot be reached, or provides no executors."""
 
 
 class NoPackage(NoSpark):
@@ -43,7 +43,7 @@ class OutOfDisk(SparkError):
 
 
 def disk_failed(error: OSError) -> OutOfDisk:
-    """Return that Spark cannot keep on disk what it works with."""
+    """Return the error for a disk that Spark cannot write its working data to."""
     why = error.strerror or type(error).__name__
     what = "" if error.filename is None else f"{escaped(str(error.filename), 4096)}: "
     return OutOfDisk(
@@ -65,7 +65,7 @@ class NotWritable(SparkError):
 
 
 INSTALL = "pip install 'foldmq[spark]' (or: make spark, in a checkout)"
-"""How to install the packages that the jobs need."""
+"""The command that installs the packages of the jobs."""
 
 NOT_INSTALLED = f"Spark is not installed: {INSTALL}"
 """The message when PySpark, or a package that comes with it, is missing."""

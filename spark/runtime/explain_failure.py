@@ -1,4 +1,4 @@
-"""Why a Spark job failed, as one line instead of pages of Java."""
+"""Explains why a Spark job failed, in one line instead of pages of Java."""
 
 import re
 from collections.abc import Callable
@@ -33,7 +33,7 @@ _Known: TypeAlias = tuple[re.Pattern[str], Callable[[re.Match[str]], FoldmqError
 def explain(error: BaseException, said: str = "", gone: bool = False) -> FoldmqError:
     """Return the error that explains one of PySpark or Py4J.
 
-    ``said`` is what the JVM said last, ``gone``: it has ended by itself.
+    ``said`` is the last output of the JVM, ``gone``: it has ended by itself.
     """
     if isinstance(error, FoldmqError):
         return error
@@ -169,15 +169,15 @@ _TABLE: tuple[_Known, ...] = (
     ),
     (re.compile(r"All masters are unresponsive"), _no_answer),
 )
-"""What Spark says -> what it means; the first that fits."""
+"""Message of Spark -> its meaning; the first match applies."""
 
 
 def _cause(text: str) -> str:
-    """Return the line that says most: the last one of Python's traceback, else the first cause."""
+    """Return the most telling line: the last one of Python's traceback, else the first cause."""
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     traces = [index for index, line in enumerate(lines) if "Traceback (most recent" in line]
     if traces:
-        # what was run stands deeper than the error, whatever the name of that is
+        # the code that was run is deeper than the error, whatever its name
         depth = _indent(lines[traces[-1]])
         for line in lines[traces[-1] + 1 :]:
             if _indent(line) <= depth:

@@ -11,7 +11,7 @@ from pathlib import Path
 from spark.runtime.errors import NoJava
 
 MINIMUM = 17
-"""The oldest Java that Spark 4 runs on."""
+"""The oldest Java supported by Spark 4."""
 
 _SECONDS = 20.0
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
@@ -23,17 +23,17 @@ _HELP = (
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that can be used."""
+    """A usable Java."""
 
     home: str | None
-    """What JAVA_HOME is to be; None: unset, it is the one in PATH."""
+    """The value for JAVA_HOME; None: unset, as the Java is in PATH."""
     version: int
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """Return the Java of JAVA_HOME, or of PATH if that cannot be used.
+    """Return the Java of JAVA_HOME, or of PATH if that is not usable.
 
-    Raises NoJava saying what was found instead.
+    Raises NoJava naming the Java that was found.
     """
     wrong = ""
     for home, program in _candidates(environ):
@@ -58,7 +58,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str | None, Path]]
 
 
 def _version_of(program: Path) -> int | None:
-    """Return the major version of a Java; None when it is none, or does not run."""
+    """Return the major version of a Java; None if it is none, or does not run."""
     try:
         ran = subprocess.run(  # noqa: S603 - the user's own Java
             [program, "-version"],
@@ -73,5 +73,5 @@ def _version_of(program: Path) -> int | None:
     if ran.returncode or found is None:
         return None
     major = int(found[1])
-    # Java 8 and older call themselves 1.8.
+    # Java 8 and older report 1.8.
     return int(found[2]) if major == 1 and found[2] else major

@@ -1,7 +1,7 @@
 """The JVM of a Spark session that this process starts and ends.
 
-PySpark starts the JVM and forgets its process; what the JVM says goes to the user's terminal.
-Here it goes through a pipe of which the end is kept, so that a failure can be explained.
+PySpark starts the JVM and forgets its process; the output of the JVM goes to the user's terminal.
+Here it goes through a pipe whose last output is kept, so that a failure can be explained.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from spark.runtime.explain_failure import not_started
 from spark.runtime.java import find_java
 
 _KEPT = 64 * 1024
-"""Bytes of what the JVM says last that are kept."""
+"""Bytes of the JVM's last output that are kept."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _END_SECONDS = 10.0
 _KILL_SECONDS = 2.0
@@ -38,7 +38,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Jvm:
     """A JVM for Spark, with its own directory for Spark's files.
 
-    ``verbose`` leaves what it says on stderr. Raises OutOfDisk if the directory cannot be made.
+    ``verbose`` leaves its output on stderr. Raises OutOfDisk if the directory cannot be made.
     """
 
     def __init__(self, *, verbose: bool = False) -> None:
@@ -54,32 +54,32 @@ class Jvm:
 
     @property
     def said(self) -> str:
-        """What the JVM said last; nothing when it says it on stderr."""
+        """The last output of the JVM; empty if it goes to stderr."""
         return bytes(self._said).decode(errors="replace")
 
     @property
     def running(self) -> bool:
-        """The JVM was started and has not ended."""
+        """Whether the JVM was started and has not ended."""
         return self._process is not None and self._process.poll() is None
 
     def launch(self, conf: SparkConf, environment: Mapping[str, str | None]) -> SparkContext:
         """Start the JVM and Spark in it.
 
-        ``environment`` is what differs in the JVM's environment, None: not set. Raises NoJava, or
-        NoSpark with the reason; what PySpark raises when Spark refuses the configuration.
+        ``environment`` are the changes to the JVM's environment, None: unset. Raises NoJava, or
+        NoSpark with the reason; or the error of PySpark if Spark rejects the configuration.
         """
         java = find_java()
         with _environment({"JAVA_HOME": java.home, **environment}):
             with _patient():
                 self.gateway = self._launch(conf)
             context = SparkContext(conf=conf, gateway=self.gateway)
-        # It would print a traceback when the JVM is killed.
+        # PySpark would print a traceback when the JVM is killed.
         context._accumulatorServer.handle_error = _ignore  # type: ignore[method-assign, assignment]  # noqa: SLF001
         return context
 
     def _launch(self, conf: SparkConf) -> JavaGateway:
         reader, writer = os.pipe()
-        # Nothing but results goes to stdout, whatever Spark thinks of that.
+        # Only results go to stdout, whatever Spark does.
         streams = {"stdout": sys.stderr.fileno() if self._verbose else writer}
         if not self._verbose:
             streams["stderr"] = writer
@@ -104,7 +104,7 @@ class Jvm:
         return gateway
 
     def _listen(self, reader: int) -> None:
-        """Keep the end of what the JVM says, until it and all that it started have ended."""
+        """Keep the last output of the JVM, until it and all of its children have ended."""
         with open(reader, "rb", buffering=0) as stream:
             while said := stream.read(_KEPT):
                 self._said += said
@@ -119,7 +119,7 @@ class Jvm:
         self.kill()
 
     def abandon(self) -> None:
-        """Kill the JVM and return; whatever waits for it fails, and its Python workers end."""
+        """Kill the JVM and return; callers that wait for it fail, and its Python workers end."""
         if self._process is not None:
             self._process.kill()
 
@@ -137,7 +137,7 @@ def _ignore(*_anything: object) -> None:
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Wait until a JVM ends, which it does at the end of its input; kill it if it does not."""
+    """Wait until a JVM ends, which it does at the end of its input; kill it otherwise."""
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.close()
@@ -176,7 +176,7 @@ def _change(changed: Mapping[str, str | None]) -> None:
 
 @contextlib.contextmanager
 def _patient() -> Iterator[None]:
-    """Put off what ends this process until the JVM's process is known; but only once."""
+    """Defer signals that end this process until the JVM's process is known; but only once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

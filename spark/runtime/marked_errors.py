@@ -1,7 +1,7 @@
-"""Errors of foldmq that pass through Spark: one line each, marked, so that it can be found again.
+"""Errors of foldmq that pass through Spark: one line each, with a mark to find them again.
 
 Spark's Python workers send an exception as text, with a traceback, inside other exceptions. The
-mark lets the driver show the one line that matters.
+mark lets the driver show the one relevant line.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SparkFailure(FoldmqError):  # noqa: N818
 
 
 class MarkedError(Exception):
-    """An error with the mark by which :func:`find_error` finds it."""
+    """An error with the mark that :func:`find_error` looks for."""
 
     def __init__(self, error: FoldmqError) -> None:
         code = error.exit_code
@@ -51,11 +51,11 @@ class MarkedError(Exception):
 
 @contextmanager
 def name_log_in_errors(stream: str) -> Iterator[None]:
-    """Add the name of the log to errors about what a log holds."""
+    """Add the name of the log to errors about its content."""
     try:
         yield
     except CorruptLog as error:
-        # a part of the log was read, maybe not all that stands before: is that intact?
+        # a part of the log was read, perhaps without its beginning: is that part intact?
         what = f"the log is damaged: record {error.sequence} {error.what}"
         help_ = f"put a backup back, or go on with what is intact: {SALVAGE}"
         raise SparkFailure(f"log {stream}: {what}; {help_}", error.exit_code) from None

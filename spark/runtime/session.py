@@ -1,6 +1,6 @@
 """Spark sessions: started by foldmq on this machine or a cluster, or the active one.
 
-What `spark-submit` or a notebook has started is used as it is.
+A session started by `spark-submit` or a notebook is used unchanged.
 """
 
 import atexit
@@ -37,15 +37,15 @@ _CLUSTER = re.compile(r"spark://.|yarn$|k8s://.|local-cluster\[")
 _MEMORY = re.compile(r"[1-9][0-9]*[kmgtKMGT]?b?")
 _NEEDED = ("pyspark", "pyarrow", "pandas", "msgspec")
 _PARTITIONS_PER_CORE = 4
-# What comes in Arrow batches is made by Arrow itself: Java need not check each cell's bounds again.
+# Arrow itself creates the batches: Java need not check the bounds of each cell again.
 _JAVA_OPTIONS = (
     "-XX:-UsePerfData -Darrow.enable_unsafe_memory_access=true "
     "-Darrow.enable_null_check_for_get=false"
 )
 _TOP_PAD = 64 << 20
-"""Bytes of memory that glibc takes at once, and keeps; others do not know the setting."""
+"""Bytes of memory that glibc allocates at once, and keeps; other libraries ignore the setting."""
 _OF_EVERY_SESSION = {"spark.sql.session.timeZone": "UTC"}
-"""What the jobs count on; to be set in any session, also one that was started by others."""
+"""Settings required by the jobs; set in any session, including those started by others."""
 
 _jvm: "Jvm | None" = None
 """The JVM that this process started."""
@@ -60,9 +60,9 @@ def spark_session(
 ) -> "SparkSession":
     """Return the active session, or start one.
 
-    ``master`` is where Spark runs, ``memory`` what a JVM may use for its heap (``2g``): the one of
-    this process if Spark runs in it (``local``), else the driver and each executor. ``conf`` goes
-    before all settings of ours. ``verbose`` lets Spark's own logs through to stderr.
+    ``master`` is the address of Spark, ``memory`` the maximum heap of a JVM (``2g``): that of this
+    process if Spark runs in it (``local``), else of the driver and each executor. ``conf`` takes
+    precedence over foldmq's own settings. ``verbose`` lets Spark's own logs through to stderr.
 
     Raises NoJava, NoSpark or BadSetting.
     """
@@ -92,7 +92,7 @@ def running_session(
 ) -> Iterator["SparkSession"]:
     """Yield a session as `spark_session` does, and end it with its JVM; immediately after Ctrl-C.
 
-    What Spark raises inside comes out as the FoldmqError that says what it means.
+    Errors of Spark in the block are raised as the FoldmqError that explains them.
     """
     session = spark_session(master, memory, conf, verbose=verbose)
     with _ended_by_errors():
@@ -105,7 +105,7 @@ def running_session(
 def translate_errors() -> Iterator[None]:
     """Raise errors of Spark in the block as the FoldmqError that explains them.
 
-    If Spark has ended, its errors are left as they are: nothing more can be done with it then.
+    If Spark has ended, its errors are left unchanged: nothing more can be done with it then.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -158,7 +158,7 @@ def check_settings(master: str, memory: str) -> None:
 
 
 def require_pyspark() -> None:
-    """Raise NoSpark unless PySpark and what it needs in Python are installed."""
+    """Raise NoSpark unless PySpark and its Python dependencies are installed."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if "pyspark" in missing:
         raise NoSpark(NOT_INSTALLED)
@@ -203,7 +203,7 @@ def _settings(master: str, memory: str, directory: Path) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(directory),
-        # Executors of a cluster may lack foldmq, which is explained when they first need it.
+        # Executors of a cluster may lack foldmq, which is reported when they first need it.
         "spark.python.daemon.module": "spark.worker_daemon",
         "spark.driver.extraJavaOptions": f'"-Djava.io.tmpdir={directory}" {_JAVA_OPTIONS}',
         "spark.sql.shuffle.partitions": str(_PARTITIONS_PER_CORE * _cores(master)),
@@ -211,9 +211,9 @@ def _settings(master: str, memory: str, directory: Path) -> dict[str, str]:
 
 
 def _environment(master: str, directory: Path) -> dict[str, str | None]:
-    """Return what the JVM's environment must differ in from ours.
+    """Return the changes to this process's environment for the JVM.
 
-    ``directory`` is of this session alone.
+    ``directory`` belongs to this session alone.
     """
     import pyspark
 
@@ -225,25 +225,25 @@ def _environment(master: str, directory: Path) -> dict[str, str | None]:
     own = Path(pyspark.__file__).parent
     bundled = (own / "jars").is_dir()
     return {
-        # The workers are to be what this process is, whatever is first in PATH.
+        # The workers must run the Python of this process, whatever is first in PATH.
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         # Another Spark would not understand this PySpark.
         "SPARK_HOME": str(_home(own, directory)) if bundled else os.environ.get("SPARK_HOME"),
-        # Spark looks for the address of its host's name otherwise: without a DNS that takes long.
+        # Otherwise Spark looks up the address of its host's name, which takes long without a DNS.
         "SPARK_LOCAL_IP": "127.0.0.1",
-        # It would go before spark.local.dir.
+        # It would override spark.local.dir.
         "SPARK_LOCAL_DIRS": None,
-        # The workers' batches would have memory be returned to the system and taken anew each time.
+        # Otherwise memory for the workers' batches would be released and allocated anew each time.
         "MALLOC_TOP_PAD_": str(_TOP_PAD),
     }
 
 
 def _home(own: Path, directory: Path) -> Path:
-    """Make a home for Spark that has its programs and its jars, but no PySpark in a zip file.
+    """Make a home for Spark with its programs and its jars, but without PySpark in a zip file.
 
-    From there Spark's workers would import it, which is compiled anew each time: half a second in
-    each of the eight processes of a first job. So they find the installed one.
+    Spark's workers would import it from there and compile it each time: half a second in each of
+    the eight processes of a first job. This way they find the installed one.
     """
     home = directory / "home"
     home.mkdir()
@@ -261,8 +261,8 @@ def _cores(master: str) -> int:
 
 
 def _quieten() -> None:
-    """Silence what PySpark says in this process; what matters comes as an exception."""
-    # Warnings name the caller's module, which may be anybody's.
+    """Silence PySpark's output in this process; errors arrive as exceptions."""
+    # Warnings name the caller's module, which may be any.
     warnings.simplefilter("ignore", FutureWarning)
     warnings.filterwarnings("ignore", module=r"(pyspark|py4j|pandas|pyarrow)(\..*)?")
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
@@ -278,7 +278,7 @@ def _not_of_py4j(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def _ended_by_errors() -> Iterator[None]:
-    """End the JVM at once with whatever is raised; say of errors of Spark what they mean."""
+    """End the JVM at once after any exception; translate errors of Spark."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -289,7 +289,7 @@ def _ended_by_errors() -> Iterator[None]:
         if isinstance(error, BrokenPipeError) and not gone:  # the reader of our output is gone
             _end(quickly=True)
             raise
-        meant = _meant(error, said, gone=gone)  # it may ask the JVM: before that is ended
+        meant = _meant(error, said, gone=gone)  # it may query the JVM, so before that is ended
         _end(quickly=True)
         raise meant from error
     except BaseException:
@@ -298,7 +298,7 @@ def _ended_by_errors() -> Iterator[None]:
 
 
 def _meant(error: Exception, said: str = "", *, gone: bool = False) -> FoldmqError:
-    """Return what an error of Spark means, or one of the disk on which PySpark works."""
+    """Return the explanation of an error of Spark, or of the disk on which PySpark works."""
     from spark.runtime.explain_failure import explain
 
     meant = explain(error, said, gone)
@@ -308,7 +308,7 @@ def _meant(error: Exception, said: str = "", *, gone: bool = False) -> FoldmqErr
 
 
 def _last_words() -> tuple[str, bool]:
-    """Return what the JVM of this process said last, and whether it has ended by itself."""
+    """Return the last output of this process's JVM, and whether it has ended by itself."""
     if _jvm is None:
         return "", False
     return _jvm.said, _jvm.gateway is not None and not _jvm.running

@@ -15,8 +15,8 @@ Answer = TypeVar("Answer")
 def run_sync(work: Coroutine[Any, Any, Answer]) -> Answer:
     """Run a coroutine to its end; return its result or raise its error.
 
-    In a notebook a loop is running in the thread that runs the cells, and no second one may run
-    there: then the work has a thread of its own.
+    In a notebook, the thread that runs the cells already has a running loop, and cannot run a
+    second one: then a separate thread runs the coroutine.
     """
     try:
         asyncio.get_running_loop()

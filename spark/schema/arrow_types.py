@@ -1,4 +1,4 @@
-"""The types of the columns as Arrow calls them.
+"""The types of the columns in Arrow.
 
 They are separate from the columns because Arrow takes long to import, and planning needs only the
 names of the columns.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _array_of(kind: pa.DataType) -> pa.DataType:
-    return pa.list_(pa.field("element", kind))  # the name by which Spark calls it
+    return pa.list_(pa.field("element", kind))  # the name that Spark uses
 
 
 _TYPES: Final = {
@@ -53,5 +53,5 @@ GRAINS: Final[Mapping[str, Mapping[str, pa.DataType]]] = {
 
 
 def schema_of(rows: str, names: Iterable[str]) -> pa.Schema:
-    """Return the schema of some columns of one way to read a log."""
+    """Return the schema of some columns of one table."""
     return pa.schema([(name, GRAINS[rows][name]) for name in names])

@@ -1,6 +1,6 @@
-"""The columns of the tables that a log is read as, with their types as Spark calls them.
+"""The columns of the tables of a log, with their types in Spark.
 
-A log can be read by the record, by the event or by the entry: a row for each position.
+A log can be read by record, by event or by entry: a row for each position.
 """
 
 from __future__ import annotations
@@ -129,12 +129,12 @@ GRAINS: Final[Mapping[str, Mapping[str, str]]] = {
     "events": EVENTS,
     "records": RECORDS,
 }
-"""What option ``rows`` may be, and the columns that there are then."""
+"""Values of the option ``rows``, and the columns of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns that are asked for, in order, of one way to read a log."""
+    """The requested columns of one table, in order."""
 
     rows: str
     """``entries``, ``events`` or ``records``."""
@@ -142,7 +142,7 @@ class Columns:
 
     @classmethod
     def of(cls, rows: str, names: Sequence[str] = ()) -> Columns:
-        """Return the columns with these names, all there are without; raises BadOption."""
+        """Return the columns with these names, all if there are none; raises BadOption."""
         known = GRAINS.get(rows)
         if known is None:
             raise BadOption(f"rows = {rows!r}: expected one of {', '.join(GRAINS)}")
@@ -157,6 +157,6 @@ class Columns:
 
     @property
     def ddl(self) -> str:
-        """The schema as Spark reads it."""
+        """The schema in the form that Spark reads."""
         known = GRAINS[self.rows]
         return ", ".join(f"`{name}` {known[name]}" for name in self.names)

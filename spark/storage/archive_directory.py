@@ -1,9 +1,9 @@
 """Writes the directory of a node in an archive; one process at a time.
 
-Files come from a staging directory. They are synced, moved to their place and, when all that is
-on disk, told in the ledger, which is synced too: from then on they are in the archive, and a power
-cut does not change that. Whatever a process leaves behind that is killed before is removed by the
-next one, which knows by the staging directory that there may be something.
+Files come from a staging directory. They are synced, moved to their place and, when all of that is
+on disk, entered in the ledger, which is synced too: from then on they are in the archive, and
+survive a power cut. Leftovers of a killed process are removed by the next one, which recognizes by
+the staging directory that there may be some.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ class ArchiveExtent:
     where: str
     """The directory."""
     through: int
-    """The last record that is in it, 0 if there is none."""
+    """The last archived record, 0 if there is none."""
     link: str
     """The link of that record, in hexadecimal."""
     ends_ms: int
     """Time of the last records, Unix time in milliseconds."""
     records: int = 0
-    """How many were added."""
+    """Number of added records."""
     size: int = 0
-    """Their bytes."""
+    """Bytes of the added records."""
     files: int = 0
-    """How many files they take."""
+    """Number of added files."""
     file_bytes: int = 0
 
 
@@ -80,14 +80,14 @@ class ArchiveWriter:
         self.path = path
         self.ledger = ledger
         self.staging = staging
-        """A directory of this process for what is not in the archive yet."""
+        """A directory of this process for files that are not in the archive yet."""
         self.unsure = False
-        """Adding failed: there may be files in their place that are not in the archive."""
+        """Whether adding failed: there may be files in place that are not in the archive."""
         self._added: list[Segment] = []
 
     @property
     def outcome(self) -> ArchiveExtent:
-        """What the archive has, and what was added since it was opened; it is on disk."""
+        """The extent of the archive, and the records added since it was opened; all on disk."""
         ledger, added = self.ledger, self._added
         files = [file for segment in added for file in segment.files]
         return ArchiveExtent(
@@ -103,11 +103,11 @@ class ArchiveWriter:
         )
 
     def add(self, runs: Iterable[RecordRun]) -> list[Segment]:
-        """Take files into the archive: the runs are all that is in them, checked.
+        """Take files into the archive: the runs are their whole content, checked.
 
-        The names of the files are relative to the staging directory. When this returns they are
-        on disk and in the ledger. Raises CorruptLog when they do not continue what is there,
-        OutOfDisk or NotWritable.
+        The names of the files are relative to the staging directory. When this returns they are on
+        disk and in the ledger. Raises CorruptLog if they do not continue the archive, OutOfDisk or
+        NotWritable.
         """
         grouped = _grouped(runs)
         _check_chain(self.ledger, [run for group in grouped for run in group])
@@ -146,7 +146,7 @@ class ArchiveWriter:
         )
 
     def _tell(self, segments: Iterable[Segment]) -> None:
-        """Write the lines of the ledger; they are on disk when this returns, or not there."""
+        """Write the lines of the ledger; when this returns they are on disk, or removed."""
         lines = b"".join(segment.line() for segment in segments)
         with (self.path / LEDGER_FILE).open("r+b", buffering=0) as file:
             end = file.seek(0, os.SEEK_END)
@@ -154,7 +154,7 @@ class ArchiveWriter:
                 _write_all(file.fileno(), lines)
                 os.fsync(file.fileno())
             except OSError:
-                # What could not be synced must not look as if it were.
+                # Data that could not be synced must not look as if it were.
                 file.truncate(end)
                 raise
 
@@ -163,8 +163,8 @@ class ArchiveWriter:
 def open_writer(directory: Path, stream: str, node: str) -> Iterator[ArchiveWriter]:
     """Open the part of an archive that belongs to a log, for this process alone.
 
-    It is made when it is not there; what a killed process left behind is removed, and in the end
-    what this one has not brought into the archive. Raises ArchiveBusy, ArchiveDamaged,
+    It is created if it does not exist; leftovers of a killed process are removed, and at the end
+    all files of this one that are not in the archive. Raises ArchiveBusy, ArchiveDamaged,
     LaterArchive, OutOfDisk or NotWritable.
     """
     path = directory / node
@@ -180,7 +180,7 @@ def open_writer(directory: Path, stream: str, node: str) -> Iterator[ArchiveWrit
 
 @contextmanager
 def write_error(path: Path) -> Iterator[None]:
-    """Return in one line why an archive cannot be written."""
+    """Raise NotWritable or OutOfDisk, in one line, for errors of writing an archive."""
     try:
         yield
     except OSError as error:
@@ -204,14 +204,14 @@ def no_room(path: Path) -> OutOfDisk:
 def make_directory(path: Path) -> None:
     """Make a directory and its parents durably: they survive a power cut.
 
-    Existing ones are synced as well: the process that made them may have been killed before it did.
+    Existing ones are synced as well: the process that made them may have been killed before.
     """
     path.mkdir(parents=True, exist_ok=True)
     device = path.stat().st_dev
     for one in path.parents:
         if one.stat().st_dev != device:
-            break  # what is mounted there was there before
-        if os.access(one, os.W_OK):  # else nothing was made in it
+            break  # a mount point existed before
+        if os.access(one, os.W_OK):  # otherwise nothing was created in it
             sync_to_disk(one)
 
 
@@ -226,7 +226,7 @@ def sync_to_disk(path: Path) -> None:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Keep others from writing; the lock goes with this process, however it ends."""
+    """Lock out other writers; the lock ends with this process, however it ends."""
     with (path / _LOCK).open("a+", encoding="utf-8") as lock:
         try:
             flock(lock, LOCK_EX | LOCK_NB)
@@ -244,7 +244,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _mended(path: Path, stream: str) -> Ledger:
-    """Return the ledger, without a line that was only begun; write one if there is none."""
+    """Return the ledger, without an incomplete last line; create it if there is none."""
     file = path / LEDGER_FILE
     data = file.read_bytes() if file.exists() else b""
     end = whole_lines(data)
@@ -258,16 +258,16 @@ def _mended(path: Path, stream: str) -> Ledger:
     ledger = parse_ledger(data, f"{Directory(str(path))}/{LEDGER_FILE}")
     if end < len(data):
         os.truncate(file, end)
-    sync_to_disk(file)  # the process that wrote the last line may have been killed before it did
+    sync_to_disk(file)  # the process that wrote the last line may have been killed before it synced
     sync_to_disk(file.parent)
     return ledger
 
 
 def _staging(path: Path, ledger: Ledger) -> Path:
-    """Remove what another process left behind, and make a staging directory of our own.
+    """Remove leftovers of another process, and make a new staging directory.
 
-    It has a name that no other process ever used: a Spark that outlived its driver may still
-    write into its own.
+    Its name was never used by another process: a Spark that outlived its driver may still write
+    into its own.
     """
     staging = path / _STAGING
     if staging.exists():
@@ -275,12 +275,12 @@ def _staging(path: Path, ledger: Ledger) -> Path:
         shutil.rmtree(staging, ignore_errors=True)
     own = staging / uuid.uuid4().hex
     own.mkdir(parents=True)
-    sync_to_disk(path)  # the next one must find it if any file is moved
+    sync_to_disk(path)  # the next process must find it if any file is moved
     return own
 
 
 def _sweep(path: Path, ledger: Ledger) -> None:
-    """Remove the files of ours that no line of the ledger tells of; that is on disk then."""
+    """Remove files of foldmq that are not in the ledger, durably."""
     told = {file.name for segment in ledger.segments for file in segment.files}
     for folder in path.glob("date=*"):
         files = [file for file in folder.glob("*.parquet") if _FILE.fullmatch(file.name)]
@@ -292,10 +292,10 @@ def _sweep(path: Path, ledger: Ledger) -> None:
 
 
 def _clear(writer: ArchiveWriter) -> None:
-    """Remove what is not in the archive. What cannot be removed now is by the next process."""
+    """Remove files that are not in the archive; the next process removes those that remain."""
     path = writer.path
     with suppress(OSError, FoldmqError):
-        if writer.unsure:  # the ledger is asked: a line that was to be taken back may be there
+        if writer.unsure:  # the ledger decides: a line to be removed may still be there
             _sweep(path, parse_ledger((path / LEDGER_FILE).read_bytes(), path))
         shutil.rmtree(path / _STAGING, ignore_errors=True)
         return
@@ -303,9 +303,9 @@ def _clear(writer: ArchiveWriter) -> None:
 
 
 def _grouped(runs: Iterable[RecordRun]) -> list[list[RecordRun]]:
-    """Return the runs in order, those together whose files lie in one another.
+    """Return the runs in order, grouped if the sequences of their files overlap.
 
-    That is so when the clock was set back over midnight: a file is of one day.
+    That happens if the clock was set back over midnight: a file covers one day.
     """
     ordered = sorted(runs, key=lambda run: run.first)
     ends: dict[str, int] = {}
@@ -322,7 +322,7 @@ def _grouped(runs: Iterable[RecordRun]) -> list[list[RecordRun]]:
 
 
 def _check_chain(ledger: Ledger, runs: Iterable[RecordRun]) -> None:
-    """Raise CorruptLog unless runs continue a ledger, each the one before."""
+    """Raise CorruptLog unless the runs continue the ledger, and each the one before."""
     last, link = ledger.last, ledger.link if ledger.segments else None
     for run in runs:
         if last and run.first != last + 1:

@@ -1,7 +1,7 @@
 """Logs in an archive, as the source reads them; needs neither Spark nor a JVM.
 
-An archive is a directory with one for each node in it, ``node=<node>``; each of them is whole by
-itself and may be read alone. See ``docs/archive.md``.
+An archive is a directory with one directory for each node, ``node=<node>``; each of them is
+complete and may be read alone. See ``docs/archive.md``.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ NODE_DIRECTORY: Final = "node="
 
 @dataclass(frozen=True, slots=True)
 class ArchivedLog:
-    """The records of one log in an archive, as of when it was looked up.
+    """The records of one log in an archive, as of its look-up.
 
-    Where they are is read from the ledger on each machine that needs it: what a ledger has once
-    said it goes on saying.
+    The ledger with their places is read on each machine that needs it: its lines never change.
     """
 
     folder: Directory
@@ -60,7 +59,7 @@ class ArchivedLog:
                     part.close()
 
     def link_before(self, sequence: int) -> bytes | None:
-        """Return the link of the record before one where files meet; there the ledger has it."""
+        """Return the link of the record before a sequence at a file border, from the ledger."""
         for segment in self._ledger().between(sequence - 1, sequence):
             if segment.first == sequence:
                 return bytes.fromhex(segment.previous)
@@ -69,9 +68,9 @@ class ArchivedLog:
         return None
 
     def around(self, time_ms: int) -> tuple[int, int]:
-        """Return between which records the last one lies that is not later than a time.
+        """Return the range of records that contains the last one not later than a time.
 
-        Only that file needs to be looked into whose times are around it.
+        Only the file with times around it needs to be read.
         """
         for segment in reversed([*self._ledger().between(self.first, self.last)]):
             if segment.begins_ms <= time_ms:
@@ -80,10 +79,10 @@ class ArchivedLog:
         return self.first - 1, self.first - 1
 
     def explain(self, _sequence: int) -> None:
-        """Return why a record is not there: an archive has all between its first and its last."""
+        """Return None: an archive has all records between its first and its last."""
 
     def place(self, sequence: int) -> str:
-        """Name the file that has a record."""
+        """Return the file that contains a record."""
         for segment in self._ledger().between(sequence, sequence):
             files = [parquet_files.file_text(self.folder, file.name) for file in segment.files]
             return f"file {' or '.join(files)} of the archive"
@@ -94,10 +93,10 @@ class ArchivedLog:
 
 
 def archived_logs(directory: str) -> list[ArchivedLog]:
-    """Return the logs that are in an archive.
+    """Return the logs in an archive.
 
-    ``directory`` is a path or a URI that Arrow knows, of an archive or of one node's part of it.
-    Raises NoArchive, NoFolder, ArchiveDamaged or LaterArchive.
+    ``directory`` is a path or a URI supported by Arrow, of an archive or of one node's part of it.
+    Raises NoArchive, NoDirectory, ArchiveDamaged or LaterArchive.
     """
     folder = Directory(directory)
     found = _look(folder)
@@ -111,7 +110,7 @@ def archived_logs(directory: str) -> list[ArchivedLog]:
 
 
 def ledger_of(folder: Directory) -> Ledger | None:
-    """Return the ledger in the directory of a node, None if there is none, or nothing in it."""
+    """Return the ledger in the directory of a node; None if it does not exist, or is empty."""
     data = folder.read(LEDGER_FILE)
     if data is None:
         return None
@@ -130,7 +129,7 @@ def _look(folder: Directory) -> ArchivedLog | None:
 
 @lru_cache(maxsize=16)
 def _ledger_up_to(folder: Directory, last: int) -> Ledger:
-    """Return the ledger of a directory, which is known to reach a record."""
+    """Return the ledger of a directory that is known to reach a record."""
     ledger = ledger_of(folder)
     if ledger is None or ledger.last < last:
         raise NoArchive(

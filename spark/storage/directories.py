@@ -1,4 +1,4 @@
-"""Directories to read from: on this machine, or in a store that Arrow knows by its URI."""
+"""Directories to read from: on this machine, or in a store that Arrow supports by its URI."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _HADOOP_NAMES: Final = {"s3a": "s3", "s3n": "s3"}
-"""What Hadoop calls a store that has another name elsewhere."""
+"""Hadoop's names of stores -> their usual names."""
 
 
 _HOST: Final = re.compile(r"(?:[^:\[]*|\[[^]]*\])(?::[0-9]*)?")
 _HARMLESS: Final = ("endpoint_override", "region", "scheme")
-"""What of a query says nothing that is secret, and is of use in a message."""
+"""Parameters of a query that contain no secrets and are useful in a message."""
 _HIDDEN: Final = "..."
 _LEAST: Final = 4
-"""Letters of what is hidden: fewer occur in other words."""
+"""Minimum letters of a secret to be hidden: shorter ones occur in other words."""
 
 
 class NoDirectory(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
-    """A directory is not there, or cannot be read."""
+    """A directory does not exist, or cannot be read."""
 
     exit_code = 66
 
@@ -45,7 +45,7 @@ class Directory:
     """It may contain a password; :func:`directory_text` omits it."""
 
     def __str__(self) -> str:
-        """Name the directory in a message."""
+        """Return the directory for a message."""
         return directory_text(self.where)
 
     def within(self, name: str) -> Directory:
@@ -53,7 +53,7 @@ class Directory:
         return Directory(f"{self.where.rstrip('/')}/{name}")
 
     def folders(self) -> list[str]:
-        """Return the names of the directories in it. Raises NoFolder."""
+        """Return the names of the directories in it. Raises NoDirectory."""
 
         def look(system: fs.FileSystem, path: str) -> list[str]:
             found = system.get_file_info(fs.FileSelector(path))
@@ -62,7 +62,7 @@ class Directory:
         return self._do(look)
 
     def read(self, name: str) -> bytes | None:
-        """Return what a file in it holds, None if it is not there. Raises NoFolder."""
+        """Return the content of a file in it; None if it does not exist. Raises NoDirectory."""
 
         def look(system: fs.FileSystem, path: str) -> bytes | None:
             file = f"{path}/{name}"
@@ -75,7 +75,7 @@ class Directory:
         return self._do(look)
 
     def open(self, name: str) -> pa.NativeFile:
-        """Open a file in it. Raises OSError, FileNotFoundError if it is not there."""
+        """Open a file in it. Raises OSError, FileNotFoundError if it does not exist."""
         system, path = self._system()
         return system.open_input_file(f"{path}/{name}")
 
@@ -103,7 +103,7 @@ def directory_text(where: str) -> str:
 
 
 def without_secrets(text: str, where: str) -> str:
-    """Return a message about a directory without what :func:`directory_text` leaves out."""
+    """Return a message about a directory without the parts that :func:`directory_text` omits."""
     plain, user, query = _parts(where)
     scheme, _, rest = where.partition("://")
     text = text.replace(f"{_HADOOP_NAMES.get(scheme, scheme)}://{rest}", plain)
@@ -128,5 +128,5 @@ def _parts(where: str) -> tuple[str, str, str]:
         host = place  # a slash in the password that is not written as %2F
     user = host.rpartition("@")[0]
     if not user or (scheme.startswith("abfs") and not set(user) & {":", "%"}):
-        return f"{scheme}://{place}", "", query  # what is before @ is a container of Azure
+        return f"{scheme}://{place}", "", query  # the part before @ is a container of Azure
     return f"{scheme}://{place[len(user) + 1 :]}", user, query

@@ -1,9 +1,9 @@
-"""The ledger of a log's archive: a file with one JSON object a line.
+"""The ledger of a log's archive: a file with one JSON object per line.
 
-The first line says whose log it is. Each other one is a *segment*: consecutive records, checked,
-in Parquet files that are on disk. A line is written when that is so: what has no line is not in
-the archive, whatever files there are, so a writer that is killed leaves nothing half done. The
-links of the segments form the chain of the log: a ledger that does not fit together is damaged.
+The first line names the log. Each other one is a *segment*: consecutive records, checked, in
+Parquet files on disk. A line is written last: files without a line are not in the archive, so a
+killed writer leaves nothing half done. The links of the segments form the chain of the log: a
+ledger whose links do not match is damaged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 VERSION: Final = 1
 LEDGER_FILE: Final = "_foldmq/ledger.jsonl"
-"""Where it is below the directory of a node."""
+"""Its path below the directory of a node."""
 _LINK: Final = re.compile("[0-9a-f]{64}")
 
 
@@ -40,7 +40,7 @@ class ArchiveDamaged(FoldmqError):  # noqa: N818
 
 
 class LaterArchive(FoldmqError):  # noqa: N818
-    """A later foldmq wrote the archive."""
+    """The archive was written by a later foldmq."""
 
     exit_code = 78
 
@@ -49,7 +49,7 @@ class ArchiveFile(NamedTuple):
     """A file of an archive."""
 
     name: str
-    """Relative to the directory of the node."""
+    """Path relative to the directory of the node."""
     size: int
     """Bytes."""
 
@@ -66,10 +66,10 @@ class Segment:
     link: str
     """Link of the last record."""
     begins_ms: int
-    """The least of the times of its records, Unix time in milliseconds."""
+    """The earliest time of its records, Unix time in milliseconds."""
     ends_ms: int
     size: int
-    """Bytes of the records, as they are in the log."""
+    """Bytes of the records in the log."""
     files: tuple[ArchiveFile, ...]
 
     def line(self) -> bytes:
@@ -87,7 +87,7 @@ _KINDS: Final[dict[str, type]] = {
     "ends_ms": int,
     "size": int,
 }
-"""The fields of a segment but for its files."""
+"""The fields of a segment without its files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +116,11 @@ class Ledger:
 
     @property
     def size(self) -> int:
-        """Bytes of the records, as they were in the log."""
+        """Bytes of the records in the log."""
         return sum(one.size for one in self.segments)
 
     def between(self, first: int, last: int) -> Iterator[Segment]:
-        """Yield the segments that have records between two sequences, both included."""
+        """Yield the segments with records between two sequences, both included."""
         at = bisect_left(self.segments, first, key=lambda one: one.last)
         while at < len(self.segments) and self.segments[at].first <= last:
             yield self.segments[at]
@@ -134,8 +134,8 @@ class Ledger:
 def parse_ledger(data: bytes, where: object) -> Ledger:
     """Return the ledger in a file; an incomplete last line is left out.
 
-    Raises ArchiveDamaged, LaterArchive, or NoArchive when there is not even its first line;
-    ``where`` names the file in the message.
+    Raises ArchiveDamaged, LaterArchive, or NoArchive if even its first line is missing; ``where``
+    names the file in the message.
     """
     lines = data[: data.rfind(b"\n") + 1].splitlines()
     if not lines:
@@ -161,7 +161,7 @@ def parse_ledger(data: bytes, where: object) -> Ledger:
 
 
 def whole_lines(data: bytes) -> int:
-    """Return how many bytes of a ledger's file are complete lines."""
+    """Return the number of bytes of a ledger's file that are complete lines."""
     return data.rfind(b"\n") + 1
 
 

@@ -1,4 +1,4 @@
-"""How to reach the NATS server that has logs."""
+"""Access to the NATS server that holds the logs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NatsAccess:
-    """How to reach a NATS server; secrets in it are never shown."""
+    """Address and credentials of a NATS server; secrets are never shown."""
 
     options: Mapping[str, str] = field(repr=False)
     """``nats`` (URLs, with commas), ``domain``, ``user``, ``password``, ``token``, and paths of
     files: ``creds``, ``nkey``, ``ca``, ``cert``, ``key``."""
 
     def connection(self) -> ConnectionOptions:
-        """Return what the connection is made with."""
+        """Return the options of the connection."""
         # Imported when connecting: it takes a third of a second.
         from eventstore.nats import ConnectionOptions, split_urls
 
@@ -44,7 +44,7 @@ class NatsAccess:
 
     @property
     def where(self) -> str:
-        """The servers as a person may see them."""
+        """The servers, without secrets."""
         return f"NATS at {self.connection().where}"
 
     async def open(self) -> Client:

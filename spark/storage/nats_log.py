@@ -1,4 +1,4 @@
-"""Logs in NATS: finding them, and reading them ahead of the decoder."""
+"""Logs in NATS: found by their streams, and read ahead of the decoder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _SECONDS: Final = 10.0
 _TRIES: Final = 3
-"""How often in a row reading may break off without anything having come."""
+"""Maximum number of failed reads in a row without any data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,28 +37,28 @@ class NatsLog:
     borders: tuple[int, ...] = ()
 
     def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        """Yield what is stored between two sequences, over a connection of its own.
+        """Yield the stored records between two sequences, over a connection of its own.
 
-        Raises NatsUnavailable when NATS does not answer any more.
+        Raises NatsUnavailable if NATS no longer answers.
         """
         return read_ahead(lambda: self._stored(first, last))
 
     def link_before(self, _sequence: int) -> None:
-        """Return that the link of a record is not known before it is read."""
+        """Return None: the link of a record is unknown before it is read."""
 
     def around(self, _time_ms: int) -> tuple[int, int]:
-        """Return all records: none of their times is known."""
+        """Return all records: their times are unknown."""
         return self.first - 1, self.last
 
     def explain(self, sequence: int) -> FoldmqError | None:
-        """Return what says that the broker cut the record off meanwhile; None: it is missing."""
+        """Return the error for a record that the broker cut off meanwhile; None: it is missing."""
         first = run_sync(self._first_now())
         if first <= sequence:
             return None
         return CutMeanwhile(first, f"log {self.stream}", "read it again, or from an archive")
 
     def place(self, _sequence: int) -> str:
-        """Name what has a record: nothing more than the log."""
+        """Return an empty text: the name of the log suffices."""
         return ""
 
     async def _first_now(self) -> int:
@@ -80,7 +80,7 @@ class NatsLog:
                             first, failures = sequence + 1, 0
                             yield sequence, data
                 except LogUnavailable:
-                    # the connection broke, and with it what was on its way; nats-py makes another
+                    # the connection broke, and data in transit was lost; nats-py opens another one
                     failures += 1
                     if failures == _TRIES:
                         raise
@@ -91,7 +91,7 @@ class NatsLog:
 
 
 async def look_up(client: Client, access: NatsAccess, stream: str) -> NatsLog | None:
-    """Return a log as it is now, None when there is none; raises CorruptLog if it was emptied."""
+    """Return the current log; None if it does not exist; raises CorruptLog if it was emptied."""
     try:
         answer = await request_stream(client, stream, f"STREAM.INFO.{stream}", None, _SECONDS)
     except LostLog:

@@ -1,4 +1,4 @@
-"""The node that wrote a log, as its records say, whatever the name of their stream."""
+"""The node that wrote a log according to its records, whatever the name of their stream."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from spark.storage.stored_log import StoredLog
 
 _NEAR: Final = 64
-"""Records that are looked at when the first one is damaged or missing."""
+"""Records examined if the first one is damaged or missing."""
 _LISTED: Final = 10
 
 
 def node_of(stored: StoredLog) -> str:
     """Return the node that wrote a log, from its first readable record.
 
-    If none can, that after which the stream is called. Raises what reading raises.
+    If no record is readable, the node in the name of the stream. Raises the errors of reading.
     """
     begin, last = stored.first, stored.last
     with name_log_in_errors(stored.stream):
@@ -49,7 +49,7 @@ def _first_node(stored: StoredLog, first: int, last: int) -> str | None:
 def nodes_of(logs: Iterable[StoredLog]) -> dict[str, str]:
     """Return the node of each log, by the names of their streams.
 
-    Raises BadOption when two are of the same node: what is in both would have happened twice.
+    Raises BadOption if two belong to the same node: their common records would count twice.
     """
     found: dict[str, str] = {}
     by_node: dict[str, str] = {}

@@ -1,7 +1,7 @@
 """The Parquet files of an archive: records in order, read in bounded memory, and checked.
 
-A row is a record: ``seq`` its stream sequence, ``data`` its bytes as they were in the log. What is
-in ``time``, ``part``, ``last`` and ``bytes`` is for readers other than foldmq.
+A row is a record: ``seq`` is its stream sequence, ``data`` its bytes in the log. The columns
+``time``, ``part``, ``last`` and ``bytes`` are for readers other than foldmq.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from spark.storage.directories import Directory
 
 _AT_ONCE: Final = 4 * 1024 * 1024
-"""Bytes of records that are decoded at once, about."""
+"""Approximate bytes of records decoded at once."""
 _BUFFER: Final = 1024 * 1024
-"""Bytes that are read from a file at once."""
+"""Bytes read from a file at once."""
 _SENTENCE: Final = 200
 _UNREADABLE: Final = (OSError, pa.ArrowException, LookupError, ValueError, TypeError, OverflowError)
-"""What reading a file raises that is not what was written; its footer may say anything then."""
+"""Errors of reading a damaged file, whose footer may contain anything."""
 
 
 class RecordRun(NamedTuple):
-    """Consecutive records of a file: checked, and each continues the one before."""
+    """Consecutive records of a file, checked; each continues the one before."""
 
     file: str
     first: int
@@ -51,9 +51,9 @@ def read_file(
 ) -> Generator[tuple[int, bytes]]:
     """Yield (sequence, bytes) of the records of a file between two sequences, in order.
 
-    What the statistics of the file say is not between them is not read. ``size`` is what the file
-    must have, in bytes. Raises ArchiveDamaged, which names the file and the first record that
-    cannot be read.
+    Row groups outside that range, by the statistics of the file, are not read. ``size`` is the
+    expected size of the file in bytes. Raises ArchiveDamaged, which names the file and the first
+    unreadable record.
     """
     behind = first - 1
     try:
@@ -112,7 +112,7 @@ def _rows_at_once(file: parquet.ParquetFile, group: int) -> int:
 def check_file(folder: Directory, name: str) -> Iterator[RecordRun]:
     """Check every record of a file and yield its runs.
 
-    Raises ArchiveDamaged, or CorruptLog for a record that is not as it was written.
+    Raises ArchiveDamaged, or CorruptLog for an altered record.
     """
     run: RecordRun | None = None
     for sequence, data in read_file(folder, name, 1, 1 << 62):

@@ -16,7 +16,7 @@ Item: TypeAlias = tuple[int, bytes]
 _CHUNK_ITEMS: Final = 256
 _CHUNK_BYTES: Final = 1 << 20
 _CHUNKS: Final = 8
-"""Chunks that are read ahead at most."""
+"""Maximum chunks read ahead."""
 _CANCEL_EVERY: Final = 0.2
 _PATIENCE: Final = 20.0
 
@@ -78,7 +78,7 @@ class _Reader(threading.Thread):
             await source.aclose()  # type: ignore[attr-defined]  # an async generator
 
     def take(self) -> list[Item] | None:
-        """Return the next items, None at the end."""
+        """Return the next items; None at the end."""
         chunk = self._chunks.get()
         if isinstance(chunk, BaseException):
             raise chunk
@@ -87,14 +87,14 @@ class _Reader(threading.Thread):
         return chunk
 
     def end(self) -> None:
-        """End the source, wherever it is, and wait until it has freed what it holds.
+        """End the source, wherever it is, and wait until it has released its resources.
 
-        A connection that goes on looking for its server, though it was told to end, is left to
-        itself: it ends with this process.
+        A connection that keeps looking for its server, although it was told to end, is abandoned:
+        it ends with this process.
         """
         self._started.wait()
         deadline = time.monotonic() + _PATIENCE
-        # Once may not be enough: what awaits with a time limit can swallow a cancellation.
+        # Once may not be enough: an await with a time limit can swallow a cancellation.
         while self.is_alive() and time.monotonic() < deadline:
             task = self._task
             if task is not None:

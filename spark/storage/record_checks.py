@@ -18,27 +18,26 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class CheckedRecord:
-    """A record and what is wrong with it."""
+    """A record and its damage."""
 
     sequence: int
     data: bytes | None
-    """None: it is not there."""
+    """None: it does not exist."""
     record: Record | None
     """None: it cannot be read."""
     damage: str | None = None
     void: bool = False
-    """It is part of a turn that never finished.
+    """Whether it is part of a turn that never finished.
 
-    One behind which a record is damaged or missing did finish: that was its last part. If it was
-    not, at least the damage is reported right behind it.
-    """
+    A turn followed by a damaged or missing record counts as finished: that record was its last
+    part. If it was not, at least the damage is reported directly behind it."""
 
 
 class RecordChecker:
     """Reads and checks the records of a range.
 
-    ``open_record`` opens a record whose bytes are given with its sequence. ``strict`` makes the
-    first damage an error.
+    ``open_record`` decodes a record from its sequence and bytes. ``strict`` makes the first damage
+    an error.
     """
 
     def __init__(
@@ -49,10 +48,10 @@ class RecordChecker:
         self._strict = strict
 
     def records(self) -> Iterator[CheckedRecord]:
-        """Yield the records in order; damaged and missing ones too, unless they are an error.
+        """Yield the records in order, including damaged and missing ones unless they are an error.
 
         Raises CorruptLog if they are, CutMeanwhile for records that were cut off meanwhile, and
-        UnknownLogFormat for one that a later foldmq wrote.
+        UnknownLogFormat for a record of a later foldmq.
         """
         held: list[CheckedRecord] = []
         anywhere = self._part.first > self._part.stored.first
@@ -105,7 +104,7 @@ class RecordChecker:
         if link is not None and one.record.previous != link:
             one.damage = self._damage(one.sequence, f"does not continue record {one.sequence - 1}")
         if one.sequence == self._part.last:
-            # the task that reads on from here may rely on the known link instead of this record
+            # the task that continues here may rely on the known link instead of this record
             known = self._part.stored.link_before(one.sequence + 1)
             if known is not None and one.record.link != known:
                 one.damage = self._damage(one.sequence, "is not the one that was archived")
@@ -123,7 +122,7 @@ class RecordChecker:
         return CheckedRecord(first, None, None, self._damage(first, what))
 
     def _damage(self, sequence: int, what: str) -> str:
-        """Return what is damaged, with the place if there is one to name; raise it if strict."""
+        """Return a description of damage, with its place if it has a name; raise it if strict."""
         place = self._part.stored.place(sequence)
         if place:
             what = f"{what} ({place})"
@@ -156,7 +155,7 @@ class RecordChecker:
 
 
 def _intact_link(sequence: int, data: bytes) -> bytes | None:
-    """Return the link of a record that others read, None if it cannot be known."""
+    """Return the link of a record read by another task; None if it cannot be known."""
     try:
         check_record(sequence, data)
     except (CorruptLog, UnknownLogFormat):
@@ -165,9 +164,10 @@ def _intact_link(sequence: int, data: bytes) -> bytes | None:
 
 
 def _begins_another(record: Record, held: list[CheckedRecord], damaged: bool) -> bool:
-    """Return whether a record is of another turn than those before it, the first of them intact.
+    """Return whether a record belongs to another turn than those before it, the first intact.
 
-    ``damaged``: so is the one right before. Then it may have been the first part of that turn.
+    ``damaged``: the one directly before is damaged. Then it may have been the first part of that
+    turn.
     """
     if record.part == 0 or not damaged:
         return record.part == 0
@@ -183,7 +183,7 @@ def _is_damaged(held: list[CheckedRecord]) -> bool:
 def _turn(held: list[CheckedRecord], anywhere: bool, *, finished: bool) -> list[CheckedRecord]:
     """Return the records of a turn, as void if it did not finish.
 
-    So is one whose beginning is not there, unless it may be ``anywhere`` else.
+    So is a turn without its beginning, unless that may be ``anywhere`` else.
     """
     begins = held[0].record if held else None
     if begins is not None and not (finished and (begins.part == 0 or anywhere)):

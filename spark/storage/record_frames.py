@@ -1,4 +1,4 @@
-"""Records decoded only as far as needed: their frame without their events."""
+"""Decodes records only as far as needed: their frame without their events."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 _FRAME: Final = re.compile(
     rb'\{"node":("(?:[^"\\]|\\.)*"),"time":([0-9]+),"part":([0-9]+),"last":(true|false),"events":\['
 )
-"""How a header begins as foldmq writes it; another is read as any JSON."""
+"""The beginning of a header as foldmq writes it; other forms are parsed as JSON."""
 
 
 def frame_of(sequence: int, data: bytes) -> Record:
-    """Return a record without its events; raises as ``decode_record``, but for the events."""
+    """Return a record without its events; raises as ``decode_record``, except for the events."""
     body = check_record(sequence, data)
     found = _FRAME.match(data, HEADER_FROM, body)
     if found is None:
@@ -49,7 +49,7 @@ def frame_of(sequence: int, data: bytes) -> Record:
 def mentioning(
     types: Iterable[str] | None, sessions: Iterable[str] | None
 ) -> Callable[[bytes], bool] | None:
-    """Return a test of whether a record's bytes may hold events of some types and sessions.
+    """Return a test of whether a record's bytes may contain events of some types and sessions.
 
     None: any record may.
     """
@@ -66,9 +66,9 @@ def mentioning(
 def record_opener(
     types: Iterable[str] | None, sessions: Iterable[str] | None
 ) -> Callable[[int, bytes], Record]:
-    """Return a decoder for records of which only events of some types and sessions are wanted.
+    """Return a decoder for records if only events of some types and sessions are wanted.
 
-    Records in which none of their names occurs are opened without their events.
+    Records that contain none of their names are decoded without their events.
     """
     mentions = mentioning(types, sessions)
 

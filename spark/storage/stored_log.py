@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class StoredLog(Protocol):
     """The records of one log. Small and picklable: it travels to executors.
 
-    ``first`` and ``last`` are the sequences that it has as of planning, ``last`` one less than
-    ``first`` when there are none; ``size`` is about how many bytes they are together;
-    ``borders`` are the sequences at which a partition had best begin, none: it does not matter.
+    ``first`` and ``last`` are its sequences at planning, ``last`` one less than ``first`` if it has
+    no records; ``size`` is the approximate sum of their bytes; ``borders`` are the best sequences
+    for the beginning of a partition, empty: all are equal.
     """
 
     @property
@@ -35,38 +35,38 @@ class StoredLog(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes, about."""
+        """Approximate bytes."""
 
     @property
     def borders(self) -> tuple[int, ...]:
-        """Sequences of records with which it is cheap to begin."""
+        """Sequences at which reading can begin cheaply."""
 
     def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
         """Yield (sequence, bytes) between two sequences, both included, in order, each once.
 
-        What is missing is not yielded: the caller looks for gaps, checksums and the chain.
-        Closing the iterator frees all that it holds.
+        Missing records are not yielded: the caller checks gaps, checksums and the chain. Closing
+        the iterator releases its resources.
         """
 
     def link_before(self, sequence: int) -> bytes | None:
-        """Return the link of the record before one; None if it is not known without reading it."""
+        """Return the link of the record before a sequence; None if it must be read for that."""
 
     def around(self, time_ms: int) -> tuple[int, int]:
-        """Return between which records the last one lies that is not later than a time.
+        """Return the range of records that contains the last one not later than a time.
 
-        Both are included; the first may be the one before all that there are.
+        Both ends are included; the first may be the one before the first existing record.
         """
 
     def explain(self, sequence: int) -> FoldmqError | None:
         """Return why a record that existed at planning no longer does; None: it is missing."""
 
     def place(self, sequence: int) -> str:
-        """Return where a record is stored, for a person; empty if the name of the log says it."""
+        """Return the place of a record for messages; empty if the name of the log suffices."""
 
 
 @contextmanager
 def open_records(stored: StoredLog, first: int, last: int) -> Iterator[Iterator[tuple[int, bytes]]]:
-    """Yield an iterator of the records between two sequences; close it when the block is left."""
+    """Yield an iterator of the records between two sequences; closed at the end of the block."""
     records = stored.read(first, last)
     try:
         yield records

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from spark.traffic.traffic_stats import TrafficStats
 
 TOP: Final = 20
-"""Groups that are shown, unless more are asked for."""
+"""Default number of groups shown."""
 _NAME: Final = 48
 _TIMES: Final = ("begins", "ends", "peak_at")
 
@@ -79,7 +79,7 @@ def _keys(stats: TrafficStats) -> list[str]:
 
 
 def _rows(frame: DataFrame) -> list[dict[str, Any]]:
-    """Return rows with times as integers (Unix, milliseconds), which no time zone can turn."""
+    """Return rows with times as integers (Unix, milliseconds), independent of time zones."""
     times: dict[str, Column] = {key: F.unix_millis(key) for key in _TIMES if key in frame.columns}
     return [row.asDict() for row in frame.withColumns(times).collect()]
 

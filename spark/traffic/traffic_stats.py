@@ -1,8 +1,8 @@
 """Traffic by topic level, client and QoS in windows of time, for capacity planning.
 
 Native Spark SQL throughout; the log is read once for the messages and once for the sizes of its
-records. Of what is published at QoS 0 the log knows the retained messages only, and of what is
-delivered at QoS 0 nothing.
+records. The log contains no deliveries at QoS 0, and of publications at QoS 0 only the retained
+ones.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COLUMNS: Final = (
     "count",
     "refs",
 )
-"""The columns of the log's entries that are needed."""
+"""The required columns of the log's entries."""
 TYPES: Final = (
     "MessagePublished",
     "Delivered",
@@ -49,10 +49,10 @@ TYPES: Final = (
     "MessagesCarried",
     "RetainedSnapshot",
 )
-"""The events that tell of traffic, and those that tell of messages whose records were cut off."""
+"""Events about traffic, and those about messages whose records were cut off."""
 
 TRAFFIC_KEYS: Final = ("topic", "client", "qos")
-"""What traffic can be told apart by, beside the node."""
+"""Keys of traffic besides the node."""
 MEASURES: Final = (
     "published",
     "published_bytes",
@@ -63,11 +63,11 @@ MEASURES: Final = (
     "redelivered",
     "connects",
 )
-"""What is counted. Bytes are those of payloads; ``delivered`` are first deliveries at QoS 1 and 2,
+"""Measures. Bytes are those of payloads; ``delivered`` are first deliveries at QoS 1 and 2,
 ``redelivered`` packets that were sent again, ``connects`` accepted connections."""
 
 _OF_CLIENTS: Final = ("redelivered", "connects")
-"""What belongs to a client, but to no topic or QoS."""
+"""Measures that belong to a client, but to no topic or QoS."""
 _DAY_MS: Final = 86_400_000
 
 
@@ -83,10 +83,10 @@ class TrafficStats:
     groups: DataFrame
     """A row for each node and group, the busiest first: see :func:`traffic_totals`."""
     nodes: DataFrame
-    """A row for each node: the same of all its groups, and what its log takes on disk."""
+    """A row for each node: the same for all its groups, and the size of its log on disk."""
 
     def close(self) -> None:
-        """Free what is kept of the windows."""
+        """Free the cached windows."""
         self.windows.unpersist()
 
 
@@ -104,8 +104,8 @@ def measure_traffic(
 ) -> TrafficStats:
     """Return the traffic of a log by some of :data:`TRAFFIC_KEYS`, in windows of ``window_s``.
 
-    ``levels`` is how many levels of a topic count. Raises BadOption for what is none of these, and
-    what reading the log raises.
+    ``levels`` is the number of topic levels that count. Raises BadOption for invalid keys, and the
+    errors of reading the log.
     """
     _check(by, levels, window_s)
     log = log.pinned()
@@ -128,13 +128,13 @@ def measure_traffic(
 def traffic_windows(
     entries: DataFrame, *, by: Sequence[str], levels: int, window_s: int
 ) -> DataFrame:
-    """Return what happened in each window, by node and some of :data:`TRAFFIC_KEYS`.
+    """Return the measures of each window, by node and some of :data:`TRAFFIC_KEYS`.
 
-    ``entries`` are those of one or more logs, with the :data:`COLUMNS`. Columns: node, at_ms (when
-    the window begins), the keys, the :data:`MEASURES`. A topic with more levels than ``levels``
-    counts for its first ones, as ``a/b/#``. A client counts for what it published and for what was
-    delivered to it. A key is null where it is not known: the record that had it was cut off, or
-    there is none, as for messages dropped at QoS 0.
+    ``entries`` are those of one or more logs, with the :data:`COLUMNS`. Columns: node, at_ms (start
+    of the window), the keys, the :data:`MEASURES`. A topic with more levels than ``levels`` counts
+    for its first ones, as ``a/b/#``. A client counts for its publications and for deliveries to it.
+    A key is null if it is unknown: its record was cut off, or there is none, as for messages
+    dropped at QoS 0.
     """
     _check(by, levels, window_s)
     window_ms = window_s * 1000
@@ -174,12 +174,12 @@ def traffic_totals(
 ) -> DataFrame:
     """Return the traffic of each node and group over the whole log.
 
-    ``windows`` is what :func:`traffic_windows` returns, by these keys or more. Columns: node, the
-    keys, the measures; rate (messages published and delivered a second, over the whole log),
-    peak_rate and peak_bytes (messages and payload bytes a second in the window that had most of
-    them), peak_at (when the window of peak_rate begins), growth (messages a second that come to the
-    rate in a day: the slope of the line that fits the windows best, those left out with which the
-    log begins and ends; null when fewer than three are left, or the log is shorter than a day).
+    ``windows`` is the result of :func:`traffic_windows`, by these keys or more. Columns: node, the
+    keys, the measures; rate (messages published and delivered per second, over the whole log),
+    peak_rate and peak_bytes (messages and payload bytes per second in the busiest window), peak_at
+    (start of the window of peak_rate), growth (messages per second by which the rate grows in a
+    day: the slope of the line that fits the windows best, without the first and the last window of
+    the log; null if fewer than three are left, or the log is shorter than a day).
     """
     measures = _measures(keys)
     window_ms = window_s * 1000
@@ -189,7 +189,7 @@ def traffic_totals(
         .withColumn("messages", F.col("published") + F.col("delivered"))
         .withColumn("bytes", F.col("published_bytes") + F.col("delivered_bytes"))
     )
-    # Windows without traffic are no rows, but they count: the line is fitted by sums.
+    # Windows without traffic have no rows, but they count: the line is fitted by sums.
     whole = (F.col("at_ms") > F.col("first_ms")) & (F.col("at_ms") < F.col("last_ms"))
     number = (F.col("at_ms") - F.col("first_ms")) / window_ms - 1
     rate = F.when(whole, F.col("messages") / window_s).otherwise(0.0)
@@ -243,7 +243,7 @@ def _keys(by: Sequence[str]) -> list[str]:
 
 
 def _measures(keys: Sequence[str]) -> list[str]:
-    """Return what can be told of groups: not of a topic what belongs to its clients only."""
+    """Return the measures of groups: for topics without those that belong to clients only."""
     if "topic" in keys or "qos" in keys:
         return [name for name in MEASURES if name not in _OF_CLIENTS]
     return list(MEASURES)
@@ -271,13 +271,13 @@ def _with_messages(entries: DataFrame) -> DataFrame:
 
 
 def _prefix(topic: Column, levels: int) -> Column:
-    """Return the first levels of a topic; ``/#`` stands for those that follow."""
+    """Return the first levels of a topic; ``/#`` stands for further ones."""
     head = F.substring_index(topic, "/", levels)
     return F.when(head == topic, topic).otherwise(F.concat(head, F.lit("/#")))
 
 
 def _extents(records: DataFrame, window_s: int) -> DataFrame:
-    """Return from when to when each node's log reaches, also in windows, and its size."""
+    """Return the first and last time of each node's log, also in windows, and its size."""
     window_ms = window_s * 1000
     begins, ends = F.col("begins_ms"), F.col("ends_ms")
     return (

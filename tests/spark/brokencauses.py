@@ -151,7 +151,8 @@ def will_with_disconnect_of_an_error(name: str) -> Case:
 
 
 def will_discarded_by_disconnect_of_an_error(name: str) -> Case:
-    story = with_will(name)(WillCancelled("x"), gone("disconnect", code=0x81))
+    story = with_will(name, delay=5)
+    story(WillCancelled("x"), gone("disconnect", code=0x81, expiry=0))
     return story.breaks("will", at(3, 1), "x")
 
 

@@ -45,7 +45,7 @@ def mosquitto_hash_kind(text: str) -> str:
 
 
 def verify(stored: str, password: bytes) -> bool:
-    """Return whether ``stored``, a valid hash (:func:`is_hash`), is that of ``password``."""
+    """Return whether ``stored`` is the hash of ``password``; see :func:`is_mosquitto_hash`."""
     found = _parsed(stored)
     if found is None:
         return False

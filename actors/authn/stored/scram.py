@@ -59,11 +59,11 @@ _PROHIBITED: Final = (
 
 
 class ScramError(Exception):
-    """A message of the client that is refused; the text says why, without quoting it."""
+    """A refused message of the client; the text says why, without quoting it."""
 
 
 class ScramKeys(NamedTuple):
-    """What a server keeps of a password: enough to verify it, not enough to log in."""
+    """The keys that a server stores for a password: enough to verify it, not enough to log in."""
 
     iterations: int
     salt: bytes
@@ -74,8 +74,8 @@ class ScramKeys(NamedTuple):
 def saslprep(text: str) -> str:
     """Return a user name or password in the form in which it is compared (RFC 4013).
 
-    Raises ValueError for characters that it cannot have. Characters that Unicode 3.2 does not
-    assign are kept as they are, on both sides alike.
+    Raises ValueError for prohibited characters. Characters that Unicode 3.2 does not assign are
+    kept as they are, on both sides alike.
     """
     mapped = "".join(
         " " if stringprep.in_table_c12(one) else one
@@ -96,7 +96,7 @@ def saslprep(text: str) -> str:
 def derive_keys(password: bytes, iterations: int = ITERATIONS, salt: bytes = b"") -> ScramKeys:
     """Return keys of a password, by default with a new random salt.
 
-    Raises ValueError for a password that SCRAM has no form of.
+    Raises ValueError for a password that SCRAM cannot represent.
     """
     try:
         prepared = saslprep(password.decode("utf-8")).encode("utf-8")
@@ -117,7 +117,7 @@ def render_keys(keys: ScramKeys) -> str:
 
 
 def parse_scram_keys(text: str) -> ScramKeys | None:
-    """Return the keys in a text that :func:`render_keys` made; None if they are invalid."""
+    """Return the keys in a text made by :func:`render_keys`; None if they are invalid."""
     match = _KEYS.fullmatch(text)
     if match is None:
         return None
@@ -135,10 +135,10 @@ def parse_scram_keys(text: str) -> ScramKeys | None:
 
 
 class Decoys:
-    """Keys of users that have none, always the same for a name.
+    """Keys for users without keys, always the same for a name.
 
-    No password fits them. Their salt depends on ``secret``: with one that outlives the process, an
-    unknown name gets the same salt for ever, as a known one does.
+    No password matches them. Their salt depends on ``secret``: with one that outlives the process,
+    an unknown name always gets the same salt, as a known one does.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class ClientFirst(NamedTuple):
     header: bytes
     """Channel binding flag and authorization identity, which the last message must repeat."""
     bare: bytes
-    """The message without that."""
+    """The message without the header."""
     nonce: str
 
 
@@ -176,7 +176,7 @@ def read_client_first(data: bytes) -> ClientFirst:
         raise ScramError("the first SCRAM message is not UTF-8 text") from None
     match = _FIRST.fullmatch(text)
     if match is None or not _EXTENSIONS.fullmatch(match[6]) or "\0" in text:
-        # An extension that must be understood (m=) stands before the name.
+        # An extension that must be understood (m=) precedes the name.
         raise ScramError("the first SCRAM message is malformed")
     flag, identity, bare, name, nonce = match.groups()[:5]
     if flag.startswith("p"):
@@ -191,14 +191,14 @@ def read_client_first(data: bytes) -> ClientFirst:
 
 
 def _unescaped(name: str) -> str:
-    """Return a name in which comma and equals sign stand for themselves."""
+    """Return a name with comma and equals sign unescaped."""
     if not name or re.search("=(?!2C|3D)", name):
         raise ScramError("the user name of the first SCRAM message is malformed")
     return name.replace("=2C", ",").replace("=3D", "=")
 
 
 class ScramExchange:
-    """What a server knows of a login between the first and the last message of the client.
+    """State of a login between the first and the last message of the client.
 
     ``nonce`` is the server's part of the nonce, by default a random one.
     """

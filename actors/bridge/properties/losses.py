@@ -13,13 +13,13 @@ FROM_NATS: Final = "from NATS"
 
 
 class LossCounter(Protocol):
-    """What counts them."""
+    """The counter of lost properties."""
 
     dropped_properties: int
 
 
 class PropertyLosses:
-    """Counts them; the first ones in each direction are logged."""
+    """Counts lost properties; logs the first loss in each direction."""
 
     def __init__(self, stats: LossCounter) -> None:
         self._stats = stats

@@ -1,4 +1,4 @@
-"""Properties of messages from NATS: what their headers and reply subjects say."""
+"""Reads the properties of messages from NATS: their headers and reply subjects."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ class PropertyReader:
     ) -> ReadProperties:
         """Return the properties of a message on a topic.
 
-        ``correlation`` is the Correlation Data of the request that it answers, which counts if the
-        message has none. ``copied``: the headers are those of a message of this broker, which a
-        NATS client puts on its own one, as ``respond()`` of nats-py does: the Response Topic of
-        that is not one of this message.
+        ``correlation`` is the Correlation Data of the request that the message answers; it applies
+        if the message has none. ``copied``: a NATS client copied the headers from a message of this
+        broker, as ``respond()`` of nats-py does: their Response Topic is not that of this message.
         """
         found = read_properties(headers, payload) if headers is not None else NO_PROPERTIES
         self._losses.add(FROM_NATS, found.dropped)

@@ -1,7 +1,7 @@
-"""Properties of messages to NATS: their headers and reply subjects.
+"""Writes the properties of messages to NATS: their headers and reply subjects.
 
-Blocks of properties are alike from message to message, so the headers of a block are made once.
-What differs is the time that is left before a message expires.
+Blocks of properties repeat from message to message, so the headers of a block are built once. Only
+the remaining time until a message expires differs.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 
 _KNOWN: Final = 1024
 _KNOWN_SIZE: Final = 512
-"""Bytes of the largest block whose headers are kept."""
+"""Maximum bytes of a block whose headers are cached."""
 _LINE: Final = 4000
-"""Bytes that a protocol line may have with subject and reply subject: servers accept 4 096, unless
+"""Maximum bytes of a protocol line with subject and reply subject: servers accept 4 096, unless
 configured otherwise."""
 _GROWTH: Final = 4
 _FIXED: Final = 200
 
 
 def header_room(block: bytes) -> int:
-    """Return how many bytes the headers of a block take at most."""
+    """Return the maximum bytes that the headers of a block take."""
     return min(_GROWTH * len(block), MAX_PROPERTIES) + _FIXED if block else 0
 
 
 class _Known(NamedTuple):
-    """What is the same for all messages with a block."""
+    """The common parts of all messages with a block."""
 
     lines: bytes
-    """The headers, but for the expiry."""
+    """The headers without the expiry."""
     expiry: int | None
     has_message_id: bool
     dropped: int
@@ -76,10 +76,10 @@ class PropertyWriter:
     def head(
         self, constant: bytes, ref: Position | None, prefix: str, block: bytes, expires: int
     ) -> tuple[bytes, bytes]:
-        """Return the headers of a message, and what to put at the end of its reply subject.
+        """Return the headers of a message, and the end of its reply subject.
 
-        That is empty if no answer is asked for. ``expires`` is the Unix time at which the message
-        expires, in seconds; 0: its block says how long it has.
+        The latter is empty if no answer is requested. ``expires`` is the Unix time in seconds at
+        which the message expires; 0: the block contains its lifetime.
         """
         known = self._known.get((prefix, block)) or self._look_up(prefix, block)
         lines, left = known.lines, known.expiry
@@ -97,11 +97,11 @@ class PropertyWriter:
         return header_block(constant, ref, lines), sealed
 
     def is_expired(self, expires: int) -> bool:
-        """Return whether a message that expires then, in Unix seconds or 0 for never, is gone."""
+        """Return whether an expiry in Unix seconds has passed; 0: never."""
         return bool(expires) and expires <= self._time_ms() // 1000
 
     def fits_line(self, subject: bytes, reply: bytes) -> bool:
-        """Return whether a server accepts a line with these; otherwise count the lost reply."""
+        """Return whether a server accepts a line of this size; otherwise count the lost reply."""
         if len(subject) + len(reply) <= _LINE:
             return True
         self._losses.add(TO_NATS, 1)

@@ -1,9 +1,9 @@
 """Reply subjects of messages with a Response Topic: where NATS services answer MQTT clients.
 
 Most services answer with ``respond()``, without headers, so the Correlation Data of a request would
-be lost. The reply subject therefore is one of the bridge, and contains the subject on which an
-answer counts and the Correlation Data. It is *sealed*: only this bridge can make one, so that a
-NATS client cannot use it to publish what it may not publish. The bridge keeps nothing for requests.
+be lost. Therefore the reply subject is one of the bridge, and contains the real subject for the
+answer and the Correlation Data. It is *sealed*: only this bridge can create one, so that a NATS
+client cannot use it to publish where it has no permission. The bridge stores nothing for requests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SEALED: Final = re.compile(
 
 
 class Answered(NamedTuple):
-    """What a sealed reply subject says."""
+    """The content of a sealed reply subject."""
 
     subject: bytes
     """The subject of the Response Topic."""
@@ -42,13 +42,13 @@ class ReplySubjects:
         self._key = key if key is not None else secrets.token_bytes(32)
 
     def seal(self, subject: bytes, correlation: bytes | None) -> bytes:
-        """Return the tokens for answers that count on ``subject``."""
+        """Return the tokens of a sealed reply subject for answers on ``subject``."""
         said = b"-" if correlation is None else b"c" + urlsafe_b64encode(correlation).rstrip(b"=")
         when = b"%x" % self._seconds()
         return b"%b.%b.%b.%b" % (when, self._mac(when, said, subject), said, subject)
 
     def unseal(self, sealed: bytes) -> Answered | None:
-        """Return what was sealed; None if it is forged or too old."""
+        """Return the sealed content; None if it is forged or too old."""
         found = _SEALED.fullmatch(sealed)
         if found is None:
             return None

@@ -1,4 +1,4 @@
-"""What a session decides: pure functions from its state and a request to events.
+"""Decisions of a session: pure functions from its state and a request to events.
 
 Nothing here changes a state or knows the time; the caller appends the events and applies them.
 """

@@ -1,4 +1,4 @@
-"""Decisions about acknowledgements, and the packet identifiers that they answer."""
+"""Decisions about acknowledgements and the packet identifiers that they refer to."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PACKET_IDS = 65_535
-"""Packet identifiers of a session, 1 to 65 535 [MQTT-2.3.1-1]."""
+"""Number of packet identifiers of a session, 1 to 65 535 [MQTT-2.3.1-1]."""
 
 
 def take_packet_ids(state: SessionState, count: int) -> list[int]:
-    """Return ``count`` packet identifiers that are not in use, in the order of their numbers.
+    """Return ``count`` unused packet identifiers in ascending cyclic order.
 
-    They go on behind the one given out last and begin again at 1 after 65 535
-    [MQTT-2.3.1-2, MQTT-2.3.1-4]. The caller sees to it that so many are free.
+    Assignment continues behind the identifier assigned last and wraps around to 1 after 65 535
+    [MQTT-2.3.1-2, MQTT-2.3.1-4]. The caller ensures that ``count`` identifiers are free.
     """
     first = state.last_pid + 1
     inflight, releasing = state.inflight, state.releasing
@@ -55,7 +55,7 @@ def take_packet_ids(state: SessionState, count: int) -> list[int]:
 def acked(
     state: SessionState, packet_ids: Sequence[int], reasons: Sequence[int] = ()
 ) -> Acked | None:
-    """Decide on PUBACKs: those that belong to a QoS 1 delivery complete it, others are ignored.
+    """Decide on PUBACKs: they complete the QoS 1 deliveries that they refer to; others are ignored.
 
     ``reasons`` are the reason codes of MQTT 5; empty if all are 0.
     """
@@ -66,7 +66,7 @@ def acked(
 
 
 def received(state: SessionState, packet_ids: Sequence[int]) -> Received | None:
-    """Decide on PUBRECs: those that belong to a QoS 2 delivery move it on."""
+    """Decide on PUBRECs: the QoS 2 deliveries that they refer to await PUBCOMP from now on."""
     known = _known(state.inflight, packet_ids, 2)
     return Received(state.session, to_runs(known)) if known else None
 
@@ -82,7 +82,7 @@ def refused(
 
 
 def too_large(state: SessionState, packet_ids: Sequence[int]) -> list[Acked | Refused]:
-    """Decide on deliveries that are too large to be sent again: they end, with that reason."""
+    """Decide on deliveries that are too large to be sent again: they end with that reason."""
     reasons = [int(ReasonCode.PACKET_TOO_LARGE)] * len(packet_ids)
     ended = acked(state, packet_ids, reasons), refused(state, packet_ids, reasons)
     return [event for event in ended if event is not None]
@@ -91,7 +91,7 @@ def too_large(state: SessionState, packet_ids: Sequence[int]) -> list[Acked | Re
 def completed(
     state: SessionState, packet_ids: Sequence[int], reasons: Sequence[int] = ()
 ) -> Completed | None:
-    """Decide on PUBCOMPs: those that answer a PUBREL complete the delivery."""
+    """Decide on PUBCOMPs: those that answer a PUBREL complete their delivery."""
     known = _known(state.releasing, packet_ids, 2)
     if not known:
         return None
@@ -101,7 +101,7 @@ def completed(
 def _reasons_of(
     known: Sequence[int], packet_ids: Sequence[int], reasons: Sequence[int]
 ) -> Sequence[Run]:
-    """Return the column of reason codes for those packet identifiers that are known."""
+    """Return the column of reason codes of the known packet identifiers."""
     if not any(reasons):
         return ()
     of = dict(zip(packet_ids, reasons, strict=True))
@@ -118,7 +118,7 @@ def _known(table: dict[int, InFlight], packet_ids: Sequence[int], qos: int) -> l
 
 
 def in_parts(values: Sequence[T]) -> list[Sequence[T]]:
-    """Return values in parts of which each fits into one event."""
+    """Return values in parts that each fit into one event."""
     if len(values) <= ENTRIES_AT_ONCE:
         return [values]
     starts = range(0, len(values), ENTRIES_AT_ONCE)
@@ -128,8 +128,8 @@ def in_parts(values: Sequence[T]) -> list[Sequence[T]]:
 def released(state: SessionState, packet_ids: Sequence[int]) -> list[Released]:
     """Decide on PUBRELs: the messages that wait for them take effect, in this order.
 
-    A packet identifier that is not known is answered all the same, but releases nothing: the
-    message was released before [MQTT-4.3.3-2].
+    An unknown packet identifier is acknowledged as well, but releases nothing: its message was
+    released before [MQTT-4.3.3-2].
     """
     inbound = state.inbound
     known = [pid for pid in dict.fromkeys(packet_ids) if pid in inbound]

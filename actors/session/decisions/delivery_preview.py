@@ -1,7 +1,7 @@
-"""What would happen now to a message of QoS 1 or 2 that matches a subscription.
+"""Preview of the delivery of a QoS 1 or 2 message that matches a subscription.
 
-The rules are those of :func:`actors.session.decisions.queueing.deliver`, for one message whose size
-is not known; nothing is decided and nothing changes.
+The rules are those of :func:`actors.session.decisions.queueing.deliver`, applied to one message of
+unknown size. Nothing is decided and no state changes.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 
 class DeliveryPreview(NamedTuple):
-    """What would become of a message, and why it would not be sent at once."""
+    """The predicted outcome of a message, and the reason if it is not sent at once."""
 
     outcome: Literal["sent", "queued", "dropped"]
     reason: str = ""
     """``window``, ``receive_maximum``, ``packet_ids``, ``older``, or the hindrance."""
     queue: str = ""
-    """The limit that a dropped message would exceed: ``queue_messages`` or ``queue_bytes``."""
+    """The limit that drops the message: ``queue_messages`` or ``queue_bytes``."""
 
 
 def preview_delivery(
     state: SessionState, topic_filter: str, qos: int, limits: DeliveryLimits, hindrance: str
 ) -> DeliveryPreview:
-    """Return what would happen to a message of QoS 1 or 2.
+    """Return the predicted outcome of a QoS 1 or 2 message.
 
-    ``hindrance`` says why nothing can be sent to the client at all; empty: something can.
+    ``hindrance`` is the reason why nothing can be sent to the client; empty: there is none.
     """
     reason = hindrance or _why_not_sent(state, topic_filter, qos, limits)
     if not reason:
@@ -51,7 +51,7 @@ def _why_not_sent(state: SessionState, topic_filter: str, qos: int, limits: Deli
 
 
 def full_queue(state: SessionState, limits: DeliveryLimits) -> str:
-    """Return which limit of a session's queue is reached, or an empty text."""
+    """Return the limit that a session's queue has reached, or an empty string."""
     if state.queued >= limits.queued_messages:
         return "queue_messages"
     return "queue_bytes" if state.queued_bytes >= limits.queued_bytes else ""

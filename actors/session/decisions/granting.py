@@ -28,28 +28,28 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _EVENT_TEXT = 64 * 1024
-"""Characters of topic filters that go into one Subscribed event at most."""
+"""Maximum characters of topic filters in one Subscribed event."""
 
 
 class GrantedFilter(NamedTuple):
-    """How a filter was granted."""
+    """The outcome of one granted filter."""
 
     qos: int
     options: int
-    """Those of MQTT 5, without the QoS."""
+    """Subscription options of MQTT 5, without the QoS."""
     is_new: bool
-    """The session had no subscription with this filter."""
+    """Whether the session had no subscription with this filter before."""
 
 
 class Grant(NamedTuple):
-    """What a SUBSCRIBE gets."""
+    """The outcome of a SUBSCRIBE."""
 
     codes: list[int]
-    """For each filter the granted QoS, or the reason code of MQTT 5 for which it is refused."""
+    """For each filter the granted QoS, or the MQTT 5 reason code of its refusal."""
     granted: dict[str, GrantedFilter]
     events: list[Event]
     over: int = 0
-    """How many were refused because the session has as many as it may."""
+    """Number of filters refused because the session has reached its limit of subscriptions."""
 
 
 def _refuses_reserved(topic_filter: str) -> int:
@@ -68,16 +68,16 @@ def subscribe(
 ) -> Grant:
     """Decide on a SUBSCRIBE: each filter is granted at its QoS (at most ``max_qos``), or refused.
 
-    A filter that stands twice in a packet is handled as if it came in two [MQTT-3.8.4-4].
-    ``refuses`` returns the reason code with which a filter is refused, 0 if it is granted; ``most``
-    is how many subscriptions a session may have. ``options`` are those of each filter, and
-    ``identifier`` is that of all, in MQTT 5.
+    A filter that occurs twice in a packet is handled as if it came in two packets [MQTT-3.8.4-4].
+    ``refuses`` returns the reason code of a refusal, 0 for a permitted filter; ``most`` is the
+    maximum number of subscriptions of a session. In MQTT 5, ``options`` are those of each filter,
+    and ``identifier`` applies to all of them.
     """
     codes: list[int] = []
     granted: list[tuple[str, int, int]] = []
     denied: list[tuple[str, int]] = []
     made: dict[str, GrantedFilter] = {}
-    # Those that ended and still have something to deliver count as well.
+    # Subscriptions that ended with deliveries outstanding count as well.
     free = most - len(state.subscriptions)
     fresh: set[str] = set()
     over = 0
@@ -116,7 +116,7 @@ def subscribe(
 
 
 def by_text(entries: Sequence[T], filter_of: Callable[[T], str]) -> list[list[T]]:
-    """Return entries in parts whose filters fit into one event: a packet may hold megabytes."""
+    """Return entries in parts whose filters fit into one event: a packet may contain megabytes."""
     parts: list[list[T]] = []
     space = 0
     for entry in entries:
@@ -130,10 +130,10 @@ def by_text(entries: Sequence[T], filter_of: Callable[[T], str]) -> list[list[T]
 
 
 def unsubscribe(state: SessionState, filters: Sequence[str]) -> list[Event]:
-    """Decide on an UNSUBSCRIBE: what was sent is completed, what only waits is dropped.
+    """Decide on an UNSUBSCRIBE: sent messages are completed, messages only queued are dropped.
 
-    The standard leaves the latter open [MQTT-3.10.4-3]; a client that wants no more gets no more.
-    But where another of its subscriptions may have matched what waits, all of it is delivered.
+    The standard leaves the latter open [MQTT-3.10.4-3]. Queued messages that may also match another
+    subscription of the client are all delivered.
     """
     if not filters:
         return []
@@ -150,9 +150,9 @@ def unsubscribe(state: SessionState, filters: Sequence[str]) -> list[Event]:
 
 
 def _linked_with_others(state: SessionState, leaving: Sequence[str]) -> AbstractSet[str]:
-    """Return the filters that are linked with a subscription that stays.
+    """Return the filters that are linked with a remaining subscription.
 
-    That one may have matched what waits for them, as a message goes behind what is linked.
+    That subscription may match their queued messages too, as a message queues behind linked ones.
     """
     gone = set(leaving)
     found: set[str] = set()

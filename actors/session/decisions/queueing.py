@@ -1,4 +1,4 @@
-"""Decisions about deliveries: what is sent now, what waits, and what is dropped."""
+"""Decisions about deliveries: whether a message is sent, queued or dropped."""
 
 from __future__ import annotations
 
@@ -33,25 +33,26 @@ T = TypeVar("T")
 
 
 class DeliveryLimits(NamedTuple):
-    """What bounds a delivery."""
+    """The limits on deliveries to a session."""
 
     window: int
-    """Deliveries outstanding for a subscription (``max_ack_pending``)."""
+    """Maximum outstanding deliveries of a subscription (``max_ack_pending``)."""
     queued_messages: int
     queued_bytes: int
-    """Messages and payload bytes waiting for a session."""
+    """Maximum payload bytes queued for a session; ``queued_messages`` is the maximum of
+    messages."""
     batch_bytes: int
-    """Payload bytes sent at once."""
+    """Maximum payload bytes sent at once."""
 
 
 def room(state: SessionState, held: SubscriptionState, window: int) -> int:
-    """Return how many more messages a subscription may have outstanding."""
+    """Return how many more deliveries a subscription may have outstanding."""
     free = min(PACKET_IDS, state.receive_maximum) - len(state.inflight) - len(state.releasing)
     return max(0, min(window - held.outstanding, free))
 
 
 def within(payloads: Sequence[bytes], limit: int) -> int:
-    """Return how many payloads from the first one fit into ``limit`` bytes, at least one."""
+    """Return how many payloads, counted from the first, fit into ``limit`` bytes; at least one."""
     total = 0
     for count, payload in enumerate(payloads):
         total += len(payload)
@@ -61,10 +62,10 @@ def within(payloads: Sequence[bytes], limit: int) -> int:
 
 
 class DeliveryDecision(NamedTuple):
-    """What becomes of messages that match a subscription."""
+    """The outcome of messages that match a subscription."""
 
     packet_ids: list[int]
-    """Of those that are sent now: the first ones."""
+    """Packet identifiers of the messages sent now, which are the first ones."""
     events: list[Event]
 
 
@@ -84,11 +85,11 @@ def deliver(
 ) -> DeliveryDecision:
     """Decide on messages of QoS 1 or 2 that match a subscription.
 
-    Sent now is what the window allows, if the client is there and takes bytes (``ready``) and
-    nothing older waits; the rest is queued as far as the limits of the session allow, and what
-    they do not allow is dropped: the newest, as the oldest was accepted first. ``size`` is that
-    of all payloads. ``rap``: RETAIN is sent as they were published with it; ``expires`` is when
-    each expires, in Unix seconds, or empty (MQTT 5).
+    The messages within the window are sent now if the client accepts bytes (``ready``) and no older
+    message is queued. The rest is queued up to the limits of the session, and what exceeds them is
+    dropped: the newest messages, as the oldest were accepted first. ``size`` is the sum of all
+    payload sizes. ``rap``: RETAIN is sent as published; ``expires`` is the expiry of each message
+    in Unix seconds, or empty (MQTT 5).
     """
     behind = goes_behind(state, topic_filter) if state.waiting else None
     if behind is not None:
@@ -135,9 +136,9 @@ def deliver(
 
 
 def goes_behind(state: SessionState, topic_filter: str) -> str | None:
-    """Return the filter in whose queue messages must wait, None when they need not.
+    """Return the filter whose queue messages must join; None if they need not wait.
 
-    It is the last one that may have messages of the same topics [MQTT-4.6.0-6].
+    It is the last filter that may have messages on the same topics [MQTT-4.6.0-6].
     """
     if not state.waiting or topic_filter.startswith(SHARE):
         return None
@@ -145,7 +146,7 @@ def goes_behind(state: SessionState, topic_filter: str) -> str | None:
     if last == topic_filter:
         return last
     if topic_filter not in state.subscriptions:
-        # Unsubscribed: with what it was linked is not known. A queue of its own is the last.
+        # Unsubscribed: its links are unknown. A queue of its own would be the last.
         return topic_filter
     among = linked(state, topic_filter)
     return next((other for other in reversed(state.waiting) if other in among), None)
@@ -200,7 +201,7 @@ def queued(
     retain: bool,
     expires: Sequence[int] = (),
 ) -> list[Event]:
-    """Say that messages wait; ``expires`` is when each expires, in Unix seconds, or empty."""
+    """Return events that queue messages; ``expires``: expiry of each in Unix seconds, or empty."""
     events: list[Event] = [
         Queued(session, topic_filter, qos, to_runs(some), sum(map(len, those)), retain)
         for some, those in zip(in_parts(refs), in_parts(payloads), strict=True)
@@ -214,9 +215,9 @@ def queued(
 def dropped(
     session: str, reason: str, refs: Sequence[Position], topic_filter: str, queued: int = -1
 ) -> list[MessageDropped]:
-    """Say that messages are dropped; ``queued`` are their bytes if they leave a queue's head."""
+    """Return events that drop messages; ``queued`` are their bytes if they leave a queue's head."""
     parts = in_parts(refs)
-    # Of a part alone it is not known how many bytes they are: the first one has them all.
+    # The bytes of each part are unknown: the first event carries the sum.
     bytes_of = [queued, *[min(queued, 0)] * (len(parts) - 1)]
     return [
         MessageDropped(session, reason, len(some), to_runs(some), topic_filter, size)
@@ -225,7 +226,7 @@ def dropped(
 
 
 class WaitingRun(NamedTuple):
-    """Messages at the head of a subscription's queue that can go out together."""
+    """Messages at the head of a subscription's queue that can be sent together."""
 
     held: SubscriptionState
     qos: int
@@ -234,11 +235,11 @@ class WaitingRun(NamedTuple):
 
 
 def next_waiting(state: SessionState, window: int, most: int) -> list[WaitingRun]:
-    """Return what waits and may be sent now, at most ``most`` messages, oldest first.
+    """Return queued messages that may be sent now, at most ``most``, oldest first.
 
-    Messages of a subscription keep the order in which they wait: their positions may go back
-    (retained messages, QoS 2 messages released late). Linked queues go out one after the other.
-    Others are merged by position, which is the order in which their messages were published.
+    Messages of one subscription keep their order in the queue, in which positions may decrease
+    (retained messages, QoS 2 messages released late). Linked queues are sent one after the other.
+    Other queues are merged by position, which is the order of publication.
     """
     free = min(PACKET_IDS, state.receive_maximum) - len(state.inflight) - len(state.releasing)
     most = min(most, free)
@@ -262,15 +263,15 @@ def next_waiting(state: SessionState, window: int, most: int) -> list[WaitingRun
 
 
 def _head(held: SubscriptionState, window: int, most: int) -> list[int]:
-    """Return what the window lets out of a queue."""
+    """Return the messages of a queue that the window admits."""
     free = min(window - held.outstanding, most)
     return list(islice(held.queue or (), free)) if free > 0 else []
 
 
 def _lines(state: SessionState, window: int, most: int) -> list[list[tuple[int, int]]]:
-    """Return what may go out, each message with the number of its queue; a list for each line.
+    """Return the messages that may be sent, each with its queue's number; a list for each line.
 
-    A line are queues that are linked. One that cannot be emptied holds up those behind it.
+    A line is a sequence of linked queues. A queue that cannot be emptied holds up those behind it.
     """
     lines: dict[int, list[tuple[int, int]]] = {}
     blocked: set[int] = set()

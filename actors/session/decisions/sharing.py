@@ -1,4 +1,4 @@
-"""Decisions about shared subscriptions: which member gets which message (MQTT 5, section 4.8.2)."""
+"""Decisions about shared subscriptions: assigns messages to members (MQTT 5, section 4.8.2)."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ if TYPE_CHECKING:
 
 _NONE: frozenset[int] = frozenset()
 _NEAR = 65_536
-"""Messages that wait which are looked at to put those that return in order, about."""
+"""Approximate number of queued messages examined to insert returned ones in order."""
 
 
 class Assignment(NamedTuple):
-    """Which messages each member gets, by their numbers in the batch."""
+    """The messages assigned to each member, by their numbers in the batch."""
 
     pieces: list[Sequence[int]]
-    """For each member the messages that it gets, ascending."""
+    """For each member the numbers of its messages, ascending."""
     waiting: Sequence[int]
     """Messages for which no member has room, ascending."""
     refused: Sequence[int]
-    """Messages that no member may or can have, ascending."""
+    """Messages that no member may receive or accepts, ascending."""
 
 
 class Rows(NamedTuple):
-    """The members to choose from, as columns."""
+    """The candidate members, as columns."""
 
     rooms: Sequence[int]
-    """How many messages each can take."""
+    """The number of messages that each member has room for."""
     barred: Sequence[AbstractSet[int]] = ()
-    """Numbers of the messages that each may not have, or that are too large for it; empty: none
-    is barred from any."""
+    """Numbers of the messages that each member may not receive or that exceed its packet limit;
+    empty: no member is barred from any."""
     alike: Sequence[bytes] = ()
-    """For each message what it has in common with those that the same members are barred from;
-    empty: they have nothing in common."""
+    """For each message a key shared by the messages that bar the same members; empty: messages have
+    no such key."""
 
 
 def assign(count: int, members: Rows) -> Assignment:
-    """Divide messages among members by their room; the first members get one more than the others.
+    """Divide messages among members by their room; the first members get the remainder.
 
-    Each member gets neighbouring messages, and no member more than it has room for.
+    Each member gets consecutive messages, and none more than it has room for.
     """
     if not any(members.barred):
         pieces = _divide(range(count), members.rooms)
@@ -74,9 +74,9 @@ def assign(count: int, members: Rows) -> Assignment:
 
 
 def assign_by_topic(topics: Sequence[bytes], members: Rows) -> Assignment:
-    """Assign all messages of a topic to one member, the same as long as the members are the same.
+    """Assign all messages on a topic to one member, chosen by the topic and the set of members.
 
-    A message whose member has no room waits, and so do all behind it.
+    If that member has no room, its message waits, and so do all messages behind it.
     """
     rooms, barred, alike = list(members.rooms), members.barred, members.alike
     shares: list[list[int]] = [[] for _ in rooms]
@@ -103,9 +103,9 @@ def assign_by_topic(topics: Sequence[bytes], members: Rows) -> Assignment:
 
 
 def first_ones(assignment: Assignment) -> Assignment:
-    """Return what becomes of the first messages, up to the first one that waits.
+    """Return the assignment of the messages before the first one that waits.
 
-    What leaves a queue leaves its head.
+    Messages leave a queue only at its head.
     """
     pieces, waiting, refused = assignment
     if not waiting:
@@ -139,10 +139,10 @@ def _divide(numbers: Sequence[int], rooms: Sequence[int]) -> list[Sequence[int]]
 
 
 def _by_members(count: int, members: Rows) -> dict[tuple[int, ...], list[int]]:
-    """Group messages by the members that may have them.
+    """Group messages by the members that may receive them.
 
-    Members that may not have the same messages have the same set in ``barred``: each set is looked
-    into once for messages that are alike.
+    Members barred from the same messages share one set in ``barred``: each set is searched once for
+    messages with the same key.
     """
     barred, alike = members.barred, members.alike
     kinds = list({id(numbers): numbers for numbers in barred}.values())
@@ -164,10 +164,10 @@ def _by_members(count: int, members: Rows) -> dict[tuple[int, ...], list[int]]:
 
 
 def shared_in_flight(state: SessionState) -> dict[str, list[int]]:
-    """Return the QoS 1 deliveries of shared subscriptions that a client did not acknowledge.
+    """Return the unacknowledged QoS 1 deliveries of shared subscriptions to a client.
 
-    Packet identifiers by ``$share/NAME/FILTER``, in the order of delivery. QoS 2 messages stay with
-    their member [MQTT-4.8.2-4].
+    The result maps ``$share/NAME/FILTER`` to packet identifiers in the order of delivery. QoS 2
+    messages stay with their member [MQTT-4.8.2-4].
     """
     found: dict[str, list[int]] = defaultdict(list)
     if not state.inflight or not any(
@@ -181,13 +181,13 @@ def shared_in_flight(state: SessionState) -> dict[str, list[int]]:
 
 
 def refs_to_return(state: SessionState) -> list[Position]:
-    """Return the positions of what a member has to return should its connection end now."""
+    """Return the positions of the messages that a member returns if its connection ends now."""
     pids = [pid for some in shared_in_flight(state).values() for pid in some]
     return [state.inflight[pid].ref for pid in pids]
 
 
 def returned(state: SessionState, name: str, pids: Sequence[int]) -> list[Returned]:
-    """Say that deliveries of a shared subscription end unacknowledged, and wait in it again."""
+    """Return events that return unacknowledged deliveries to the queue of a shared subscription."""
     refs = [state.inflight[pid].ref for pid in pids]
     return [
         Returned(state.session, name, to_runs(some), to_runs(those))
@@ -198,7 +198,7 @@ def returned(state: SessionState, name: str, pids: Sequence[int]) -> list[Return
 def requeued(
     session: str, held: SubscriptionState | None, topic_filter: str, messages: dict[int, Message]
 ) -> list[Queued]:
-    """Say that messages wait again: where they stood, in front of those that were not assigned."""
+    """Return events that queue messages again, in their former place before unassigned ones."""
     events: list[Queued] = []
     refs = sorted(messages)
     for behind, neighbours in _places(held, refs):
@@ -223,7 +223,7 @@ def requeued(
 def _places(
     held: SubscriptionState | None, refs: Sequence[Position]
 ) -> Iterable[tuple[int, list[Position]]]:
-    """Yield how many messages wait before some that return, and those, so that all are in order."""
+    """Yield returned messages with the number of queued ones before them, so that order is kept."""
     queue = held.queue if held is not None and held.queue is not None else ()
     at = behind = 0
     for packed in queue:

@@ -1,4 +1,4 @@
-"""What sessions do for MQTT 5 clients (MQTT 5.0) that they do not do for others."""
+"""Parts of sessions specific to MQTT 5 clients."""
 
 from actors.session.mqtt5.delivery_encoder import WIRES_V5, DeliveryEncoder, remaining_properties
 

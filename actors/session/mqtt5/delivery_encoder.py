@@ -1,4 +1,4 @@
-"""Encodes what an MQTT 5 client is sent: properties, identifiers, RETAIN, and their bounds."""
+"""Encodes deliveries to an MQTT 5 client: properties, identifiers, RETAIN, and their limits."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
     from protocol.mqtt5 import AliasNumbers, PublishEncoderV5
 
 WIRES_V5: Final = tuple(PacketVariant(qos) for qos in range(3))
-"""What most MQTT 5 receivers have in common, by QoS."""
+"""The wires that most MQTT 5 receivers share, by QoS."""
 
 _CACHED_TOPICS = 1024
-"""Topics of which it is known which subscription identifiers go with them."""
+"""Maximum topics whose subscription identifiers are cached."""
 
 _FRAME: Final = 13
-"""Bytes of a PUBLISH beside topic, payload and properties, at most: the fixed header, the lengths
+"""Maximum bytes of a PUBLISH besides topic, payload and properties: the fixed header, the lengths
 of topic and properties, the packet identifier."""
 _IDENTIFIER: Final = 5
-"""Bytes of a subscription identifier, at most."""
+"""Maximum bytes of a subscription identifier."""
 
 _ALIAS: Final = 5
-"""By how many bytes a topic alias makes a packet larger, at most."""
+"""Maximum bytes that a topic alias adds to a packet."""
 
 
 class PreparedMessages(Protocol):
-    """Messages on their way to many receivers: ``actors.session.session_messages.Batch``."""
+    """Messages prepared for many receivers: ``actors.session.session_messages.Batch``."""
 
     retain: bool
     """Sent because of a new subscription, not of a publication [MQTT-3.3.1-8]."""
     published_retain: bool
-    """The publications had RETAIN 1."""
+    """Whether the publications had RETAIN 1."""
 
     @property
     def topics(self) -> Sequence[bytes]:
@@ -57,7 +57,7 @@ class PreparedMessages(Protocol):
 
     @property
     def publisher(self) -> object:
-        """The connection that published the messages, if one did."""
+        """The connection that published the messages, if any."""
 
     def __len__(self) -> int:
         """Return the number of messages."""
@@ -65,19 +65,19 @@ class PreparedMessages(Protocol):
     def prepared5(
         self, wire: PacketVariant, numbers: Mapping[bytes, int] | None = None
     ) -> PublishEncoderV5:
-        """Return what renders the messages for receivers that have a wire in common."""
+        """Return the encoder of the messages for receivers that share a wire."""
 
     def at_qos0_v5(self, wire: PacketVariant) -> bytes:
         """Return the messages as QoS 0 packets."""
 
 
 class _Asked(NamedTuple):
-    """What a subscription asks for."""
+    """The options of one subscription."""
 
     qos: int
     options: int
     identifier: int
-    """0: none."""
+    """Subscription identifier; 0: none."""
 
 
 class DeliveryEncoder:
@@ -102,16 +102,16 @@ class DeliveryEncoder:
         self._state = state
         self._numbers = numbers
         self._aliases: SentAliases | None = None
-        """Topic aliases that the connection was sent; None: it is sent none."""
+        """Topic aliases assigned on this connection; None: aliases are not used."""
         if numbers.most and properties.topic_alias_maximum:
             self._aliases = SentAliases(properties.topic_alias_maximum)
         self._connection: object = None
         self.limit = properties.maximum_packet_size
-        """Bytes of the largest packet that the client accepts; 0: any."""
+        """Maximum packet size of the client in bytes; 0: unlimited."""
         self._filters: FilterTrie[_Asked] | None = None
-        """What the subscriptions ask for, by topic filter; None: no more than messages."""
+        """Options of the subscriptions, by topic filter; None: no subscription has any."""
         self._identified: set[str] = set()
-        """Filters of the subscriptions that have an identifier."""
+        """Filters of the subscriptions with an identifier."""
         self._missing: deque[str] = deque()
         """Filters that are not in the index yet."""
         self._known: dict[bytes, tuple[int, ...]] = {}
@@ -120,11 +120,11 @@ class DeliveryEncoder:
             self._begin_index()
 
     def attach(self, state: SessionState, connection: object) -> None:
-        """Encode for a client that connected; ``state`` has the subscriptions as they were."""
+        """Begin encoding for a client that connected; ``state`` has its resumed subscriptions."""
         self._state, self._connection = state, connection
 
     def subscriptions_changed(self, filters: Iterable[str]) -> None:
-        """Look anew at the subscriptions with some filters: their identifiers and options."""
+        """Update the identifiers and options of the subscriptions with these filters."""
         self._known.clear()
         self._known_of_own.clear()
         for topic_filter in filters:
@@ -141,7 +141,7 @@ class DeliveryEncoder:
         self._missing.extend(self._state.subscriptions)
 
     def complete(self, most: int) -> bool:
-        """Put at most so many filters into the index; return whether some are missing still."""
+        """Add at most ``most`` filters to the index; return whether some are still missing."""
         for _ in range(min(most, len(self._missing))):
             topic_filter = self._missing.popleft()
             held = self._state.subscriptions.get(topic_filter)
@@ -149,7 +149,7 @@ class DeliveryEncoder:
         return bool(self._missing)
 
     def _index(self, topic_filter: str, held: SubscriptionState | None) -> None:
-        """Have the index say what a subscription asks for; None: there is none any more."""
+        """Set the options of a subscription in the index; None: remove it."""
         filters = self._filters
         if filters is None:
             return
@@ -164,10 +164,10 @@ class DeliveryEncoder:
         filters.insert(topic_filter, topic_filter, asked)
 
     def is_as_published(self, topic: bytes) -> bool:
-        """Return whether a message that waited has the RETAIN it was published with.
+        """Return whether a queued message keeps the RETAIN flag of its publication.
 
-        That is for the subscription with the highest QoS to say. The queue it waited in may be
-        that of another one, behind whose messages it has to stay.
+        The matching subscription with the highest QoS decides. The message may wait in the queue of
+        another subscription, as it must stay behind the messages there.
         """
         if self._filters is None:
             return False
@@ -179,13 +179,13 @@ class DeliveryEncoder:
 
     @property
     def plain(self) -> bool:
-        """True while messages are sent with their own properties, whatever their size."""
+        """True while messages of any size are sent with no properties but their own."""
         return not self._identified and not self.limit and self._aliases is None
 
     def identifiers(self, topic: bytes, *, own: bool = False) -> tuple[int, ...]:
         """Return the identifiers of all subscriptions that match a topic [MQTT-3.3.4-3].
 
-        ``own``: of a message that the client published itself [MQTT-3.8.3-3].
+        ``own``: the message was published by the client itself [MQTT-3.8.3-3].
         """
         if not self._identified or self._filters is None:
             return ()
@@ -212,7 +212,7 @@ class DeliveryEncoder:
         *,
         gated: bool = True,
     ) -> bytes:
-        """Encode the first messages of a batch, by default all; they must be sent.
+        """Encode the first messages of a batch, by default all; the caller must send them.
 
         ``gated``: they wait for the disk.
         """
@@ -232,21 +232,21 @@ class DeliveryEncoder:
     def _with_aliases(
         self, batch: PreparedMessages, wire: PacketVariant, begin: int, end: int, *, gated: bool
     ) -> PacketVariant | None:
-        """Return the wire that uses topic aliases for some messages of a batch; None: none does."""
+        """Return the wire with topic aliases for messages of a batch; None: no aliases are used."""
         if self._aliases is None:
             return None
         if self.limit:
             sizes = batch.prepared5(wire).sizes[begin:end]
             if max(sizes, default=0) + _ALIAS > self.limit:
                 return None
-        # All of the batch get their numbers: it is encoded once for all receivers.
+        # All topics of the batch get their aliases: it is encoded once for all receivers.
         numbers = {topic: self._numbers.number(topic) for topic in set(batch.topics)}
         used = {numbers[topic] for topic in batch.topics[begin:end]}
         use = self._aliases.use(used, gated=gated)
         return wire._replace(aliases=use) if use else None
 
     def too_large(self, batch: PreparedMessages, subscriber: Subscriber, qos: int) -> list[int]:
-        """Return which messages of a batch make packets that the client does not accept."""
+        """Return the numbers of a batch's messages that exceed the client's maximum packet size."""
         if not self.limit:
             return []
         found: list[int] = []
@@ -258,7 +258,7 @@ class DeliveryEncoder:
     def _wires(
         self, batch: PreparedMessages, subscriber: Subscriber, qos: int, stop: int | None
     ) -> list[tuple[PacketVariant, int, int]]:
-        """Return the wires of a batch's messages: each with where it begins and ends."""
+        """Return the wires of a batch's messages, each with its first message and the end."""
         end = len(batch) if stop is None else stop
         published = batch.published_retain and bool(subscriber.options & RETAIN_AS_PUBLISHED)
         retain = batch.retain or published
@@ -298,9 +298,10 @@ class DeliveryEncoder:
         dup: bool = False,
         of: SubscriptionState | None = None,
     ) -> bytes:
-        """Encode messages that waited, or are sent again; ``flags`` are QoS and RETAIN.
+        """Encode queued or redelivered messages; ``flags`` are QoS and RETAIN.
 
-        ``of`` is the only subscription that they are of: of a shared one, or retained ones.
+        ``of`` is the subscription if there is only one: for shared subscriptions and retained
+        messages.
         """
         qos, retain = flags
         own = None if of is None else self._own(of)
@@ -317,11 +318,11 @@ class DeliveryEncoder:
         return b"".join(parts)
 
     def _identifiers_of(self, message: Message) -> tuple[int, ...]:
-        """Return the identifiers of all subscriptions by which the client gets a message."""
+        """Return the identifiers of all subscriptions that match a message."""
         return self.identifiers(message.topic, own=message.publisher == self._state.session)
 
     def is_too_large(self, message: Message, flags: tuple[int, bool], now_ms: int) -> bool:
-        """Return whether the client does not accept the packet of a message."""
+        """Return whether the packet of a message exceeds the client's maximum packet size."""
         if not self.limit:
             return False
         identifiers = self._identifiers_of(message)
@@ -333,14 +334,14 @@ class DeliveryEncoder:
 
 
 def _asks(held: SubscriptionState) -> bool:
-    """Return whether messages must be looked at for what their subscriptions ask for."""
+    """Return whether a subscription has options that its messages depend on."""
     return bool(held.identifier or held.options & RETAIN_AS_PUBLISHED)
 
 
 def _prepared(
     messages: Sequence[Message], wire: PacketVariant, now_ms: int
 ) -> PublishEncoder | PublishEncoderV5:
-    """Prepare messages with what is left of their expiry."""
+    """Prepare messages with their remaining expiry."""
     keys = [(message.block, message.expires) for message in messages]
     left = {key: _remaining_block(*key, now_ms) for key in set(keys)}
     blocks = list(map(left.__getitem__, keys))
@@ -350,7 +351,7 @@ def _prepared(
 
 
 def remaining_properties(message: Message | RetainedMessage, now_ms: int) -> bytes:
-    """Return the properties of a message, with the seconds that are left of its expiry."""
+    """Return the properties of a message, with its remaining expiry in seconds."""
     return _remaining_block(message.block, message.expires, now_ms)
 
 

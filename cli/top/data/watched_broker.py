@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class WatchedBroker:
-    """Converts replies to ``status`` into frames, and records since when there is no reply."""
+    """Converts replies to ``status`` into frames, and records outages of the broker."""
 
     def __init__(self, link: ReconnectingClient, interval: float) -> None:
         self.link = link
@@ -25,7 +25,7 @@ class WatchedBroker:
         self.paused = False
         """Whether the display is paused."""
         self.away_since: float | None = None
-        """Unix time in seconds since when the broker has not answered."""
+        """Unix time in seconds of the first missing reply; None: the broker answers."""
         self.why = ""
         """The error instead of a reply."""
         self.wanted = asyncio.Event()

@@ -27,7 +27,7 @@ def count(value: float | None) -> str:
 def figure_duration(seconds: float | None) -> str:
     """Return a duration: ``0.42 ms``, ``12.0 ms``, ``1.50 s``.
 
-    ``inf`` is longer than was measured.
+    ``inf`` is shown as longer than the measured range.
     """
     if seconds is None:
         return NOTHING

@@ -60,7 +60,7 @@ def header(frame: Frame, where: str, width: int, state: Line, right: str) -> Lin
 
 
 def health(status: dict[str, Any]) -> Line:
-    """Return whether the broker is ready, as text."""
+    """Return the readiness of the broker as text."""
     return [("ready", "good")] if status["ready"] else [("NOT READY", "bad")]
 
 

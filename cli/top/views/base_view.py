@@ -128,7 +128,7 @@ def _banner(monitor: WatchedBroker, width: int) -> list[Line]:
 
 
 def _alarm(said: str, why: str, width: int) -> list[Line]:
-    """Return the problem on a few lines, keeping its end, which says what to do."""
+    """Return the problem on a few lines, keeping its end with the remedy."""
     lines = wrapped(said + why, width - 1)
     room = min(len(why), _MOST_TROUBLES * width)
     while len(lines) > _MOST_TROUBLES and room > _STEP:

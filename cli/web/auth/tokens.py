@@ -1,14 +1,14 @@
-"""The tokens of the web page: what each allows, and until when.
+"""The tokens of the web page: their permissions and expiry.
 
-The first is the page's own, in ``web.token`` (``cli.web.auth.own_token``): it may do everything and
-does not expire. Operators make others with a name, a role and an end. They stand in a file of
-lines::
+The first is the page's own, in ``web.token`` (``cli.web.auth.own_token``): it permits everything
+and does not expire. Operators create others with a name, a role and an expiry. These are in a file
+of lines::
 
     ann view 2026-12-31T23:59:59Z 1c5a...
 
-that is name, role, end (or ``never``) and mark. The mark is the SHA-256 of the cookie that a
-browser has after it showed the token, and the cookie is derived from the token: the file holds
-nothing to log in with. A token is random, so no slow hash is needed.
+with name, role, expiry (or ``never``) and mark. The mark is the SHA-256 of the cookie of a browser
+that presented the token, and the cookie is derived from the token: the file contains nothing to log
+in with. A token is random, so no slow hash is needed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ log = structlog.get_logger("foldmq")
 
 
 class Role(enum.StrEnum):
-    """What a token allows; each role includes the previous ones."""
+    """The permissions of a token; each role includes the previous ones."""
 
     VIEW = "view"
     """View everything but payloads."""
@@ -107,7 +107,7 @@ def mark_of(cookie: str) -> str:
 
 
 def name_problem(name: str) -> str | None:
-    """Return what is wrong with the name of a token, or None."""
+    """Return the error in the name of a token, or None."""
     if name == TOKEN_FILE:
         return "reserved for the token in web.token"
     if not _NAME.fullmatch(name):

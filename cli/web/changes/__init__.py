@@ -1,4 +1,4 @@
-"""Changes that operators make on the web page: asked twice, and recorded with the token's name."""
+"""Changes by operators on the web page: confirmed twice, and recorded with the token's name."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,8 @@
-"""The pages that ask twice before a change, and make it.
+"""The pages that confirm a change twice, and make it.
 
-The first page describes the change. Its answer keeps what would be changed under a random number,
-for the token that asked; the second one makes exactly that change, once, if its name is typed.
+The first page describes the change. Its confirmation stores the planned change under a random
+number, for the token that confirmed it; the second page makes exactly that change, once, if its
+name is typed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _FIELDS: Final = ("do", "client", "older_than", "match", "filter")
 _LISTED: Final = 20
 _REFUSED: Final = 20
 _LIFE: Final = 300.0
-"""Seconds in which the second question is answered."""
+"""Maximum seconds between the two confirmations."""
 _MOST_ASKED: Final = 100
 _REASON: Final = 400
 
@@ -63,7 +64,7 @@ class ChangePages:
         app.router.add_post("/change/confirmed", self.make)
 
     async def ask(self, request: web.Request) -> web.Response:
-        """Describe a change and ask for it the first time."""
+        """Describe a change and request the first confirmation."""
         if not viewer(request).role.makes_changes:
             raise web.HTTPForbidden(reason="That needs a token with the role operate")
         given = _given(request.query)
@@ -73,7 +74,7 @@ class ChangePages:
         return self._page(request, "first", change=change, given=given, problem=problem)
 
     async def ask_again(self, request: web.Request) -> web.Response:
-        """Ask a second time."""
+        """Request the second confirmation."""
         given = _given(await request.post())
         change, problem = await self._planned(given)
         number = None

@@ -1,4 +1,4 @@
-"""What a change would do: the sessions or retained messages that it concerns, and its requests."""
+"""A planned change: the sessions or retained messages that it concerns, and its requests."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from cli.web.live import WebLogClient
 
 MOST: Final = 5_000
-"""Sessions or retained messages that one change concerns."""
+"""Maximum sessions or retained messages of one change."""
 _PORTION: Final = 500
 _LONGEST_TYPED: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedChange:
-    """A change that was not confirmed yet."""
+    """A change that is not confirmed yet."""
 
     question: str
-    """What would be done, as a question."""
+    """The change, as a question."""
     effect: str
     concerned: list[str]
-    """The names of what is concerned."""
+    """The names of the sessions or retained messages."""
     typed: str
-    """What the operator types to confirm it."""
+    """The text that the operator types to confirm it."""
     requests: list[dict[str, Any]]
     """The requests to the broker."""
     done: str
-    """What to say when it was done; the count comes before."""
+    """The success message; the count precedes it."""
     back: str
     """The page to return to."""
 
@@ -105,7 +105,7 @@ async def _purge(link: WebLogClient, older_than: str | None, match: str | None) 
         {
             "do": "remove_sessions",
             "clients": [row["client"] for row in part],
-            # A session that has connected since stays.
+            # A session that connects meanwhile stays.
             "offline_before_ms": part[-1]["closed_ms"],
         }
         for part in _portions(rows)
@@ -179,7 +179,7 @@ def _required(given: Mapping[str, str], key: str) -> str:
 
 
 def _typed(given: str) -> str:
-    """Return what to type for a name: the name itself, if it can be typed."""
+    """Return the text to type for a name: the name itself, if it can be typed."""
     if given.isascii() and given.isprintable() and given == given.strip() != "":
         return given if len(given) <= _LONGEST_TYPED else "yes"
     return "yes"

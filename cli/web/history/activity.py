@@ -1,7 +1,7 @@
-"""What a log says of each minute of the last day: figures and marks.
+"""Activity of the last day, minute by minute: figures and marks from the log.
 
-Everything here is a sum over records, so that records may be added in any order: the page reads
-those that are new first, and older ones backwards from there.
+All values are sums over records, so that records may be added in any order: the page reads new
+records first, and older ones backwards from there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FIGURES: Final = (
     "restart",
     "log_bytes",
 )
-"""What is counted in each minute: messages, bytes, events by the kind of their mark."""
+"""The figures of each minute: messages, bytes, events by the kind of their mark."""
 _MARKS_A_MINUTE: Final = 20
 _NUMBER: Final = {name: number for number, name in enumerate(FIGURES)}
 
@@ -89,7 +89,7 @@ class Activity:
     def _mark(self, raw: Mapping[str, Any], record: Record, minute: MinuteActivity) -> None:
         event = raw["e"]
         kind = mark_kind(event, raw.get("reason", ""))
-        # The end of each connection with the broker's is no restart of its own.
+        # Each connection that ends with the broker is no restart of its own.
         if kind is None or (kind == "restart" and event == "SessionClosed"):
             return
         count = raw["count"] if kind == "drop" else 1
@@ -97,7 +97,7 @@ class Activity:
         minute.marks.add(kind, Mark(record.time_ms, record.sequence, count))
 
     def forget_before(self, time_ms: int) -> None:
-        """Forget the minutes before a time, and the topics of then."""
+        """Drop the minutes before a time, and their topics."""
         self.topics.forget_before(time_ms + KEPT_MINUTES * MINUTE_MS)
         for minute in [one for one in self.minutes if one < time_ms // MINUTE_MS]:
             del self.minutes[minute]

@@ -1,7 +1,7 @@
 """Reads the activity of the last day from the log, in the background, while pages show it.
 
-New records come first, then older ones, block by block, until a day is covered. Reading pauses as
-long as it works, and stops when no page asks any more; what was read is kept.
+New records come first, then older ones, block by block, until a day is covered. Pauses are as long
+as the work before them. Reading stops when no page requests it; the result is kept.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from eventstore.reading import LogSource
 
 _BLOCK: Final = 400
-"""Records that are read backwards at a time."""
+"""Records read backwards at a time."""
 _SLICE: Final = 0.02
-"""Seconds of work, before a pause that is as long."""
+"""Seconds of work before a pause of the same length."""
 _EVERY: Final = 1.0
 _PATIENCE: Final = 30.0
 """Seconds after the last request until reading stops."""
@@ -39,7 +39,7 @@ class ActivityReader:
     def __init__(self, link: WebLogClient, now: Callable[[], float] = time.time) -> None:
         self.activity = Activity()
         self.since_ms: int | None = None
-        """From when on the activity is complete; None: nothing was read yet."""
+        """Time from which the activity is complete; None: nothing was read yet."""
         self.complete = False
         """Whether a day, or the whole log, is covered."""
         self.problem: str | None = None
@@ -48,7 +48,7 @@ class ActivityReader:
         self._now = now
         self._stream: str | None = None
         self._first = self._last = 0
-        """The records that were read, both included; 0: none."""
+        """The first and the last record read; 0: none."""
         self._asked = 0.0
         self._error: FoldmqError | None = None
         self._task: asyncio.Task[None] | None = None
@@ -68,9 +68,9 @@ class ActivityReader:
             raise self._error
 
     async def glance(self, patience: float) -> None:
-        """Read on, and return at once if a part was read before, as :meth:`wait` otherwise.
+        """Read on; return at once if a part was read before, otherwise as :meth:`wait`.
 
-        Raises CorruptLog, if a new record is damaged.
+        Raises CorruptLog if a new record is damaged.
         """
         if self.since_ms is None:
             await self.wait(patience)
@@ -81,7 +81,7 @@ class ActivityReader:
             raise error
 
     def reading(self) -> str | None:
-        """Return how far reading is, as text; None: it is complete."""
+        """Return the progress of reading as text; None: it is complete."""
         if self.complete:
             return None
         since = "" if self.since_ms is None else f", back to {clock(self.since_ms)} so far"
@@ -111,7 +111,7 @@ class ActivityReader:
                 await self._task
 
     def _keep(self) -> asyncio.Task[None]:
-        """Return the task that reads, and have it go on."""
+        """Return the task that reads, started if necessary."""
         self._asked = time.monotonic()
         if self._task is None or self._task.done():
             self._error = None
@@ -131,7 +131,7 @@ class ActivityReader:
                 await asyncio.sleep(max(0.0, _EVERY - (time.monotonic() - begun)))
 
     async def _step(self, source: LogSource) -> None:
-        """Read what is new, and one older block."""
+        """Read the new records, and one older block."""
         if source.stream != self._stream or source.last < self._last:
             self._begin_anew(source)
         if source.last > self._last:

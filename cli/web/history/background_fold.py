@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST_HISTORIES = 4
 """Maximum number of cached histories."""
 _MOST_MARKS = 5_000
-"""Marks of each kind that are kept of a session; of more, neighbours are joined."""
+"""Maximum marks of each kind kept for a session; beyond it, neighbours are joined."""
 _SLICE = 0.01
 """Seconds of folding before other requests are served."""
 _PATIENCE = 30.0

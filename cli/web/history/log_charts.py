@@ -1,4 +1,4 @@
-"""Charts of the last day, from what the log says of each minute."""
+"""Charts of the last day, from the activity of each minute."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cli.web.live import Chart
 
 _POINTS: Final = 144
-"""Points of a chart at most: with a whole day, each stands for ten minutes."""
+"""Maximum points of a chart: over a whole day, each stands for ten minutes."""
 _PER_SECOND: Final = 1 / 60
 _PER_MINUTE: Final = 1.0
 _CHARTS: Final = (
@@ -42,8 +42,8 @@ _CHARTS: Final = (
 def day_charts(activity: Activity, since_ms: int, now_ms: int) -> list[tuple[Chart, str]]:
     """Return the charts with the units of their values.
 
-    They begin with ``since_ms``, from when on the activity is known, or a day ago. A point is the
-    mean of some whole minutes.
+    They begin at ``since_ms``, from which the activity is known, or a day ago. A point is the mean
+    of some whole minutes.
     """
     end = now_ms // MINUTE_MS
     first = min(max(end - KEPT_MINUTES, -(-since_ms // MINUTE_MS)), end)

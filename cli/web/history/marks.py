@@ -31,23 +31,23 @@ _ENDS: Final = {
     "broker_stopped": "restart",
     "broker_restarted": "restart",
 }
-"""Reasons with which a connection ends that is not lost."""
+"""Close reasons of connections that were not lost."""
 
 
 class Mark(NamedTuple):
-    """Something that happened, or several neighbours alike."""
+    """An event, or several equal neighbours."""
 
     time_ms: int
     record: int
     """Sequence of the record."""
     number: int
-    """How many there were."""
+    """Number of events."""
 
 
 def mark_kind(event: str, reason: str) -> str | None:
     """Return the kind of the mark for an event, by its type and its reason; None: no mark.
 
-    The end of a session's connection with the broker's is a restart.
+    A connection that ends together with the broker's run is a restart.
     """
     if event == "SessionClosed":
         return _ENDS.get(reason, "lost")
@@ -55,7 +55,7 @@ def mark_kind(event: str, reason: str) -> str | None:
 
 
 class Marks:
-    """Marks of all kinds in the order of the log; neighbours are joined when there are too many."""
+    """Marks of all kinds in the order of the log; neighbours are joined if there are too many."""
 
     def __init__(self, most: int) -> None:
         """Keep at most ``most`` marks of each kind."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MOST_RECORDS: Final = 200_000
 MOST_ITEMS: Final = 20_000
-"""Sessions and retained messages of a state that is compared."""
+"""Maximum sessions and retained messages of a compared state."""
 MOST_LINES: Final = 500
 _KEPT: Final = 8
 _PATIENCE: Final = 30.0
@@ -83,7 +83,7 @@ class StateDiffs:
         if not held.task.done():
             return held.progress
         self._running.pop(key, None)
-        if held.task.cancelled():  # nobody asked for some time
+        if held.task.cancelled():  # no request for some time
             return held.progress
         lines = self._found[key] = held.task.result()
         while len(self._found) > _KEPT:

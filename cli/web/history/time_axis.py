@@ -1,4 +1,4 @@
-"""A time axis for the page: the part of time that is shown, its ticks, bars and lanes of marks."""
+"""A time axis for the page: the visible span of time, its ticks, bars and lanes of marks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 WIDTH: Final = 1000
 """Width of the axis in units of the drawing."""
 BUCKETS: Final = 250
-"""Marks that are closer than a bucket are drawn as one."""
+"""Number of buckets of the axis; the marks in one are drawn as one."""
 SHORTEST_MS: Final = 1_000
 _MOST_TICKS: Final = 7
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
@@ -31,7 +31,7 @@ _STEPS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TimeWindow:
-    """The part of time that is shown, Unix time in milliseconds."""
+    """The visible span of time, Unix time in milliseconds."""
 
     begin_ms: int
     end_ms: int
@@ -42,7 +42,7 @@ class TimeWindow:
         return self.end_ms - self.begin_ms
 
     def place(self, time_ms: float) -> float:
-        """Return where a time is on the axis."""
+        """Return the place of a time on the axis."""
         return round(WIDTH * (time_ms - self.begin_ms) / self.span_ms, 1)
 
     def edges(self, count: int) -> list[int]:
@@ -68,7 +68,7 @@ def window_within(whole: TimeWindow, begin_ms: int | None, end_ms: int | None) -
 
 
 def offset_ms(time_ms: int) -> int:
-    """Return by how much local time is ahead of UTC at a time."""
+    """Return the offset of local time from UTC at a time."""
     shift = datetime.fromtimestamp(time_ms / 1000, UTC).astimezone().utcoffset()
     return 0 if shift is None else round(shift.total_seconds() * 1000)
 

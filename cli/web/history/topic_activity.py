@@ -1,4 +1,4 @@
-"""How many messages were published on each topic in the last day, as far as the log says.
+"""Message counts per topic over the last day, as far as the log holds them.
 
 Messages of QoS 0 are not in the log, unless they are retained. The number of topics is limited;
 messages on further topics are only counted.
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 MOST_TOPICS: Final = 10_000
 RATE_MINUTES: Final = 5
-"""A rate is the mean of the last whole minutes, this many."""
+"""Number of last whole minutes whose mean is the rate."""
 _MINUTE_MS: Final = 60_000
 _SLOT_MS: Final = 3 * 3_600_000
-"""Messages are counted in slots of this length; a slot is forgotten as a whole."""
+"""Length of the slots in which messages are counted; a slot is dropped as a whole."""
 _KEPT_MS: Final = 24 * 3_600_000
 
 
@@ -30,7 +30,7 @@ class TopicFigures:
     """Messages and bytes by slot."""
     last_ms: int = 0
     publisher: str = ""
-    """The session that published the last one."""
+    """The session that published the last message."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Branch:
     size: float = 0.0
     """Bytes of the messages in the log."""
     rate: float = 0.0
-    """Messages a second."""
+    """Messages per second."""
     last_ms: int = 0
     publisher: str = ""
     retained: int = 0
@@ -100,7 +100,7 @@ class TopicActivity:
                 self._minutes[minute][topic] += count
 
     def forget_before(self, time_ms: int) -> None:
-        """Forget what ended a day before a time, and the rates of older minutes."""
+        """Drop counts that ended a day before a time, and rates of older minutes."""
         slot = (time_ms - _KEPT_MS) // _SLOT_MS
         for topic, found in list(self._topics.items()):
             if min(found.slots) < slot:
@@ -152,7 +152,7 @@ class TopicActivity:
 
 
 def _branch(found: dict[str, Branch], under: str | None, topic: str) -> Branch | None:
-    """Return the branch of a topic below a path, made if missing; None: it is not below."""
+    """Return the branch of a topic below a path, created if missing; None: it is not below."""
     if under is None:
         rest = topic
     elif topic.startswith(f"{under}/"):
@@ -167,7 +167,7 @@ def _branch(found: dict[str, Branch], under: str | None, topic: str) -> Branch |
 
 
 def messages_by_topic(raw: Mapping[str, Any]) -> Iterator[tuple[str, int, int, str]]:
-    """Yield what a MessagePublished says: (topic, messages, payload bytes, session)."""
+    """Yield (topic, messages, payload bytes, session) for a MessagePublished."""
     sizes, topics, which = raw["sizes"], raw["topics"], raw["which"]
     session = raw["session"]
     if not which:

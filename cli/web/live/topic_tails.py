@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MOST_TAILS: Final = 4
 MOST_LINES: Final = 100
 _RATE: Final = 100
-"""Lines a second that the broker sends at most."""
+"""Maximum lines per second from the broker."""
 _PATIENCE: Final = 10.0
 """Seconds after the last request until a trace ends."""
 _FIRST: Final = 2.0
@@ -32,7 +32,7 @@ class TopicTail:
     skipped: int = 0
     """Lines that the broker skipped above the rate."""
     patience: asyncio.Timeout | None = None
-    """Ends the trace when no page has asked for some time."""
+    """Ends the trace after some time without a request."""
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
 
@@ -88,6 +88,6 @@ class TopicTails:
                             if line.get("kind") == "publish" and "packet" in line:
                                 held.lines.appendleft(line)
         except TimeoutError:
-            pass  # no page shows it any more
+            pass  # no page shows it any longer
         finally:
             self._held.pop(topic_filter, None)

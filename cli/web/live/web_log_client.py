@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 10.0
 """Seconds between searches for more of the index."""
 _NEW_RECORDS = 512
-"""Records that are not indexed, from which on that is worth it."""
+"""Number of unindexed records from which a search for more of the index is worthwhile."""
 _RETRY_SECONDS = 1.0
 """Seconds between searches for an unreachable broker."""
 
@@ -99,7 +99,7 @@ class WebLogClient(ReconnectingClient):
         return source
 
     async def _with_index(self, source: LogSource) -> LogSource:
-        """Return the log with its index as of now; its files are closed when nothing reads them."""
+        """Return the log with its current index; its files are closed when nothing reads them."""
         self._look_again = time.monotonic() + _LOOK_SECONDS
         return await with_index(source, index_directory(self._flags, source.stream).path)
 

@@ -100,7 +100,7 @@ class Lists:
         match: str | None,
         order: Order | str | None,
     ) -> tuple[Listed | None, str | None]:
-        """Return a page of rows with matching names, or what is wrong with the request."""
+        """Return a page of rows with matching names, or the error in the request."""
         try:
             if match is not None:
                 wanted = {**wanted, "match": _pattern(match)}

@@ -1,7 +1,7 @@
 """Middleware of all requests: host, token and role, error pages, headers.
 
-The *grant* of a request says what it may see; pages get it with :func:`viewer`. A request that
-could change something needs the role ``operate``, whatever its path.
+The *grant* of a request determines its permissions; pages get it with :func:`viewer`. A request
+that could change something needs the role ``operate``, whatever its path.
 """
 
 from __future__ import annotations

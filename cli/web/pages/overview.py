@@ -99,14 +99,14 @@ class Pages:
         return {"day": day, "reading": reader.problem or reader.reading()}
 
     async def problems(self, request: web.Request) -> web.Response:
-        """Show what ``foldmq doctor`` finds."""
+        """Show the problems found by ``foldmq doctor``."""
         advice, more = await self._advice(_MOST_PROBLEMS)
         return self._site.page(request, "problems.html", advice=advice, more=more)
 
     async def _advice(self, most: int) -> tuple[list[Advice], int]:
-        """Return what is wrong, the most urgent first, and how much more there is.
+        """Return the problems, the most urgent first, and the number of further ones.
 
-        It is searched for no more often than a fraction of the time that it takes.
+        The search takes at most a fraction of the time.
         """
         until, advice = self._problems
         begun = time.monotonic()

@@ -93,7 +93,7 @@ def of_few_records(refs: Iterable[Position]) -> list[Position]:
 
 
 async def describe_setters(link: WebLogClient, rows: Sequence[dict[str, Any]]) -> None:
-    """Add to retained messages who set them and when, as far as a few records of the log say.
+    """Add publisher and time to retained messages, as far as a few records of the log contain them.
 
     The others follow when the page is rendered again. Raises NoLiveBroker, and the errors of
     reading the log.

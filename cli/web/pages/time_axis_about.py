@@ -1,4 +1,4 @@
-"""What the template of a time axis needs to know of its page."""
+"""Parameters that a page passes to the template of a time axis."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def axis_about(
 ) -> dict[str, Any]:
     """Return the addresses of a page with a time axis, and its labels.
 
-    ``fields`` are the parameters of the page, ``bars`` says what its bars count.
+    ``fields`` are the parameters of the page, ``bars`` describes the counts of its bars.
     """
     return {
         "page": url(path, fields),
@@ -41,7 +41,7 @@ def axis_about(
 
 
 def moments_compared(request: web.Request) -> tuple[str, str] | None:
-    """Return the moments of the two pins, if the request is for their difference."""
+    """Return the moments of the two pins, if their difference is requested."""
     a, b = asked(request, "a"), asked(request, "b")
     if a is None or b is None or (is_fragment(request) and not request.path.endswith("/diff")):
         return None
@@ -49,9 +49,9 @@ def moments_compared(request: web.Request) -> tuple[str, str] | None:
 
 
 def pins_compared(request: web.Request, difference: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what the template of a time axis needs to know of the request.
+    """Return the parameters of a request for the template of a time axis.
 
-    Raises UsageError if the difference was asked for without its moments.
+    Raises UsageError if the difference is requested without its moments.
     """
     if difference is None and request.path.endswith("/diff"):
         raise UsageError("the URL lacks a or b, the moments to compare")

@@ -51,7 +51,7 @@ _SHOWN = {
 
 
 def _changes(lines: list[str]) -> list[str]:
-    """Return the differences without the moments and without a line that there are none."""
+    """Return the differences without the moments and the line for no differences."""
     return [line for line in lines[2:] if line != "no differences"]
 
 

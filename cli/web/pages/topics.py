@@ -22,11 +22,11 @@ _PATIENCE = 1.0
 _MOST_BRANCHES = 500
 _SECONDS = 10.0
 _SHARE = 30
-"""Retained messages are not asked for again for this multiple of the time that it took."""
+"""Retained messages are not requested again for this multiple of the request's duration."""
 _KEPT = 16
 _SORTS = ("level", "messages", "rate", "size", "last_ms")
 _DEPTH = 40
-"""Levels that are links of their own above the tree."""
+"""Maximum levels shown as links above the tree."""
 
 
 class TopicPages:
@@ -73,7 +73,7 @@ class TopicPages:
         )
 
     async def _rows(self, under: str | None) -> tuple[list[dict[str, Any]], bool]:
-        """Return the first retained messages below a path, and whether these are all."""
+        """Return the first retained messages below a path, and whether the list is complete."""
         until, rows, all_of_them = self._retained.get(under, (0.0, [], True))
         begun = time.monotonic()
         if begun >= until:

@@ -1,4 +1,4 @@
-"""The page that says what became of a message, as ``foldmq why`` does."""
+"""The page with the history of a message, as ``foldmq why`` prints it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from projections.audit import MessageStory
 
 _SECONDS = 10.0
-"""Seconds that an answer may take."""
+"""Maximum seconds for an answer."""
 _MOST = 10
-"""Messages in one answer."""
+"""Maximum messages in one answer."""
 
 
 class WhyPage:
-    """The page about what became of messages; one answer is looked for at a time."""
+    """The page with the history of messages; one answer is computed at a time."""
 
     def __init__(self, link: WebLogClient, site: Site) -> None:
         self._link = link
@@ -38,7 +38,7 @@ class WhyPage:
         app.router.add_get("/why", self.why)
 
     async def why(self, request: web.Request) -> web.Response:
-        """Say what became of the last messages on a topic, or of the one at a position."""
+        """Show the history of the last messages on a topic, or of the one at a position."""
         given = {key: asked(request, key) for key in ("topic", "client", "position", "at")}
         stories: list[list[str]] = []
         problem = None
@@ -76,7 +76,7 @@ class WhyPage:
 async def _stories(
     source: LogSource, given: dict[str, str | None], last: int
 ) -> list[MessageStory]:
-    """Return what became of the messages; raises NotFound if there are none."""
+    """Return the histories of the messages; raises NotFound if there are none."""
     wanted: dict[str, Any] = {"client": given["client"], "last": last}
     topic, place = given["topic"], given["position"]
     if topic is not None:

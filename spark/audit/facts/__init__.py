@@ -1,4 +1,4 @@
-"""The facts of an audit: narrow rows made from the records of a log; what an audit returns."""
+"""The facts of an audit: narrow rows made from the records of a log; and the audit's outcome."""
 
 from typing import TYPE_CHECKING
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from projections.audit import Rule, Violation
 
 MOST_VIOLATIONS = 1000
-"""Violations of a rule that are kept; more are counted."""
+"""Maximum violations of a rule that are kept; more are counted."""
 
 BROKER, PROJECTIONS = "broker", "projections"
 SESSION_CLAIM, RETAINED_CLAIM, ALL_CLAIM = "session", "retained", "all"
@@ -25,8 +25,8 @@ SESSION_CLAIM, RETAINED_CLAIM, ALL_CLAIM = "session", "retained", "all"
 class StateClaim:
     """A statement about a session or a retained message, to be compared with the log.
 
-    A claim of the kind ``all`` says that every session and every topic that there was at its bound
-    is among the claims: then claims are compared both ways.
+    A claim of the kind ``all`` states that the claims contain every session and every topic that
+    existed at its bound: then claims are compared both ways.
     """
 
     where: str
@@ -37,14 +37,14 @@ class StateClaim:
     name: str
     """Client identifier or topic; empty for ``all``."""
     bound: Position
-    """It was so when all before this position had happened."""
+    """The claim describes the state before the event at this position."""
     digest: str | None
-    """See ``projections.state.digests``; None: there is none."""
+    """See ``projections.state.digests``; None: the session or message does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSummary:
-    """How much of the log of a node was audited."""
+    """The audited part of a node's log."""
 
     node: str
     first: int
@@ -65,11 +65,11 @@ class RuleResult:
 
     rule: Rule
     checked: int
-    """How many things were looked at: see :attr:`unit`."""
+    """Number of checked items: see :attr:`unit`."""
     unit: str
-    """What ``checked`` counts: records, deliveries, messages, ..."""
+    """The unit of ``checked``: records, deliveries, messages, ..."""
     violations: int
-    """How many there are, those that are not kept included."""
+    """Number of violations, including those that are not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,36 +78,36 @@ class RatePoint:
 
     node: str
     at_ms: int
-    """When the interval begins."""
+    """Start of the interval."""
     published: int
-    """Messages that clients published (QoS 1 and 2, and retained at QoS 0), wills included."""
+    """Messages published by clients (QoS 1 and 2, and retained at QoS 0), including wills."""
     delivered: int
     """First deliveries at QoS 1 and 2."""
     completed: int
-    """Deliveries that their clients acknowledged to the end: PUBACK or PUBCOMP."""
+    """Deliveries that their clients acknowledged completely: PUBACK or PUBCOMP."""
     dropped: int
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyHistogram:
-    """From the publication of a message to the acknowledgement of its delivery, for one QoS."""
+    """Latencies from publication of messages to acknowledgement of their delivery, for one QoS."""
 
     qos: int
     """QoS of the delivery."""
     bounds_ms: tuple[int, ...]
-    """Upper bounds of the buckets, exclusive; what is above the last is in the last bucket."""
+    """Upper bounds of the buckets, exclusive; longer latencies count in the last bucket."""
     counts: tuple[int, ...]
-    """Deliveries in each bucket, as many as there are bounds."""
+    """Number of deliveries in each bucket."""
     p50_ms: int
-    """Upper bound of the bucket in which the median lies."""
+    """Upper bound of the bucket with the median."""
     p99_ms: int
     max_ms: int
-    """The longest one, exact."""
+    """The longest latency, exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowSession:
-    """One of the sessions that took longest from publication to acknowledgement."""
+    """One of the sessions with the longest latencies from publication to acknowledgement."""
 
     node: str
     session: str
@@ -128,42 +128,42 @@ class DropCount:
 
 @dataclass(frozen=True, slots=True)
 class ClaimsCompared:
-    """How many claims about a node were compared."""
+    """The number of compared claims about a node."""
 
     where: str
     node: str
     sessions: int
     retained: int
     as_of: Position
-    """The last position for which anything was claimed."""
+    """The last position with a claim."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an audit found."""
+    """The result of an audit."""
 
     nodes: tuple[NodeSummary, ...]
     rules: tuple[RuleResult, ...]
-    """One for each of :data:`RULES`, in their order; ``state`` only when there were claims."""
+    """One for each of :data:`RULES`, in their order; ``state`` only if there were claims."""
     violations: tuple[Violation, ...]
     """At most :data:`MOST_VIOLATIONS` for each rule, ordered by rule, node and position."""
     rates: tuple[RatePoint, ...]
-    """By node and time; intervals in which nothing happened are left out."""
+    """By node and time; empty intervals are left out."""
     interval_ms: int
     """Length of the intervals of :attr:`rates`."""
     latencies: tuple[LatencyHistogram, ...]
-    """For QoS 1 and 2, where there were any."""
+    """For QoS 1 and 2, if there were deliveries."""
     slowest: tuple[SlowSession, ...]
     """Slowest first."""
     drops: tuple[DropCount, ...]
     """Most first."""
     compared: tuple[ClaimsCompared, ...]
     seconds: float
-    """How long the audit took."""
+    """Duration of the audit."""
     notes: tuple[str, ...] = field(default=())
-    """What could not be looked at, and why: for a person."""
+    """Parts that were not checked, and why, in words."""
 
     @property
     def kept(self) -> bool:
-        """All promises were kept."""
+        """Whether all guarantees were kept."""
         return not any(rule.violations for rule in self.rules)

@@ -1,8 +1,7 @@
-"""Whether the records and turns of a log follow each other: rules ``chain`` and ``turn``.
+"""Checks that the records and turns of a log follow each other: rules ``chain`` and ``turn``.
 
-The scan sees pieces of a log, in order within each piece. It tells of each piece how it begins and
-ends, and of what does not follow inside; the driver puts the pieces together with the same
-comparison.
+The scan sees pieces of a log, in order within each piece. It reports the ends of each piece, and
+breaks inside it; the driver joins the pieces with the same comparison.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ PIECE, PROBLEM, OPEN, BEGUN, COMPLETED, CUT, REPEATED, RATES, DROPS, COUNTS = (
 STARTED, STOPPED, LIMITS, ACTED, CLEARED_BY, ARCHIVED = (
     "started", "stopped", "limits", "acted", "cleared", "archived",
 )  # fmt: skip
-"""What a note may be about. OPEN: the turn that begins there is not looked at to its end.
-COUNTS: how many facts there are of each kind. ACTED: an operator removed retained messages, and
-CLEARED_BY: they were removed."""
+"""Subjects of notes. OPEN: the turn that begins there is not checked to its end. COUNTS: the number
+of facts of each kind. ACTED: an operator removed retained messages, CLEARED_BY: their removal."""
 
 
 class LogNote(NamedTuple):
@@ -40,32 +38,32 @@ class LogNote(NamedTuple):
 
     @property
     def data(self) -> bytes:
-        """Return what it says, as it travels."""
+        """Return the content of the note, serialized."""
         return orjson.dumps([self.about, self.values])
 
     @classmethod
     def read(cls, node: str, at: Position, data: bytes) -> LogNote:
-        """Return the note that travelled so."""
+        """Return the note with this serialized content."""
         return cls(node, at, *orjson.loads(data))
 
 
 @dataclass(frozen=True, slots=True)
 class RecordLink:
-    """What the check of a neighbouring record needs of a record."""
+    """The fields of a record that the check of its neighbours needs."""
 
     sequence: int
     link: str
-    """Empty when the record is damaged so that it is not known, as ``previous``."""
+    """Empty, like ``previous``, if damage makes it unknown."""
     previous: str
     part: int
-    """-1 when the record is damaged."""
+    """-1 if the record is damaged."""
     last: bool
     starts: bool
-    """A broker starts in it: turns before it may have been left unfinished."""
+    """Whether a broker starts in it: turns before it may be unfinished."""
 
 
 class ChainBreak(NamedTuple):
-    """A place where a record does not follow the one before it, or cannot be read."""
+    """A record that does not follow the one before it, or cannot be read."""
 
     rule: str
     at: Position
@@ -73,7 +71,7 @@ class ChainBreak(NamedTuple):
 
 
 def check_link(one: RecordLink, other: RecordLink) -> Iterator[ChainBreak]:
-    """Yield what is wrong between a record and the next one that is there.
+    """Yield the breaks between a record and the next existing one.
 
     Missing records are reported by the scan.
     """
@@ -96,7 +94,7 @@ def check_link(one: RecordLink, other: RecordLink) -> Iterator[ChainBreak]:
 
 @dataclass(slots=True)
 class LogPiece:
-    """Records that follow each other without a gap, each checked with the one before."""
+    """Consecutive records without a gap, each checked against the one before."""
 
     first: RecordLink
     last: RecordLink
@@ -108,17 +106,17 @@ class LogPiece:
     bytes: int = 0
 
     def values(self) -> dict[str, Any]:
-        """Return it as it travels."""
+        """Return its fields for serialization."""
         return asdict(self)
 
     @classmethod
     def read(cls, values: dict[str, Any]) -> LogPiece:
-        """Return the piece that travelled so."""
+        """Return the piece with these serialized fields."""
         ends = {name: RecordLink(**values[name]) for name in ("first", "last")}
         return cls(**{**values, **ends})
 
     def join(self, other: LogPiece) -> LogPiece:
-        """Return both as one."""
+        """Return both pieces as one."""
         return replace(
             self,
             last=other.last,

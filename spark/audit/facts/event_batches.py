@@ -1,4 +1,4 @@
-"""The events of sessions, collected over several records, so that few rows travel."""
+"""Collects the events of sessions over several records, so that few rows travel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _EVENTS = 16_384
 _BYTES = 8 * 1024 * 1024
-"""Events, and bytes of records, after which they are given away."""
+"""Maximum events, and bytes of records, that are collected."""
 
 
 class EventBatches:

@@ -1,8 +1,8 @@
-"""Events of one session as bytes, as they travel from the scan of the log to the audit.
+"""Serializes events of one session for the way from the scan of the log to the audit.
 
 An event is a JSON array: position, time, part of its record, its fields in their order, and its
-type. The fields that are declared behind the version stand before the type, all or none. What was
-validated once is not validated again.
+type. Fields declared behind the version precede the type, either all or none. Events are validated
+once, and not again when they are unpacked.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ _KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
 _OWNED = frozenset(
     name for name, kind in _KINDS.items() if next(iter(fields(kind))).name == "session"
 )
-"""Types of which the first field is the session: it is not packed."""
+"""Types whose first field is the session, which is not packed."""
 
 
 def _reader(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return what gives some fields of an event, and its type."""
+    """Return a function that returns some fields of an event, and its type."""
     if names:
         return attrgetter(*names, "e")
     return lambda event: (event.e,)
 
 
 class _Layout(NamedTuple):
-    """How events of a type are packed."""
+    """The serialized form of the events of a type."""
 
     usual: Callable[[Any], tuple[Any, ...]]
-    """Return the fields that all have, and the type."""
+    """Returns the fields that all events have, and the type."""
     width: int
-    """How many they are, without the type."""
+    """Number of those fields, without the type."""
     all: Callable[[Any], tuple[Any, ...]] | None
-    """Return those that were added as well; None: there are none."""
+    """Returns the added fields as well; None: there are none."""
     added: Callable[[Any], Any]
-    """Return only those."""
+    """Returns only the added fields."""
     defaults: Any
-    """What it returns when each has its default."""
+    """Its result if all added fields have their defaults."""
 
 
 def _layout(kind: type) -> _Layout:
@@ -65,14 +65,14 @@ def _layout(kind: type) -> _Layout:
 
 
 def _nothing(_event: object) -> None:
-    """Return what an event without added fields has of them."""
+    """Return None: the event type has no added fields."""
 
 
 _LAYOUTS = {kind: _layout(kind) for kind in _KINDS.values()}
 
 
 def packed_item(event: Event, at: Position, time_ms: int, part: int) -> tuple[Any, ...]:
-    """Return what :func:`pack_events` takes."""
+    """Return an item for :func:`pack_events`."""
     layout = _LAYOUTS[type(event)]
     if layout.all is None or layout.added(event) == layout.defaults:
         return (at, time_ms, part, *layout.usual(event))
@@ -85,7 +85,7 @@ def pack_events(items: Sequence[tuple[Any, ...]]) -> bytes:
 
 
 def unpack_events(session: str, data: bytes) -> list[Packed]:
-    """Return the events that were packed, in order."""
+    """Return the packed events, in order."""
     found: list[Packed] = []
     for at, time_ms, part, *values in orjson.loads(data):
         name = values[-1]

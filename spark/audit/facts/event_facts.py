@@ -1,4 +1,4 @@
-"""The facts made from each type of event, besides the events that travel to the audit."""
+"""The facts made from each type of event, besides the packed events for the audit."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ if TYPE_CHECKING:
     from spark.audit.facts.fact_schema import FactBuffer
 
 _SENT: Final = 65_536
-"""QoS 2 messages whose release is waited for; others are joined by Spark."""
+"""Maximum QoS 2 messages held until their release; others are joined by Spark."""
 _MOST_REF: Final = 1 << 62
 _OF_SUBSCRIPTIONS: Final = frozenset({"generation", "clean", "connected", "subscriptions"})
-"""What of a session's snapshot tells of its subscriptions."""
+"""Fields of a session's snapshot that concern its subscriptions."""
 
 
 class FactMakers:
-    """Makes facts from events of one node; ``record`` and ``base`` are those of the record."""
+    """Makes facts from events of one node; the caller sets ``record``, the record of the events."""
 
     def __init__(
         self,
@@ -78,20 +78,20 @@ class FactMakers:
     ) -> None:
         self.record: Record
         self.before_ms = 0
-        """Time of the record before it; 0: not known."""
+        """Time of the previous record; 0: unknown."""
         self.links: dict[int, str] = {}
-        """Links of records before it, by their sequence."""
+        """Links of previous records, by their sequence."""
         self._facts = facts
         self._packs = packs
         self._drops = drops
         self._note = note
         self._sent: dict[Position, tuple[Any, ...]] = {}
-        """QoS 2 messages that were not released yet, as rows of ``FactBuffer.sent``."""
+        """Unreleased QoS 2 messages, as rows of ``FactBuffer.sent``."""
         self._repeated = [0, 0]
-        """Sessions and retained messages that were repeated since this was noted last."""
+        """Sessions and retained messages repeated since the last note."""
 
     def finish(self, last: Position) -> None:
-        """Return the remaining facts; no events follow until ``last``."""
+        """Emit the remaining facts; no events follow until ``last``."""
         self._give_sent()
         self._note_repeated(last)
 
@@ -104,7 +104,10 @@ class FactMakers:
         return self._with_content(event, at)
 
     def _with_content(self, event: MessagePublished | WillArmed, at: Position) -> bool:
-        """Pass a will, or its publication, to its session with a checksum of its content."""
+        """Pass a will, or its publication, to its session with a checksum of its content.
+
+        Returns True: the event has been passed.
+        """
         record = self.record
         known = with_content(event, record.payload)
         self._packs.add(event.session, packed_item(known, at, record.time_ms, record.part))
@@ -225,7 +228,7 @@ class FactMakers:
         one = packed_item(short, at, self.record.time_ms, self.record.part)
         self._facts.spans.add(event.session, at, 1, pack_events([one]))
 
-    # What is retained, and what is repeated.
+    # Retained messages and repetitions.
 
     def _repeated_messages(self, event: RetainedSnapshot, at: Position) -> None:
         refs, payloads, count = _positions(event.refs), self._payloads(event), event.count
@@ -352,7 +355,7 @@ class FactMakers:
     def _expiries(
         self, event: MessagePublished | RetainedSnapshot | MessagesCarried
     ) -> Sequence[int]:
-        """Return when each message expires, Unix time in seconds; 0: never."""
+        """Return the expiry of each message, Unix time in seconds; 0: never."""
         if not event.blocks:
             return [0] * event.count
         return properties_of(self.record, event)[1] or [0] * event.count
@@ -372,7 +375,7 @@ class FactMakers:
         qos: Iterable[int],
         refs: Iterable[Position],
     ) -> list[str]:
-        """Return what stands for retained messages; empty for those that clear their topic."""
+        """Return the digests of retained messages; empty for those that clear their topic."""
         topics = event.topics if isinstance(event, RetainedSnapshot) else _topics(event)
         blocks, expires = properties_of(self.record, event)
         columns = zip(
@@ -412,13 +415,13 @@ class FactMakers:
         OperatorActed: _acted,
         LogArchived: _archived,
     }
-    """Type of event -> what takes it; types that are not here give nothing.
+    """Type of event -> method that makes its facts; other types make none.
 
-    What returns True has given the event to its session."""
+    A method returns True if it has passed the event to its session."""
 
 
 def _publishers(event: MessagesCarried) -> list[str]:
-    """Return the publisher of each message; empty where it is not known."""
+    """Return the publisher of each message; empty if unknown."""
     if not event.publishers:
         return [""] * event.count
     found = [event.publishers[number] for number in event.publisher_of or [0] * event.count]
@@ -437,7 +440,7 @@ def _topics(event: MessagePublished | MessagesCarried) -> list[str]:
 
 
 def _positions(runs: Sequence[Run]) -> list[Position]:
-    """Return positions; raise ValueError for what cannot be any, before it takes much memory."""
+    """Return positions; raise ValueError for invalid ones, before they take much memory."""
     _check(runs)
     found = from_runs(runs)
     if found and not (min(found) >= 0 and max(found) < _MOST_REF):

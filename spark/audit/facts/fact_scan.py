@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from spark.storage import CheckedRecord
 
 _YOUNG: Final = 50_000
-"""Objects after which garbage is looked for: nothing here forms cycles."""
+"""Number of objects that triggers a garbage collection: nothing here forms cycles."""
 _PIECES: Final = 1000
-"""Pieces that a log may fall into before they are not told apart any more."""
+"""Maximum separate pieces of a log; beyond it, pieces are merged."""
 _ELSEWHERE: Final = frozenset({RetainedSnapshot})
-"""Types that travel with their payload."""
+"""Types that are transferred with their payload."""
 _LINKS: Final = 20_000
-"""Records of which the links are kept, to be compared with those that archives reported."""
+"""Maximum links of records kept, for comparison with those reported by archives."""
 _MISFITS: Final = (ValueError, KeyError, IndexError, TypeError, OverflowError)
 
 
@@ -73,7 +73,7 @@ def collect_seldom() -> Iterator[None]:
 class FactScan:
     """Reads the records of one log, in order, up to the position ``end``.
 
-    What happened is counted in intervals of at least ``interval_ms``.
+    Counts are kept in intervals of at least ``interval_ms``.
     """
 
     def __init__(self, node: str, end: Position | None = None, interval_ms: int = LEAST_MS) -> None:
@@ -88,7 +88,7 @@ class FactScan:
         self._takers = FactMakers(self.facts, self._packs, self._drops, self._note)
 
     def take(self, found: CheckedRecord) -> None:
-        """Take the next record. Raises UnknownEvent for what a later foldmq wrote."""
+        """Take the next record. Raises UnknownEvent for events of a later foldmq."""
         record, data = found.record, found.data
         if record is None:
             self._problem(position(found.sequence, 0), Rule.CHAIN, f"record {found.damage}")
@@ -115,7 +115,7 @@ class FactScan:
         self._keep_link(link)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Yield what is left."""
+        """Yield the remaining facts."""
         self._packs.give()
         self._end_piece()
         for point in self._rates.points():
@@ -198,7 +198,7 @@ class FactScan:
         self.facts.notes.add(at, LogNote(self.node, at, about, values).data)
 
     def _problem(self, at: Position, rule: str, what: str, part: int = 0) -> None:
-        """Note that something cannot be read, in a record that is that part of its turn."""
+        """Note an unreadable part of the log, in the record that is that ``part`` of its turn."""
         self._note(at, PROBLEM, {"rule": rule, "what": what, "part": part})
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 NODE: Final = 0
-"""About the log as a whole, for the driver: ``data`` is JSON, see ``chain.LogNote``."""
+"""About the log as a whole, for the driver: ``data`` is JSON, see ``chain_check.LogNote``."""
 EVENTS: Final = 1
 """Events of a session (``data``, packed) from ``at`` on; ``payload`` where their fold needs it."""
 SPANS: Final = 2
@@ -24,21 +24,21 @@ EFFECT: Final = 3
 """A message of ``session`` on ``topic``, published at ``ref``, took effect at ``at``.
 
 ``number`` is its QoS plus four times the part of that record in its turn, ``check`` a checksum of
-its properties and payload, ``time_ms`` when it took effect, ``size`` the bytes of its payload,
+its properties and payload, ``time_ms`` the time of its effect, ``size`` the bytes of its payload,
 ``expires`` the Unix time in seconds at which it expires, 0: never."""
 SENT: Final = 4
 """A message published at ``ref`` with QoS 2; it may take effect elsewhere in the log.
 
-``at`` tells where this is said, ``size`` and ``expires`` are as for EFFECT; ``number`` 1: it
-becomes retained then, ``digest`` is that of the retained message, empty if it clears the topic."""
+``at`` is the position of this statement, ``size`` and ``expires`` are as for EFFECT; ``number`` 1:
+it becomes retained then, ``digest`` is that of the retained message, empty if it clears a topic."""
 RELEASED: Final = 5
 """The message of ``ref`` took effect at ``at``; the scan did not see its publication.
 
 ``session`` and ``number`` are as for EFFECT."""
 RETAINED: Final = 6
-"""What is retained on ``topic`` changed at ``at``: ``number`` is one of the four below, plus four
-times the QoS of the message. ``expires`` is as for EFFECT; for EXPIRED_SO it is the time of the
-record.
+"""The retained message of ``topic`` changed at ``at``: ``number`` is one of the four below, plus
+four times the QoS of the message. ``expires`` is as for EFFECT; for EXPIRED_SO it is the time of
+the record.
 
 From there on the message is known by ``ref``, and has this ``digest``, empty if there is none."""
 REPLAY: Final = 7
@@ -46,20 +46,21 @@ REPLAY: Final = 7
 
 ``time_ms`` is the position where the record of its turn begins; ``number`` 0: it was queued."""
 CARRIED: Final = 8
-"""A message of ``ref`` on ``topic`` was repeated at ``at`` because its record is cut off.
+"""The message of ``ref`` on ``topic`` was repeated at ``at`` because its record is cut off.
 
-``session`` is its publisher, empty if that is not known; the rest is as for SENT and EFFECT."""
+``session`` is its publisher, empty if unknown; the other columns are as for SENT and EFFECT."""
 WILL: Final = 9
-"""A will was armed at ``at``, its ``ref`` as well; ``topic`` and ``check`` are its message's."""
+"""A will was armed at ``at``, which is also its ``ref``; ``topic`` and ``check`` are its
+message's."""
 GRANT: Final = 10
 """``session`` was granted the filter ``topic`` at ``at`` with QoS ``number``, 1 or 2."""
 
 MANY: Final = (EVENTS, EFFECT, RETAINED)
-"""Kinds of which there may be as many as entries in the log; there are fewer of the others."""
+"""Kinds with up to as many facts as the log has entries; the other kinds have fewer."""
 
 SET, REPEATED_SO, CLEARED, EXPIRED_SO = 0, 1, 2, 3
-"""How a retained message came: published, repeated by a checkpoint (then ``check`` is where it
-stood before and ``before`` the digest it had there), removed by an operator, or it expired."""
+"""Kinds of changes of a retained message: published, repeated by a checkpoint (then ``check`` is
+its former position and ``before`` its digest there), removed by an operator, expired."""
 
 SCHEMA: Final = pa.schema(
     [
@@ -87,9 +88,9 @@ DDL: Final = (
 )
 
 _ROWS = 8192
-"""Rows of a batch."""
+"""Maximum rows of a batch."""
 _BYTES = 4 * 1024 * 1024
-"""Bytes of packed events in a batch, about."""
+"""Approximate maximum bytes of packed events in a batch."""
 
 
 class FactColumns:
@@ -103,28 +104,28 @@ class FactColumns:
         self._appends = [column.append for column in self.columns.values()]
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of facts."""
         return len(next(iter(self.columns.values())))
 
     def add(self, *values: Any) -> None:
-        """Add one, its values in the order of the columns."""
+        """Add a fact, its values in the order of the columns."""
         for append, value in zip(self._appends, values, strict=True):
             append(value)
 
     def extend(self, *values: Sequence[Any]) -> None:
-        """Add several: for each column a sequence, all of one length."""
+        """Add several facts: a sequence for each column, all of the same length."""
         for column, some in zip(self.columns.values(), values, strict=True):
             column.extend(some)
 
     def take(self, node: str) -> Iterator[pa.RecordBatch]:
-        """Yield them as batches, and begin anew."""
+        """Yield the facts as batches, and reset."""
         for start, stop in self._pieces():
             yield self._batch(node, start, stop)
         for values in self.columns.values():
             values.clear()
 
     def _pieces(self) -> Iterator[tuple[int, int]]:
-        """Yield from where to before where each batch goes: names may have 64 KiB, and repeat."""
+        """Yield the range of rows of each batch: names may have 64 KiB, and repeat."""
         count, start, size = len(self), 0, 0
         texts = [self.columns[name] for name in ("session", "topic") if name in self.columns]
         if sum(sum(map(len, column)) for column in texts) > _BYTES:
@@ -181,7 +182,7 @@ class FactBuffer:
         self.grants = FactColumns(GRANT, "session", "at", "number", "topic")
         self._all = [one for one in vars(self).values() if isinstance(one, FactColumns)]
         self.counts: Counter[int] = Counter()
-        """How many of each kind were given away."""
+        """Number of emitted facts of each kind."""
 
     def add_events(self, session: str, at: int, data: bytes, payload: bytes | None = None) -> None:
         """Add packed events of a session."""
@@ -189,7 +190,7 @@ class FactBuffer:
         self._packed += len(data) + len(payload or b"")
 
     def full(self) -> Iterator[pa.RecordBatch]:
-        """Yield batches of those kinds of which there are many."""
+        """Yield batches of the numerous kinds."""
         for rows in self._all:
             if len(rows) >= _ROWS:
                 yield from self._take(rows)
@@ -199,13 +200,13 @@ class FactBuffer:
                 yield from self._take(self.events)
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield all that there are but notes."""
+        """Yield all remaining facts except notes."""
         for rows in self._all:
             if len(rows) and rows is not self.notes:
                 yield from self._take(rows)
 
     def last(self) -> Iterator[pa.RecordBatch]:
-        """Yield the notes that there are."""
+        """Yield the notes."""
         if len(self.notes):
             yield from self._take(self.notes)
 

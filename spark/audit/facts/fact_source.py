@@ -1,9 +1,10 @@
 """The facts of logs as a table, made by the tasks that read the records.
 
-So they travel through Spark as facts, not as records; and they are checked and opened once.
+So facts travel through Spark, not records; and records are checked and decoded once.
 
-Spark makes the source and plans the read in processes of their own. Most is imported where it is
-used, so that each of them imports only what it needs, which saves it a second of a processor.
+Spark creates the source and plans the read in separate processes. Most modules are imported where
+they are used, so that each process imports only what it needs, which saves a second of processor
+time.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ _NOT_OURS: Final = frozenset({"rows", "columns", "from", "types", "sessions", "m
 
 
 def facts_of(log: Log) -> DataFrame:
-    """Return the facts of a log, see ``fact_schema``, as the log is when this is computed.
+    """Return the facts of a log, see ``fact_schema``, as of the moment of the computation.
 
-    All of it up to ``until``: options that leave out what came before do not count.
+    They cover the whole log up to ``until``: options that exclude earlier records are ignored.
     """
     log.spark.dataSource.register(FactsSource)
     options = {name: value for name, value in log.options.items() if name.lower() not in _NOT_OURS}
@@ -40,7 +41,7 @@ def facts_of(log: Log) -> DataFrame:
 
 
 class FactsSource(DataSource):
-    """The facts of the logs that the options of format ``foldmq`` name."""
+    """The facts of the logs named by the options of format ``foldmq``."""
 
     @classmethod
     def name(cls) -> str:
@@ -54,7 +55,7 @@ class FactsSource(DataSource):
         return DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
-        """Return what reads the logs as they are now."""
+        """Return a reader of the logs as of now."""
         from spark.datasource import SourceOptions
 
         with mark_errors():
@@ -63,24 +64,24 @@ class FactsSource(DataSource):
 
 @dataclass(frozen=True, slots=True)
 class FactRange:
-    """A range of a log, and what must be alike for all ranges of that log."""
+    """A range of a log, and the values common to all ranges of that log."""
 
     range: RecordRange
     node: str
-    """Whose log it is."""
+    """The node that wrote the log."""
     interval_ms: int
-    """In intervals of at least this length it is counted what happened."""
+    """Minimum length of the intervals in which events are counted."""
 
 
 class FactsPartition(InputPartition):
-    """Parts of logs that one task reads."""
+    """Parts of logs read by one task."""
 
     def __init__(self, parts: Sequence[FactRange]) -> None:
         super().__init__(tuple(parts))
 
     @property
     def parts(self) -> Sequence[FactRange]:
-        """The parts, those of one log in order."""
+        """The parts; those of one log are in order."""
         return cast("Sequence[FactRange]", self.value)
 
 
@@ -91,7 +92,7 @@ class FactsReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return what is to be read, large logs in parts, small ones together."""
+        """Return the partitions: large logs in parts, small ones together."""
         from spark.audit.facts.histogram import LEAST_MS
         from spark.columnar import PushedFilters
         from spark.datasource import find_logs, group_ranges, plan_ranges, split_ranges
@@ -115,15 +116,15 @@ class FactsReader(DataSourceReader):
         return [FactsPartition(list(map(fact_range, some))) for some in groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the facts of ranges; none for the partition that Spark makes without any."""
+        """Yield the facts of ranges; none for Spark's empty partition."""
         parts = partition.parts if isinstance(partition, FactsPartition) else ()
         return marked_iterator(batch for part in parts for batch in _facts(part))
 
 
 def _interval_ms(found: RecordRange) -> int:
-    """Return how long the intervals of a log are that is read in parts.
+    """Return the interval length for a log that is read in parts.
 
-    So those of all parts together are few.
+    It keeps the number of intervals of all parts together small.
     """
     from eventstore.errors import CorruptLog
     from spark.audit.facts.histogram import LEAST_MS, interval_ms

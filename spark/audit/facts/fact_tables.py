@@ -22,16 +22,16 @@ class FactTables:
 
     all: DataFrame
     few: DataFrame
-    """All but those of the kinds ``fact_schema.MANY``."""
+    """All facts except the kinds ``fact_schema.MANY``."""
     counts: Mapping[int, int]
-    """How many there are of each kind."""
+    """Number of facts of each kind."""
 
     def has(self, kind: int) -> bool:
-        """Return whether there are any of a kind."""
+        """Return whether there are facts of a kind."""
         return self.counts.get(kind, 0) > 0
 
     def of(self, *kinds: int) -> DataFrame:
-        """Return those of some kinds."""
+        """Return the facts of some kinds."""
         groups = [
             (table, chosen)
             for table, chosen in (

@@ -22,13 +22,13 @@ _NAMES = ("published", "delivered", "completed", "dropped")
 LEAST_MS: Final = 1000
 """The shortest interval."""
 _MOST: Final = 512
-"""Intervals that one reader keeps apart."""
+"""Maximum intervals kept by one reader."""
 _SHOWN: Final = 240
-"""Intervals that are reported in the end, for all of the time."""
+"""Maximum intervals reported at the end, for the whole time."""
 
 
 def interval_ms(begins_ms: int, ends_ms: int) -> int:
-    """Return the length of intervals with which a span of time has few enough to be plotted."""
+    """Return the interval length that divides a span of time into few enough intervals to plot."""
     length = LEAST_MS
     while (ends_ms - begins_ms) // length >= _SHOWN:
         length *= 2
@@ -38,7 +38,7 @@ def interval_ms(begins_ms: int, ends_ms: int) -> int:
 class RateCounts:
     """Counts for one node, by interval; an interval is a second times a power of two.
 
-    They are at least so long, and longer when there are too many.
+    The intervals have at least the given length, and get longer if there are too many.
     """
 
     def __init__(self, length_ms: int = LEAST_MS) -> None:
@@ -46,7 +46,7 @@ class RateCounts:
         self._counts: dict[int, dict[type, int]] = {}
 
     def of(self, time_ms: int) -> dict[type, int]:
-        """Return the counts of the interval that a time belongs to, by type of event."""
+        """Return the counts of the interval that contains a time, by type of event."""
         number = time_ms // self._length
         found = self._counts.get(number)
         if found is None:
@@ -66,7 +66,7 @@ class RateCounts:
         self._counts = counts
 
     def points(self) -> Iterator[dict[str, Any]]:
-        """Yield the counts of each interval, as they travel."""
+        """Yield the counts of each interval for serialization."""
         for number, counts in self._counts.items():
             told = dict.fromkeys(_NAMES, 0)
             for kind, count in counts.items():
@@ -76,7 +76,7 @@ class RateCounts:
 
 
 def merge_rates(told: Iterable[tuple[str, dict[str, Any]]]) -> tuple[tuple[RatePoint, ...], int]:
-    """Return the points of (node, counts), few enough to be plotted, and the interval's length."""
+    """Return the points of (node, counts), few enough to plot, and the length of the interval."""
     points = list(told)
     if not points:
         return (), LEAST_MS

@@ -1,4 +1,4 @@
-"""What is known of each log as a whole, from the notes of the scan; sent to all executors."""
+"""Summary of each log as a whole, built from the notes of the scan and sent to all executors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RecordedCut(NamedTuple):
 
     at: Position
     first: Position
-    """What stands before this is cut off."""
+    """Everything before this position is cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +62,20 @@ class LogSummary:
     begin: Position
     """Its first position."""
     end: Position
-    """All of it is before this position."""
+    """The position behind all of its events."""
     ends_ms: int
     whole: Position
-    """Where the first checkpoint of a log that was cut is complete; 0 for one that begins with its
-    first record. Before it not all of the state is known."""
+    """Position where the first checkpoint of a cut log is complete; 0 for a log that begins with
+    its first record. Before it the state is not completely known."""
     trusted: Position
-    """From here on nothing is judged, as a record is damaged or missing; else ``BEYOND_ALL``."""
+    """Position from which nothing is judged because a record is damaged or missing; else
+    ``BEYOND_ALL``."""
     unsure: Position
-    """Here a turn begins whose rest cannot be or was not checked; else ``BEYOND_ALL``."""
+    """Start of the first turn whose rest cannot be or was not checked; else ``BEYOND_ALL``."""
     checkpoints: tuple[Checkpoint, ...] = ()
     cuts: tuple[RecordedCut, ...] = ()
     outline: LogOutline = field(default_factory=LogOutline)
-    """Its limits, and when a broker ran."""
+    """Its limits, and the times during which a broker ran."""
 
 
 @dataclass(slots=True)
@@ -85,10 +86,10 @@ class LogSummaries:
     """By node."""
     nodes: list[NodeSummary] = field(default_factory=list)
     breaks: list[tuple[str, ChainBreak]] = field(default_factory=list)
-    """(node, what is wrong)."""
+    """(node, break)."""
     remarks: list[str] = field(default_factory=list)
     checkpoints: int = 0
-    """Checkpoints and cuts that were looked at."""
+    """Number of checked checkpoints and cuts."""
 
 
 def summarize_logs(notes: Iterable[LogNote]) -> LogSummaries:
@@ -181,7 +182,7 @@ def _at(note: LogNote) -> Position:
 
 
 def _outline(notes: dict[str, list[LogNote]], ends_ms: int) -> LogOutline:
-    """Return the limits that held, and when a broker ran."""
+    """Return the limits in force, and the times during which a broker ran."""
     made = OutlineBuilder()
     for note in sorted(notes[LIMITS], key=_at):
         made.applied(Limits.read(note.at, note.values))
@@ -193,7 +194,7 @@ def _outline(notes: dict[str, list[LogNote]], ends_ms: int) -> LogOutline:
 
 
 def _without_limits(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
-    """Return starts without limits of a foldmq that recorded them at another start."""
+    """Return starts without limits, of a version that recorded limits at another start."""
     recorded = {note.values["turn"] for note in notes[LIMITS]}
     records = {
         note.values["software"] for note in notes[STARTED] if note.values["turn"] in recorded
@@ -206,7 +207,7 @@ def _without_limits(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
 
 
 def _not_acted(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
-    """Return where retained messages were removed otherwise than an operator asked."""
+    """Return removals of retained messages that do not match the request of an operator."""
     acted: dict[int, list[LogNote]] = defaultdict(list)
     cleared: dict[int, list[LogNote]] = defaultdict(list)
     for what, found in ((ACTED, acted), (CLEARED_BY, cleared)):
@@ -231,7 +232,7 @@ def _not_acted(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
 
 
 def _runs(notes: dict[str, list[LogNote]], first: int) -> list[ChainBreak]:
-    """Return starts in the middle of a turn, limits of no broker, and what follows a stop."""
+    """Return starts in the middle of a turn, limits before any start, and stops after a stop."""
     breaks = [
         ChainBreak(Rule.EVENT, note.at, "a broker started in the middle of a turn")
         for note in notes[STARTED]
@@ -248,7 +249,7 @@ def _runs(notes: dict[str, list[LogNote]], first: int) -> list[ChainBreak]:
 
 
 def _archived(notes: list[LogNote]) -> list[ChainBreak]:
-    """Return reports of archives that have another record than the log."""
+    """Return reports of archives with another record than the log."""
     return [
         ChainBreak(Rule.CHAIN, note.at, f"reports an archive of another record {said['through']}")
         for note in notes
@@ -258,7 +259,7 @@ def _archived(notes: list[LogNote]) -> list[ChainBreak]:
 
 
 def _unsure(pieces: list[LogPiece], notes: dict[str, list[LogNote]], trusted: Position) -> Position:
-    """Return where the turn begins that is not there to its end."""
+    """Return the start of the first turn whose end is missing."""
     found = [note.at for note in notes[OPEN]]
     found += [
         trusted - (note.values["part"] << INDEX_BITS)
@@ -274,7 +275,7 @@ def _unsure(pieces: list[LogPiece], notes: dict[str, list[LogNote]], trusted: Po
 
 
 def _beginning(piece: LogPiece, cuts: list[LogNote]) -> list[ChainBreak]:
-    """Return what is wrong with a log that does not begin with its first record."""
+    """Return the breaks at the beginning of a log that does not begin with its first record."""
     first = piece.first
     here = [note.values for note in cuts if note.values["first"] == first.sequence]
     at = position(first.sequence, 0)
@@ -293,7 +294,7 @@ def _completions(
     repeated: list[LogNote],
     begin: Position,
 ) -> list[ChainBreak]:
-    """Return what is wrong with the numbers that checkpoints tell of themselves."""
+    """Return wrong numbers that checkpoints record about themselves."""
     breaks: list[ChainBreak] = []
     told = sorted(repeated, key=_at)
     places = [one.at for one in told]
@@ -336,7 +337,7 @@ def _completions(
 def _cuts(
     cuts: list[LogNote], begun: dict[Position, LogNote], whole: set[Position], begin: Position
 ) -> list[ChainBreak]:
-    """Return what is wrong with the places where the log says that it is cut."""
+    """Return wrong places of recorded cuts."""
     breaks: list[ChainBreak] = []
     by_record = {at >> INDEX_BITS: at for at in sorted(whole, reverse=True)}
     for note in cuts:

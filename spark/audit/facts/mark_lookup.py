@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 Numbers: TypeAlias = "NDArray[Any]"
 Choice: TypeAlias = "Callable[[Mapping[str, Numbers], Numbers, Numbers], tuple[Numbers, Numbers]]"
-"""Given columns of positions, and the marks of a node as two arrays, sorted by the first one: from
-which mark to before which other one each row may concern them."""
+"""Takes columns of positions and the marks of a node as two arrays, sorted by the first one;
+returns the range of marks that may concern each row."""
 
 
 def with_marks(
@@ -35,10 +35,10 @@ def with_marks(
     names: tuple[str, str],
     choose: Choice,
 ) -> DataFrame:
-    """Return the rows of a table, each with every mark that is chosen for it.
+    """Return the rows of a table, each with every mark chosen for it.
 
-    ``marks`` are (node, position, position), the last two become columns of these ``names``. The
-    table has a column node; its columns of type bigint are what ``choose`` is given.
+    ``marks`` are (node, position, position); the last two become columns with these ``names``. The
+    table has a column node; ``choose`` gets its columns of type bigint.
     """
     by_node: dict[str, list[tuple[Position, Position]]] = {}
     for node, first, second in marks:
@@ -77,7 +77,7 @@ def _marked(
 
 
 def _each(low: Numbers, high: Numbers) -> tuple[Numbers, Numbers]:
-    """Return (row, mark) for each mark between two, the second one excluded, of each row."""
+    """Return (row, mark) for each mark in the range of each row; the end is exclusive."""
     counts = np.maximum(high - low, 0)
     rows = np.repeat(np.arange(len(counts)), counts)
     before = np.repeat(np.cumsum(counts) - counts, counts)
@@ -96,7 +96,7 @@ def cuts_within(
     columns: Mapping[str, Numbers], cuts: Numbers, firsts: Numbers
 ) -> tuple[Numbers, Numbers]:
     """Choose cuts between ``at`` and ``until`` that may cut off ``ref``."""
-    # Each cuts further than the one before; for a log where it does not, more are chosen.
+    # Each cut removes more than the one before; if a log violates that, more are chosen.
     reached = np.maximum.accumulate(firsts)
     behind = np.searchsorted(cuts, columns["at"], side="right")
     low = np.maximum(behind, np.searchsorted(reached, columns["ref"], side="right"))
@@ -106,7 +106,7 @@ def cuts_within(
 def cuts_behind(
     columns: Mapping[str, Numbers], cuts: Numbers, firsts: Numbers
 ) -> tuple[Numbers, Numbers]:
-    """Choose cuts behind ``at`` that may leave it."""
+    """Choose cuts behind ``at`` that may keep that position."""
     leaving = np.minimum.accumulate(firsts[::-1])[::-1]
     low = np.searchsorted(cuts, columns["at"], side="right")
     return low, np.searchsorted(leaving, columns["at"], side="right")
