@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, BinaryIO, Self
 
 from eventstore import file_permissions
 from eventstore.errors import DataDirBusy, DataDirError, DiskFull, EventStoreError
-from eventstore.paths import expand_home
+from eventstore.home_paths import expand_home
 
 if TYPE_CHECKING:
     from pathlib import Path

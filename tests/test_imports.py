@@ -110,7 +110,7 @@ def test_spark_is_loaded_for_its_jobs_alone() -> None:
         ("actors", "from cli.settings.settings import Settings"),
         ("actors", "from . import auth"),
         ("actors", "import spark.datasource.log"),
-        ("spark", "from actors.maintenance.attestation import digest"),
+        ("spark", "from actors.maintenance.state_digests import digest"),
         ("projections", "from spark.datasource.log import Log"),
     ],
 )

@@ -10,14 +10,14 @@ from protocol.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from actors.bridge.bridge import Bridge
     from actors.bridge.bridge_stats import BridgeStats
-    from actors.bridge.host import BridgeSupervisor
+    from actors.bridge.bridge_supervisor import BridgeSupervisor
 else:
     __getattr__ = lazy_exports(
         __name__,
         {
             "bridge": "Bridge",
             "bridge_stats": "BridgeStats",
-            "host": "BridgeSupervisor",
+            "bridge_supervisor": "BridgeSupervisor",
         },
     )
 

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from actors.maintenance.attestation import Attestor, subject_of
     from actors.maintenance.background_verify import verify_in_background
     from actors.maintenance.cluster_hooks import ClusterHooks
     from actors.maintenance.expiry import Expiries
@@ -13,12 +12,13 @@ if TYPE_CHECKING:
     from actors.maintenance.projector import Projector
     from actors.maintenance.recovery import adopt, rebuild_session, recover, software
     from actors.maintenance.retention import Retention
+    from actors.maintenance.state_digests import StateDigestService, subject_of
     from actors.maintenance.state_reader import ReadState, StateReader
 else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "attestation": "Attestor subject_of",
+            "state_digests": "StateDigestService subject_of",
             "background_verify": "verify_in_background",
             "expiry": "Expiries",
             "limits_event": "applied_limits",
@@ -31,12 +31,12 @@ else:
     )
 
 __all__ = [
-    "Attestor",
     "ClusterHooks",
     "Expiries",
     "Projector",
     "ReadState",
     "Retention",
+    "StateDigestService",
     "StateReader",
     "adopt",
     "applied_limits",

@@ -184,7 +184,7 @@ class SessionDirectory(Protocol):
 
 
 class PublicationBridge(Protocol):
-    """The bridge to NATS: ``actors.bridge.host.BridgeSupervisor``."""
+    """The bridge to NATS: ``actors.bridge.bridge_supervisor.BridgeSupervisor``."""
 
     def packets(self, client: str, packet: Publishes, publisher: ClientConnection | None) -> None:
         """Send unretained QoS 0 messages, as whole packets of ``publisher``."""

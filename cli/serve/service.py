@@ -18,7 +18,7 @@ import structlog
 from actors.broker import Broker
 from actors.configuration import BridgeOptions, BrokerOptions
 from actors.kernel import SystemClock, set_short_time_slice
-from actors.maintenance import Attestor, ClusterHooks, subject_of
+from actors.maintenance import ClusterHooks, StateDigestService, subject_of
 from actors.node import watch_loop
 from cli.common import Endpoint, logging_setup, trim
 from cli.indexing import IndexProcess
@@ -288,7 +288,9 @@ class Service:
         if self._member is not None and leadership is not None:
             led = ClusterHooks(broker.node, broker.admission.connections)
             await self._member.begin(stack, led, leadership.epoch)
-        await answer_requests(store.client, subject_of(self._node), Attestor(broker.node).answer)
+        await answer_requests(
+            store.client, subject_of(self._node), StateDigestService(broker.node).answer
+        )
         if settings.nats_url is None:
             broker.inspection.storage.free_bytes = datadir.free_bytes
         broker.inspection.storage.refresh()

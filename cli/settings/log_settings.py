@@ -21,8 +21,8 @@ from cli.settings.setting_sources import (
 )
 from cli.settings.setting_topics import SETTING_NAMES
 from eventstore.display import escaped
+from eventstore.home_paths import NoHome, expand_home
 from eventstore.nats import url_problem
-from eventstore.paths import NoHome, expand_home
 
 _PATHS: Final = (
     "data_dir",

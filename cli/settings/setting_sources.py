@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from eventstore.display import escaped
-from eventstore.paths import NoHome, expand_home
+from eventstore.home_paths import NoHome, expand_home
 from protocol.errors import FoldmqError
 
 PREFIX = "FOLDMQ_"

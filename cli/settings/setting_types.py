@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
 from cli.common import Address, address, seconds, size
-from eventstore.paths import NoHome, expand_home
+from eventstore.home_paths import NoHome, expand_home
 
 # Disables a listener.
 OFF = "off"

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from eventstore.nodes.node_messages import LeaderAnswer, NodeMessages, ask_nodes
+    from eventstore.nodes.cluster_messages import LeaderAnswer, NodeMessages, ask_nodes
 else:
-    __getattr__ = lazy_exports(__name__, {"node_messages": "LeaderAnswer NodeMessages ask_nodes"})
+    __getattr__ = lazy_exports(
+        __name__, {"cluster_messages": "LeaderAnswer NodeMessages ask_nodes"}
+    )
 
 __all__ = ["LeaderAnswer", "NodeMessages", "ask_nodes"]

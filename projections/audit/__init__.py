@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     )
     from projections.audit.rules import RULES, UNEXPECTED, Rule, Violation
     from projections.audit.session_audit import BUCKETS, SessionAudit
-    from projections.audit.shared_audit import SharedAudit
-    from projections.audit.shared_steps import ASSIGNED, SHARE, SharedStep
+    from projections.audit.shared_subscription_audit import SharedAudit
+    from projections.audit.shared_subscription_steps import ASSIGNED, SHARE, SharedStep
     from projections.audit.subscriber_state import (
         DeniedFilter,
         SubscriberState,
@@ -75,10 +75,10 @@ _MODULE_OF = {
     "Violation": "rules",
     "BUCKETS": "session_audit",
     "SessionAudit": "session_audit",
-    "SharedAudit": "shared_audit",
-    "ASSIGNED": "shared_steps",
-    "SHARE": "shared_steps",
-    "SharedStep": "shared_steps",
+    "SharedAudit": "shared_subscription_audit",
+    "ASSIGNED": "shared_subscription_steps",
+    "SHARE": "shared_subscription_steps",
+    "SharedStep": "shared_subscription_steps",
     "SUBSCRIPTION_EVENTS": "subscription_spans",
     "SubscriptionSpan": "subscription_spans",
     "SubscriptionSpans": "subscription_spans",

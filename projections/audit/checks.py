@@ -21,7 +21,7 @@ from eventstore.format import (
     from_runs,
 )
 from projections.audit.rules import Rule, Violation
-from projections.audit.shared_steps import SHARE
+from projections.audit.shared_subscription_steps import SHARE
 from projections.state import FLAG_BITS, QOS_MASK
 
 if TYPE_CHECKING:

@@ -58,7 +58,7 @@ from projections.audit.rules import (
     WillAudit,
     count_cases,
 )
-from projections.audit.shared_steps import SHARE, SharedSteps
+from projections.audit.shared_subscription_steps import SHARE, SharedSteps
 from projections.audit.subscription_options import (
     OwnMessages,
     filters_without_retained,
@@ -71,7 +71,7 @@ from projections.state import INCONSISTENCIES, QOS_MASK, RETAIN_FLAG, SessionFol
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
-    from projections.audit.shared_steps import SharedStep
+    from projections.audit.shared_subscription_steps import SharedStep
     from projections.state import SessionState
 
 BUCKETS: Final = 40
@@ -93,8 +93,8 @@ class SessionAudit:
     ``begin`` is the first position of a log that was cut: messages before it are not known.
     ``tell`` is called with each violation; without it they are collected in ``violations``.
     ``shared`` is called with each step that concerns shared subscriptions, for
-    ``projections.audit.shared_audit``. ``outline`` is the outline of the log as a whole; without it
-    drops are not compared with limits.
+    ``projections.audit.shared_subscription_audit``. ``outline`` is the outline of the log as a
+    whole; without it drops are not compared with limits.
 
     A subscription counts for the whole of each turn in which it existed: see
     ``projections.audit.turn_subscriptions``.

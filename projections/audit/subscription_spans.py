@@ -18,7 +18,7 @@ from eventstore.format import (
     WillCancelled,
     WillFired,
 )
-from projections.audit.shared_steps import SHARE
+from projections.audit.shared_subscription_steps import SHARE
 from projections.state import SessionFold
 from protocol.mqtt5 import NO_LOCAL
 

@@ -9,9 +9,9 @@ from urllib.parse import quote
 from eventstore.display import escaped
 from eventstore.errors import CorruptLog, NoLog
 from eventstore.format import Record, decode_record
+from eventstore.home_paths import expand_home
 from eventstore.log import read_stored
 from eventstore.nats import LOG_STREAM_PREFIX, disconnect
-from eventstore.paths import expand_home
 from protocol.errors import FoldmqError
 from spark.datasource import SourceOptions, find_in_nats, join_with_archive
 from spark.runtime import BadOption, OtherLog, run_sync

@@ -9,7 +9,7 @@ kept on disk; everything else is computed from facts:
 - ``session_audit_task``: each session's events and expected messages, through
   ``projections.audit.session_audit.SessionAudit``;
 - ``shared_rules``: each shared subscription with all its members, through
-  ``projections.audit.shared_audit.SharedAudit``;
+  ``projections.audit.shared_subscription_audit.SharedAudit``;
 - ``retained_rules``: the history of every retained topic, by native windows;
 - ``checkpoint_rules``: state repeated by checkpoints and messages carried over cuts.
 """

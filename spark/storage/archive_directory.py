@@ -24,8 +24,7 @@ from eventstore.display import escaped
 from eventstore.errors import CorruptLog
 from protocol.errors import FoldmqError
 from spark.runtime import NotWritable, OutOfDisk
-from spark.storage.directories import Directory
-from spark.storage.ledger import (
+from spark.storage.archive_manifest import (
     LEDGER_FILE,
     ArchiveFile,
     Ledger,
@@ -33,6 +32,7 @@ from spark.storage.ledger import (
     parse_ledger,
     whole_lines,
 )
+from spark.storage.directories import Directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

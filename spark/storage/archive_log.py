@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from eventstore.display import escaped
 from spark.storage import parquet_files
+from spark.storage.archive_manifest import LEDGER_FILE, Ledger, NoArchive, parse_ledger
 from spark.storage.directories import Directory
-from spark.storage.ledger import LEDGER_FILE, Ledger, NoArchive, parse_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

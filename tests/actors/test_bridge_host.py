@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
-from actors.bridge import host as module
+from actors.bridge import bridge_supervisor as module
 from actors.bridge.bridge import Connected, Disconnected
-from actors.bridge.host import BridgeSupervisor
+from actors.bridge.bridge_supervisor import BridgeSupervisor
 from actors.configuration.bridge_options import BridgeOptions
 from eventstore.errors import BadNatsOptions, NatsUnavailable
 from eventstore.nats import ConnectionOptions
@@ -151,7 +151,7 @@ class Place:
             ),
             count_dropped=self._dropped,
         )
-        self.host = BridgeSupervisor(node, BridgeOptions(Mapping()))
+        self.bridge_supervisor = BridgeSupervisor(node, BridgeOptions(Mapping()))
 
     def _dropped(self, reason: str, count: int) -> None:
         self.dropped[reason] = self.dropped.get(reason, 0) + count
@@ -162,7 +162,9 @@ class Place:
 
     def publish(self, qos: int = 0, client: str = "c") -> None:
         content: Any = SimpleNamespace(topics=[b"a", b"b"])
-        self.host.published(client, qos, content, (), (1, 2), retain=False, gated=bool(qos))
+        self.bridge_supervisor.published(
+            client, qos, content, (), (1, 2), retain=False, gated=bool(qos)
+        )
 
 
 @pytest.fixture
@@ -182,12 +184,12 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Place:
 
 
 async def test_a_server_that_is_there_is_connected_to_at_once(place: Place) -> None:
-    place.host.added("one", "a")
-    await place.host.start(ACCESS)
+    place.bridge_supervisor.added("one", "a")
+    await place.bridge_supervisor.start(ACCESS)
     assert [actor.began for actor in place.actors] == [1]
     assert list(place.link.subscribed.values()) == [b"a"]
     assert place.log.lines == []
-    await place.host.stop()
+    await place.bridge_supervisor.stop()
     assert place.actors[0].ended == ["settled", "broker_stopped"]
     assert place.link.closed
 
@@ -195,26 +197,26 @@ async def test_a_server_that_is_there_is_connected_to_at_once(place: Place) -> N
 async def test_a_server_that_is_away_is_not_waited_for(place: Place) -> None:
     there = asyncio.Event()
     FakeLink.outcomes = [there]
-    await place.host.start(ACCESS)
+    await place.bridge_supervisor.start(ACCESS)
     assert place.actors == []
     there.set()
     while not place.actors:  # noqa: ASYNC110 - of any kind
         await asyncio.sleep(0)
-    await place.host.stop()
+    await place.bridge_supervisor.stop()
 
 
 async def test_an_attempt_ends_with_the_broker(place: Place) -> None:
     FakeLink.outcomes = [asyncio.Event()]
-    await place.host.start(ACCESS)
-    await place.host.stop()
+    await place.bridge_supervisor.start(ACCESS)
+    await place.bridge_supervisor.stop()
     assert FakeLink.opened == []
 
 
 async def test_what_can_never_be_is_refused_at_once(place: Place) -> None:
     FakeLink.outcomes = [BadNatsOptions("no such file")]
     with pytest.raises(BadNatsOptions, match="no such file"):
-        await place.host.start(ACCESS)
-    await place.host.stop()
+        await place.bridge_supervisor.start(ACCESS)
+    await place.bridge_supervisor.stop()
 
 
 async def test_each_reason_why_there_is_no_connection_is_told_once(place: Place) -> None:
@@ -226,7 +228,7 @@ async def test_each_reason_why_there_is_no_connection_is_told_once(place: Place)
         RuntimeError("odd\x1b[31m"),
         NatsUnavailable("refused"),
     ]
-    await place.host.start(ACCESS)
+    await place.bridge_supervisor.start(ACCESS)
     while not place.actors:  # noqa: ASYNC110 - of any kind
         await asyncio.sleep(0)
     assert place.log.lines == [
@@ -235,7 +237,7 @@ async def test_each_reason_why_there_is_no_connection_is_told_once(place: Place)
         "bridge: too old; trying again",
         "bridge: connected to NATS",
     ]
-    await place.host.stop()
+    await place.bridge_supervisor.stop()
 
 
 async def test_options_that_go_bad_later_are_told(place: Place) -> None:
@@ -245,7 +247,7 @@ async def test_options_that_go_bad_later_are_told(place: Place) -> None:
             raise BadNatsOptions("no such file any more")
 
     FakeLink.outcomes = [attempt := Attempt()]
-    await place.host.start(ACCESS)
+    await place.bridge_supervisor.start(ACCESS)
     attempt.set()
     while not place.actors:  # noqa: ASYNC110 - of any kind
         await asyncio.sleep(0)
@@ -253,23 +255,23 @@ async def test_options_that_go_bad_later_are_told(place: Place) -> None:
         "bridge: no such file any more; trying again",
         "bridge: connected to NATS",
     ]
-    await place.host.stop()
+    await place.bridge_supervisor.stop()
 
 
 # ------------------------------------------------------------------ failing
 
 
 async def test_one_that_fails_begins_again_later_and_later(place: Place) -> None:
-    await place.host.start(ACCESS)
+    await place.bridge_supervisor.start(ACCESS)
     pauses = []
     for _ in range(8):
-        place.host.failed(TROUBLE)
+        place.bridge_supervisor.failed(TROUBLE)
         pauses.append(place.clock.to_next())
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
     assert [actor.began for actor in place.actors] == [1] * 9
     assert [actor.ended for actor in place.actors] == [["failed"]] * 8 + [[]]
     place.clock.now += 60
-    place.host.failed(TROUBLE)
+    place.bridge_supervisor.failed(TROUBLE)
     assert place.clock.to_next() == 1
     assert place.log.lines[:2] == [
         "the bridge failed: it restarts in 1 s",
@@ -281,16 +283,16 @@ async def test_one_that_fails_begins_again_later_and_later(place: Place) -> None
         "the bridge failed: it restarts in 1 s",
         "the bridge was restarted",
     ]
-    await place.host.stop()
+    await place.bridge_supervisor.stop()
 
 
 async def test_one_that_is_off_says_so(place: Place) -> None:
-    place.host.added("one", "a")
-    await place.host.start(ACCESS)
+    place.bridge_supervisor.added("one", "a")
+    await place.bridge_supervisor.start(ACCESS)
     place.link.reading = False
-    assert place.host.stats.connected
+    assert place.bridge_supervisor.stats.connected
     place.publish(1)  # fails
-    assert not place.host.stats.connected
+    assert not place.bridge_supervisor.stats.connected
     assert place.link.subscribed == {}
     assert place.link.reading
     assert place.dropped == {}
@@ -299,26 +301,26 @@ async def test_one_that_is_off_says_so(place: Place) -> None:
     place.publish(0, "$nats")
     assert place.dropped == {"bridge_unavailable": 2}
     packet: Any = [1, 2, 3]
-    place.host.packets("c", packet, None)
+    place.bridge_supervisor.packets("c", packet, None)
     assert place.dropped == {"bridge_unavailable": 5}
-    place.host.added("one", "b")
-    place.host.removed("one", "a")
+    place.bridge_supervisor.added("one", "b")
+    place.bridge_supervisor.removed("one", "a")
     assert place.link.subscribed == {}
     place.clock.to_next()
-    assert place.host.stats.connected
+    assert place.bridge_supervisor.stats.connected
     assert list(place.link.subscribed.values()) == [b"b"]
-    await place.host.stop()
+    await place.bridge_supervisor.stop()
 
 
 async def test_there_is_one_at_a_time(place: Place) -> None:
-    await place.host.start(ACCESS)
-    place.host.failed(TROUBLE)
-    place.host.failed(TROUBLE)  # of the one that is gone
+    await place.bridge_supervisor.start(ACCESS)
+    place.bridge_supervisor.failed(TROUBLE)
+    place.bridge_supervisor.failed(TROUBLE)  # of the one that is gone
     assert len(place.clock.timers) == 1
     place.clock.to_next()
-    place.host._begin()
+    place.bridge_supervisor._begin()
     assert len(place.actors) == 2
-    await place.host.stop()
+    await place.bridge_supervisor.stop()
 
 
 async def test_what_fails_while_it_begins_is_tried_again(
@@ -329,39 +331,39 @@ async def test_what_fails_while_it_begins_is_tried_again(
 
     with monkeypatch.context() as patched:
         patched.setattr(Actor, "begin", fail)
-        await place.host.start(ACCESS)
-    assert not place.host.stats.connected
+        await place.bridge_supervisor.start(ACCESS)
+    assert not place.bridge_supervisor.stats.connected
     place.clock.to_next()
     assert [actor.began for actor in place.actors] == [0, 1]
-    await place.host.stop()
+    await place.bridge_supervisor.stop()
 
 
 @pytest.mark.parametrize("what", ["added", "removed"])
 async def test_whoever_subscribes_learns_nothing_of_it(
     place: Place, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    await place.host.start(ACCESS)
+    await place.bridge_supervisor.start(ACCESS)
     if what == "removed":
-        place.host.added("one", "a")
+        place.bridge_supervisor.added("one", "a")
 
     def fail(*_about: object) -> None:
         raise TROUBLE
 
     with monkeypatch.context() as patched:
         patched.setattr(FakeLink, "fence", fail)
-        getattr(place.host, what)("one", "a")
+        getattr(place.bridge_supervisor, what)("one", "a")
     assert place.log.lines == ["the bridge failed: it restarts in 1 s"]
     place.clock.to_next()
     assert place.actors[1].began == 1
     assert list(place.link.subscribed.values()) == ([b"a"] if what == "added" else [])
-    await place.host.stop()
+    await place.bridge_supervisor.stop()
 
 
 async def test_what_the_connection_tells(place: Place) -> None:
-    place.host.added("one", "#")
-    place.host.added("one", "a")
-    await place.host.start(ACCESS)
-    tell, interest = place.link.callbacks, place.host.interest
+    place.bridge_supervisor.added("one", "#")
+    place.bridge_supervisor.added("one", "a")
+    await place.bridge_supervisor.start(ACCESS)
+    tell, interest = place.link.callbacks, place.bridge_supervisor.interest
     for _ in range(2):
         assert len(interest.place(b"a").sids) == 2
         tell["on_refused"](">")
@@ -372,4 +374,4 @@ async def test_what_the_connection_tells(place: Place) -> None:
     assert [type(message) for message in place.actors[0].told] == [Disconnected, Connected] * 2
     back = "bridge: connected to NATS again"
     assert place.log.lines == [back, back, "bridge: NATS at h: no"]
-    await place.host.stop()
+    await place.bridge_supervisor.stop()

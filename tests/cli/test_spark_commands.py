@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from cli.main import app
 from eventstore.errors import CorruptLog, UsageError
 from eventstore.format import position
-from eventstore.paths import NoHome
+from eventstore.home_paths import NoHome
 from projections.comparison import LivePage, LiveState, StoredItem, StoredProjections
 from projections.storage import ProjectionMark
 from spark.runtime import session

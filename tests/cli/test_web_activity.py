@@ -15,8 +15,8 @@ import pytest
 from cli.web.history.activity import MINUTE_MS
 from cli.web.history.activity_reader import ActivityReader
 from cli.web.history.log_charts import day_charts
-from cli.web.history.marks import MARK_LABELS, Mark, Marks, mark_kind
 from cli.web.history.time_axis import TimeWindow, lane, ticks, window_within
+from cli.web.history.timeline_marks import MARK_LABELS, Mark, Marks, mark_kind
 from cli.web.history.topic_activity import MOST_TOPICS, TopicActivity
 from cli.web.live.svg_charts import WIDTH
 from eventstore.errors import CorruptLog, NoLog, UsageError

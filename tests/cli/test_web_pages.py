@@ -20,7 +20,7 @@ from cli.live.broker_client import Refused, TooLarge
 from cli.serve.banner import Facts, announce
 from cli.settings.settings import load_settings
 from cli.web.auth.own_token import TokenError, find_token
-from cli.web.live.cursors import PAGE_ROWS, Listings, Order
+from cli.web.live.paged_lists import PAGE_ROWS, Listings, Order
 from cli.web.live.samples import Samples
 from cli.web.live.svg_charts import HEIGHT, WIDTH, bars, chart
 from cli.web.live.web_log_client import WebLogClient
@@ -346,7 +346,7 @@ def test_a_list_is_put_in_order_before_it_has_pages() -> None:
 def test_a_list_that_is_too_long_to_be_sorted_is_shown_and_says_so(
     monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any], asked: int
 ) -> None:
-    monkeypatch.setattr("cli.web.live.cursors.MOST_SORTED", 1000)
+    monkeypatch.setattr("cli.web.live.paged_lists.MOST_SORTED", 1000)
 
     async def much() -> None:
         lists, link = listings(1001)
@@ -408,7 +408,7 @@ def test_a_pattern_that_costs_too_much_is_refused(given: str) -> None:
 
 
 def test_a_list_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.web.live.cursors._MOST_ROWS", 1000)
+    monkeypatch.setattr("cli.web.live.paged_lists._MOST_ROWS", 1000)
 
     async def bounded() -> None:
         lists, link = listings(5000)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from harness.fixtures import Address, broker, foldmq_only, make_broker, topic
-from harness.rawclient5 import Clients5
+from harness.mqtt5_rawclient import Clients5
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,11 +6,11 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
+from harness import mqtt5_packets as p
 from harness import packets
-from harness import packets5 as p
 from harness.fixtures import unique
+from harness.mqtt5_packets import AUTH, Answer
 from harness.packets import CONNACK, PUBACK, SUBACK
-from harness.packets5 import AUTH, Answer
 from harness.scram import ScramClient
 
 from actors.authn.stored.scram import SCRAM_SHA_256, derive_keys, render_keys
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.broker import Broker
-    from harness.packets5 import Properties
-    from harness.rawclient5 import Clients5, RawClient5
+    from harness.mqtt5_packets import Properties
+    from harness.mqtt5_rawclient import Clients5, RawClient5
 
 HASH = "$argon2id$v=19$m=64,t=1,p=1$MTIzNDU2Nzg$MTIzNDU2Nzg5MDEyMzQ1Ng"
 CONTINUE, AGAIN = 0x18, 0x19

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 import argon2
 import pytest
+from harness import mqtt5_packets as p
 from harness import packets
-from harness import packets5 as p
 from harness.fixtures import unique
+from harness.mqtt5_packets import Answer, Will
 from harness.packets import CONNACK, DISCONNECT, PUBACK, SUBACK
-from harness.packets5 import Answer, Will
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from harness.broker import Broker
-    from harness.packets5 import Properties
-    from harness.rawclient5 import Clients5, RawClient5
+    from harness.mqtt5_packets import Properties
+    from harness.mqtt5_rawclient import Clients5, RawClient5
 
 KEEP = ((p.SESSION_EXPIRY, 100),)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from harness import mqtt5_packets as p
 from harness import packets
-from harness import packets5 as p
 from harness.fixtures import unique
+from harness.mqtt5_packets import Answer, Will
+from harness.mqtt5_rawclient import Clients5
 from harness.packets import CONNACK, CONNECT, PUBACK, SUBACK, Pingresp
-from harness.packets5 import Answer, Will
-from harness.rawclient5 import Clients5
 
 MALFORMED, PROTOCOL_ERROR = 0x81, 0x82
 HEAD = packets.text("MQTT") + b"\x05"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from harness import packets5 as p
-from harness.packets5 import Will
+from harness import mqtt5_packets as p
+from harness.mqtt5_packets import Will
 
 if TYPE_CHECKING:
-    from harness.rawclient5 import Clients5
+    from harness.mqtt5_rawclient import Clients5
 
 ILL_FORMED = {
     "surrogate-first": b"\xed\xa0\x80",

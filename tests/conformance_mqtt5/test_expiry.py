@@ -6,15 +6,15 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from harness import packets5 as p
+from harness import mqtt5_packets as p
 from harness.packets import PUBCOMP, PUBREC, PUBREL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.broker import Broker
-    from harness.packets5 import Properties, Publish
-    from harness.rawclient5 import Clients5
+    from harness.mqtt5_packets import Properties, Publish
+    from harness.mqtt5_rawclient import Clients5
 
 KEEP = ((p.SESSION_EXPIRY, 1000),)
 OVER = 2.2

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
+from harness import mqtt5_packets as p
 from harness import packets
-from harness import packets5 as p
 from harness.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
 from harness.waiting import until
 
 if TYPE_CHECKING:
-    from harness.packets5 import Properties
+    from harness.mqtt5_packets import Properties
+    from harness.mqtt5_rawclient import Clients5
     from harness.rawclient import RawClient
-    from harness.rawclient5 import Clients5
 
 NO_LOCAL, AS_PUBLISHED = 0x04, 0x08
 NAMES = ("a", "a/b", "a/c", "d")

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from harness import mqtt5_packets as p
 from harness import packets
-from harness import packets5 as p
 from harness.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.broker import Broker
-    from harness.packets5 import Properties
-    from harness.rawclient5 import Clients5
+    from harness.mqtt5_packets import Properties
+    from harness.mqtt5_rawclient import Clients5
 
 MALFORMED, PROTOCOL_ERROR = 0x81, 0x82
 KEEP = ((p.SESSION_EXPIRY, 100),)

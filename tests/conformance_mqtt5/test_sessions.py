@@ -6,17 +6,17 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from harness import mqtt5_packets as p
 from harness import packets
-from harness import packets5 as p
+from harness.mqtt5_packets import Publish, Will
 from harness.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
-from harness.packets5 import Publish, Will
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.broker import Broker
-    from harness.packets5 import Properties
-    from harness.rawclient5 import Clients5
+    from harness.mqtt5_packets import Properties
+    from harness.mqtt5_rawclient import Clients5
 
 FOREVER = 0xFFFFFFFF
 

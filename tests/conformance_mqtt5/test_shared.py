@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from harness import packets5 as p
+from harness import mqtt5_packets as p
+from harness.mqtt5_packets import Publish
+from harness.mqtt5_rawclient import Clients5, RawClient5
 from harness.packets import PUBACK, PUBREC, SUBACK, Pingresp, pingreq
-from harness.packets5 import Publish
-from harness.rawclient5 import Clients5, RawClient5
 
 KEEP = ((p.SESSION_EXPIRY, 100),)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from harness import mqtt5_packets as p
 from harness import packets
-from harness import packets5 as p
 from harness.fixtures import unique
+from harness.mqtt5_packets import Answer, Publish
+from harness.mqtt5_rawclient import Clients5, RawClient5
 from harness.packets import PUBCOMP, PUBREC, PUBREL, SUBACK, UNSUBACK
-from harness.packets5 import Answer, Publish
-from harness.rawclient5 import Clients5, RawClient5
 
 if TYPE_CHECKING:
     from collections.abc import Callable

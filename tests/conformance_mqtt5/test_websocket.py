@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from harness import mqtt5_packets as p
 from harness import packets
-from harness import packets5 as p
 from harness.broker import free_port
 from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import ClientConnection

@@ -8,10 +8,9 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from harness import packets, packets5
+from harness import mqtt5_packets, packets
 from harness.fixtures import EXTERNAL, unique
-from harness.nats import ACCESS, PASSWORD, USER, Nats
-from harness.packets5 import (
+from harness.mqtt5_packets import (
     CONTENT_TYPE,
     CORRELATION_DATA,
     MESSAGE_EXPIRY,
@@ -22,7 +21,8 @@ from harness.packets5 import (
     Publish,
     Will,
 )
-from harness.rawclient5 import Clients5, RawClient5
+from harness.mqtt5_rawclient import Clients5, RawClient5
+from harness.nats import ACCESS, PASSWORD, USER, Nats
 from harness.waiting import until
 
 from e2e.bridging import Place, Visitor, Wire, mqtt_subscribed, received
@@ -314,26 +314,26 @@ def _publish(
     client: RawClient5, topic: str, payload: bytes, qos: int, properties: Properties
 ) -> bytes:
     packet_id = client.next_id() if qos else None
-    return packets5.publish(topic, payload, qos, packet_id, properties=properties)
+    return mqtt5_packets.publish(topic, payload, qos, packet_id, properties=properties)
 
 
 def _answer(client: RawClient5) -> Publish:
     """The next message; what else comes belongs to the client's own publications."""
     while not isinstance(found := client.receive(), Publish):
-        if isinstance(found, packets5.Answer) and found.kind == packets.PUBREC:
-            client.send(packets5.acknowledge(packets.PUBREL, found.packet_id))
+        if isinstance(found, mqtt5_packets.Answer) and found.kind == packets.PUBREC:
+            client.send(mqtt5_packets.acknowledge(packets.PUBREL, found.packet_id))
     if found.qos == 1:
-        client.send(packets5.acknowledge(packets.PUBACK, found.packet_id or 0))
+        client.send(mqtt5_packets.acknowledge(packets.PUBACK, found.packet_id or 0))
     elif found.qos == 2:
-        client.send(packets5.acknowledge(packets.PUBREC, found.packet_id or 0))
+        client.send(mqtt5_packets.acknowledge(packets.PUBREC, found.packet_id or 0))
         while True:
             released = client.receive()
-            assert isinstance(released, packets5.Answer)
+            assert isinstance(released, mqtt5_packets.Answer)
             if released.kind == packets.PUBREL:
                 break
             if released.kind == packets.PUBREC:
-                client.send(packets5.acknowledge(packets.PUBREL, released.packet_id))
-        client.send(packets5.acknowledge(packets.PUBCOMP, found.packet_id or 0))
+                client.send(mqtt5_packets.acknowledge(packets.PUBREL, released.packet_id))
+        client.send(mqtt5_packets.acknowledge(packets.PUBCOMP, found.packet_id or 0))
     return found
 
 

@@ -20,10 +20,10 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from harness import packets5 as p5
+from harness import mqtt5_packets as p5
 from harness.fixtures import EXTERNAL, Clients, unique
+from harness.mqtt5_rawclient import RawClient5
 from harness.packets import CONNACK, PUBACK, Connack
-from harness.rawclient5 import RawClient5
 from harness.waiting import until
 
 from e2e.bridging import Place, Visitor

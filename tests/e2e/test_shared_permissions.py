@@ -8,16 +8,16 @@ import argon2
 import pytest
 from harness.broker import Broker
 from harness.fixtures import EXTERNAL, unique
+from harness.mqtt5_packets import Publish
+from harness.mqtt5_rawclient import Clients5
 from harness.packets import Pingresp, pingreq
-from harness.packets5 import Publish
-from harness.rawclient5 import Clients5
 from harness.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from harness.rawclient5 import RawClient5
+    from harness.mqtt5_rawclient import RawClient5
 
 USERS = ("ann", "bob", "writer")
 RULES = """

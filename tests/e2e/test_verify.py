@@ -20,7 +20,7 @@ from harness.fixtures import EXTERNAL, Clients
 from harness.nats import PASSWORD, USER, Nats
 from harness.waiting import until
 
-from actors.maintenance.attestation import subject_of
+from actors.maintenance.state_digests import subject_of
 from e2e.log_scenarios import events, play
 from e2e.tools import HOSTILE_ID, refused, run
 from projections.state import NodeState, SessionState, SubscriptionState, digest, session_digest

@@ -12,7 +12,7 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from harness.broker import Broker, BrokerFailedError, free_port
-from harness.silence import SilentProxy
+from harness.silent_proxy import SilentProxy
 from harness.waiting import until
 
 if TYPE_CHECKING:

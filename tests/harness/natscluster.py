@@ -23,7 +23,7 @@ import nats
 
 from harness.broker import free_port, nats_server, stand_still
 from harness.nats import PASSWORD, USER, Nats
-from harness.silence import SilentProxy
+from harness.silent_proxy import SilentProxy
 from harness.waiting import PATIENCE, until
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.plans import INTERPRETED
+from harness.spark_plans import INTERPRETED
 from spark.runtime.session import _works as answers
 from spark.runtime.session import kill_jvm, running_session
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.order import LONG, LongFirst, needs_spark
+from harness.test_file_order import LONG, LongFirst, needs_spark
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = "tests/protocol/mqtt/test_topic_trie.py"

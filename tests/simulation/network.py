@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
 from harness import packets as p
-from harness.transcode import from_v5, packets_of, to_v5
+from harness.mqtt5_transcoding import from_v5, packets_of, to_v5
 
 from actors.connection.listener import Listener, ListenerOptions
 from actors.transports.stage import Stage

@@ -7,10 +7,10 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from harness import mqtt5_packets as p5
 from harness import packets as p
-from harness import packets5 as p5
 
-from actors.bridge import host
+from actors.bridge import bridge_supervisor
 from actors.configuration import BridgeOptions
 from eventstore.nats import ConnectionOptions
 from protocol.mqtt5 import MessageProperties
@@ -255,7 +255,7 @@ running: list[Run] = []
 def test_nothing_acknowledged_is_lost_and_properties_stay(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host.BatchClient, "open", open_link)
+    monkeypatch.setattr(bridge_supervisor.BatchClient, "open", open_link)
 
     async def scenario() -> None:
         run = Run(seed)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from harness import mqtt5_packets
 from harness import packets as p
-from harness import packets5
 from harness.packets import Puback, Publish
 
 from eventstore.format import Expired, MessageDropped
@@ -23,11 +23,11 @@ def publish(
     client: SimClient, numbers: Iterable[int], seconds: int | None = None, topic: str = "a/b"
 ) -> None:
     """Publish at level 5, with an expiry or without."""
-    properties = () if seconds is None else ((packets5.MESSAGE_EXPIRY, seconds),)
+    properties = () if seconds is None else ((mqtt5_packets.MESSAGE_EXPIRY, seconds),)
     client.mqtt5 = False  # what follows is at level 5 already
     client.send(
         *(
-            packets5.publish(topic, b"%d" % number, 1, number, properties=properties)
+            mqtt5_packets.publish(topic, b"%d" % number, 1, number, properties=properties)
             for number in numbers
         )
     )

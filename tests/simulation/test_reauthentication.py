@@ -6,8 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from harness import mqtt5_packets as p5
 from harness import packets as p
-from harness import packets5 as p5
 
 from actors.authn.credentials import AuthResult, Verdict
 from actors.authn.enhanced import Challenge, Exchange, Outcome

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
+from harness import mqtt5_packets as p5
 from harness import packets as p
-from harness import packets5 as p5
 from harness.packets import Publish
 
 from actors.fast_path import FastPath, is_bulk

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 sys.path += [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
 
-from harness.plans import INTERPRETED
+from harness.spark_plans import INTERPRETED
 
 
 def main(folder: str, port: str, stream: str) -> None:

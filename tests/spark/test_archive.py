@@ -265,7 +265,7 @@ import sys
 from spark.archiving.archive_job import archive
 from spark.datasource.log import Log
 from spark.runtime.session import running_session
-from tests.harness.plans import INTERPRETED
+from tests.harness.spark_plans import INTERPRETED
 
 def committed(archived):
     print(archived.through, flush=True)

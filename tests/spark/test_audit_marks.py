@@ -21,8 +21,8 @@ from spark.audit.facts.chain_check import (
     LogPiece,
     RecordLink,
 )
+from spark.audit.facts.checkpoint_lookup import _marked, cuts_behind, cuts_within, next_checkpoint
 from spark.audit.facts.log_summary import _completions, _cuts, summarize_logs
-from spark.audit.facts.mark_lookup import _marked, cuts_behind, cuts_within, next_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,7 +10,7 @@ from brokencauses import BROKEN_CAUSES, KEPT_CAUSES
 from brokenlogs import BROKEN, KEPT, Case, at
 from brokenmqtt5 import BROKEN_MQTT5, KEPT_MQTT5
 from harness.nats import access
-from harness.plans import compiled
+from harness.spark_plans import compiled
 
 from projections.audit import RULES, Rule
 from spark.audit.expected_deliveries import published_messages

@@ -18,7 +18,7 @@ import pytest
 from brokenlogs import Story, at, delivered, published, snapshot
 from foldedlogs import FoldedLog, golden, moments, random_log, simulated, simulated_shares
 from harness.nats import PASSWORD, USER
-from harness.plans import compiled
+from harness.spark_plans import compiled
 from harness.state_rows import assert_same, rebuilt_rows
 
 from eventstore.errors import CutOff

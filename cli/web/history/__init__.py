@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from cli.web.history.activity_reader import ActivityReader
     from cli.web.history.background_fold import Folding, Histories, MarkedHistory
     from cli.web.history.log_charts import day_charts
-    from cli.web.history.marks import MARK_LABELS
     from cli.web.history.state_diffs import FoldingStates, StateDiffs
     from cli.web.history.time_axis import SHORTEST_MS, TimeWindow, axis, window_within
+    from cli.web.history.timeline_marks import MARK_LABELS
     from cli.web.history.topic_activity import Branch
 else:
     __getattr__ = lazy_exports(
@@ -21,7 +21,7 @@ else:
             "activity_reader": "ActivityReader",
             "background_fold": "Folding Histories MarkedHistory",
             "log_charts": "day_charts",
-            "marks": "MARK_LABELS",
+            "timeline_marks": "MARK_LABELS",
             "state_diffs": "FoldingStates StateDiffs",
             "time_axis": "SHORTEST_MS TimeWindow axis window_within",
             "topic_activity": "Branch",

@@ -10,7 +10,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from cli.web.history.marks import Mark, Marks, mark_kind
+from cli.web.history.timeline_marks import Mark, Marks, mark_kind
 from cli.web.history.topic_activity import TopicActivity, messages_by_topic
 from eventstore.format import count_runs
 

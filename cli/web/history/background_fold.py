@@ -9,7 +9,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cli.web.history.marks import Mark, Marks, mark_kind
+from cli.web.history.timeline_marks import Mark, Marks, mark_kind
 from eventstore.format import sequence_of
 from projections.replay import SessionHistory
 from protocol.errors import FoldmqError

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from cli.web.history.marks import MARK_LABELS
+from cli.web.history.timeline_marks import MARK_LABELS
 from eventstore.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from cli.web.history.marks import Mark
+    from cli.web.history.timeline_marks import Mark
 
 WIDTH: Final = 1000
 """Width of the axis in units of the drawing."""

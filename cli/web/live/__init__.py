@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from cli.web.live.cursors import Listed, Listings, Order
+    from cli.web.live.paged_lists import Listed, Listings, Order
     from cli.web.live.samples import EVERY, Samples
     from cli.web.live.svg_charts import Chart, bars, chart
     from cli.web.live.topic_tails import TopicTails
@@ -14,7 +14,7 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "cursors": "Listed Listings Order",
+            "paged_lists": "Listed Listings Order",
             "web_log_client": "WebLogClient",
             "samples": "EVERY Samples",
             "svg_charts": "Chart bars chart",

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
         StateClaim,
     )
     from spark.audit.facts.chain_check import COUNTS, DROPS, RATES, LogNote
+    from spark.audit.facts.checkpoint_lookup import (
+        cuts_behind,
+        cuts_within,
+        next_checkpoint,
+        with_marks,
+    )
     from spark.audit.facts.event_codec import Packed, unpack_events
     from spark.audit.facts.fact_scan import collect_seldom
     from spark.audit.facts.fact_schema import (
@@ -47,7 +53,6 @@ if TYPE_CHECKING:
     from spark.audit.facts.fact_tables import FactTables
     from spark.audit.facts.histogram import merge_rates
     from spark.audit.facts.log_summary import BEYOND_ALL, LogSummaries, LogSummary, summarize_logs
-    from spark.audit.facts.mark_lookup import cuts_behind, cuts_within, next_checkpoint, with_marks
 else:
     __getattr__ = lazy_exports(
         __name__,
@@ -63,7 +68,7 @@ else:
             "fact_tables": "FactTables",
             "histogram": "merge_rates",
             "log_summary": "BEYOND_ALL LogSummaries LogSummary summarize_logs",
-            "mark_lookup": "cuts_behind cuts_within next_checkpoint with_marks",
+            "checkpoint_lookup": "cuts_behind cuts_within next_checkpoint with_marks",
             "audit_outcome": (
                 "ALL_CLAIM BROKER StateClaim ClaimsCompared DropCount LatencyHistogram "
                 "MOST_VIOLATIONS NodeSummary Outcome PROJECTIONS RETAINED_CLAIM "

@@ -89,7 +89,7 @@ class _OpenPages:
         """Monotonic time of the last request."""
 
 
-class Attestor:
+class StateDigestService:
     """Answers attestation requests for a recovered broker."""
 
     def __init__(self, node: NodeContext) -> None:

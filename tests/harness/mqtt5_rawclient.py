@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness import packets, packets5
+from harness import mqtt5_packets, packets
 from harness.fixtures import Clients, unique
-from harness.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, SUBACK, UNSUBACK, ServerViolationError
-from harness.packets5 import (
+from harness.mqtt5_packets import (
     MAXIMUM_PACKET_SIZE,
     TOPIC_ALIAS,
     TOPIC_ALIAS_MAXIMUM,
@@ -17,6 +16,7 @@ from harness.packets5 import (
     Publish,
     Will,
 )
+from harness.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, SUBACK, UNSUBACK, ServerViolationError
 from harness.rawclient import PATIENCE, ConnectionClosedError, RawClient
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class RawClient5(RawClient):
         size = 1 + len(packets.remaining_length(len(body))) + len(body)
         if size > self.max_size:
             raise ServerViolationError(f"{size} bytes, where {self.max_size} are allowed")
-        found = packets5.parse(first, body)
+        found = mqtt5_packets.parse(first, body)
         if isinstance(found, Publish) and found.get(TOPIC_ALIAS) is not None:
             alias = found.get(TOPIC_ALIAS)
             if not isinstance(alias, int) or alias > self.max_alias:
@@ -115,8 +115,8 @@ class RawClient5(RawClient):
             found = self.receive()
         except ConnectionClosedError:
             return
-        assert isinstance(found, Answer), f"expected {packets5.NAMES[kind]}, received {found}"
-        assert found.kind == kind, f"expected {packets5.NAMES[kind]}, received {found}"
+        assert isinstance(found, Answer), f"expected {mqtt5_packets.NAMES[kind]}, received {found}"
+        assert found.kind == kind, f"expected {mqtt5_packets.NAMES[kind]}, received {found}"
         assert found.code in codes, f"expected 0x{codes[0]:02X}, received {found}"
         self.expect_closed()
 
@@ -149,7 +149,7 @@ class RawClient5(RawClient):
             if identifier == TOPIC_ALIAS_MAXIMUM and isinstance(value, int):
                 self.max_alias = value
         self.send(
-            packets5.connect(
+            mqtt5_packets.connect(
                 client_id,
                 clean=clean,
                 keepalive=keepalive,
@@ -173,7 +173,7 @@ class RawClient5(RawClient):
     ) -> tuple[int, ...]:
         """Subscribes and returns the codes of the SUBACK, which must be the next packet."""
         packet_id = packet_id or self.next_id()
-        self.send(packets5.subscribe(packet_id, *filters, properties=properties))
+        self.send(mqtt5_packets.subscribe(packet_id, *filters, properties=properties))
         found = self.receive()
         assert isinstance(found, Answer), f"expected a SUBACK, received {found}"
         assert (found.kind, found.packet_id) == (SUBACK, packet_id), f"{found}"
@@ -183,7 +183,7 @@ class RawClient5(RawClient):
     def unsubscribe(self, *filters: str) -> tuple[int, ...]:  # type: ignore[override]
         """Unsubscribes and returns the codes of the UNSUBACK, which must be the next packet."""
         packet_id = self.next_id()
-        self.send(packets5.unsubscribe(packet_id, *filters))
+        self.send(mqtt5_packets.unsubscribe(packet_id, *filters))
         found = self.receive()
         assert isinstance(found, Answer), f"expected an UNSUBACK, received {found}"
         assert (found.kind, found.packet_id) == (UNSUBACK, packet_id), f"{found}"
@@ -202,7 +202,9 @@ class RawClient5(RawClient):
         """Publishes and plays the whole acknowledgement dialogue of `qos`."""
         packet_id = self.next_id() if qos else None
         self.send(
-            packets5.publish(topic, payload, qos, packet_id, retain=retain, properties=properties)
+            mqtt5_packets.publish(
+                topic, payload, qos, packet_id, retain=retain, properties=properties
+            )
         )
         if packet_id is None:
             return
@@ -210,7 +212,7 @@ class RawClient5(RawClient):
             self.expect_answer(PUBACK, packet_id)
         else:
             self.expect_answer(PUBREC, packet_id)
-            self.send(packets5.acknowledge(PUBREL, packet_id))
+            self.send(mqtt5_packets.acknowledge(PUBREL, packet_id))
             self.expect_answer(PUBCOMP, packet_id)
 
     def acknowledge(self, message: Publish) -> None:  # type: ignore[override]
@@ -218,15 +220,15 @@ class RawClient5(RawClient):
         if message.packet_id is None:
             return
         if message.qos == 1:
-            self.send(packets5.acknowledge(PUBACK, message.packet_id))
+            self.send(mqtt5_packets.acknowledge(PUBACK, message.packet_id))
         else:
-            self.send(packets5.acknowledge(PUBREC, message.packet_id))
+            self.send(mqtt5_packets.acknowledge(PUBREC, message.packet_id))
             self.expect_answer(PUBREL, message.packet_id)
-            self.send(packets5.acknowledge(PUBCOMP, message.packet_id))
+            self.send(mqtt5_packets.acknowledge(PUBCOMP, message.packet_id))
 
     def leave(self, code: int | None = None, properties: Properties | None = None) -> None:
         """Sends DISCONNECT, waits until the server has closed too, and closes."""
-        self.send(packets5.disconnect(code, properties))
+        self.send(mqtt5_packets.disconnect(code, properties))
         self.expect_closed()
         self.close()
 

@@ -2,8 +2,8 @@
 
 Each message belongs to one member at a time. A member that leaves returns the QoS 1 messages that
 it did not acknowledge, and keeps the QoS 2 messages that were sent to it [MQTT-4.8.2-4]. The events
-are in the logs of the shared subscription and of all its members, see ``shared_steps``; the audit
-processes the steps of them all in the order of the log.
+are in the logs of the shared subscription and of all its members, see
+``shared_subscription_steps``; the audit processes the steps of them all in the order of the log.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from eventstore.display import name as shown
 from eventstore.format import format_position
-from projections.audit import shared_steps as step_kinds
+from projections.audit import shared_subscription_steps as step_kinds
 from projections.audit.rules import Rule, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from eventstore.format import Position
-    from projections.audit.shared_steps import SharedStep
+    from projections.audit.shared_subscription_steps import SharedStep
 
 _BEYOND: Final = 1 << 62
 _STREAMS: Final = 65_536
