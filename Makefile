@@ -80,7 +80,7 @@ $(VENV)/compiled: $(VENV)/installed-test
 	@touch $@
 
 # Most tests wait for brokers, so three run at a time. A worker runs whole files, which share
-# fixtures, in the order of tests/harness/test_file_order.py.
+# fixtures, in the order of tests/harness/file_order.py.
 pytest: $(VENV)/compiled
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from harness.test_file_order import LongFirst
+    from harness.file_order import LongFirst
     from pyspark.sql import SparkSession
 
 settings.register_profile(
@@ -84,7 +84,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LongFirst | 
     """Where whole files are distributed, decide which is next."""
     if config.getoption("dist") != "loadfile":
         return None
-    from harness.test_file_order import LongFirst
+    from harness.file_order import LongFirst
 
     return LongFirst(config, log)
 
