@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from actors.limits import RateLimiter
     from protocol.mqtt import Packet
 
-_SLICE_BYTES = 16 * 1024
+_SLICE_BYTES = 32 * 1024
 """Bytes taken at once."""
 _HEAVY, _DELIVERED, _HEAVY_TIME = 1000, 10, 0.1
 """Packets per second above which a client is heavy; deliveries of its publications that count as

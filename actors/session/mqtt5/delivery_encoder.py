@@ -305,8 +305,13 @@ class DeliveryEncoder:
         """
         qos, retain = flags
         own = None if of is None else self._own(of)
+        if own is None and not self._identified:
+            own = ()
+        if own is not None:
+            wire = PacketVariant(qos, retain=retain, identifiers=own)
+            return _prepared(messages, wire, now_ms).render(packet_ids, dup=dup)
         columns = [
-            (self._identifiers_of(message) if own is None else own, message, packet_id)
+            (self._identifiers_of(message), message, packet_id)
             for message, packet_id in zip(messages, packet_ids, strict=True)
         ]
         parts = []
@@ -342,12 +347,16 @@ def _prepared(
     messages: Sequence[Message], wire: PacketVariant, now_ms: int
 ) -> PublishEncoder | PublishEncoderV5:
     """Prepare messages with their remaining expiry."""
-    keys = [(message.block, message.expires) for message in messages]
-    left = {key: _remaining_block(*key, now_ms) for key in set(keys)}
-    blocks = list(map(left.__getitem__, keys))
+    blocks: Sequence[bytes] = [message.block for message in messages]
+    if not any(blocks):
+        blocks = ()
+    elif any(message.expires for message in messages):
+        keys = [(message.block, message.expires) for message in messages]
+        left = {key: _remaining_block(*key, now_ms) for key in set(keys)}
+        blocks = list(map(left.__getitem__, keys))
     topics = [message.topic for message in messages]
     payloads = [message.payload for message in messages]
-    return prepare_publishes(topics, payloads, blocks if any(blocks) else (), wire)
+    return prepare_publishes(topics, payloads, blocks, wire)
 
 
 def remaining_properties(message: Message | RetainedMessage, now_ms: int) -> bytes:
