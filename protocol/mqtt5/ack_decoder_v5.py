@@ -50,22 +50,28 @@ def read_acks_v5(data: bytes, at: int, body: int, stop: int, batch: Acks, most: 
     if size == 6:  # the last byte is a Property Length of 0, or the packet does not belong here
         lengths = data[at + 5 : end : 6]
         end -= 6 * len(lengths.lstrip(b"\0"))
-    numbers = bytearray(2 * (end - at) // size)
-    numbers[0::2] = data[at + 2 : end : size]
-    numbers[1::2] = data[at + 3 : end : size]
-    ids = array("H", bytes(numbers))
+    if size == 4:
+        halves = array("H", data[at:end])
+    else:
+        numbers = bytearray(4 * (end - at) // size)
+        numbers[2::4] = data[at + 2 : end : size]
+        numbers[3::4] = data[at + 3 : end : size]
+        halves = array("H", bytes(numbers))
     if sys.byteorder == "little":
-        ids.byteswap()
+        halves.byteswap()
     reasons = data[at + 4 : end : size] if size > 4 else b""
-    _add(batch, ids.tolist(), reasons)
+    _add(batch, halves[1::2].tolist(), reasons)
     return end
 
 
 def _add(batch: Acks, ids: list[int], reasons: bytes) -> None:
     """Append acknowledgements up to the first invalid one, and raise its error."""
+    failed = bool(reasons.strip(b"\0"))
+    if not failed and all(ids):
+        batch.packet_ids += ids
+        return
     allowed = FROM_CLIENTS[batch.kind]
     wrong = ids.index(0) if 0 in ids else len(ids)
-    failed = bool(reasons.strip(b"\0"))
     if failed and not allowed.issuperset(reasons):
         wrong = min(wrong, next(n for n, one in enumerate(reasons) if one not in allowed))
     batch.packet_ids += ids[:wrong]
