@@ -285,6 +285,7 @@ class Connection(SocketActor):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Put the end into the mailbox, behind earlier reads."""
+        self._gone = True
         if not self.stopped and not self._ended:
             if self._deferred_reads:
                 self.kernel.later(self, _Lost(exc))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 from typing import TYPE_CHECKING, Any, cast
 
 from actors.kernel import LoopActor
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 _LINGER = 5.0
 """Seconds that a closing connection gets to send its remaining output."""
+_HANG_UP: int = getattr(select, "POLLRDHUP", 0)
+"""0: the system does not tell, as macOS."""
 
 
 class _CloseWhenWritten:
@@ -37,6 +40,16 @@ class _CloseWhenWritten:
         self._connection.finish()
 
 
+def _is_hung_up(transport: asyncio.Transport | None) -> bool:
+    """Return whether the client has closed its side of the socket, as far as the system tells."""
+    found = transport.get_extra_info("socket") if transport is not None else None
+    if found is None or not _HANG_UP:
+        return False
+    poller = select.poll()
+    poller.register(found.fileno(), _HANG_UP)
+    return bool(poller.poll(0))
+
+
 class SocketActor(LoopActor, asyncio.Protocol):
     """An actor with a transport, and the asyncio protocol of that transport."""
 
@@ -45,6 +58,7 @@ class SocketActor(LoopActor, asyncio.Protocol):
         "_closed",
         "_ended",
         "_farewell",
+        "_gone",
         "_node",
         "_paused",
         "_slow_reader",
@@ -65,6 +79,8 @@ class SocketActor(LoopActor, asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._closed = False
         self._ended = False
+        self._gone = False
+        """The transport is closed; the actor may not have handled that yet."""
         self._farewell = b""
         """The DISCONNECT for an MQTT 5 client, sent before the connection is closed."""
         self._alive: KeepAlive | None = None
@@ -137,6 +153,11 @@ class SocketActor(LoopActor, asyncio.Protocol):
     def ended(self) -> bool:
         """True once the connection is closed or being closed."""
         return self._ended
+
+    @property
+    def gone(self) -> bool:
+        """True once the client has closed its socket, also while nothing is read from it."""
+        return self._gone or self._ended or _is_hung_up(self._transport)
 
     @property
     def unread(self) -> int:

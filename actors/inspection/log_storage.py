@@ -1,4 +1,4 @@
-"""Size of the log and free disk space: updated periodically, returned at once."""
+"""Size of the log and free disk space: updated on request, at most once in some seconds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LogStorage:
         """Returns the free bytes; set if the log is on a disk of this machine."""
 
     def refresh(self) -> asyncio.Task[None] | None:
-        """Update the values if they are old; return the running update."""
+        """Update the values if they are old; return the running update, None if there is none."""
         now = self._node.clock.monotonic()
         if self._looking is None and now - self._looked >= _LIFE:
             self._looked = now

@@ -98,7 +98,7 @@ class Queries:
         """Counters and gauges; with ``topics`` also the busiest topics."""
         topics = self._busiest.take_rates() if flag(request, "topics") else None
         yield from self._count()
-        self._sources.storage.refresh()
+        yield self._sources.storage.refresh()
         owed = self._owed
         found = {
             **status(self._sources),
@@ -276,7 +276,7 @@ class Queries:
         """Return the current problems of all clients, or of one ``client``."""
         search = ProblemSearch(self._node, optional(request, "client"))
         yield from search.run()
-        self._sources.storage.refresh()
+        yield self._sources.storage.refresh()
         options = self._node.options
         return {
             **search.answer(),

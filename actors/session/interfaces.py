@@ -96,6 +96,10 @@ class ClientConnection(OutputSink, Paused, Protocol):
         """True once the connection is closed or being closed."""
 
     @property
+    def gone(self) -> bool:
+        """True once the client has closed its socket, also while nothing is read from it."""
+
+    @property
     def unsent(self) -> int:
         """Bytes on their way to the client: at the gate, or not read by the client yet."""
 

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 _FILTERS_AT_ONCE: Final = 32
 """Topic filters of a SUBSCRIBE or UNSUBSCRIBE that are handled in one turn."""
+_AFTER_DISCONNECT: Final = 1024
+"""Topic filters of a SUBSCRIBE that are granted although the client has left meanwhile, about."""
 _INDEXED_AT_ONCE: Final = 512
 """Topic filters indexed in one turn for the options of their subscriptions (MQTT 5)."""
 _RETAINED_AT_ONCE: Final = 1024
@@ -78,6 +80,10 @@ class SubscriptionHandler:
             # A client that has left was connected when it subscribed [MQTT-3.8.4-1].
             if at or self._matches_much(filters[0][0]):
                 yield NEXT_TURN
+            # But clients that leave at once must not leave work behind without bounds.
+            much = at >= _AFTER_DISCONNECT or self._matches_much(filters[at][0])
+            if at and connection.gone and much:
+                return
             grant = self._grant(connection, packet, at, stop)
             codes += grant.codes
             # All are in the index before the event loop runs: no publication is missed.

@@ -110,6 +110,23 @@ def test_a_client_that_leaves_meanwhile_stops_the_work() -> None:
     simulate(scenario)
 
 
+@pytest.mark.parametrize("ends", [p.disconnect(), b""])
+def test_a_client_that_leaves_at_once_leaves_little_work_behind(ends: bytes) -> None:
+    """What it asked for first is done: it was connected when it subscribed [MQTT-3.8.4-1]."""
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            node = world.broker.node
+            for number, many in enumerate((100, 20_000)):
+                client = await world.connect(f"c{number}")
+                client.send(p.subscribe(7, *[(f"f{number}/{n}", 0) for n in range(many)]), ends)
+                client.drop()
+                await world.go(20)
+            assert 100 + 1024 <= node.router.subscriptions < 100 + 2048
+
+    simulate(scenario)
+
+
 def test_a_session_with_many_subscriptions_comes_back_and_goes() -> None:
     async def scenario() -> None:
         async with World().running() as world:
