@@ -730,3 +730,17 @@ def test_what_the_web_page_says_is_looked_at(more: dict[str, Any], wrong: str) -
             assert not events(world, WebAccessed)
 
     simulate(scenario)
+
+
+def test_status_measures_the_log_when_it_is_asked() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            ask = world.broker.inspection.inspector.ask_for
+            before = (await ask("status"))["log"]["stream_bytes"]
+            client = await world.connect("c")
+            client.send(p.publish("t", b"x" * 1000, 1, 1))
+            await world.go(60)
+            found = (await ask("status"))["log"]["stream_bytes"]
+            assert found == await world.broker.node.log.size() > before + 1000
+
+    simulate(scenario)
