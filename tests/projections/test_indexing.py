@@ -191,6 +191,7 @@ def test_states_of_sessions(steps: Steps, max_record: int, step: int, share: flo
             assert asyncio.run(compared.states(name)) == known
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(**INDEXED)
 def test_events_of_sessions_and_topics(
@@ -201,6 +202,7 @@ def test_events_of_sessions_and_topics(
         asyncio.run(compared.events())
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(**INDEXED, client=st.sampled_from(NAMES))
 def test_stories_of_messages(
@@ -211,6 +213,7 @@ def test_stories_of_messages(
         asyncio.run(compared.stories(client))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(**INDEXED, more=MANY, client=st.sampled_from(NAMES))
 def test_a_log_that_was_cut(
@@ -226,6 +229,7 @@ def test_a_log_that_was_cut(
             asyncio.run(compared.stories(client))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(steps=MANY, more=MANY, step=st.integers(1, 4), data=st.data())
 def test_older_segments_are_removed(
@@ -244,6 +248,7 @@ def test_older_segments_are_removed(
         asyncio.run(compared.stories("ann"))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(steps=MANY, step=st.integers(1, 4), data=st.data())
 def test_a_damaged_index_gives_no_wrong_answer(
@@ -307,10 +312,11 @@ def test_another_log_with_the_name_is_not_taken_for_it() -> None:
         assert asyncio.run(find_index(as_log(IndexedSource(two)), Path(place))) is None
 
 
+@pytest.mark.slow
 def test_many_small_segments_become_few() -> None:
     node = Node(1 << 20)
     node.connect("ann", 1)
-    for number in range(300):
+    for number in range(150):
         node.subscribe("ann", 1 + number % 3)
         node.publish("ann", 1 + number % 2)
         node.end_turn("ann", 1)
