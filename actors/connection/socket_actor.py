@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _LINGER = 5.0
 """Seconds that a closing connection gets to send its remaining output."""
 _HANG_UP: int = getattr(select, "POLLRDHUP", 0)
-"""0: the system does not tell, as macOS."""
+"""0: the system cannot tell, for example macOS."""
 
 
 class _CloseWhenWritten:
@@ -41,12 +41,15 @@ class _CloseWhenWritten:
 
 
 def _is_hung_up(transport: asyncio.Transport | None) -> bool:
-    """Return whether the client has closed its side of the socket, as far as the system tells."""
+    """Return whether the client has closed its side of the socket, if the system can tell."""
     found = transport.get_extra_info("socket") if transport is not None else None
     if found is None or not _HANG_UP:
         return False
+    number = found.fileno()
+    if number < 0:  # closed already
+        return True
     poller = select.poll()
-    poller.register(found.fileno(), _HANG_UP)
+    poller.register(number, _HANG_UP)
     return bool(poller.poll(0))
 
 

@@ -399,12 +399,13 @@ class Delivery:
         """
         access, encoder = connection.access, self._encoder
         limited = encoder is not None and encoder.limit
+        times = {message.expires for message in messages}
+        times.discard(0)
+        if access is None and not limited and not times:
+            return self._send_waiting(connection, run, messages)
         now_ms, flags = self._node.clock.time_ms(), (run.qos, run.retain)
-        if access is None and not limited:
-            times = {message.expires for message in messages}
-            times.discard(0)
-            if not times or min(times) * 1000 > now_ms:
-                return self._send_waiting(connection, run, messages)
+        if access is None and not limited and min(times) * 1000 > now_ms:
+            return self._send_waiting(connection, run, messages)
 
         def why_not(message: Message) -> str:
             if message.expires and message.expires * 1000 <= now_ms:

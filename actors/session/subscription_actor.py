@@ -137,7 +137,7 @@ class Subscription(LoopActor):
             )
             if any(message.block for message in chosen):
                 now_ms = self.session.now_ms
-                batch.blocks = [remaining_properties(message, now_ms) for message in chosen]
+                batch.blocks = remaining_properties(chosen, now_ms)
                 if any(message.expires for message in chosen):
                     batch.expires = [message.expires for message in chosen]
             yield batch

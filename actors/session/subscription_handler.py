@@ -81,8 +81,8 @@ class SubscriptionHandler:
             if at or self._matches_much(filters[0][0]):
                 yield NEXT_TURN
             # But clients that leave at once must not leave work behind without bounds.
-            much = at >= _AFTER_DISCONNECT or self._matches_much(filters[at][0])
-            if at and connection.gone and much:
+            much = at >= _AFTER_DISCONNECT or (at and self._matches_much(filters[at][0]))
+            if much and connection.gone:  # in this order: asking costs a system call
                 return
             grant = self._grant(connection, packet, at, stop)
             codes += grant.codes

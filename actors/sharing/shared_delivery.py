@@ -508,7 +508,7 @@ class SharedDelivery(Delivery):
     def _batch_of(self, qos: int, refs: Sequence[Position], messages: Sequence[Message]) -> Batch:
         """Return queued messages as a batch; either all were published with RETAIN, or none."""
         now_ms = self._node.clock.time_ms()
-        blocks = [remaining_properties(message, now_ms) for message in messages]
+        blocks = remaining_properties(messages, now_ms)
         payloads = [message.payload for message in messages]
         expires = [message.expires for message in messages]
         return Batch(
@@ -517,7 +517,7 @@ class SharedDelivery(Delivery):
             payloads,
             refs,
             size=sum(map(len, payloads)),
-            blocks=blocks if any(blocks) else None,
+            blocks=blocks or None,
             published_retain=messages[0].retain,
             expires=expires if any(expires) else (),
         )

@@ -1,10 +1,12 @@
 """Subscription options as text."""
 
+from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
+
 _HANDLING = {0x10: " retained if new", 0x20: " nothing retained"}
 
 
 def options_text(bits: int) -> str:
     """Return the subscription options of MQTT 5 that are set, each preceded by a blank."""
-    words = [" no local"] if bits & 0x04 else []
-    words += [" retain as published"] if bits & 0x08 else []
-    return "".join([*words, _HANDLING.get(bits & 0x30, "")])
+    words = [" no local"] if bits & NO_LOCAL else []
+    words += [" retain as published"] if bits & RETAIN_AS_PUBLISHED else []
+    return "".join([*words, _HANDLING.get(bits & RETAIN_HANDLING, "")])

@@ -347,21 +347,27 @@ def _prepared(
     messages: Sequence[Message], wire: PacketVariant, now_ms: int
 ) -> PublishEncoder | PublishEncoderV5:
     """Prepare messages with their remaining expiry."""
-    blocks: Sequence[bytes] = [message.block for message in messages]
-    if not any(blocks):
-        blocks = ()
-    elif any(message.expires for message in messages):
-        keys = [(message.block, message.expires) for message in messages]
-        left = {key: _remaining_block(*key, now_ms) for key in set(keys)}
-        blocks = list(map(left.__getitem__, keys))
+    blocks = remaining_properties(messages, now_ms)
     topics = [message.topic for message in messages]
     payloads = [message.payload for message in messages]
     return prepare_publishes(topics, payloads, blocks, wire)
 
 
-def remaining_properties(message: Message | RetainedMessage, now_ms: int) -> bytes:
-    """Return the properties of a message, with its remaining expiry in seconds."""
-    return _remaining_block(message.block, message.expires, now_ms)
+def remaining_properties(
+    messages: Sequence[Message | RetainedMessage], now_ms: int
+) -> Sequence[bytes]:
+    """Return the properties of messages, with the remaining expiry in seconds; empty: none has any.
+
+    Each distinct block is changed once.
+    """
+    blocks = [message.block for message in messages]
+    if not any(blocks):
+        return ()
+    if not any(message.expires for message in messages):
+        return blocks
+    keys = [(message.block, message.expires) for message in messages]
+    left = {key: _remaining_block(*key, now_ms) for key in set(keys)}
+    return list(map(left.__getitem__, keys))
 
 
 def _remaining_block(block: bytes, expires: int, now_ms: int) -> bytes:
