@@ -266,7 +266,8 @@ class FastPath:
         qos = data[at] >> 1
         name_end = body + 2 + (data[body] << 8 | data[body + 1])
         rest = name_end + 2 if qos & 3 else name_end
-        if rest > stop:
+        v5 = connection.properties is not None
+        if rest + v5 > stop:
             return 0
         raw = data[body + 2 : name_end]
         route = self._route(connection, raw)
@@ -278,16 +279,15 @@ class FastPath:
             if not pid:
                 return 0
         block = b""
-        if connection.properties is not None:
-            # Properties precede the payload; unknown property blocks are left to the actor.
-            begin = rest + 1
-            rest = begin + data[rest] if rest < stop else stop + 1
-            known = known_blocks.get(data[begin:rest]) if rest - begin < 128 else None
-            if rest > stop or known is None or known.alias or not raw:
-                return 0
-            if known.is_text and self._node.options.check_payload_format:
-                return 0
-            block = known.block
+        if v5:
+            # Properties precede the payload.
+            length = data[rest]
+            rest += 1 + length
+            if length:
+                found = self._known_block(data[rest - length : rest])
+                if found is None or length > 127 or rest > stop:
+                    return 0
+                block = found
         if qos == _QOS0:
             messages = self._passing
             payload = data if not at and stop == len(data) else data[at:stop]
@@ -307,6 +307,15 @@ class FastPath:
         counters.publish_bytes_in += stop - at
         self._size += (size >> 8) + len(route.targets)
         return stop
+
+    def _known_block(self, raw: bytes) -> bytes | None:
+        """Return the properties to be forwarded; None: the actor must read them."""
+        known = known_blocks.get(raw)
+        if known is None or known.alias:
+            return None
+        if known.is_text and self._node.options.check_payload_format:
+            return None
+        return known.block
 
     def _route(self, connection: Connection, raw: bytes) -> Route | None:
         """Return the route of a topic; None if it needs more than a look-up."""

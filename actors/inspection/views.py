@@ -273,6 +273,7 @@ def retained_row(message: RetainedMessage) -> dict[str, Any]:
         "qos": message.qos,
         "size": len(message.payload),
         "ref": message.ref,
+        "set_by": message.publisher or None,
         "expires_ms": message.expires * 1000 or None,
         "properties": properties_object(message.block),
     }

@@ -19,7 +19,6 @@ from eventstore.format import (
     json_object,
     to_runs,
 )
-from eventstore.log import Message
 from projections.state import encode_session, text_of
 
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from eventstore.format import Position, Run
+    from eventstore.log import Message
     from projections.state import NodeState, RetainedMessage
 
 MESSAGES_AT_ONCE = 512
@@ -96,7 +96,16 @@ def _repeat(messages: Sequence[RetainedMessage], session: str | None) -> StateEv
         block_of=block_of,
         expires=_expiries([message.expires for message in messages]),
     )
+    if session is None and any(message.publisher for message in messages):
+        event.publishers, event.publisher_of = _distinct([one.publisher for one in messages])
     return StateEvent(event, [*blocks, *payloads])
+
+
+def _distinct(names: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Return the distinct names, and of each name the index there; no indexes of a single one."""
+    found: dict[str, int] = {}
+    of = [found.setdefault(name, len(found)) for name in names]
+    return [*found], of if len(found) > 1 else []
 
 
 def _batches(messages: Iterable[RetainedMessage]) -> Iterator[list[RetainedMessage]]:
@@ -152,10 +161,7 @@ def _carried(
         as_retained=to_runs([ref for ref, one in some if one.retain]),
     )
     if all(one.publisher for _, one in some):
-        publishers: dict[str, int] = {}
-        of = [publishers.setdefault(one.publisher, len(publishers)) for _, one in some]
-        event.publishers = list(publishers)
-        event.publisher_of = of if len(publishers) > 1 else []
+        event.publishers, event.publisher_of = _distinct([one.publisher for _, one in some])
     return StateEvent(event, [*blocks, *payloads])
 
 
@@ -165,7 +171,7 @@ def _expiries(expires: list[int]) -> list[Run] | int:
 
 
 def _weight(message: Message | RetainedMessage) -> int:
-    names = len(message.topic) + (len(message.publisher) if isinstance(message, Message) else 0)
+    names = len(message.topic) + len(message.publisher)
     return len(message.payload) + len(message.block) + 6 * names + 64
 
 

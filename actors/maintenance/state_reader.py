@@ -182,7 +182,7 @@ class StateReader:
         for record in await self._read(sequences):
             found.update(_retained_at_qos2(record))
         for session, refs in wanted.items():
-            messages = [found[ref] for ref in refs if ref in found]
+            messages = [found[ref]._replace(publisher=session) for ref in refs if ref in found]
             if messages:
                 node_state.retained.recall(session, messages)
 

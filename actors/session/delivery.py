@@ -67,7 +67,6 @@ class Delivery:
         "_after_load",
         "_backlog",
         "_dropped",
-        "_encoder",
         "_expired_at",
         "_expired_from",
         "_held",
@@ -78,6 +77,7 @@ class Delivery:
         "_redelivery",
         "_sending_queued",
         "_session",
+        "encoder",
         "sent_from_queue",
     )
 
@@ -92,7 +92,7 @@ class Delivery:
         """Whether queued messages were dropped instead of sent."""
         self._sending_queued = False
         """Whether sending continues in another turn."""
-        self._encoder: DeliveryEncoder | None = None
+        self.encoder: DeliveryEncoder | None = None
         """Encodes deliveries to an MQTT 5 client; None for other clients."""
         self._expired_at = 0
         """Second in which the queues contained no expired messages."""
@@ -122,12 +122,12 @@ class Delivery:
     @property
     def packet_limit(self) -> int:
         """Maximum packet size of the client in bytes; 0: unlimited."""
-        return self._encoder.limit if self._encoder is not None else 0
+        return self.encoder.limit if self.encoder is not None else 0
 
     def too_large(self, message: Outgoing) -> list[int]:
         """Return the numbers of a batch's messages that exceed the client's maximum packet size."""
         subscriber, batch, qos = message
-        return self._encoder.too_large(batch, subscriber, qos) if self._encoder is not None else []
+        return self.encoder.too_large(batch, subscriber, qos) if self.encoder is not None else []
 
     def deliver(self, message: Outgoing) -> None:
         """Send, queue or drop messages for one of the session's subscriptions."""
@@ -137,7 +137,7 @@ class Delivery:
             or self._node.state.sessions.get(self._session.name) is not self._session.state
         ):
             return
-        encoder = self._encoder
+        encoder = self.encoder
         if encoder is not None and encoder.limit:
             batch = self._without_too_large(encoder, message)
             if not len(batch):
@@ -280,10 +280,10 @@ class Delivery:
         node = self._node
         if connection.unsent < node.options.max_outbound_bytes:
             gated = batch.gated or bool(batch.qos and not batch.retain)
-            if self._encoder is None:
+            if self.encoder is None:
                 data = batch.at_qos0()
             else:
-                data = self._encoder.render(batch, subscriber, 0, gated=gated)
+                data = self.encoder.render(batch, subscriber, 0, gated=gated)
             if gated:
                 # The publication is being recorded. Until it is, a crash may undo it, and its
                 # publisher may send it again: no client may have seen it by then [MQTT-4.3.3-2].
@@ -397,7 +397,7 @@ class Delivery:
         The messages were queued while the client was offline or had other permissions. Returns the
         payload bytes sent.
         """
-        access, encoder = connection.access, self._encoder
+        access, encoder = connection.access, self.encoder
         limited = encoder is not None and encoder.limit
         times = {message.expires for message in messages}
         times.discard(0)
@@ -495,7 +495,7 @@ class Delivery:
         self, connection: ClientConnection, run: decisions.WaitingRun, messages: list[Message]
     ) -> int:
         """Send the first messages of a run; return their payload bytes."""
-        encoder = self._encoder
+        encoder = self.encoder
         if encoder is None or run.retain or not any(message.retain for message in messages):
             return self._send_run(connection, run, messages, rap=False)
         size = at = 0
@@ -546,32 +546,27 @@ class Delivery:
 
     def attach(self, encoder: DeliveryEncoder | None) -> None:
         """Begin deliveries to a client that connected; ``encoder`` is that of an MQTT 5 client."""
-        self._encoder = encoder
+        self.encoder = encoder
         if encoder is not None:
             encoder.attach(self._session.state, self._session.connection)
 
     def complete_encoder(self, most: int) -> bool:
         """Index at most ``most`` missing filters; return whether some are still missing."""
-        return self._encoder is not None and self._encoder.complete(most)
+        return self.encoder is not None and self.encoder.complete(most)
 
     @property
     def v5(self) -> bool:
         """Whether messages are encoded for an MQTT 5 client."""
-        return self._encoder is not None
-
-    def takes_plain(self, *, v5: bool) -> bool:
-        """Return whether the client's level matches ``v5`` and its messages need no additions."""
-        encoder = self._encoder
-        return encoder.plain if encoder is not None and v5 else encoder is None and not v5
+        return self.encoder is not None
 
     def subscriptions_changed(self, filters: Iterable[str]) -> None:
         """Update the encoder for the subscriptions with these filters."""
-        if self._encoder is not None:
-            self._encoder.subscriptions_changed(filters)
+        if self.encoder is not None:
+            self.encoder.subscriptions_changed(filters)
 
     def _has_retain(self, flags: int) -> bool:
         """Return whether a delivery is redelivered with RETAIN."""
-        return bool(flags & (RETAIN_FLAG if self._encoder is None else RETAIN_FLAG | RAP_FLAG))
+        return bool(flags & (RETAIN_FLAG if self.encoder is None else RETAIN_FLAG | RAP_FLAG))
 
     def _encode(
         self,
@@ -587,11 +582,9 @@ class Delivery:
         ``of`` is the subscription if there is only one: for shared subscriptions and retained
         messages.
         """
-        if self._encoder is not None:
+        if self.encoder is not None:
             now_ms = self._node.clock.time_ms()
-            return self._encoder.render_messages(
-                messages, flags, packet_ids, now_ms, dup=dup, of=of
-            )
+            return self.encoder.render_messages(messages, flags, packet_ids, now_ms, dup=dup, of=of)
         topics = [message.topic for message in messages]
         payloads = [message.payload for message in messages]
         prepared = PublishEncoder(topics, payloads, flags[0], retain=flags[1])
@@ -636,7 +629,7 @@ class Delivery:
 
         They end as if they had been sent. Returns False while their messages are read from the log.
         """
-        encoder, state = self._encoder, self._session.state
+        encoder, state = self.encoder, self._session.state
         if encoder is None or not encoder.limit or not unacked:
             return True
         found = self.find([state.inflight[pid].ref for pid in unacked])
@@ -702,7 +695,7 @@ class Delivery:
     def expect_acks(self) -> None:
         """Check after ``ack_wait`` for missing acknowledgements."""
         wait = self._node.options.ack_wait
-        if self._encoder is not None:
+        if self.encoder is not None:
             return  # no redelivery to a connected MQTT 5 client [MQTT-4.4.0-1]
         if wait and not self._ack_check_set:
             self._ack_check_set = True
@@ -717,7 +710,7 @@ class Delivery:
         connection, state = self._session.connection, self._session.state
         wait = self._node.options.ack_wait
         nothing = not (state.inflight or state.releasing)
-        if connection is None or not wait or nothing or self._encoder is not None:
+        if connection is None or not wait or nothing or self.encoder is not None:
             self._ack_check_set = False
             return
         late = self._node.clock.time_ms() - int(wait * 1000)

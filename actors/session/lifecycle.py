@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import structlog
@@ -32,7 +33,6 @@ from eventstore.format import (
     format_position,
 )
 from eventstore.log import Message
-from projections.state import SessionState
 from protocol.mqtt import (
     ENDINGS,
     ConnectCode,
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from actors.session.session import Session
     from actors.session.subscription_handler import SubscriptionHandler
     from eventstore.format import Position
+    from projections.state import SessionState
     from protocol.mqtt import Connect, ConnectProperties
 
 _log = structlog.get_logger("foldmq")
@@ -115,10 +116,9 @@ class SessionLifecycle:
         known = self._node.state.sessions.get(session.name)
         resumes = known is not None and not known.clean and not message.connect.clean
         encoder = None
-        if properties is not None:
-            state = session.state if resumes else SessionState(session.name)
-            encoder = self._encoder(state, properties)
         if resumes:
+            if properties is not None:
+                encoder = self._encoder(session.state, properties)
             subscribers = self._node.router.subscribers(session.name)
             for at in range(0, len(subscribers), _STARTED_AT_ONCE):
                 if at:
@@ -151,11 +151,8 @@ class SessionLifecycle:
         if known is not None and not resumed:
             self._subscriptions.remove_all()
         at = session.emit(self._opened(connection, connect, generation, resumed=resumed))
-        if connect.properties is not None:
-            # They are in the log, or too long for it: they need not be kept as long as the
-            # connection.
-            connect.properties.user = ()
-            connect.properties.authentication_data = None
+        if connect.properties is not None and connect.properties.user:
+            connect.properties.user = ()  # they are in the log, or too long for it
         _log.debug(
             "connected",
             client=session.name,
@@ -169,7 +166,7 @@ class SessionLifecycle:
             self._arm_will(connect)
         session.connection = self._publisher.connection = connection
         self._node.directory.came_online(session)
-        if encoder is not None and connect.properties is not None and not resumed:
+        if connect.properties is not None and not (resumed and encoder is not None):
             encoder = self._encoder(session.state, connect.properties)
         self._delivery.attach(encoder)
         accepted = self._connack(connection, connect, resumed=resumed)
@@ -229,21 +226,27 @@ class SessionLifecycle:
             )
         options = self._node.options
         expiry = self._expiry(asked.session_expiry)
-        return encode_connack_v5(
-            ReasonCode.SUCCESS,
-            session_present=resumed,
-            properties=ConnackProperties(
-                session_expiry=expiry if expiry != asked.session_expiry else None,
-                receive_maximum=options.receive_maximum,
-                maximum_qos=1 if options.reject_qos2_publish else 2,
-                maximum_packet_size=connection.max_packet,
-                assigned_client_identifier=connection.given_id if connection.id_assigned else None,
-                topic_alias_maximum=options.max_topic_aliases,
+        usual = (
+            resumed,
+            expiry if expiry != asked.session_expiry else None,
+            options.receive_maximum,
+            1 if options.reject_qos2_publish else 2,
+            connection.max_packet,
+            options.max_topic_aliases,
+            asked.maximum_packet_size,
+        )
+        assigned = connection.given_id if connection.id_assigned else None
+        prefix = self._response_information(connection, asked)
+        if assigned is None and prefix is None and asked.authentication_method is None:
+            return _usual_connack(*usual)
+        return _encode_connack(
+            *usual,
+            ConnackProperties(
+                assigned_client_identifier=assigned,
+                response_information=prefix,
                 authentication_method=asked.authentication_method,
                 authentication_data=connection.authentication_data,
-                response_information=self._response_information(connection, asked),
             ),
-            limit=asked.maximum_packet_size,
         )
 
     def _response_information(
@@ -535,3 +538,31 @@ class SessionLifecycle:
         Passivate: _on_retire,
         Retry: _on_retry,
     }
+
+
+def _encode_connack(
+    resumed: bool,
+    session_expiry: int | None,
+    receive_maximum: int,
+    maximum_qos: int,
+    maximum_packet_size: int,
+    topic_alias_maximum: int,
+    limit: int,
+    properties: ConnackProperties | None = None,
+) -> bytes:
+    """Encode the CONNACK of MQTT 5 that accepts a client, with more ``properties``.
+
+    Empty if it is larger than ``limit``, the client's maximum packet size; 0: there is none.
+    """
+    properties = properties or ConnackProperties()
+    properties.session_expiry = session_expiry
+    properties.receive_maximum = receive_maximum
+    properties.maximum_qos = maximum_qos
+    properties.maximum_packet_size = maximum_packet_size
+    properties.topic_alias_maximum = topic_alias_maximum
+    return encode_connack_v5(
+        ReasonCode.SUCCESS, session_present=resumed, properties=properties, limit=limit
+    )
+
+
+_usual_connack = lru_cache(64)(_encode_connack)

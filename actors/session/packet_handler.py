@@ -11,6 +11,7 @@ from actors.session import decisions
 from actors.session.publisher import select
 from actors.session.session_messages import NEXT_TURN, Packets
 from eventstore.format import MessageDropped, format_position, from_runs
+from projections.state import QOS_MASK
 from protocol.mqtt import (
     FAILURE,
     PINGRESP,
@@ -26,7 +27,7 @@ from protocol.mqtt import (
 from protocol.mqtt5 import encode_explained_acks, is_payload_format_broken
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from actors.session.delivery import Delivery
     from actors.session.interfaces import ClientConnection
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     from actors.session.publisher import Publisher
     from actors.session.session import Session
     from actors.session.subscription_handler import SubscriptionHandler
-    from eventstore.format import Event
+    from eventstore.format import Event, Position
+    from projections.state import SessionState
     from protocol.mqtt import Packet
 
 _log = structlog.get_logger("foldmq")
@@ -250,9 +252,8 @@ class PacketHandler:
                 decisions.refused(state, [one[0] for one in ended], [one[1] for one in ended])
             )
             ids = [pid for pid, reason in pairs if reason < FAILURE]
-        known = state.inflight.keys() | state.releasing.keys()
-        codes = [0 if pid in known else _NOT_FOUND for pid in ids]
         if ids:
+            codes = _receipt_reasons(state, ids)
             self._acknowledge(connection, PacketType.PUBREL, ids, codes)
         return [*events, decisions.received(state, ids)]
 
@@ -263,10 +264,9 @@ class PacketHandler:
         """
         session = self._session
         rest: list[int] = []
-        codes: dict[int, int] = {}
+        reasons: Sequence[int] = ()
         if connection.properties is not None:
-            known_ids = session.state.inbound
-            codes = {pid: _NOT_FOUND for pid in packet_ids if pid not in known_ids}
+            reasons = _release_reasons(session.state.inbound, packet_ids)
         events = decisions.released(session.state, packet_ids)
         if events:
             refs = [ref for event in events for ref in from_runs(event.refs)]
@@ -293,8 +293,9 @@ class PacketHandler:
                     self._publisher.release(chosen, messages, took_effect, retain=retain)
             self._delivery.release(refs)
         if connection is session.connection:
-            reasons = [codes.get(pid, 0) for pid in packet_ids] if codes else ()
-            self._acknowledge(connection, PacketType.PUBCOMP, packet_ids, reasons)
+            self._acknowledge(
+                connection, PacketType.PUBCOMP, packet_ids, reasons[: len(packet_ids)]
+            )
         return rest
 
     def _release_loaded(self, connection: ClientConnection, packet_ids: list[int]) -> None:
@@ -323,3 +324,27 @@ class PacketHandler:
         else:
             data = encode_acks(kind, packet_ids)
         self._session.answer(connection, data, len(packet_ids))
+
+
+def _receipt_reasons(state: SessionState, packet_ids: Sequence[int]) -> list[int]:
+    """Return the reason codes of the PUBRELs that answer PUBRECs (MQTT 5)."""
+    codes = []
+    for pid in packet_ids:
+        sent = state.inflight.get(pid)
+        known = pid in state.releasing or (sent is not None and sent[1] & QOS_MASK == 2)
+        codes.append(0 if known else _NOT_FOUND)
+    return codes
+
+
+def _release_reasons(inbound: Mapping[int, Position], packet_ids: Sequence[int]) -> list[int]:
+    """Return the reason codes of the PUBCOMPs that answer PUBRELs (MQTT 5).
+
+    ``inbound`` is what was received and not released. An identifier that occurs twice is unknown
+    the second time.
+    """
+    known = inbound.keys() & packet_ids
+    codes = []
+    for pid in packet_ids:
+        codes.append(0 if pid in known else _NOT_FOUND)
+        known.discard(pid)
+    return codes

@@ -186,7 +186,10 @@ class Session(LoopActor):
 
         That is without subscription identifiers, and whatever their size.
         """
-        return self._delivery.takes_plain(v5=publisher.properties is not None)
+        encoder = self._delivery.encoder
+        if publisher.properties is None:
+            return encoder is None
+        return encoder is not None and encoder.plain
 
     def expect_acks(self) -> None:
         """Check after a while for missing acknowledgements."""

@@ -40,12 +40,12 @@ class Batch:
     """
 
     __slots__ = (
+        "_blocks",
         "_payloads",
         "_prepared",
         "_publishers",
         "_topics",
         "_whole",
-        "blocks",
         "expires",
         "gated",
         "packets",
@@ -79,11 +79,9 @@ class Batch:
         self._topics = topics
         self._whole: tuple[Batch, Sequence[int]] | None = None
         """The batch that this one is a part of, and the indices of its messages there; None once
-        the topics of the part have been read."""
+        topics and properties of the part have been read."""
         self._payloads = payloads
-        self.blocks = blocks
-        """Properties of each message; empty: none has any. None: ``packets`` are not MQTT 5
-        packets."""
+        self._blocks = blocks
         self.positions = refs
         """Positions of the messages; empty at QoS 0."""
         self.size = size
@@ -125,10 +123,30 @@ class Batch:
     def topics(self) -> Sequence[bytes]:
         """The topic of each message."""
         if self._whole is not None:
-            (whole, chosen), self._whole = self._whole, None
-            topics = whole.topics
-            self._topics = [topics[at] for at in chosen]
+            self._cut(*self._whole)
         return self._topics
+
+    @property
+    def blocks(self) -> Sequence[bytes] | None:
+        """Properties of each message; empty: none has any.
+
+        None: ``packets`` are not MQTT 5 packets.
+        """
+        if self._whole is not None:
+            self._cut(*self._whole)
+        return self._blocks
+
+    @blocks.setter
+    def blocks(self, blocks: Sequence[bytes]) -> None:
+        self._blocks = blocks
+
+    def _cut(self, whole: Batch, chosen: Sequence[int]) -> None:
+        """Take topics and properties from the batch that this one is a part of."""
+        self._whole = None
+        topics, blocks = whole.topics, whole.blocks
+        self._topics = [topics[at] for at in chosen]
+        if blocks:
+            self._blocks = [blocks[at] for at in chosen]
 
     @property
     def payloads(self) -> Sequence[bytes]:
@@ -163,7 +181,7 @@ class Batch:
         """Return the messages as QoS 0 packets, before MQTT 5."""
         found = self._prepared.get(0)
         if found is None:
-            if self.packets and self.blocks is None:
+            if self.packets and self._blocks is None:
                 found = b"".join(self.packets)
             else:
                 found = PublishEncoder(self.topics, self.payloads, 0, retain=self.retain).render(())
@@ -172,7 +190,7 @@ class Batch:
 
     def at_qos0_v5(self, wire: PacketVariant) -> bytes:
         """Return the messages as QoS 0 packets of MQTT 5."""
-        if self.packets and self.blocks is not None and wire is WIRES_V5[0]:
+        if self.packets and self._blocks is not None and wire is WIRES_V5[0]:
             found = self._prepared.get(MQTT_5)
             if found is None:
                 found = self._prepared[MQTT_5] = b"".join(self.packets)
@@ -184,9 +202,10 @@ class Batch:
         if isinstance(keep, range) and keep.step == 1:
             return self._slice(slice(keep.start, keep.stop))
         packets, payloads, refs = self.packets, self._payloads, self.positions
-        # Receivers of whole packets rarely need their topics.
+        # Receivers of whole packets rarely need their topics and properties.
         whole = (self, keep) if packets and not payloads else None
         some = [payloads[at] for at in keep] if payloads else ()
+        blocks = self._blocks if whole is not None else self.blocks
         part = Batch(
             self.qos,
             () if whole else [self.topics[at] for at in keep],
@@ -197,7 +216,7 @@ class Batch:
             packets=[packets[at] for at in keep] if packets else (),
             publisher=self.publisher,
             gated=self.gated,
-            blocks=[self.blocks[at] for at in keep] if self.blocks else self.blocks,
+            blocks=[blocks[at] for at in keep] if blocks and whole is None else blocks,
             published_retain=self.published_retain,
             expires=[self.expires[at] for at in keep] if self.expires else (),
             publishers=[self._publishers[at] for at in keep] if self._publishers else (),

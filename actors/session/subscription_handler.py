@@ -22,6 +22,7 @@ from protocol.mqtt import (
     filters_string,
 )
 from protocol.mqtt5 import (
+    NO_LOCAL,
     RETAIN_HANDLING,
     SHARE,
     Explanation,
@@ -198,16 +199,20 @@ class SubscriptionHandler:
     def _replay(self, subscriber: Subscriber) -> Iterator[object]:
         """Send a subscription the retained messages that match it.
 
-        Few messages are sent in the order of their age. All are sent within the turn of the grant:
-        nothing is published in between.
+        With No Local they are without those that the client published itself. Few messages are sent
+        in the order of their age. All are sent within the turn of the grant: nothing is published
+        in between.
         """
         session = self._session
         node, actor = self._node, self.start_actor(subscriber)
         acl, denied = subscriber.acl, []
+        own = session.name if subscriber.options & NO_LOCAL else None
         long = self._matches_much(subscriber.filter)
         found: list[RetainedMessage] = []
         for number, message in enumerate(node.state.retained.matching(subscriber.filter), 1):
-            if acl is None or acl.may_read(message.topic):
+            if message.publisher == own:
+                pass  # No Local [MQTT-3.8.3-3]
+            elif acl is None or acl.may_read(message.topic):
                 found.append(message)
             elif message.qos:
                 denied.append(message.ref)

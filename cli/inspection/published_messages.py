@@ -48,10 +48,11 @@ async def add_published(broker: LiveBroker, found: dict[str, Any], *, thorough: 
 async def add_setters(broker: LiveBroker, rows: list[dict[str, Any]]) -> None:
     """Add publisher and time to retained messages: ``set_by``, ``set_ms``, or None.
 
-    Both are read from the log. They are unknown for a message whose record was cut off.
+    The time is read from the log. It is unknown for a message whose record was cut off; a broker of
+    an earlier version does not tell the publisher either, which the log may have.
     """
     for row in rows:
-        row["set_by"] = row["set_ms"] = None
+        row["set_by"], row["set_ms"] = row.get("set_by"), None
     if not rows:
         return
     from eventstore.reading import open_log
@@ -65,7 +66,7 @@ async def add_setters(broker: LiveBroker, rows: list[dict[str, Any]]) -> None:
         for row in rows:
             known = book.get(row["ref"])
             if known is not None:
-                row["set_by"], row["set_ms"] = known.client, known.time_ms
+                row["set_by"], row["set_ms"] = row["set_by"] or known.client, known.time_ms
 
 
 def _messages(found: dict[str, Any]) -> Iterator[dict[str, Any]]:

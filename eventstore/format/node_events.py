@@ -127,6 +127,11 @@ class RetainedSnapshot:
     expires: list[Run] | int = 0
     """Unix time in seconds at which each message expires, 0: never; one number when all are
     equal."""
+    publishers: list[str] = field(default_factory=list)
+    """The distinct client identifiers of those that published the messages, "" where it is not
+    known; empty if none is known, and for messages of ``session``."""
+    publisher_of: Sequence[int] = ()
+    """For each message, the index of its publisher; empty when there is only one."""
 
 
 @dataclass(slots=True)

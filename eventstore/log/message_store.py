@@ -187,8 +187,9 @@ def messages_of(record: Record) -> list[StoredMessages]:
         stored = StoredMessages(base + index, topics, payloads, size, *properties_of(record, event))
         if isinstance(event, MessagePublished):
             stored = stored._replace(retain=event.retain, publishers=(event.session,))
-        if isinstance(event, MessagesCarried):
+        else:
             stored = stored._replace(publishers=event.publishers, publisher_of=event.publisher_of)
+        if isinstance(event, MessagesCarried):
             retained = frozenset(from_runs(event.as_retained))
             found += _as_before(from_runs(event.refs), stored, retained)
         else:

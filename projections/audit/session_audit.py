@@ -365,6 +365,9 @@ class SessionAudit:
         if event.retain:
             if event.queued < 0 and known:
                 self._tell_all(self._in_turn.replayed(event.filter, refs, event.qos, at))
+                if self._in_turn.granted_once(event.filter):
+                    held = state.subscriptions.get(event.filter)
+                    self._tell_all(self._local.replayed(held, refs, at))
             return
         if event.queued < 0:
             self._tell_all(self._local.sent(state, refs, at, changed=self._in_turn.changed))

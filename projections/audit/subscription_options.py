@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from eventstore.format import MessagePublished, Position, Subscribed
-    from projections.state import SessionState
+    from projections.state import SessionState, SubscriptionState
 
 _IF_NEW, _NEVER = 0x10, 0x20
 """Retain Handling: retained messages are sent for a new subscription only, or not at all."""
@@ -26,7 +26,7 @@ _KEPT: Final = 65_536
 
 
 class OwnMessages:
-    """The messages that a session published while it had a subscription with No Local."""
+    """A session's own messages: retained ones, and those during a subscription with No Local."""
 
     __slots__ = ("_topics",)
 
@@ -36,7 +36,9 @@ class OwnMessages:
 
     def published(self, state: SessionState, event: MessagePublished, at: Position) -> None:
         """Record messages of the session."""
-        if not any(held.options & NO_LOCAL for held in state.subscriptions.values()):
+        if not event.retain and not any(
+            held.options & NO_LOCAL for held in state.subscriptions.values()
+        ):
             return
         for number in range(event.count):
             topic = event.topics[event.which[number] if event.which else 0]
@@ -62,12 +64,26 @@ class OwnMessages:
                 for held in state.subscriptions.values()
             ):
                 continue
-            what = f"message {format_position(ref)} went back to the client that published it"
-            yield Violation(Rule.NO_LOCAL, at + number, what)
+            yield _own(ref, at + number)
+
+    def replayed(
+        self, held: SubscriptionState | None, refs: Iterable[Position], at: Position
+    ) -> Iterator[Violation]:
+        """Check retained messages that are sent because the session subscribed."""
+        if held is None or not held.options & NO_LOCAL:
+            return
+        for number, ref in enumerate(refs):
+            if ref in self._topics:
+                yield _own(ref, at + number)
 
     def clear(self) -> None:
         """Forget everything: the session has ended."""
         self._topics.clear()
+
+
+def _own(ref: Position, at: Position) -> Violation:
+    what = f"message {format_position(ref)} went back to the client that published it"
+    return Violation(Rule.NO_LOCAL, at, what)
 
 
 def filters_without_retained(state: SessionState | None, event: Subscribed) -> list[str]:

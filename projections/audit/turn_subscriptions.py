@@ -47,6 +47,10 @@ class TurnSubscriptions:
             self._grants.setdefault(topic_filter, []).append(qos)
         self._withheld.update(withheld)
 
+    def granted_once(self, topic_filter: str) -> bool:
+        """Return whether a filter was subscribed to exactly once."""
+        return len(self._grants.get(topic_filter, ())) == 1
+
     def withheld(self, topic_filter: str) -> bool:
         """Return whether no retained messages may be sent for a filter."""
         return topic_filter in self._withheld

@@ -48,6 +48,9 @@ class RetainedMessage(NamedTuple):
     """Its properties (MQTT 5)."""
     expires: int = 0
     """Unix time in seconds at which it expires; 0: never."""
+    publisher: str = ""
+    """Client identifier of the client that published it, or whose will it is. Empty: not known, as
+    only a checkpoint or a projection of an earlier version of foldmq has the message."""
 
 
 class ExpiryQueue:
@@ -272,11 +275,12 @@ def messages_of(
     )
     if not distinct:
         for ref, (topic, payload) in enumerate(zip(topics, payloads, strict=True), at):
-            yield RetainedMessage(topic, payload, event.qos, ref)
+            yield RetainedMessage(topic, payload, event.qos, ref, b"", 0, event.session)
         return
     columns = zip(topics, payloads, spread_blocks(event, distinct), strict=True)
     for ref, (topic, payload, block) in enumerate(columns, at):
-        yield RetainedMessage(topic, payload, event.qos, ref, block, expires_at(block, time_ms))
+        expires = expires_at(block, time_ms)
+        yield RetainedMessage(topic, payload, event.qos, ref, block, expires, event.session)
 
 
 def repeated_messages(
@@ -286,10 +290,18 @@ def repeated_messages(
     distinct, payloads = split_pieces(event, pieces)
     blocks = spread_blocks(event, distinct) or repeat(b"", event.count)
     expires = expiries_of(event.expires, event.count) or repeat(0, event.count)
-    columns = zip(
-        event.topics, payloads, event.qos, from_runs(event.refs), blocks, expires, strict=True
-    )
+    refs, publishers = from_runs(event.refs), _publishers(event)
+    columns = zip(event.topics, payloads, event.qos, refs, blocks, expires, publishers, strict=True)
     return starmap(RetainedMessage, columns)
+
+
+def _publishers(event: RetainedSnapshot) -> Iterable[str]:
+    """Return the publisher of each message that a checkpoint repeats; "" if it is not known."""
+    if event.session is not None:
+        return repeat(event.session, event.count)
+    if not event.publisher_of:
+        return repeat(event.publishers[0] if event.publishers else "", event.count)
+    return map(event.publishers.__getitem__, event.publisher_of)
 
 
 def _by_position(message: RetainedMessage) -> Position:

@@ -13,8 +13,8 @@ bytes  content
 2, 2   number of the part and of parts (a session's large state)
 4      length of the name
 n      client identifier or topic, UTF-8
-rest   session: JSON (``projections.state.snapshot``); retained: QoS, position, properties if it
-       has any, payload; mark: JSON
+rest   session: JSON (``projections.state.snapshot``); retained: QoS, position, publisher if it
+       is known, properties if it has any, payload; mark: JSON
 =====  ===========================================================================
 
 A *tag* is a hash of key and version: if the tags that a reader has add up to the digest of the last
@@ -28,6 +28,7 @@ import hashlib
 import struct
 from base64 import urlsafe_b64encode
 from dataclasses import dataclass, field, fields
+from sys import intern
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -39,15 +40,18 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     from eventstore.format import Position
 
-MAGIC = b"FMP\x01"
+MAGIC = b"FMP\x02"
+"""Version 1 had no publishers of retained messages: they are in the log, which is folded."""
 SESSION, RETAINED, MARK, GONE = 1, 2, 3, 4
 MARK_KEY: Final = "mark"
 
 _HEAD = struct.Struct(">4s16sQQBHHI")
 _SIGNED_FROM = 20
 _MESSAGE = struct.Struct(">BQ")
-_WITH_BLOCK = 0x80
-"""Flag beside the QoS: properties follow the position."""
+_WITH_BLOCK, _WITH_PUBLISHER = 0x80, 0x40
+"""Flags beside the QoS: the publisher, then properties, follow the position."""
+_PUBLISHER = struct.Struct(">H")
+"""Size of the publisher's client identifier in bytes."""
 _BLOCK = struct.Struct(">QI")
 """Expiry (Unix time in seconds, 0 for never) and size of the properties in bytes."""
 
@@ -97,6 +101,8 @@ class StoredEntry:
 
 def decode_entry(data: bytes) -> StoredEntry:
     """Return the entry of a message. Raises BadProjection when it is invalid or damaged."""
+    if data[:3] == MAGIC[:3] and data[3:4] != MAGIC[3:]:
+        raise BadProjection("the projections were written by another version of foldmq")
     if len(data) < _HEAD.size or data[:4] != MAGIC:
         raise BadProjection("a message of the projections is none of this foldmq")
     _, check, digest, version, kind, part, parts, size = _HEAD.unpack_from(data)
@@ -109,25 +115,31 @@ def decode_entry(data: bytes) -> StoredEntry:
 
 def retained_body(message: RetainedMessage) -> bytes:
     """Return the body of a retained message's entry."""
-    if not message.block:
-        return _MESSAGE.pack(message.qos, message.ref) + message.payload
-    head = _MESSAGE.pack(message.qos | _WITH_BLOCK, message.ref)
-    more = _BLOCK.pack(message.expires, len(message.block))
-    return head + more + message.block + message.payload
+    flags, more = message.qos, b""
+    if message.publisher:
+        flags |= _WITH_PUBLISHER
+        publisher = message.publisher.encode()
+        more = _PUBLISHER.pack(len(publisher)) + publisher
+    if message.block:
+        flags |= _WITH_BLOCK
+        more += _BLOCK.pack(message.expires, len(message.block)) + message.block
+    return _MESSAGE.pack(flags, message.ref) + more + message.payload
 
 
 def retained_of(entry: StoredEntry) -> RetainedMessage:
     """Return the retained message in an entry."""
     body = entry.body
-    qos, ref = _MESSAGE.unpack_from(body)
-    if not qos & _WITH_BLOCK:
-        return RetainedMessage(entry.name, body[_MESSAGE.size :], qos, ref)
-    expires, size = _BLOCK.unpack_from(body, _MESSAGE.size)
-    block = _MESSAGE.size + _BLOCK.size
-    payload = block + size
-    return RetainedMessage(
-        entry.name, body[payload:], qos ^ _WITH_BLOCK, ref, body[block:payload], expires
-    )
+    flags, ref = _MESSAGE.unpack_from(body)
+    at, publisher, block, expires = _MESSAGE.size, "", b"", 0
+    if flags & _WITH_PUBLISHER:
+        (size,) = _PUBLISHER.unpack_from(body, at)
+        at += _PUBLISHER.size + size
+        publisher = intern(body[at - size : at].decode())
+    if flags & _WITH_BLOCK:
+        expires, size = _BLOCK.unpack_from(body, at)
+        at += _BLOCK.size + size
+        block = body[at - size : at]
+    return RetainedMessage(entry.name, body[at:], flags & 3, ref, block, expires, publisher)
 
 
 @dataclass(slots=True)

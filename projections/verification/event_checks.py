@@ -102,7 +102,7 @@ def _check_repeated(event: MessagesCarried | RetainedSnapshot, area: int) -> str
 def _check_retained(event: RetainedSnapshot, area: int) -> str | None:
     if not len(event.topics) == len(event.qos) == event.count:
         return _LENGTHS
-    return _check_repeated(event, area)
+    return _check_publishers(event) or _check_repeated(event, area)
 
 
 def _check_carried(event: MessagesCarried, area: int) -> str | None:
@@ -111,12 +111,16 @@ def _check_carried(event: MessagesCarried, area: int) -> str | None:
         return _LENGTHS
     if not topics or (which and not 0 <= min(which) <= max(which) < topics):
         return "a topic is missing"
-    of, publishers = event.publisher_of, len(event.publishers)
+    return _check_publishers(event) or _check_repeated(event, area)
+
+
+def _check_publishers(event: MessagesCarried | RetainedSnapshot) -> str | None:
+    of = event.publisher_of
     if of and len(of) != event.count:
         return _LENGTHS
-    if of and not 0 <= min(of) <= max(of) < publishers:
+    if of and not 0 <= min(of) <= max(of) < len(event.publishers):
         return "a publisher is missing"
-    return _check_repeated(event, area)
+    return None
 
 
 def _check_will(event: WillArmed, area: int) -> str | None:

@@ -295,7 +295,8 @@ def _take_run(
     raws = fields.pop(0) if shape.block else ()
     if not all(ids):
         return 0
-    distinct = set(raws)
+    # Mostly all have the same properties, and to compare them is faster than to hash them.
+    distinct = {raws[0]} if raws and raws.count(raws[0]) == count else set(raws)
     if len(distinct) * (shape.block // BYTES_A_PACKET) > most:
         return 0
     try:

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from projections.audit import Rule
 from protocol.mqtt import matches
+from protocol.mqtt5 import NO_LOCAL
 from spark.audit.expected_deliveries import position_of, topics_to_filters
 from spark.audit.facts import (
     BEYOND_ALL,
@@ -65,11 +66,12 @@ def violation_rows(found: DataFrame, rule: str, at: str, what: Column) -> DataFr
 def retained_intervals(facts: FactTables, released: DataFrame | None) -> DataFrame:
     """Return the history of retained messages, a row for each change.
 
-    The rows are (node, topic, at, until, ref, digest, how, qos, old, before, expires, previous,
-    last, ended). The message of ``ref`` was retained from ``at`` to before ``until``; none if its
-    digest is empty. ``how`` is the kind of change, see ``facts``; ``old`` and ``before`` are the
-    position and digest that a repetition names, ``previous`` and ``last`` those of the preceding
-    row, and ``ended`` is the expiry of that message.
+    The rows are (node, topic, at, until, ref, digest, how, qos, old, before, expires, origin,
+    previous, last, ended). The message of ``ref`` was retained from ``at`` to before ``until``;
+    none if its digest is empty. ``how`` is the kind of change, see ``facts``; ``old`` and
+    ``before`` are the position and digest that a repetition names, ``origin`` is a hash of the
+    publisher's client identifier, null if it is not known; ``previous`` and ``last`` are position
+    and digest of the preceding row, and ``ended`` is the expiry of that message.
     """
     told = facts.of(RETAINED).select(
         "node",
@@ -82,6 +84,7 @@ def retained_intervals(facts: FactTables, released: DataFrame | None) -> DataFra
         "digest",
         "before",
         "expires",
+        F.when(F.col("session") != "", F.xxhash64("session")).alias("origin"),
     )
     if released is not None:
         later = released.where(F.col("number") == 1).select(
@@ -95,6 +98,7 @@ def retained_intervals(facts: FactTables, released: DataFrame | None) -> DataFra
             "digest",
             F.lit(None).cast("string").alias("before"),
             "expires",
+            "origin",
         )
         told = told.unionByName(later)
     history = Window.partitionBy("node", "topic").orderBy("at")
@@ -232,35 +236,42 @@ def expected_retained(
     """Return (node, session, at, ref, topic): QoS 1 and 2 messages to be sent for a filter.
 
     ``at`` is the position where the filter, in column ``topic``, was granted: messages retained
-    then on matching topics must be sent, once for each filter.
+    then on matching topics must be sent, once for each filter; with No Local not those that the
+    client published itself.
     """
     grants = (
         facts.of(GRANT)
         .where(F.col("at") >= position_of("whole", logs))
-        .select("node", "session", "at", F.col("topic").alias("filter"))
+        .select("node", "session", "at", F.col("topic").alias("filter"), _no_local())
     )
     asked = _asked(grants, _periods(held)).withColumn(
-        "is", F.lit(None).cast("struct<ref:bigint,there:boolean>")
+        "is", F.lit(None).cast("struct<ref:bigint,origin:bigint,there:boolean>")
     )
     known = held.select(
         "node",
         "topic",
         "at",
         *(F.lit(None).cast("string").alias(name) for name in ("session", "filter")),
-        F.struct("ref", _there().alias("there")).alias("is"),
+        F.lit(None).cast("boolean").alias("no_local"),
+        F.struct("ref", "origin", _there().alias("there")).alias("is"),
     )
     before = (
         Window.partitionBy("node", "topic").orderBy("at").rowsBetween(Window.unboundedPreceding, -1)
     )
     then = F.last("is", ignorenulls=True).over(before)
+    own = F.col("no_local") & F.col("then.origin").eqNullSafe(F.xxhash64("session"))
     return (
         asked.unionByName(known)
         .withColumn("then", then)
-        .where(F.col("session").isNotNull() & F.col("then.there"))
+        .where(F.col("session").isNotNull() & F.col("then.there") & ~own)
         .select(
             "node", "session", "at", F.col("then.ref").alias("ref"), F.col("filter").alias("topic")
         )
     )
+
+
+def _no_local() -> Column:
+    return (F.col("number").bitwiseAND(NO_LOCAL) != 0).alias("no_local")
 
 
 def _there() -> Column:
@@ -283,7 +294,7 @@ def _periods(held: DataFrame) -> DataFrame:
 
 
 def _asked(grants: DataFrame, periods: DataFrame) -> DataFrame:
-    """Return (node, topic, at, session, filter) for each topic with a message at a grant.
+    """Return (node, topic, at, session, filter, no_local) for each topic with one at a grant.
 
     The grants of each filter are numbered. The grants within a period are found by going through
     both in order, so that no grant is compared with messages not retained then.
@@ -309,7 +320,7 @@ def _asked(grants: DataFrame, periods: DataFrame) -> DataFrame:
     )
     numbered = grants.withColumn("number", F.row_number().over(in_order).cast("bigint"))
     return numbered.join(between, [*by_filter, "number"]).select(
-        "node", "topic", "at", "session", "filter"
+        "node", "topic", "at", "session", "filter", "no_local"
     )
 
 

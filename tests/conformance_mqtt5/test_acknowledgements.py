@@ -96,6 +96,16 @@ def test_pubrel_that_nobody_waits_for(clients: Clients5, code: int | None) -> No
     client.expect_alive()
 
 
+@pytest.mark.mqtt5("MQTT-3.7.2-1")
+def test_pubrel_twice_in_one_write(clients: Clients5, topic: str) -> None:
+    client = clients.five()
+    client.send(p.publish(topic, b"x", 2, 5))
+    client.expect_answer(PUBREC, 5)
+    client.send(p.acknowledge(PUBREL, 5), p.acknowledge(PUBREL, 5))
+    client.expect_answer(PUBCOMP, 5)
+    client.expect_answer(PUBCOMP, 5, UNKNOWN)
+
+
 # ---------------------------------------------------------- server as sender
 
 
@@ -179,6 +189,17 @@ def test_answers_that_nobody_waits_for(clients: Clients5) -> None:
     client.send(p.acknowledge(PUBACK, 999), p.acknowledge(PUBACK, 999, 0x80))
     client.send(p.acknowledge(PUBCOMP, 999), p.acknowledge(PUBCOMP, 999, UNKNOWN))
     client.expect_alive()
+
+
+@pytest.mark.mqtt5("MQTT-3.6.2-1")
+def test_pubrec_for_a_message_of_qos_1(clients: Clients5, topic: str) -> None:
+    """The delivery still waits for its PUBACK."""
+    client, number = delivered(clients, topic, 1)
+    client.send(p.acknowledge(PUBREC, number))
+    client.expect_answer(PUBREL, number, UNKNOWN)
+    client.reset()
+    client = clients.five(topic, clean=False, session_present=True)
+    client.acknowledge(client.expect_message(topic, b"x", 1, dup=True))
 
 
 @pytest.mark.mqtt5("MQTT-3.7.2-1", "MQTT-4.3.3-5")

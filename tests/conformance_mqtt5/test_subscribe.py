@@ -403,6 +403,46 @@ def test_no_local_is_kept_with_the_session(clients: Clients5, topic: str) -> Non
     client.acknowledge(client.expect_message(topic, b"other's", 1))
 
 
+@pytest.mark.mqtt5("MQTT-3.8.3-3")
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_no_local_and_retained_messages(clients: Clients5, topic: str, qos: int) -> None:
+    """A client is not sent those that it published itself, over connections too."""
+    client = clients.five(topic, properties=KEEP)
+    client.publish(f"{topic}/own", b"own", qos, retain=True)
+    clients.five().publish(f"{topic}/other", b"other's", qos, retain=True)
+    for again in (False, True):
+        if again:
+            client.leave()
+            client = clients.five(topic, clean=False, session_present=True)
+        assert client.subscribe((f"{topic}/+", qos | NO_LOCAL)) == (qos,)
+        client.acknowledge(client.expect_message(f"{topic}/other", b"other's", qos, retain=True))
+        client.expect_nothing()
+    assert client.subscribe((f"{topic}/own", qos)) == (qos,)
+    client.acknowledge(client.expect_message(f"{topic}/own", b"own", qos, retain=True))
+
+
+@pytest.mark.mqtt5("MQTT-3.8.3-3")
+@pytest.mark.parametrize("killed", [False, True])
+def test_no_local_and_retained_messages_after_a_restart(
+    own: Callable[..., tuple[Broker, Clients5]], topic: str, *, killed: bool
+) -> None:
+    broker, clients = own()
+    client = clients.five(topic, properties=KEEP)
+    client.publish(f"{topic}/1", b"own", 1, retain=True)
+    client.publish(f"{topic}/2", b"own too", 2, retain=True)
+    clients.five().publish(f"{topic}/3", b"other's", 1, retain=True)
+    client.leave()
+    if killed:
+        broker.kill()
+        broker.start()
+    else:
+        broker.restart()
+    client = clients.five(topic, clean=False, session_present=True)
+    assert client.subscribe((f"{topic}/+", 1 | NO_LOCAL)) == (1,)
+    client.acknowledge(client.expect_message(f"{topic}/3", b"other's", 1, retain=True))
+    client.expect_nothing()
+
+
 @pytest.mark.mqtt5("MQTT-3.8.3-4", "MQTT-4.13.1-1")
 def test_no_local_on_a_shared_subscription(clients: Clients5, topic: str) -> None:
     client = clients.five()

@@ -56,6 +56,7 @@ class _Held(NamedTuple):
     digest: str
     before: str | None
     expires: int
+    publisher: str
     until: Position = BEYOND_ALL
 
 
@@ -173,7 +174,9 @@ class _Plain:
                 continue
             for topic, held in self._held.items():
                 then = [one for one in held if one.at < grant["at"]]
-                if then and then[-1].digest and then[-1].qos and matches(grant["topic"], topic):
+                if not then or (grant["number"] & 4 and then[-1].publisher == name):
+                    continue
+                if then[-1].digest and then[-1].qos and matches(grant["topic"], topic):
                     yield grant["at"], then[-1].ref, grant["topic"]
 
     def _shared(self, steps: dict[str, list[tuple[Any, ...]]]) -> Iterator[Wrong]:
@@ -288,7 +291,7 @@ def _took_effect(facts: _Facts) -> tuple[list[dict[str, Any]], list[dict[str, An
         if told is not None:
             more = {key: told[key] for key in ("topic", "size", "expires")}
             found.append({**_effect(one), **more})
-            apart.append({**told, "at": one["at"]})
+            apart.append({**told, "at": one["at"], "session": one["session"]})
     found.sort(key=lambda one: one["at"])
     return found, apart
 
@@ -306,13 +309,14 @@ def _history(facts: _Facts, released: list[dict[str, Any]]) -> dict[str, list[_H
         found[one["topic"]].append(
             _Held(
                 *(one["at"], one["ref"], how, qos, one["check"], one["digest"]),
-                *(one["before"], one["expires"]),
+                *(one["before"], one["expires"], one["session"]),
             )
         )
     for one in released:
         if one["number"] == 1:
             held = _Held(
-                *(one["at"], one["ref"], SET, 2, None, one["digest"]), None, one["expires"]
+                *(one["at"], one["ref"], SET, 2, None, one["digest"]),
+                *(None, one["expires"], one["session"]),
             )
             found[one["topic"]].append(held)
     for topic, some in found.items():

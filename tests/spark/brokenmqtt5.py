@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from brokenlogs import Case, Story, at, closed, delivered, opened, published
+from brokenlogs import Case, Story, at, closed, delivered, opened, published, snapshot
 
 from eventstore.format import (
     Acked,
     Assigned,
     BrokerStarted,
+    CheckpointBegun,
+    CheckpointCompleted,
     Delivered,
     Expired,
     Position,
     Queued,
     RetainedExpired,
+    RetainedSnapshot,
     Returned,
     SessionClosed,
     SessionOpened,
@@ -92,6 +95,37 @@ def its_own_message(name: str) -> Case:
 def not_its_own_message(name: str) -> Case:
     story = mqtt5(name, NO_LOCAL)(published("t", session="s"), payloads=1)
     return story(published("t"), delivered(at(4)), payloads=1).keeps()
+
+
+def its_own_retained_message(name: str) -> Case:
+    story = _own_retained(name)
+    story(Subscribed("s", [("t", 1)], options=[NO_LOCAL]), delivered(at(2), retain=True))
+    return story.breaks("no_local", at(3, 1))
+
+
+def not_its_own_retained_message(name: str) -> Case:
+    story = _own_retained(name)(published("t/1", retain=True), payloads=1)
+    sent = delivered(at(3), topic_filter="#", retain=True)
+    story(Subscribed("s", [("#", 1)], options=[NO_LOCAL]), sent)
+    repeated = RetainedSnapshot(["t", "t/1"], [1, 1], [[at(2), 2, at(3) - at(2)]], 3, 0, 2)
+    repeated.publishers, repeated.publisher_of = ["s", "p"], [0, 1]
+    story.log.record(
+        CheckpointBegun(1),
+        snapshot(story, "p"),
+        snapshot(story, "s"),
+        repeated,
+        CheckpointCompleted(1, at(5), 2, 2),
+        payloads=[b"000", b"000"],
+    )
+    again = delivered(at(5, 4), pid=2, topic_filter="#", retain=True)
+    story(Subscribed("s", [("#", 1)], options=[NO_LOCAL]), again)
+    return story(published("x", qos=0, retain=True), payloads=1).keeps()
+
+
+def _own_retained(name: str) -> Story:
+    story = Story(name, bare=True)
+    story(BrokerStarted("0.1"), opened("p"), opened5())
+    return story(published("t", session="s", retain=True), payloads=1)
 
 
 def _retained(name: str) -> Story:
@@ -218,10 +252,11 @@ def shared_as_promised(name: str) -> Case:
 BROKEN_MQTT5 = (
     assigned_and_not_sent, sent_to_two_members, not_returned, returned_and_lost, a_topic_that_moves,
     lost_in_a_group,
-    sent_too_late, expired_too_early, more_than_it_accepts, its_own_message, retained_for_nothing,
-    retained_for_an_old_subscription, retained_not_sent_though_asked_for,
+    sent_too_late, expired_too_early, more_than_it_accepts, its_own_message,
+    its_own_retained_message, retained_for_nothing, retained_for_an_old_subscription,
+    retained_not_sent_though_asked_for,
 )  # fmt: skip
 KEPT_MQTT5 = (
-    expired_in_time, as_many_as_it_accepts, not_its_own_message, retained_until_it_expired,
-    retained_not_asked_for, ended_by_disconnect, shared_as_promised,
+    expired_in_time, as_many_as_it_accepts, not_its_own_message, not_its_own_retained_message,
+    retained_until_it_expired, retained_not_asked_for, ended_by_disconnect, shared_as_promised,
 )  # fmt: skip

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from protocol.mqtt import FilterTrie
+from actors.session.mqtt5.subscription_index import SubscriptionIndex
 from protocol.mqtt5 import (
-    NO_LOCAL,
     RETAIN_AS_PUBLISHED,
     SHARE,
     PacketVariant,
@@ -29,9 +27,6 @@ if TYPE_CHECKING:
 
 WIRES_V5: Final = tuple(PacketVariant(qos) for qos in range(3))
 """The wires that most MQTT 5 receivers share, by QoS."""
-
-_CACHED_TOPICS = 1024
-"""Maximum topics whose subscription identifiers are cached."""
 
 _FRAME: Final = 13
 """Maximum bytes of a PUBLISH besides topic, payload and properties: the fixed header, the lengths
@@ -71,30 +66,10 @@ class PreparedMessages(Protocol):
         """Return the messages as QoS 0 packets."""
 
 
-class _Asked(NamedTuple):
-    """The options of one subscription."""
-
-    qos: int
-    options: int
-    identifier: int
-    """Subscription identifier; 0: none."""
-
-
 class DeliveryEncoder:
     """Encodes the deliveries of one session while its client is connected with MQTT 5."""
 
-    __slots__ = (
-        "_aliases",
-        "_connection",
-        "_filters",
-        "_identified",
-        "_known",
-        "_known_of_own",
-        "_missing",
-        "_numbers",
-        "_state",
-        "limit",
-    )
+    __slots__ = ("_aliases", "_connection", "_index", "_numbers", "_state", "limit", "plain")
 
     def __init__(
         self, state: SessionState, properties: ConnectProperties, numbers: AliasNumbers
@@ -108,16 +83,15 @@ class DeliveryEncoder:
         self._connection: object = None
         self.limit = properties.maximum_packet_size
         """Maximum packet size of the client in bytes; 0: unlimited."""
-        self._filters: FilterTrie[_Asked] | None = None
-        """Options of the subscriptions, by topic filter; None: no subscription has any."""
-        self._identified: set[str] = set()
-        """Filters of the subscriptions with an identifier."""
-        self._missing: deque[str] = deque()
-        """Filters that are not in the index yet."""
-        self._known: dict[bytes, tuple[int, ...]] = {}
-        self._known_of_own: dict[bytes, tuple[int, ...]] = {}
-        if any(map(_asks, state.subscriptions.values())):
-            self._begin_index()
+        self._index: SubscriptionIndex | None = None
+        """Options of the subscriptions; None: no subscription has any that matter here."""
+        if any(map(SubscriptionIndex.needed, state.subscriptions.values())):
+            self._index = SubscriptionIndex(state.subscriptions)
+        self.plain = self._is_plain()
+        """True while messages of any size are sent with no properties but their own."""
+
+    def _is_plain(self) -> bool:
+        return not self._identified and not self.limit and self._aliases is None
 
     def attach(self, state: SessionState, connection: object) -> None:
         """Begin encoding for a client that connected; ``state`` has its resumed subscriptions."""
@@ -125,43 +99,22 @@ class DeliveryEncoder:
 
     def subscriptions_changed(self, filters: Iterable[str]) -> None:
         """Update the identifiers and options of the subscriptions with these filters."""
-        self._known.clear()
-        self._known_of_own.clear()
         for topic_filter in filters:
-            found = self._state.subscriptions.get(topic_filter)
-            held = found if found is not None and found.active else None
-            if self._filters is None:
-                if held is None or not _asks(held):
+            held = self._state.subscriptions.get(topic_filter)
+            if self._index is None:
+                if held is None or not held.active or not SubscriptionIndex.needed(held):
                     continue
-                self._begin_index()
-            self._index(topic_filter, held)
-
-    def _begin_index(self) -> None:
-        self._filters = FilterTrie()
-        self._missing.extend(self._state.subscriptions)
+                self._index = SubscriptionIndex(self._state.subscriptions)
+            self._index.set(topic_filter, held)
+        self.plain = self._is_plain()
 
     def complete(self, most: int) -> bool:
         """Add at most ``most`` filters to the index; return whether some are still missing."""
-        for _ in range(min(most, len(self._missing))):
-            topic_filter = self._missing.popleft()
-            held = self._state.subscriptions.get(topic_filter)
-            self._index(topic_filter, held if held is not None and held.active else None)
-        return bool(self._missing)
-
-    def _index(self, topic_filter: str, held: SubscriptionState | None) -> None:
-        """Set the options of a subscription in the index; None: remove it."""
-        filters = self._filters
-        if filters is None:
-            return
-        self._identified.discard(topic_filter)
-        filters.remove(topic_filter, topic_filter)
-        if held is None:
-            return
-        identifier = 0 if topic_filter.startswith(SHARE) else held.identifier
-        if identifier:
-            self._identified.add(topic_filter)
-        asked = _Asked(held.qos, held.options, identifier)
-        filters.insert(topic_filter, topic_filter, asked)
+        if self._index is None:
+            return False
+        missing = self._index.complete(self._state.subscriptions, most)
+        self.plain = self._is_plain()
+        return missing
 
     def is_as_published(self, topic: bytes) -> bool:
         """Return whether a queued message keeps the RETAIN flag of its publication.
@@ -169,38 +122,19 @@ class DeliveryEncoder:
         The matching subscription with the highest QoS decides. The message may wait in the queue of
         another subscription, as it must stay behind the messages there.
         """
-        if self._filters is None:
-            return False
-        asked = [
-            (one.qos, bool(one.options & RETAIN_AS_PUBLISHED))
-            for one in self._filters.match(topic.decode())
-        ]
-        return max(asked, default=(0, False))[1]
+        return self._index is not None and self._index.is_as_published(topic)
 
     @property
-    def plain(self) -> bool:
-        """True while messages of any size are sent with no properties but their own."""
-        return not self._identified and not self.limit and self._aliases is None
+    def _identified(self) -> bool:
+        """Whether a subscription has an identifier."""
+        return self._index is not None and bool(self._index.identified)
 
     def identifiers(self, topic: bytes, *, own: bool = False) -> tuple[int, ...]:
         """Return the identifiers of all subscriptions that match a topic [MQTT-3.3.4-3].
 
         ``own``: the message was published by the client itself [MQTT-3.8.3-3].
         """
-        if not self._identified or self._filters is None:
-            return ()
-        known = self._known_of_own if own else self._known
-        found = known.get(topic)
-        if found is None:
-            if len(known) >= _CACHED_TOPICS:
-                known.clear()
-            numbers = {
-                one.identifier
-                for one in self._filters.match(topic.decode())
-                if one.identifier and not (own and one.options & NO_LOCAL)
-            }
-            found = known[topic] = tuple(sorted(numbers))
-        return found
+        return self._index.identifiers(topic, own=own) if self._index is not None else ()
 
     def render(
         self,
@@ -336,11 +270,6 @@ class DeliveryEncoder:
             return False
         wire = PacketVariant(flags[0], retain=flags[1], identifiers=identifiers)
         return len(_prepared([message], wire, now_ms).render([1])) > self.limit
-
-
-def _asks(held: SubscriptionState) -> bool:
-    """Return whether a subscription has options that its messages depend on."""
-    return bool(held.identifier or held.options & RETAIN_AS_PUBLISHED)
 
 
 def _prepared(

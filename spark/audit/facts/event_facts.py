@@ -36,6 +36,7 @@ from eventstore.log import properties_of
 from projections.audit import SUBSCRIPTION_EVENTS as OF_SPANS
 from projections.audit.rules import with_content
 from projections.state import RetainedMessage, retained_digest
+from protocol.mqtt5 import NO_LOCAL
 from spark.audit.facts.chain_check import (
     ACTED,
     ARCHIVED,
@@ -154,7 +155,8 @@ class FactMakers:
             nothing = [None] * count
             kinds = [SET | qos << 2] * count
             self._facts.retained.extend(
-                refs, refs, kinds, nothing, topics, digests, nothing, expires
+                [event.session] * count,
+                *(refs, refs, kinds, nothing, topics, digests, nothing, expires),
             )
         return False
 
@@ -170,7 +172,8 @@ class FactMakers:
             _, _, _, retained, check, topic, digest, size, expires = row
             facts.effects.add(session, place, ref, time_ms, level, check, topic, size, expires)
             if retained:
-                facts.retained.add(place, ref, SET | 2 << 2, None, topic, digest, None, expires)
+                kind = SET | 2 << 2
+                facts.retained.add(session, place, ref, kind, None, topic, digest, None, expires)
 
     def _give_sent(self) -> None:
         for row in self._sent.values():
@@ -207,9 +210,12 @@ class FactMakers:
 
     def _subscribed(self, event: Subscribed, at: Position) -> None:
         self._of_span(event, at)
+        names = [topic_filter for topic_filter, _ in event.filters]
+        options = dict(zip(names, event.options, strict=False))
         for topic_filter, qos in dict(event.filters).items():
             if qos:
-                self._facts.grants.add(event.session, at, qos, topic_filter)
+                number = qos | options.get(topic_filter, 0) & NO_LOCAL
+                self._facts.grants.add(event.session, at, number, topic_filter)
 
     def _armed(self, event: WillArmed, at: Position) -> bool:
         self._of_span(event, at)
@@ -242,7 +248,9 @@ class FactMakers:
             digests = self._digests(event, payloads, qos, new)
             kinds = [REPEATED_SO | level << 2 for level in qos]
             expires = self._expiries(event)
-            self._facts.retained.extend(new, new, kinds, refs, topics, digests, before, expires)
+            self._facts.retained.extend(
+                _publishers(event), new, new, kinds, refs, topics, digests, before, expires
+            )
             return
         times, checks = [self.record.time_ms] * count, self._checks(event, payloads)
         more = list(map(len, payloads)), self._expiries(event)
@@ -256,7 +264,7 @@ class FactMakers:
         kinds = [EXPIRED_SO if expired else CLEARED] * count
         digests, expires = [""] * count, [self.record.time_ms // 1000 if expired else 0] * count
         columns = places, places, kinds, nothing, event.topics, digests, nothing, expires
-        self._facts.retained.extend(*columns)
+        self._facts.retained.extend([""] * count, *columns)
         if not expired:
             some = {"count": count, "topic": event.topics[0] if count == 1 else ""}
             self._note(at, CLEARED_BY, {**some, **self._turn()})
@@ -420,8 +428,8 @@ class FactMakers:
     A method returns True if it has passed the event to its session."""
 
 
-def _publishers(event: MessagesCarried) -> list[str]:
-    """Return the publisher of each message; empty if unknown."""
+def _publishers(event: MessagesCarried | RetainedSnapshot) -> list[str]:
+    """Return the publisher of each message, "" where it is not known."""
     if not event.publishers:
         return [""] * event.count
     found = [event.publishers[number] for number in event.publisher_of or [0] * event.count]

@@ -40,7 +40,8 @@ RETAINED: Final = 6
 four times the QoS of the message. ``expires`` is as for EFFECT; for EXPIRED_SO it is the time of
 the record.
 
-From there on the message is known by ``ref``, and has this ``digest``, empty if there is none."""
+From there on the message is known by ``ref``, and has this ``digest``, empty if there is none.
+``session`` is its publisher, empty if unknown."""
 REPLAY: Final = 7
 """``session`` got the message of ``ref`` as a retained one, for the filter ``topic``, at ``at``.
 
@@ -53,7 +54,9 @@ WILL: Final = 9
 """A will was armed at ``at``, which is also its ``ref``; ``topic`` and ``check`` are its
 message's."""
 GRANT: Final = 10
-"""``session`` was granted the filter ``topic`` at ``at`` with QoS ``number``, 1 or 2."""
+"""``session`` was granted the filter ``topic`` at ``at`` with QoS 1 or 2.
+
+``number`` is that QoS, plus 4 with No Local."""
 
 MANY: Final = (EVENTS, EFFECT, RETAINED)
 """Kinds with up to as many facts as the log has entries; the other kinds have fewer."""
@@ -171,7 +174,8 @@ class FactBuffer:
         )
         self.released = FactColumns(RELEASED, "session", "at", "ref", "time_ms", "number")
         self.retained = FactColumns(
-            RETAINED, "at", "ref", "number", "check", "topic", "digest", "before", "expires"
+            *(RETAINED, "session", "at", "ref", "number", "check", "topic", "digest", "before"),
+            "expires",
         )
         self.replays = FactColumns(REPLAY, "session", "at", "ref", "time_ms", "number", "topic")
         self.carried = FactColumns(

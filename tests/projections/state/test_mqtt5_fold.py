@@ -6,7 +6,12 @@ import orjson
 import pytest
 from specification import CLIENT, given, opened, published, queued, snapshot, subscribed
 
-from actors.maintenance.checkpoints import StateEvent, repeat_messages, repeat_retained
+from actors.maintenance.checkpoints import (
+    StateEvent,
+    repeat_messages,
+    repeat_retained,
+    repeat_session,
+)
 from eventstore.format import (
     GENESIS,
     Acked,
@@ -227,8 +232,8 @@ def test_retained_messages_have_properties_and_expire() -> None:
     node = NodeState()
     event, pieces = retained()
     node.apply(event, 5, NOW_MS, pieces)
-    assert node.retained.get("t") == RetainedMessage("t", b"one", 1, 5, BLOCK, NOW + 5)
-    assert node.retained.get("u") == RetainedMessage("u", b"two", 1, 6)
+    assert node.retained.get("t") == RetainedMessage("t", b"one", 1, 5, BLOCK, NOW + 5, CLIENT)
+    assert node.retained.get("u") == RetainedMessage("u", b"two", 1, 6, publisher=CLIENT)
     assert node.retained.expiry() == NOW + 5
     assert (node.retained.expired(NOW + 4), node.retained.expired(NOW + 5)) == ([], ["t"])
     node.apply(RetainedExpired(["t"]), 7, NOW_MS)
@@ -243,7 +248,7 @@ def test_a_retained_message_of_qos_2_expires_counted_from_its_publication() -> N
     node.apply(event, 5, NOW_MS, pieces)
     assert node.retained.pending(CLIENT)[0].expires == NOW + 5
     node.apply(Released(CLIENT, [1], [5]), 9, NOW_MS + 3000)
-    assert node.retained.get("t") == RetainedMessage("t", b"one", 2, 5, BLOCK, NOW + 5)
+    assert node.retained.get("t") == RetainedMessage("t", b"one", 2, 5, BLOCK, NOW + 5, CLIENT)
 
 
 def test_topics_that_are_overwritten_leave_no_trace() -> None:
@@ -262,6 +267,8 @@ def test_topics_that_are_overwritten_leave_no_trace() -> None:
         RetainedMessage("t", b"x", 1, 9),
         RetainedMessage("t", b"x", 2, 9, b"\1\0"),
         RetainedMessage("t", b"x", 0, 9, BLOCK, NOW),
+        RetainedMessage("t", b"x", 2, 9, BLOCK, NOW, "Zoë"),
+        RetainedMessage("t", b"x", 1, 9, publisher="p" * 65_535),
     ],
 )
 def test_the_projections_keep_a_retained_message(message: RetainedMessage) -> None:
@@ -323,3 +330,44 @@ def test_a_checkpoint_repeats_retained_messages_with_properties_and_expiry() -> 
         ("t", b"one", BLOCK, NOW + 5),
         ("u", b"two", b"", 0),
     ]
+
+
+@pytest.mark.parametrize("publishers", [["p"], ["p", "q", "p"], ["p", "", "q"], ["", "", ""]])
+def test_a_checkpoint_repeats_who_published_what_is_retained(publishers: list[str]) -> None:
+    node = NodeState()
+    held = [
+        RetainedMessage(f"t{at}", b"x", 1, at, publisher=publisher)
+        for at, publisher in enumerate(publishers, 5)
+    ]
+    for message in held:
+        node.retained.load(message)
+    record = recorded(list(repeat_retained(node, [message.topic for message in held])))
+    again = NodeState()
+    for index, one in record.events():
+        assert isinstance(one, RetainedSnapshot)
+        assert ("publishers" in field_values(one)) is any(publishers)
+        again.apply(one, 100 + index, record.time_ms, record.pieces(one))
+    assert [one.publisher for one in again.retained.all()] == publishers
+    store = MessageStore(1 << 20)
+    store.add_record(record)
+    base = position(record.sequence, 0)
+    assert [store.get(base + at).publisher for at in range(len(held))] == publishers
+
+
+def test_a_message_that_waits_for_pubrel_is_repeated_without_its_publisher() -> None:
+    """It is that of the session itself."""
+    node = NodeState()
+    event, pieces = retained(2)
+    node.apply(SessionOpened(CLIENT, False, False, 5), 1, NOW_MS)
+    node.apply(event, 5, NOW_MS, pieces)
+    (said,) = [
+        one for one in repeat_session(node, CLIENT) if isinstance(one.event, RetainedSnapshot)
+    ]
+    assert "publishers" not in field_values(said.event)
+    record = recorded([said])
+    again = NodeState()
+    for _, one in record.events():
+        assert isinstance(one, RetainedSnapshot)
+        again.retained.repeated(one, 100, record.pieces(one))
+    assert again.retained.pending(CLIENT) == node.retained.pending(CLIENT)
+    assert {one.publisher for one in again.retained.pending(CLIENT)} == {CLIENT}

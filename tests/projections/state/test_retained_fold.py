@@ -67,8 +67,8 @@ def world() -> World:
 def test_qos_0_and_1_take_effect_at_once(world: World, qos: int) -> None:
     at = world.publish(qos, ("a", b"1"), ("b", b"2"), ("a", b"33"), pids=[1, 2, 3][: 3 * qos])
     retained = world.node.retained
-    assert retained.get("a") == RetainedMessage("a", b"33", qos, at + 2)
-    assert retained.get("b") == RetainedMessage("b", b"2", qos, at + 1)
+    assert retained.get("a") == RetainedMessage("a", b"33", qos, at + 2, publisher="c")
+    assert retained.get("b") == RetainedMessage("b", b"2", qos, at + 1, publisher="c")
     assert (len(retained), retained.size) == (2, 3)
 
 
@@ -110,7 +110,7 @@ def test_qos_2_takes_effect_when_it_is_released(world: World) -> None:
     world.do(Released("c", [2], [at + 1]))
     assert world.kept() == {"a": b"old", "b": b"x"}
     world.do(Released("c", [1], [at]))
-    assert world.node.retained.get("a") == RetainedMessage("a", b"new", 2, at)
+    assert world.node.retained.get("a") == RetainedMessage("a", b"new", 2, at, publisher="c")
 
 
 def test_release_order_decides_which_message_stays(world: World) -> None:

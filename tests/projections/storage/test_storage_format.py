@@ -89,6 +89,13 @@ def test_what_was_stored_is_loaded() -> None:
     assert loaded.last == 7
 
 
+def test_projections_of_another_version_are_not_used() -> None:
+    data = bytearray(next(messages()))
+    data[3] -= 1
+    with pytest.raises(BadProjection, match="written by another version of foldmq"):
+        decode_entry(bytes(data))
+
+
 def test_a_mark_of_before_there_were_archives_is_read() -> None:
     mark = ProjectionMark(6, "ab" * 32, 3, 1, [4], [], CUT)
     raw = orjson.loads(mark.body())
