@@ -281,7 +281,7 @@ class Permissions:
     """Rules, and the groups of users. Without any rule everything is allowed."""
 
     __slots__ = (
-        "_accesses", "_groups", "_like", "_memory", "_own", "_sections", "digest", "rules"
+        "_accesses", "_groups", "_like", "_memory", "_open", "_own", "_sections", "digest", "rules"
     )  # fmt: skip
 
     def __init__(
@@ -305,6 +305,8 @@ class Permissions:
             if members.patterned:
                 self._like.append((members, group))
         self._memory = _Memory()
+        self._open = TopicAcl((), (), NameValues(None, None), None)
+        """For everybody while there are no rules."""
         self._accesses: WeakValueDictionary[object, TopicAcl] = WeakValueDictionary()
         self._own: OrderedDict[int, tuple[tuple[Rule, ...], RuleIndex]] = OrderedDict()
 
@@ -328,6 +330,8 @@ class Permissions:
         here, even if they are empty; raises FilterError for an invalid one.
         """
         rules = self.rules if own_rules is None else own_rules
+        if own_rules is None and not rules:
+            return self._open
         all_groups = self.groups_of(user).union(groups)
         index = self._sections if own_rules is None else self._kept_ready(own_rules)
         sections = index.concerning(user, all_groups, client_id)
@@ -339,8 +343,7 @@ class Permissions:
         key = index, sections, names
         found = self._accesses.get(key)
         if found is None:
-            is_open = own_rules is None and not rules
-            found = TopicAcl(rules, sections, names, None if is_open else self._memory)
+            found = TopicAcl(rules, sections, names, self._memory)
             self._accesses[key] = found
         return found
 

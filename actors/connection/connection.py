@@ -33,7 +33,7 @@ from actors.session import (
     select,
 )
 from actors.session.decisions import PACKET_IDS
-from actors.transports import HandshakeError, WebSocketStage, identity, keep_alive_in_tcp
+from actors.transports import HandshakeError, WebSocketStage, identity
 from protocol.mqtt import (
     ENDINGS,
     FOR_CONNECT_CODES,
@@ -209,7 +209,6 @@ class Connection(SocketActor):
         self._transport = cast("asyncio.Transport", transport)
         self._set_peer()
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH)
-        keep_alive_in_tcp(transport)
         if not self.listener.admission.admit(self):
             self._ended = self._closed = True
             self._transport.abort()

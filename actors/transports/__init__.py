@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from actors.transports.acceptor import Acceptor, listening_socket
     from actors.transports.certificate import IdentityKind, identity
     from actors.transports.handshakes import HandshakeError, Handshakes, TlsStats
-    from actors.transports.peer import keep_alive_in_tcp, local_peer
+    from actors.transports.peer import local_peer
     from actors.transports.stack import StackOptions, build_stack
     from actors.transports.stage import Stage
     from actors.transports.tls_context import TlsConfigError, TlsOptions, make_context
@@ -20,7 +20,7 @@ else:
             "acceptor": "Acceptor listening_socket",
             "certificate": "IdentityKind identity",
             "handshakes": "HandshakeError Handshakes TlsStats",
-            "peer": "keep_alive_in_tcp local_peer",
+            "peer": "local_peer",
             "stack": "StackOptions build_stack",
             "stage": "Stage",
             "tls_context": "TlsConfigError TlsOptions make_context",
@@ -43,7 +43,6 @@ __all__ = [
     "WebSocketStats",
     "build_stack",
     "identity",
-    "keep_alive_in_tcp",
     "listening_socket",
     "local_peer",
     "make_context",

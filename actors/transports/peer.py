@@ -1,8 +1,7 @@
-"""The peer of a transport, and detection of lost peers."""
+"""The peer of a transport."""
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import struct
 from typing import TYPE_CHECKING
@@ -21,11 +20,3 @@ def local_peer(transport: asyncio.BaseTransport) -> str:
         "3i", endpoint.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     )
     return f"unix:uid={uid},pid={pid}"
-
-
-def keep_alive_in_tcp(transport: asyncio.BaseTransport) -> None:
-    """Enable TCP keep-alive: with an MQTT keep alive of 0 only the system notices lost peers."""
-    endpoint = transport.get_extra_info("socket")
-    if endpoint is not None:
-        with contextlib.suppress(OSError):
-            endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

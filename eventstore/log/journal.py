@@ -42,6 +42,8 @@ from eventstore.format import (
     Received,
     Released,
     RetainedSnapshot,
+    SessionOpened,
+    Subscribed,
     TurnAcked,
     TurnDelivered,
     TurnPublished,
@@ -566,6 +568,16 @@ def _text(names: Sequence[str]) -> int:
     return sum(map(len, names)) + len(names)
 
 
+def _opened_text(event: SessionOpened) -> int:
+    text = len(event.session) + len(event.address) + len(event.user or "")
+    return text + len(orjson.dumps(event.properties)) if event.properties else text
+
+
+def _pairs_text(filters: Sequence[tuple[str, int]]) -> int:
+    """Return the characters of filters with QoS and options, including the JSON syntax."""
+    return sum(len(topic_filter) for topic_filter, _ in filters) + 12 * len(filters)
+
+
 def _json_size(event: LogEvent) -> int:
     return len(orjson.dumps(json_object(event))) + _OFFSET_BYTES
 
@@ -585,6 +597,8 @@ _TEXT: dict[type[LogEvent], Callable[[Any], int]] = {
     Acked: lambda event: len(event.session),
     Received: lambda event: len(event.session),
     Completed: lambda event: len(event.session),
+    SessionOpened: _opened_text,
+    Subscribed: lambda event: len(event.session) + _pairs_text(event.filters),
     Released: lambda event: len(event.session),
     TurnPublished: lambda event: _text(event.sessions) + _text(event.topics),
     TurnDelivered: lambda event: _text(event.sessions) + _text(event.filters),

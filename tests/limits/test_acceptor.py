@@ -89,6 +89,7 @@ def test_clients_are_taken_and_served(run: Callable[..., None]) -> None:
             assert peers == {client.getsockname() for client in found}
             raw = Taken.all[0].transport.get_extra_info("socket")
             assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
             end(acceptor)
             assert [await loop.sock_recv(client, 9) for client in found] == [b""] * 50
         acceptor.close()
