@@ -294,7 +294,7 @@ def _periods(held: DataFrame) -> DataFrame:
 
 
 def _asked(grants: DataFrame, periods: DataFrame) -> DataFrame:
-    """Return (node, topic, at, session, filter, no_local) for each topic with one at a grant.
+    """Return the columns of the grants and the topic, for each topic with a message at a grant.
 
     The grants of each filter are numbered. The grants within a period are found by going through
     both in order, so that no grant is compared with messages not retained then.
@@ -319,9 +319,7 @@ def _asked(grants: DataFrame, periods: DataFrame) -> DataFrame:
         .select(*by_filter, "topic", F.explode(F.expr("sequence(low + 1, high)")).alias("number"))
     )
     numbered = grants.withColumn("number", F.row_number().over(in_order).cast("bigint"))
-    return numbered.join(between, [*by_filter, "number"]).select(
-        "node", "topic", "at", "session", "filter", "no_local"
-    )
+    return numbered.join(between, [*by_filter, "number"]).drop("number")
 
 
 # ------------------------------------------------------------------------------------- claims
