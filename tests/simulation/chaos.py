@@ -510,6 +510,15 @@ class Chaos:
             )
         )
 
+    async def _all_durable(self) -> None:
+        """Wait until everything is on disk, also if another node has just taken over."""
+        for _ in range(20):
+            broker = self.world.broker
+            await broker.wait_durable()
+            if broker is self.world.broker and broker.node.journal.idle:
+                return
+            await self.world.go(1.0)
+
     async def check(self) -> None:
         world = self.world
         broker = world.broker
@@ -530,11 +539,11 @@ class Chaos:
         reader.send(p.disconnect())
         self.account.check(dropped(world.disk))
         await world.go(1.0)
-        await world.broker.wait_durable()
+        await self._all_durable()
         compare(world)
         await world.crash()
         await world.start()
-        await world.broker.wait_durable()
+        await self._all_durable()
         compare(world)
         disk = world.disk
         history = [decode_record(at, data) for at, data in sorted(disk.stream.history.items())]
