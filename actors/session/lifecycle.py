@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from actors.session.subscription_handler import SubscriptionHandler
     from eventstore.format import Position
     from projections.state import SessionState
-    from protocol.mqtt import Connect, ConnectProperties
+    from protocol.mqtt import Connect, ConnectProperties, UserProperties
 
 _log = structlog.get_logger("foldmq")
 
@@ -207,8 +207,7 @@ class SessionLifecycle:
             event.clean = not event.expiry
             event.receive_maximum = properties.receive_maximum
             event.packet_maximum = properties.maximum_packet_size
-            size = sum(len(name) + len(value) for name, value in properties.user)
-            if 0 < size <= _USER_PROPERTIES:
+            if properties.user and _size(properties.user) <= _USER_PROPERTIES:
                 event.properties = {"user": [list(pair) for pair in properties.user]}
         return event
 
@@ -538,6 +537,10 @@ class SessionLifecycle:
         Passivate: _on_retire,
         Retry: _on_retry,
     }
+
+
+def _size(user: UserProperties) -> int:
+    return sum(len(name) + len(value) for name, value in user)
 
 
 def _encode_connack(

@@ -94,6 +94,9 @@ class FieldReader:
 
     def block(self) -> bytes:
         """Read a Property Length and as many bytes, unchecked."""
+        if self.body[self.at : self.at + 1] == b"\0":  # most clients send none
+            self.at += 1
+            return b""
         begin, self.at = find_block(self.body, self.at, len(self.body), self._packet)
         return self.body[begin : self.at]
 

@@ -11,6 +11,7 @@ forwarded.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from protocol.mqtt import (
@@ -251,15 +252,8 @@ class _Shape:
 
     def fields(self, qos: int, *, payloads: bool) -> tuple[str, int]:
         """Return the format, in struct's terms, that cuts a packet, and its number of fields."""
-        after = self.size - self.rest
-        parts = [
-            f"{self.offset}x{self.name}s",
-            "H" if qos else "",
-            f"{self.rest - self.block - self.mark}x",
-            f"{self.block}s" if self.block else "",
-            f"{after}s" if payloads else f"{after}x",
-        ]
-        return "".join(parts), 1 + (qos > 0) + (self.block > 0) + payloads
+        sizes = self.offset, self.name, self.rest - self.block - self.mark, self.block
+        return _format(*sizes, self.size - self.rest, qos > 0, payloads)
 
     def count(self, most: int) -> int:
         """Count the packets of this shape that follow, up to ``most``."""
@@ -271,6 +265,27 @@ class _Shape:
             if column != byte * count:
                 count -= len(column.lstrip(byte))
         return count
+
+
+@lru_cache(maxsize=256)
+def _format(
+    head: int,
+    name: int,
+    length: int,
+    block: int,
+    payload: int,
+    identified: bool,
+    payloads: bool,
+) -> tuple[str, int]:
+    """Return the format that cuts packets whose parts have these sizes; see ``_Shape.fields``."""
+    parts = [
+        f"{head}x{name}s",
+        "H" if identified else "",
+        f"{length}x",
+        f"{block}s" if block else "",
+        f"{payload}s" if payloads else f"{payload}x",
+    ]
+    return "".join(parts), 1 + identified + (block > 0) + payloads
 
 
 def _take_run(
@@ -335,7 +350,7 @@ def _check_topics(topics: list[bytes], found: dict[bytes, MessageBlock]) -> None
 
     Raises ``KeyError`` if one of them sets an alias, ``ProtocolError`` if one is illegal.
     """
-    if any(one.alias for one in found.values()):
+    if found and any(one.alias for one in found.values()):
         raise KeyError
     for topic in set(topics).difference(known_topics):
         check_topic_v5(topic)
