@@ -28,8 +28,8 @@ from protocol.mqtt.packets import Acks, Publishes
 from protocol.mqtt.protocol_error import ProtocolError
 from protocol.mqtt.remaining_length import encode_length, read_length
 
-_BLOCK = 64
-"""Number of packets cut by one struct."""
+_AT_ONCE = (64, 16, 4, 1)
+"""Numbers of packets cut by one struct."""
 ALIKE = 3
 """Number of packets of one shape in a row after which a run is looked for."""
 RUN = 16
@@ -220,19 +220,24 @@ def _shortest(data: bytes, body: int, stop: int) -> bytes:
 
 def cut_columns(run: bytes, shape: str, width: int) -> list[list[Any]]:
     """Cut a run of packets of one ``shape``, in struct's terms, into its ``width`` columns."""
-    one, many = _struct(shape, 1), _struct(shape, _BLOCK)
     columns: list[list[Any]] = [[] for _ in range(width)]
-    blocks = len(run) // many.size * many.size
-    for at in range(0, blocks, many.size):
-        fields = many.unpack_from(run, at)
-        for index, column in enumerate(columns):
-            column += fields[index::width]
-    for fields in one.iter_unpack(run[blocks:]):
-        for column, value in zip(columns, fields, strict=True):
-            column.append(value)
+    at, left = 0, len(run) // _struct(shape, 1).size
+    for count in _AT_ONCE:
+        if left < count:
+            continue
+        cut = _struct(shape, count)
+        for _ in range(left // count):
+            fields = cut.unpack_from(run, at)
+            at += cut.size
+            if width == 1:
+                columns[0] += fields
+                continue
+            for index, column in enumerate(columns):
+                column += fields[index::width]
+        left %= count
     return columns
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _struct(shape: str, count: int) -> Struct:
     return Struct(">" + shape * count)

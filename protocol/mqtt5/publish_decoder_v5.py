@@ -100,7 +100,7 @@ def read_publishes_v5(
     verbatim = not identified and not batch.retain
     topics, ids, packets, payloads = batch.topics, batch.packet_ids, batch.packets, batch.payloads
     columns: _Columns | None = None
-    size = name_size = block_size = alike = 0
+    size = name_size = block_size = alike = packet_id = 0
     enough = ALIKE
     while True:
         # Invariant: the packet data[at:stop] is complete.
@@ -109,8 +109,7 @@ def read_publishes_v5(
         mark = name_end + 2 if identified else name_end
         if mark >= stop:
             raise malformed("PUBLISH ends inside its variable header")
-        packet_id = data[name_end] << 8 | data[name_end + 1] if identified else 1
-        if not packet_id:
+        if identified and not (packet_id := data[name_end] << 8 | data[name_end + 1]):
             raise violation("PUBLISH with packet identifier 0", "MQTT-2.2.1-3")
         rest = mark + 1
         if data[mark] or columns is not None:
@@ -132,8 +131,8 @@ def read_publishes_v5(
         if size == stop - at and name_size == name_end - name and block_size == rest - mark:
             alike += 1
             if alike >= enough and end - stop >= size * RUN:
-                shape = _Shape(data, at, stop, name, name_end, mark, rest)
-                count = _take_run(shape, batch, columns, most - len(topics), aliases)
+                parts = at, name, name_end, mark, rest, stop
+                count = _take_run(data, parts, batch, columns, most - len(topics), aliases)
                 if not count:
                     enough *= 4
                 stop += size * count
@@ -219,54 +218,6 @@ class _Columns:
         self.verbatim = False
 
 
-class _Shape:
-    """The offsets of the fields in a packet that others may be similar to."""
-
-    __slots__ = ("block", "data", "head", "mark", "name", "offset", "rest", "size", "stop")
-
-    def __init__(
-        self,
-        data: bytes,
-        at: int,
-        stop: int,
-        name: int,
-        name_end: int,
-        mark: int,
-        rest: int,
-    ) -> None:
-        self.data = data
-        self.stop = stop
-        self.size = stop - at
-        self.head = data[at:name]
-        """Everything up to the topic name."""
-        self.offset = name - at
-        self.name = name_end - name
-        """Size of the topic name in bytes."""
-        self.mark = mark - at
-        """Offset of the Property Length."""
-        width = 1 if data[mark] < 0x80 else 2 if data[mark + 1] < 0x80 else 3
-        self.block = rest - mark - width
-        """Size of the properties in bytes."""
-        self.rest = rest - at
-        """Offset of the payload."""
-
-    def fields(self, qos: int, *, payloads: bool) -> tuple[str, int]:
-        """Return the format, in struct's terms, that cuts a packet, and its number of fields."""
-        sizes = self.offset, self.name, self.rest - self.block - self.mark, self.block
-        return _format(*sizes, self.size - self.rest, qos > 0, payloads)
-
-    def count(self, most: int) -> int:
-        """Count the packets of this shape that follow, up to ``most``."""
-        data, size, stop = self.data, self.size, self.stop
-        count = count_alike(data, stop, size, self.head, most)
-        for offset in range(self.mark, self.rest - self.block):
-            byte = data[stop - size + offset : stop - size + offset + 1]
-            column = data[stop + offset : stop + size * count : size]
-            if column != byte * count:
-                count -= len(column.lstrip(byte))
-        return count
-
-
 @lru_cache(maxsize=256)
 def _format(
     head: int,
@@ -277,7 +228,11 @@ def _format(
     identified: bool,
     payloads: bool,
 ) -> tuple[str, int]:
-    """Return the format that cuts packets whose parts have these sizes; see ``_Shape.fields``."""
+    """Return the format, in struct's terms, that cuts packets whose parts have these sizes.
+
+    The second value is the number of fields: topic, packet identifier if there is one, properties
+    if there are some, and the payload if ``payloads``.
+    """
     parts = [
         f"{head}x{name}s",
         "H" if identified else "",
@@ -289,34 +244,49 @@ def _format(
 
 
 def _take_run(
-    shape: _Shape, batch: Publishes, columns: _Columns | None, most: int, aliases: TopicAliases
+    data: bytes,
+    parts: tuple[int, int, int, int, int, int],
+    batch: Publishes,
+    columns: _Columns | None,
+    most: int,
+    aliases: TopicAliases,
 ) -> int:
-    """Append the packets of a shape that follow, up to ``most``.
+    """Append the packets that follow one and are similar to it, up to ``most``.
 
-    Returns the number of packets taken: 0 when they are too few, or when the plain loop has to
-    check each: one of them is illegal, or sets a topic alias.
+    ``parts`` are the offsets of its parts: packet, topic name, end of that, Property Length,
+    payload, end. Returns the number of packets taken: 0 when they are too few, or when the plain
+    loop has to check each: one of them is illegal, or sets a topic alias.
     """
-    if shape.block > LARGE_BLOCK:  # each of them counts as work
+    at, name, name_end, mark, rest, stop = parts
+    size = stop - at
+    width = 1 if data[mark] < 0x80 else 2 if data[mark + 1] < 0x80 else 3
+    block = rest - mark - width
+    if block > LARGE_BLOCK:  # each of them counts as work
         return 0
-    count = shape.count(most)
+    count = count_alike(data, stop, size, data[at:name], most)
+    for offset in range(mark, mark + width):
+        column = data[offset + size : stop + size * count : size]
+        count -= len(column.lstrip(data[offset : offset + 1]))
     if count < RUN:
         return 0
-    if columns is None:
-        columns = _Columns(batch, aliases)
-    run = shape.data[shape.stop : shape.stop + shape.size * count]
-    fields = cut_columns(run, *shape.fields(batch.qos, payloads=not columns.verbatim))
+    verbatim = not batch.qos and not batch.retain if columns is None else columns.verbatim
+    run = data[stop : stop + size * count]
+    sizes = name - at, name_end - name, width, block, stop - rest
+    fields = cut_columns(run, *_format(*sizes, batch.qos > 0, not verbatim))
     topics = fields.pop(0)
     ids = fields.pop(0) if batch.qos else ()
-    raws = fields.pop(0) if shape.block else ()
+    raws = fields.pop(0) if block else ()
     if not all(ids):
         return 0
-    # Mostly all have the same properties, and to compare them is faster than to hash them.
-    distinct = {raws[0]} if raws and raws.count(raws[0]) == count else set(raws)
-    if len(distinct) * (shape.block // BYTES_A_PACKET) > most:
-        return 0
+    found: dict[bytes, MessageBlock] = {}
     try:
-        found = {raw: read_message_block(raw) for raw in distinct}
-        if shape.name:
+        if raws:
+            # Mostly all have the same properties, and to compare is faster than to hash them.
+            distinct = {raws[0]} if raws.count(raws[0]) == count else set(raws)
+            if len(distinct) * (block // BYTES_A_PACKET) > most:
+                return 0
+            found = {raw: read_message_block(raw) for raw in distinct}
+        if name_end > name:
             _check_topics(topics, found)
         else:
             by_block = {raw: aliases.topics[one.alias] for raw, one in found.items()}
@@ -325,10 +295,10 @@ def _take_run(
         return 0
     batch.topics += topics
     batch.packet_ids += ids
-    if columns.with_blocks:
+    if columns is not None and columns.with_blocks:
         columns.blocks += _blocks(raws, found, count)
-    if columns.verbatim:
-        (packets,) = cut_columns(run, f"{shape.size}s", 1)
+    if verbatim:
+        (packets,) = cut_columns(run, f"{size}s", 1)
         batch.packets += packets
     else:
         batch.payloads.extend(fields.pop())
