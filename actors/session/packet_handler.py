@@ -27,7 +27,7 @@ from protocol.mqtt import (
 from protocol.mqtt5 import encode_explained_acks, is_payload_format_broken
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
     from actors.session.delivery import Delivery
     from actors.session.interfaces import ClientConnection
@@ -244,18 +244,18 @@ class PacketHandler:
         if connection.properties is None:
             self._acknowledge(connection, PacketType.PUBREL, ids)
             return [decisions.received(state, ids)]
-        events: list[Event | None] = []
+        ended: dict[int, int] = {}
         if any(reason >= FAILURE for reason in reasons):
             pairs = list(zip(ids, reasons, strict=True))
-            ended = [(pid, reason) for pid, reason in pairs if reason >= FAILURE]
-            events.append(
-                decisions.refused(state, [one[0] for one in ended], [one[1] for one in ended])
-            )
+            ended = {pid: reason for pid, reason in pairs if reason >= FAILURE}
             ids = [pid for pid, reason in pairs if reason < FAILURE]
         if ids:
-            codes = _receipt_reasons(state, ids)
+            codes = _receipt_reasons(state, ids, ended)
             self._acknowledge(connection, PacketType.PUBREL, ids, codes)
-        return [*events, decisions.received(state, ids)]
+        return [
+            decisions.refused(state, [*ended], [*ended.values()]),
+            decisions.received(state, [pid for pid in ids if pid not in ended]),
+        ]
 
     def _on_release(self, connection: ClientConnection, packet_ids: list[int]) -> list[int]:
         """Release QoS 2 messages; answer with PUBCOMP in any case.
@@ -326,13 +326,18 @@ class PacketHandler:
         self._session.answer(connection, data, len(packet_ids))
 
 
-def _receipt_reasons(state: SessionState, packet_ids: Sequence[int]) -> list[int]:
-    """Return the reason codes of the PUBRELs that answer PUBRECs (MQTT 5)."""
+def _receipt_reasons(
+    state: SessionState, packet_ids: Sequence[int], ended: Container[int]
+) -> list[int]:
+    """Return the reason codes of the PUBRELs that answer PUBRECs (MQTT 5).
+
+    ``ended`` are the identifiers whose delivery another PUBREC ends with an error.
+    """
     codes = []
     for pid in packet_ids:
         sent = state.inflight.get(pid)
         known = pid in state.releasing or (sent is not None and sent[1] & QOS_MASK == 2)
-        codes.append(0 if known else _NOT_FOUND)
+        codes.append(0 if known and pid not in ended else _NOT_FOUND)
     return codes
 
 

@@ -73,7 +73,8 @@ class SubscriptionHandler:
         """Grant filters in parts, answer, and replay the retained messages of each subscription."""
         session = self._session
         filters, codes, changes = packet.filters, [], 0
-        replayed: set[str] = set()
+        replayed: dict[str, bool] = {}
+        """Filter -> whether its retained messages were without those of the client itself."""
         at, indexes = 0, False
         while at < len(filters):
             some = filters[at : at + session.at_once(_FILTERS_AT_ONCE)]
@@ -96,9 +97,12 @@ class SubscriptionHandler:
                 self._answer(connection, _suback(connection, packet, codes))
                 self._node.journal.order_behind(connection)
             for subscriber in begun:
-                # A filter that occurs twice is replayed once.
-                if subscriber.filter not in replayed:
-                    replayed.add(subscriber.filter)
+                # A filter that occurs twice is replayed once, unless No Local applied then.
+                no_local = bool(subscriber.options & NO_LOCAL)
+                if subscriber.filter not in replayed or (
+                    replayed[subscriber.filter] and not no_local
+                ):
+                    replayed[subscriber.filter] = no_local
                     shared = is_shared(subscriber.filter)
                     if not shared and _replays(grant.granted[subscriber.filter]):
                         yield from self._replay(subscriber)

@@ -174,9 +174,6 @@ def listening_socket(family: socket.AddressFamily, address: Any, backlog: int) -
     try:
         if family != socket.AF_UNIX:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            # Accepted sockets inherit it: with an MQTT keep alive of 0 only the system notices
-            # lost peers.
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listener.bind(address)

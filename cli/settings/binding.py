@@ -70,6 +70,9 @@ def bind(place: Address, name: str, backlog: int = 128) -> list[socket.socket]:
             listener = socket.socket(family, kind, number)
             bound.append(listener)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Accepted sockets inherit TCP keep-alive: without an MQTT keep alive only the system
+            # notices lost peers.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             # With port 0, all addresses get the same free port.

@@ -23,6 +23,7 @@ from projections.storage import (
     RETAINED,
     SESSION,
     BadProjection,
+    OtherVersion,
     ProjectionMark,
     StoredEntry,
     decode_entry,
@@ -91,6 +92,7 @@ class ProjectionReader:
         self._large: dict[str, dict[int, StoredEntry]] = {}
         self._sum = 0
         self._digest = 0
+        self._other_version = False
 
     async def all(self) -> StoredProjections:
         """Return all stored projections. Raises Unsettled or LogUnavailable."""
@@ -194,6 +196,9 @@ class ProjectionReader:
             message = retained_of(entry) if entry.kind == RETAINED else None
             if entry.kind == MARK:
                 self.found.mark = _mark(entry)
+        except OtherVersion:
+            self._other_version = True
+            return None
         except (BadProjection, UnicodeDecodeError, struct.error):
             self.found.damaged.append(sequence)
             return None
@@ -254,7 +259,9 @@ class ProjectionReader:
             if parts and name not in found.torn:
                 texts = [parts[number].body for number in sorted(parts)]
                 found.sessions[name] = StoredItem(parts[0].version, digest_number(digest(texts)))
-        if found.damaged:
+        if self._other_version:
+            found.useless = "another version of foldmq wrote them"
+        elif found.damaged:
             found.useless = "messages of theirs are damaged"
         elif found.mark is None:
             found.useless = "they were never written to the end"

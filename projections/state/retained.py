@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 from itertools import chain, repeat, starmap
+from sys import intern
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.format import (
@@ -268,6 +269,7 @@ def messages_of(
     ``time_ms`` is the time of its record, ``pieces`` are its parts of the payload area.
     """
     distinct, payloads = split_pieces(event, pieces)
+    publisher = intern(event.session)
     topics: Iterable[str] = (
         map(event.topics.__getitem__, event.which)
         if event.which
@@ -275,12 +277,12 @@ def messages_of(
     )
     if not distinct:
         for ref, (topic, payload) in enumerate(zip(topics, payloads, strict=True), at):
-            yield RetainedMessage(topic, payload, event.qos, ref, b"", 0, event.session)
+            yield RetainedMessage(topic, payload, event.qos, ref, b"", 0, publisher)
         return
     columns = zip(topics, payloads, spread_blocks(event, distinct), strict=True)
     for ref, (topic, payload, block) in enumerate(columns, at):
         expires = expires_at(block, time_ms)
-        yield RetainedMessage(topic, payload, event.qos, ref, block, expires, event.session)
+        yield RetainedMessage(topic, payload, event.qos, ref, block, expires, publisher)
 
 
 def repeated_messages(
@@ -299,9 +301,10 @@ def _publishers(event: RetainedSnapshot) -> Iterable[str]:
     """Return the publisher of each message that a checkpoint repeats; "" if it is not known."""
     if event.session is not None:
         return repeat(event.session, event.count)
+    names = [intern(name) for name in event.publishers]
     if not event.publisher_of:
-        return repeat(event.publishers[0] if event.publishers else "", event.count)
-    return map(event.publishers.__getitem__, event.publisher_of)
+        return repeat(names[0] if names else "", event.count)
+    return map(names.__getitem__, event.publisher_of)
 
 
 def _by_position(message: RetainedMessage) -> Position:

@@ -60,6 +60,10 @@ class BadProjection(FoldmqError):  # noqa: N818 - named for the condition, as in
     """The projections are incomplete; the log contains everything, and is folded instead."""
 
 
+class OtherVersion(BadProjection):
+    """Another version of foldmq wrote the projections."""
+
+
 def key_of(kind: int, name: str, part: int = 0) -> str:
     """Return the key of a session or topic, which has a fixed length."""
     short = hashlib.sha256(name.encode()).digest()[:20]
@@ -102,7 +106,7 @@ class StoredEntry:
 def decode_entry(data: bytes) -> StoredEntry:
     """Return the entry of a message. Raises BadProjection when it is invalid or damaged."""
     if data[:3] == MAGIC[:3] and data[3:4] != MAGIC[3:]:
-        raise BadProjection("the projections were written by another version of foldmq")
+        raise OtherVersion("the projections were written by another version of foldmq")
     if len(data) < _HEAD.size or data[:4] != MAGIC:
         raise BadProjection("a message of the projections is none of this foldmq")
     _, check, digest, version, kind, part, parts, size = _HEAD.unpack_from(data)

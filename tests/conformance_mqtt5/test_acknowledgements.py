@@ -202,6 +202,17 @@ def test_pubrec_for_a_message_of_qos_1(clients: Clients5, topic: str) -> None:
     client.acknowledge(client.expect_message(topic, b"x", 1, dup=True))
 
 
+@pytest.mark.mqtt5("MQTT-3.6.2-1", "MQTT-4.3.3-4")
+def test_a_pubrec_behind_one_with_an_error_in_one_write(clients: Clients5, topic: str) -> None:
+    """The delivery has ended, and is not released as well."""
+    client, number = delivered(clients, topic, 2)
+    client.send(p.acknowledge(PUBREC, number, 0x80), p.acknowledge(PUBREC, number, 0))
+    client.expect_answer(PUBREL, number, UNKNOWN)
+    client.expect_alive()
+    client.reset()
+    clients.five(topic, clean=False, session_present=True).expect_nothing()
+
+
 @pytest.mark.mqtt5("MQTT-3.7.2-1", "MQTT-4.3.3-5")
 def test_pubcomp_of_an_unknown_identifier_ends_the_exchange(clients: Clients5, topic: str) -> None:
     client, number = delivered(clients, topic, 2)

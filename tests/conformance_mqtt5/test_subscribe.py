@@ -421,6 +421,16 @@ def test_no_local_and_retained_messages(clients: Clients5, topic: str, qos: int)
     client.acknowledge(client.expect_message(f"{topic}/own", b"own", qos, retain=True))
 
 
+@pytest.mark.mqtt5("MQTT-3.8.3-3", "MQTT-3.8.4-4")
+def test_retained_messages_for_a_filter_that_is_there_twice(clients: Clients5, topic: str) -> None:
+    """First with No Local, and much later in the packet without: as in packets of their own."""
+    client = clients.five(topic, properties=KEEP)
+    client.publish(topic, b"own", 1, retain=True)
+    others = [(f"{topic}/{number}", 1) for number in range(100)]
+    client.subscribe((topic, 1 | NO_LOCAL), *others, (topic, 1))
+    client.acknowledge(client.expect_message(topic, b"own", 1, retain=True))
+
+
 @pytest.mark.mqtt5("MQTT-3.8.3-3")
 @pytest.mark.parametrize("killed", [False, True])
 def test_no_local_and_retained_messages_after_a_restart(

@@ -18,6 +18,8 @@ from structlog.testing import capture_logs
 
 from actors.transports.acceptor import Acceptor, listening_socket
 from actors.transports.file_descriptors import Descriptors
+from cli.common import Address
+from cli.settings.binding import bind
 
 pytestmark = pytest.mark.system
 
@@ -66,7 +68,8 @@ def clients(
 
 def tcp() -> socket.socket:
     Taken.all = []
-    return listening_socket(socket.AF_INET, ("127.0.0.1", 0), 200)
+    (listener,) = bind(Address("127.0.0.1", 0), "listen", 200)
+    return listener
 
 
 def end(acceptor: Acceptor) -> None:
