@@ -177,7 +177,7 @@ class SessionLifecycle:
             for subscriber in self._node.router.subscribers(session.name):
                 self._subscriptions.start_actor(subscriber)
             self._delivery.resume()
-        connection.attached(session, connect.keep_alive)
+        connection.attached(session, self._keep_alive(connect))
         counters = self._node.counters
         counters.most_clients = max(counters.most_clients, self._node.directory.attached)
         if not accepted:  # the client accepts no packet of that size
@@ -196,7 +196,7 @@ class SessionLifecycle:
             resumed,
             connect.clean,
             connect.version,
-            connect.keep_alive,
+            self._keep_alive(connect),
             generation,
             connection.address,
             user,
@@ -216,6 +216,13 @@ class SessionLifecycle:
         bound = math.ceil(self._node.options.session_expiry)
         return min(asked, bound) if bound else asked
 
+    def _keep_alive(self, connect: Connect) -> int:
+        """Return the keep alive that counts, in seconds; 0: none [MQTT-3.2.2-21]."""
+        longest = math.ceil(self._node.options.max_keep_alive)
+        if longest and connect.properties is not None and not 0 < connect.keep_alive <= longest:
+            return longest
+        return connect.keep_alive
+
     def _connack(self, connection: ClientConnection, connect: Connect, *, resumed: bool) -> bytes:
         """Return the CONNACK; empty if the client accepts no packet of its size."""
         asked = connect.properties
@@ -224,10 +231,11 @@ class SessionLifecycle:
                 ConnectCode.ACCEPTED, session_present=resumed, version=connect.version
             )
         options = self._node.options
-        expiry = self._expiry(asked.session_expiry)
+        expiry, keep_alive = self._expiry(asked.session_expiry), self._keep_alive(connect)
         usual = (
             resumed,
             expiry if expiry != asked.session_expiry else None,
+            keep_alive if keep_alive != connect.keep_alive else None,
             options.receive_maximum,
             1 if options.reject_qos2_publish else 2,
             connection.max_packet,
@@ -546,6 +554,7 @@ def _size(user: UserProperties) -> int:
 def _encode_connack(
     resumed: bool,
     session_expiry: int | None,
+    server_keep_alive: int | None,
     receive_maximum: int,
     maximum_qos: int,
     maximum_packet_size: int,
@@ -559,6 +568,7 @@ def _encode_connack(
     """
     properties = properties or ConnackProperties()
     properties.session_expiry = session_expiry
+    properties.server_keep_alive = server_keep_alive
     properties.receive_maximum = receive_maximum
     properties.maximum_qos = maximum_qos
     properties.maximum_packet_size = maximum_packet_size

@@ -26,7 +26,7 @@ _TOPICS: Final = {
     ),
     "Sessions and delivery": (
         "session_expiry ack_wait max_ack_pending max_queued_messages max_queued_bytes "
-        "receive_maximum max_topic_aliases topic_aliases_out check_payload_format "
+        "max_keep_alive receive_maximum max_topic_aliases topic_aliases_out check_payload_format "
         "response_information reject_qos2_publish downgrade_qos2_subscribe shared_strategy "
         "shared_for_mqtt3 max_shared_members takeover_delay"
     ),

@@ -84,6 +84,14 @@ class Settings(
         ge=0,
         description="Remove a session that has been offline for this long. 0: never.",
     )
+    max_keep_alive: Seconds = Field(
+        default=_OPTIONS.max_keep_alive,
+        ge=0,
+        le=65_535,
+        description="Longest keep alive of MQTT 5 clients. A client that asks for a longer one, or "
+        "for none, is told this one in CONNACK (Server Keep Alive), and it counts. 0: any. Clients "
+        "of MQTT 3.1.1 cannot be told; theirs stays.",
+    )
     max_topic_aliases: int = Field(
         default=_OPTIONS.max_topic_aliases,
         ge=0,

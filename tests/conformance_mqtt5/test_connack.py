@@ -343,6 +343,24 @@ def test_keep_alive(clients: Clients5, topic: str) -> None:
     unlimited.expect_alive()
 
 
+@pytest.mark.mqtt5("MQTT-3.2.2-22")
+@pytest.mark.parametrize(("asked", "told"), [(0, 2), (3, 2), (2, None), (1, None)])
+def test_a_longest_keep_alive(
+    own: Callable[..., tuple[Broker, Clients5]], asked: int, told: int | None
+) -> None:
+    """It replaces what the client asked for, and counts."""
+    _, clients = own('max_keep_alive = "2s"\n')
+    silent = clients.five(keepalive=asked)
+    assert silent.connack.get(p.SERVER_KEEP_ALIVE) == told
+    for _ in range(40):
+        try:
+            silent.expect_nothing(0.2)
+        except AssertionError as error:
+            assert "DISCONNECT(0x8D" in str(error)  # noqa: PT017
+            return
+    pytest.fail("nothing ended the connection within 8 s")
+
+
 @pytest.mark.mqtt5("MQTT-3.12.4-1")
 def test_pingreq(clients: Clients5) -> None:
     client = clients.five()
