@@ -105,13 +105,13 @@ class StoredEntry:
 
 def decode_entry(data: bytes) -> StoredEntry:
     """Return the entry of a message. Raises BadProjection when it is invalid or damaged."""
-    if data[:3] == MAGIC[:3] and data[3:4] != MAGIC[3:]:
-        raise OtherVersion("the projections were written by another version of foldmq")
-    if len(data) < _HEAD.size or data[:4] != MAGIC:
+    if len(data) < _HEAD.size or data[:3] != MAGIC[:3]:
         raise BadProjection("a message of the projections is none of this foldmq")
     _, check, digest, version, kind, part, parts, size = _HEAD.unpack_from(data)
     if hashlib.sha256(data[_SIGNED_FROM:]).digest()[:16] != check:
         raise BadProjection("a message of the projections has a wrong checksum")
+    if data[3:4] != MAGIC[3:]:
+        raise OtherVersion("the projections were written by another version of foldmq")
     body = _HEAD.size + size
     name = data[_HEAD.size : body].decode()
     return StoredEntry(kind, name, version, digest, data[body:], part, parts)
