@@ -29,7 +29,7 @@ class BrokerOptions:
     """Time after which an offline persistent session is removed; 0 = never. An MQTT 5 client may
     ask for less, not for more."""
     max_keep_alive: float = 0.0
-    """Longest keep alive of MQTT 5 clients; one that asks for more, or for none, gets this one. 0:
+    """Longest keep alive of MQTT 5 clients, used where they ask for a longer one or for none; 0:
     any."""
     max_topic_aliases: int = 32
     """Maximum topic aliases that an MQTT 5 client may use."""

@@ -217,7 +217,7 @@ class SessionLifecycle:
         return min(asked, bound) if bound else asked
 
     def _keep_alive(self, connect: Connect) -> int:
-        """Return the keep alive that counts, in seconds; 0: none [MQTT-3.2.2-21]."""
+        """Return the keep alive that the broker enforces, in seconds; 0: none."""
         longest = math.ceil(self._node.options.max_keep_alive)
         if longest and connect.properties is not None and not 0 < connect.keep_alive <= longest:
             return longest

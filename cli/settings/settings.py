@@ -88,9 +88,9 @@ class Settings(
         default=_OPTIONS.max_keep_alive,
         ge=0,
         le=65_535,
-        description="Longest keep alive of MQTT 5 clients. A client that asks for a longer one, or "
-        "for none, is told this one in CONNACK (Server Keep Alive), and it counts. 0: any. Clients "
-        "of MQTT 3.1.1 cannot be told; theirs stays.",
+        description="Longest keep alive of MQTT 5 clients. If a client asks for a longer one, or "
+        "for none, the broker uses this one instead and says so in CONNACK (Server Keep Alive). "
+        "0: any. MQTT 3.1.1 clients cannot be told, and keep theirs.",
     )
     max_topic_aliases: int = Field(
         default=_OPTIONS.max_topic_aliases,

@@ -203,7 +203,7 @@ def test_pubrec_for_a_message_of_qos_1(clients: Clients5, topic: str) -> None:
 
 
 @pytest.mark.mqtt5("MQTT-3.6.2-1", "MQTT-4.3.3-4")
-def test_a_pubrec_behind_one_with_an_error_in_one_write(clients: Clients5, topic: str) -> None:
+def test_pubrec_after_one_with_an_error(clients: Clients5, topic: str) -> None:
     """The delivery has ended, and is not released as well."""
     client, number = delivered(clients, topic, 2)
     client.send(p.acknowledge(PUBREC, number, 0x80), p.acknowledge(PUBREC, number, 0))

@@ -348,7 +348,7 @@ def test_keep_alive(clients: Clients5, topic: str) -> None:
 def test_a_longest_keep_alive(
     own: Callable[..., tuple[Broker, Clients5]], asked: int, told: int | None
 ) -> None:
-    """It replaces what the client asked for, and counts."""
+    """The client is told if it differs from what it asked for; the broker enforces it."""
     _, clients = own('max_keep_alive = "2s"\n')
     silent = clients.five(keepalive=asked)
     assert silent.connack.get(p.SERVER_KEEP_ALIVE) == told
