@@ -22,6 +22,7 @@ from protocol.mqtt import (
     filters_string,
 )
 from protocol.mqtt5 import (
+    NO_EXPLANATION,
     NO_LOCAL,
     RETAIN_HANDLING,
     SHARE,
@@ -319,10 +320,11 @@ def _suback(connection: ClientConnection, packet: Subscribe, codes: Sequence[int
     if connection.properties is None:
         return encode_suback(packet.packet_id, bytes(codes).translate(_OLDER))
     properties = connection.properties
+    refusal = filters_string(packet.filters, codes)
     return encode_suback_v5(
         packet.packet_id,
         codes,
-        Explanation(filters_string(packet.filters, codes)),
+        NO_EXPLANATION if refusal is None else Explanation(refusal),
         limit=properties.maximum_packet_size,
         explain=properties.request_problem_information,
     )

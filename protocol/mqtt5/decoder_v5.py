@@ -22,7 +22,8 @@ _ACKS = {
     0x62: PacketType.PUBREL,
     0x70: PacketType.PUBCOMP,
 }
-_LEGAL = _PUBLISH | frozenset(_ACKS) | {0x82, 0xA2, 0xC0, 0xE0, 0xF0}
+_WITH_FILTERS = {0x82: PacketType.SUBSCRIBE, 0xA2: PacketType.UNSUBSCRIBE}
+_LEGAL = _PUBLISH | frozenset(_ACKS) | frozenset(_WITH_FILTERS) | {0xC0, 0xE0, 0xF0}
 _FROM_SERVERS = frozenset(
     {PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK, PacketType.PINGRESP}
 )
@@ -87,7 +88,7 @@ class PacketDecoderV5:
 
     def subscription_reader(self, first: int, body: bytes) -> SubscriptionReader:
         """Return a reader for a SUBSCRIBE or UNSUBSCRIBE; raises ``ProtocolError``."""
-        return SubscriptionReader(body, PacketType(first >> 4))
+        return SubscriptionReader(body, _WITH_FILTERS[first])
 
     @staticmethod
     def too_large(size: int, limit: int) -> ProtocolError:

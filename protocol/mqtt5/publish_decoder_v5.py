@@ -100,7 +100,7 @@ def read_publishes_v5(
     verbatim = not identified and not batch.retain
     topics, ids, packets, payloads = batch.topics, batch.packet_ids, batch.packets, batch.payloads
     columns: _Columns | None = None
-    size = name_size = block_size = alike = packet_id = 0
+    size = name_size = alike = rest = packet_id = 0
     enough = ALIKE
     while True:
         # Invariant: the packet data[at:stop] is complete.
@@ -111,7 +111,6 @@ def read_publishes_v5(
             raise malformed("PUBLISH ends inside its variable header")
         if identified and not (packet_id := data[name_end] << 8 | data[name_end + 1]):
             raise violation("PUBLISH with packet identifier 0", "MQTT-2.2.1-3")
-        rest = mark + 1
         if data[mark] or columns is not None:
             columns = columns or _Columns(batch, aliases)
             rest = columns.add(data, at, name, name_end, mark, stop)
@@ -123,15 +122,15 @@ def read_publishes_v5(
             if verbatim:
                 packets.append(data[at:stop])
             else:
-                payloads.append(data[rest:stop])
+                payloads.append(data[mark + 1 : stop])
             topics.append(topic)
         if identified:
             ids.append(packet_id)
 
-        if size == stop - at and name_size == name_end - name and block_size == rest - mark:
+        if size == stop - at and name_size == name_end - name:
             alike += 1
             if alike >= enough and end - stop >= size * RUN:
-                parts = at, name, name_end, mark, rest, stop
+                parts = at, name, name_end, mark, mark + 1 if columns is None else rest, stop
                 count = _take_run(data, parts, batch, columns, most - len(topics), aliases)
                 if not count:
                     enough *= 4
@@ -139,15 +138,15 @@ def read_publishes_v5(
                 alike = 0
             at = stop
         else:
-            size, name_size, block_size = stop - at, name_end - name, rest - mark
-            alike, at = 1, stop
+            size, name_size, alike, at = stop - at, name_end - name, 1, stop
 
         if end - at < 2 or data[at] != first or len(topics) >= most:
             return at, most - len(topics)
-        body, stop = at + 2, at + 2 + data[at + 1]
-        if data[at + 1] > 127:
+        length = data[at + 1]
+        body = at + 2
+        if length > 127:
             length, body = read_frame(data, at + 1) or (end, end)
-            stop = body + length
+        stop = body + length
         if stop > end or stop - at > limit:
             return at, most - len(topics)
 

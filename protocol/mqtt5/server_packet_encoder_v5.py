@@ -233,6 +233,10 @@ def _packet(
     tail: bytes = b"",
 ) -> bytes:
     """Encode a packet with as many of the user properties and the reason string as fit."""
+    if about is NO_EXPLANATION and not values:
+        body = head + b"\0" + tail
+        packet = first + encode_length(len(body)) + body
+        return packet if not limit or len(packet) <= limit else b""
     block = encode_block(values)
     string = b""
     if about.reason_string is not None:

@@ -26,6 +26,9 @@ _LEGAL_OPTIONS = frozenset(
 )
 
 
+_NAMES = {kind: kind.name for kind in (PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE)}
+
+
 class SubscriptionReader:
     """Reads a SUBSCRIBE or UNSUBSCRIBE, some topic filters at a time.
 
@@ -36,10 +39,10 @@ class SubscriptionReader:
 
     def __init__(self, body: bytes, kind: PacketType) -> None:
         self._kind = kind
-        fields = self._fields = FieldReader(body, kind.name)
+        fields = self._fields = FieldReader(body, _NAMES[kind])
         self.packet_id = fields.packet_id()
         values, self._user = fields.properties(kind)
-        self.identifier = cast("int", values.get(SUBSCRIPTION_IDENTIFIER, 0))
+        self.identifier = cast("int", values.get(SUBSCRIPTION_IDENTIFIER, 0)) if values else 0
         """Subscription Identifier; 0: none."""
         self.found: list[tuple[str, int]] = []
         """Topic filters, with the requested QoS; 0 in an UNSUBSCRIBE."""
