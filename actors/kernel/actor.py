@@ -100,12 +100,20 @@ A = TypeVar("A", bound="LoopActor")
 
 
 class LoopRef(pykka.ActorRef[A]):
-    """A reference to an actor of a kernel."""
+    """A reference to an actor of a kernel; two to the same actor are equal."""
 
     __slots__ = ("_actor",)
 
     def __init__(self, actor: A) -> None:
         self._actor = actor
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both refer to the same actor."""
+        return isinstance(other, LoopRef) and other._actor is self._actor
+
+    def __hash__(self) -> int:
+        """Return the hash of the actor."""
+        return hash(self._actor)
 
     @property
     def actor_class(self) -> type[A]:  # type: ignore[override]  # pykka stores it in each ref
@@ -166,7 +174,6 @@ class LoopActor(pykka.Actor):
     """An actor that a kernel runs."""
 
     __slots__ = (
-        "_ref",
         "_serial",
         "_waiting",
         "busy",
@@ -177,9 +184,9 @@ class LoopActor(pykka.Actor):
         "last_run",
         "marked_busy",
         "marked_handled",
+        "observer",
         "parent",
         "stopped",
-        "tap",
     )
 
     kernel: Kernel
@@ -188,7 +195,6 @@ class LoopActor(pykka.Actor):
     """Its messages may wait for the next turn: none completes something decided in this one."""
 
     def __init__(self) -> None:
-        self._ref: LoopRef[Any] | None = None
         self._serial = next(_serial)
         self._waiting: list[Any] | None = None
         self.handled = 0
@@ -213,11 +219,8 @@ class LoopActor(pykka.Actor):
 
     @property
     def actor_ref(self) -> LoopRef[Self]:
-        """The reference to this actor."""
-        ref = self._ref
-        if ref is None:
-            ref = self._ref = LoopRef(self)
-        return ref
+        """A reference to this actor."""
+        return LoopRef(self)
 
     @property
     def actor_urn(self) -> str:  # type: ignore[override]  # pykka makes each actor a uuid

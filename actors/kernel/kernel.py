@@ -602,7 +602,6 @@ class Kernel(ActorRegistry):
 
     def _stop(self, actor: LoopActor) -> None:
         actor.stopped = True
-        actor._ref = None
         self.remove(actor)
         actor.on_stop()
         if actor.observer is not None:

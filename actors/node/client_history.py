@@ -6,7 +6,7 @@ those with the latest changes.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 
 _MOST_CLIENTS = 20_000
 _MOST_CONNECTS = 16
@@ -39,7 +39,7 @@ class ClientHistory:
 
     def __init__(self) -> None:
         self.connects = 0
-        self.opened_ms: deque[int] = deque(maxlen=_MOST_CONNECTS)
+        self.opened_ms: tuple[int, ...] = ()
         """Times of its recent connects, Unix time in milliseconds."""
         self.takeovers = 0
         """Number of connections that ended because the client connected again."""
@@ -111,7 +111,7 @@ class ClientHistories:
         """Record that a client connected."""
         history = self._changed(client)
         history.connects += 1
-        history.opened_ms.append(now_ms)
+        history.opened_ms = (*history.opened_ms[1 - _MOST_CONNECTS :], now_ms)
 
     def closed(self, client: str, reason: str, now_ms: int) -> None:
         """Record that the connection of a client ended."""

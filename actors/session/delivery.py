@@ -85,8 +85,8 @@ class Delivery:
         self._node = node
         self._session = session
         self._ack_check_set = False
-        self._redelivery: deque[int] = deque()
-        """Packet identifiers that remain to be redelivered after a reconnect."""
+        self._redelivery: deque[int] | None = None
+        """Packet identifiers that remain to be redelivered after a reconnect; None: none."""
         self._after_load: Callable[[], None] | None = None
         self._dropped = False
         """Whether queued messages were dropped instead of sent."""
@@ -594,7 +594,7 @@ class Delivery:
         """Redeliver incomplete deliveries, then send queued messages [MQTT-4.4.0-1]."""
         state = self._session.state
         self._prefetch_limit = _REACH
-        self._redelivery = deque(state.inflight)
+        self._redelivery = deque(state.inflight) if state.inflight else None
         if state.releasing:
             self._resend_pubrel(list(state.releasing), "resumed")
         self.send_queued()
@@ -651,7 +651,7 @@ class Delivery:
     def _room_again(self) -> int:
         """Return how many more messages the client accepts before it acknowledges some."""
         state = self._session.state
-        sent = len(state.inflight) + len(state.releasing) - len(self._redelivery)
+        sent = len(state.inflight) + len(state.releasing) - len(self._redelivery or ())
         return state.receive_maximum - max(0, sent)
 
     def _republish(self, unacked: Sequence[int], cause: str, again: Callable[[], None]) -> int:
@@ -773,7 +773,7 @@ class Delivery:
         self.release_publishers()
         self._held.clear()
         self._held_bytes = 0
-        self._redelivery.clear()
+        self._redelivery = None
 
     def recorded_of(self, outgoing: Outgoing) -> int:
         """Return how many messages of a batch were recorded before its delivery failed."""

@@ -335,7 +335,8 @@ def test_refs_are_as_pykka_s(loop: Loop) -> None:
     ref, other = loop.kernel.spawn(first), loop.kernel.spawn(second)
     assert isinstance(ref, pykka.ActorRef)
     assert isinstance(first, pykka.Actor)
-    assert ref is first.actor_ref
+    assert ref == first.actor_ref != other
+    assert {ref: 1}[first.actor_ref]
     assert ref.actor_class is Recorder
     assert ref.actor_urn == first.actor_urn != other.actor_urn
     assert loop.kernel.get(ref.actor_urn) is first
