@@ -203,6 +203,8 @@ class _Following:
             if complete:
                 await self._turn(complete)
                 self._plan_sessions(complete[-1].sequence)
+            elif not record.last and record.sequence < index.last:
+                self._plan([record.sequence + 1])  # where the turn continues
         async for record in source.records(index.last + 1, source.last):
             complete = turns.take(record)[1]
             if complete:

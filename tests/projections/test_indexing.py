@@ -248,6 +248,17 @@ def test_older_segments_are_removed(
         asyncio.run(compared.stories("ann"))
 
 
+def test_a_turn_of_several_records_ends_a_session() -> None:
+    """The publisher returns with a new session, in a turn that one record cannot hold."""
+    node = played([("publish", "ann", 2), *CHECKPOINT, ("connect", "ann", 0)], 600)
+    with tempfile.TemporaryDirectory() as place:
+        compared = _Compared(node, Path(place), 1, 1, 1.0)
+        assert not compared.plain.record(5).last
+        asyncio.run(compared.stories("ann"))
+        (story,) = asyncio.run(find_stories(as_log(compared.indexed), ref=position(3, 0)))
+        assert [step.what for step in story.steps] == ["discarded"]
+
+
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(steps=MANY, step=st.integers(1, 4), data=st.data())
