@@ -42,7 +42,7 @@ _REMOVED_AT_ONCE = 64
 """Subscriptions of an ended session that are removed from the index at once."""
 _THAWED_AT_ONCE = 64
 """Passive sessions activated in one turn for one client."""
-_ROUTED = NO_LOCAL | RETAIN_AS_PUBLISHED
+_ROUTED: int = NO_LOCAL | RETAIN_AS_PUBLISHED
 """Subscription options that routes depend on."""
 _STALE = 1024
 """Sets of receivers kept although no known topic has them."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from collections.abc import Sequence  # noqa: TC003 - a compiled NamedTuple needs it
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.format import (
@@ -24,7 +25,7 @@ from eventstore.format import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
     from collections.abc import Set as AbstractSet
 
     from eventstore.format import Record
