@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -45,7 +45,7 @@ from protocol.mqtt import (
 from protocol.mqtt5 import ConnackProperties, encode_connack_v5
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from actors.session.delivery import Delivery
     from actors.session.interfaces import ClientConnection
@@ -103,7 +103,7 @@ class SessionLifecycle:
 
     def handle(self, message: Any) -> None:
         """Handle a message about the session's life cycle."""
-        self._HANDLERS[type(message)](self, message)
+        _HANDLERS[type(message)](self, message)
 
     def _on_attach(self, message: ConnectionAttached) -> None:
         self.attaching = message.connection
@@ -536,15 +536,16 @@ class SessionLifecycle:
     def _on_retry(self, message: Retry) -> None:
         self._on_detached(message.message)
 
-    _HANDLERS: ClassVar[dict[type, Callable[[SessionLifecycle, Any], None]]] = {
-        ConnectionAttached: _on_attach,
-        ConnectionDetached: _on_detached,
-        Expire: _on_expire,
-        Kick: _on_kick,
-        Remove: _on_remove,
-        Passivate: _on_retire,
-        Retry: _on_retry,
-    }
+
+_HANDLERS: Final[Mapping[type, Callable[[SessionLifecycle, Any], None]]] = {
+    ConnectionAttached: SessionLifecycle._on_attach,
+    ConnectionDetached: SessionLifecycle._on_detached,
+    Expire: SessionLifecycle._on_expire,
+    Kick: SessionLifecycle._on_kick,
+    Remove: SessionLifecycle._on_remove,
+    Passivate: SessionLifecycle._on_retire,
+    Retry: SessionLifecycle._on_retry,
+}
 
 
 def _size(user: UserProperties) -> int:

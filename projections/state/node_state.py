@@ -6,7 +6,7 @@ is *partial*: a session is known from its snapshot, or from its beginning, on.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from eventstore.format import (
     INDEX_BITS,
@@ -49,7 +49,7 @@ from projections.state.session_table import SessionTable
 from projections.state.snapshot import Part, decode_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from eventstore.format import Record
 
@@ -175,7 +175,7 @@ class NodeState:
         area: its distinct blocks of properties and its payloads. For other events it is ignored.
         """
         kind = type(event)
-        other = self._OF_THE_NODE.get(kind)
+        other = _OF_THE_NODE.get(kind)
         if other is not None:
             other(self, event, at, time_ms, pieces)
             return None
@@ -354,27 +354,28 @@ class NodeState:
     def _nothing(self, _event: LogEvent, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         """Change nothing."""
 
-    _OF_THE_NODE: ClassVar[
-        dict[type, Callable[[NodeState, Any, Position, int, Sequence[bytes]], None]]
-    ] = {
-        Bridged: _bridged,
-        BrokerStarted: _started,
-        BrokerStopped: _nothing,
-        CheckpointBegun: _checkpoint_begun,
-        CheckpointCompleted: _checkpoint_completed,
-        LimitsApplied: _nothing,
-        LeaderProved: _nothing,
-        LogArchived: _archived,
-        LogCut: _cut,
-        MessagesCarried: _carried,
-        OperatorActed: _nothing,
-        RetainedCleared: _cleared,
-        RetainedExpired: _cleared,
-        RetainedSnapshot: _retained_snapshot,
-        SessionSnapshot: _session_snapshot,
-        TurnAcked: _turn_acked,
-        TurnDelivered: _turn_delivered,
-        TurnPublished: _turn_published,
-        TurnReleased: _turn_released,
-        WebAccessed: _nothing,
-    }
+
+_OF_THE_NODE: Final[
+    Mapping[type, Callable[[NodeState, Any, Position, int, Sequence[bytes]], None]]
+] = {
+    Bridged: NodeState._bridged,
+    BrokerStarted: NodeState._started,
+    BrokerStopped: NodeState._nothing,
+    CheckpointBegun: NodeState._checkpoint_begun,
+    CheckpointCompleted: NodeState._checkpoint_completed,
+    LimitsApplied: NodeState._nothing,
+    LeaderProved: NodeState._nothing,
+    LogArchived: NodeState._archived,
+    LogCut: NodeState._cut,
+    MessagesCarried: NodeState._carried,
+    OperatorActed: NodeState._nothing,
+    RetainedCleared: NodeState._cleared,
+    RetainedExpired: NodeState._cleared,
+    RetainedSnapshot: NodeState._retained_snapshot,
+    SessionSnapshot: NodeState._session_snapshot,
+    TurnAcked: NodeState._turn_acked,
+    TurnDelivered: NodeState._turn_delivered,
+    TurnPublished: NodeState._turn_published,
+    TurnReleased: NodeState._turn_released,
+    WebAccessed: NodeState._nothing,
+}
