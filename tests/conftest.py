@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from protocol.mqtt.decoder import __file__ as DECODER
+from protocol.mqtt import decoder
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -59,7 +59,7 @@ sys.addaudithook(_watch)
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of whole folders; skip those that need plain Python."""
-    plain = DECODER.endswith(".py")
+    plain = str(decoder.__file__).endswith(".py")
     here = Path(__file__).parent
     for item in items:
         if item.path.relative_to(here).parts[0] in _SYSTEM:
