@@ -58,7 +58,7 @@ class CompiledFinder:
             return None
         if path is not None:
             source = name.rpartition(".")[2] + ".py"
-            if not any(os.path.join(folder, source) in self._sources for folder in path):
+            if not any(str(Path(folder, source)) in self._sources for folder in path):
                 return None
         if not self._checked:
             if any(digest(Path(path)) != known for path, known in self._sources.items()):
