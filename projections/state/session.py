@@ -47,7 +47,7 @@ from projections.state.filter_links import holds_links
 from projections.state.waiting_queue import WaitingQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 
 @dataclass(slots=True, eq=False)
@@ -194,14 +194,15 @@ def _denied(_state: SessionState, _event: SubscriptionDenied, _at: Position, _ms
 
 
 def _subscribed(state: SessionState, event: Subscribed, _at: Position, _ms: int) -> None:
-    for topic_filter, qos in event.filters:
+    filters: Sequence[Any] = event.filters  # readers of columns have lists in place of tuples
+    for topic_filter, qos in filters:
         held = state.subscription(topic_filter)
         held.active = True
         held.qos = qos
         held.options = 0
         held.identifier = event.identifier
     if event.options:
-        for (topic_filter, _), options in zip(event.filters, event.options, strict=True):
+        for (topic_filter, _), options in zip(filters, event.options, strict=True):
             state.subscriptions[topic_filter].options = options
 
 
