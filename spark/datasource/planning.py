@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 from eventstore.display import escaped
 from eventstore.errors import CorruptLog, CutOff
 from eventstore.format import MAX_INDEX, index_of, sequence_of
+from eventstore.nats import LOG_STREAM_PREFIX
+from spark.datasource.point_options import EARLIEST, LATEST
 from spark.runtime import BadOption, name_log_in_errors
 from spark.storage import RecordRange, frame_of, open_records
 
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
     from spark.columnar import PushedFilters
     from spark.datasource.options import SourceOptions
-    from spark.datasource.point_options import PointOption
     from spark.storage import StoredLog
 
 _PARTITION_BYTES: Final = 32 << 20
@@ -38,7 +39,13 @@ def plan_ranges(
     """
     logs = list(found)
     names = [stored.stream for stored in logs]
-    for option, moments in (("until", options.until), ("from", options.start)):
+    options.starting.reject(LATEST, "only a stream begins there, a batch would read nothing")
+    for option, moments in (
+        ("until", options.until),
+        ("from", options.start),
+        (options.starting.name, options.starting),
+        (options.ending.name, options.ending),
+    ):
         check_named(option, moments.each, names)
     planned = (plan_log(stored, options, pushed) for stored in logs)
     return [one for one in planned if one is not None]
@@ -47,7 +54,7 @@ def plan_ranges(
 def check_named(option: str, named: Iterable[str], logs: Collection[str]) -> None:
     """Raise BadOption if an option names a log that is not read."""
     for name in named:
-        if name not in logs:
+        if name not in logs and LOG_STREAM_PREFIX + name not in logs:
             listed = ", ".join(sorted(logs)[:_LISTED]) + (", ..." if len(logs) > _LISTED else "")
             raise BadOption(
                 f"{option} names log {escaped(name)}, which is not read: there is {listed}"
@@ -73,7 +80,7 @@ def _planned(
     if stored.last < stored.first or pushed.excludes(stored.stream):
         return None
     times = RecordTimes(stored)
-    found = _since(_until(whole, options.until, times), options.start, times)
+    found = _since(_until(whole, options, times), options, times)
     skew_ms = options.clock_skew_ms
     first = max(found.first, pushed.first_sequence)
     last = found.last if pushed.last_sequence is None else min(found.last, pushed.last_sequence)
@@ -84,43 +91,56 @@ def _planned(
     return replace(found, first=first, last=last) if first <= last else None
 
 
-def _until(found: RecordRange, until: PointOption, times: RecordTimes) -> RecordRange:
+def _until(found: RecordRange, options: SourceOptions, times: RecordTimes) -> RecordRange:
     stored = found.stored
-    moment = until.of(stored.stream)
+    offset = options.ending.of(stored.stream)
+    if offset is not None and offset != LATEST:
+        last = offset - 1
+        _check_within(options.ending.name, str(offset), last, stored, options)
+        return replace(found, last=last, horizon=last)
+    moment = options.until.of(stored.stream)
     if moment is None:
         return found
     if moment.position is None:
         last = times.last_until(moment.time_ms or 0)
         return replace(found, last=last, horizon=last)
     last = sequence_of(moment.position)
-    _check_within("until", moment.text, last, stored)
+    _check_within("until", moment.text, last, stored, options)
     whole = index_of(moment.position) == MAX_INDEX
     return replace(found, last=last, horizon=last, until=None if whole else moment.position)
 
 
-def _since(found: RecordRange, start: PointOption, times: RecordTimes) -> RecordRange:
+def _since(found: RecordRange, options: SourceOptions, times: RecordTimes) -> RecordRange:
     stored = found.stored
-    moment = start.of(stored.stream)
+    offset = options.starting.of(stored.stream)
+    if offset is not None and offset != EARLIEST:
+        if offset != stored.last + 1:
+            _check_within(options.starting.name, str(offset), offset, stored, options)
+        return replace(found, first=max(found.first, offset))
+    moment = options.start.of(stored.stream)
     if moment is None:
         return found
     if moment.position is None:
         first = times.last_until((moment.time_ms or 0) - 1) + 1
         return replace(found, first=max(found.first, first))
     first = sequence_of(moment.position)
-    _check_within("from", moment.text, first, stored)
+    _check_within("from", moment.text, first, stored, options)
     return replace(found, first=max(found.first, first), start=moment.position)
 
 
-def _check_within(option: str, text: str, sequence: int, stored: StoredLog) -> None:
+def _check_within(
+    option: str, text: str, sequence: int, stored: StoredLog, options: SourceOptions
+) -> None:
     if sequence > stored.last:
         raise BadOption(
             f"{option} = {text} is beyond the end of log {stored.stream}, whose last record is "
             f"{stored.last}"
         )
-    if sequence < stored.first and stored.first > 1 and (sequence or option == "until"):
+    lost = sequence < stored.first and stored.first > 1 and (sequence or option == "until")
+    if lost and options.fail_on_data_loss:
         raise CutOff(
             f"{option} = {text}: log {stored.stream} begins with record {stored.first}, what was "
-            "before it was cut off"
+            "before it was cut off; failOnDataLoss=false reads what is left"
         )
 
 
