@@ -79,8 +79,8 @@ class SourceOptions:
     """Maximum milliseconds by which the clock of a broker may have been set back."""
     limits: Mapping[str, int] = field(default_factory=dict)
     """Limits of one batch of a stream: ``records``, ``bytes``, ``events``."""
-    starting: OffsetOption = OffsetOption("startingOffsets")
-    ending: OffsetOption = OffsetOption("endingOffsets")
+    starting: OffsetOption = field(default_factory=lambda: OffsetOption("startingOffsets"))
+    ending: OffsetOption = field(default_factory=lambda: OffsetOption("endingOffsets"))
     fail_on_data_loss: bool = True
     """Whether reading fails if requested records were cut off or their log is gone."""
 

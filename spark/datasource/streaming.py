@@ -86,9 +86,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = dict(start)
             ends = {name: self._end(stored, start[name]) for name, stored in logs.items()}
             behind = [name for name, last in ends.items() if last > start[name]]
-            for name, last in ends.items():
-                if last < start[name]:
-                    end[name] = last  # another log of that name: read from its beginning
+            # A log that ends before the stream is another one of that name.
+            end.update({name: last for name, last in ends.items() if last < start[name]})
             limits = {} if isinstance(limit, ReadAllAvailable) else self._options.limits
             share = {what: max(1, most // len(behind)) for what, most in limits.items() if behind}
             for name in behind:
