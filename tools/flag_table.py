@@ -110,7 +110,9 @@ def _kind(field: FieldInfo) -> str:
 
 def page() -> str:
     """Return the text of the module."""
-    rows = [("config", "text", "FILE", TOPIC_OF["config"], _CONFIG)]
+    rows: list[tuple[str, str, str | None, str | None, str]] = [
+        ("config", "text", "FILE", TOPIC_OF["config"], _CONFIG)
+    ]
     fields = Settings.model_fields
     rows += [
         (

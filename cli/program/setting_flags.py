@@ -25,7 +25,7 @@ def with_settings_flags(serve: Serve) -> Callable[..., None]:
         config = values.pop("config")
         serve(config, {name: value for name, value in values.items() if _given(value)})
 
-    parameters = [_parameter(name, *flag) for name, *flag in FLAGS]
+    parameters = [_parameter(*flag) for flag in FLAGS]
     # typer builds its command from the signature and the annotations.
     command: Any = functools.wraps(serve)(run)
     command.__signature__ = inspect.Signature(parameters)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from spark.storage import StoredLog
 
 _PARTITION_BYTES: Final = 32 << 20
+_SHUFFLED_BYTES: Final = 2 << 20
+_MOST_SHUFFLED: Final = 10_000
 _FEW_TASKS: Final = 8
 """Number of tasks for many small logs: each task has a cost, however little it reads."""
 _NEAR: Final = 64
@@ -188,7 +190,7 @@ class RecordTimes:
 
 def split_ranges(found: Sequence[RecordRange], wanted: int | None) -> list[RecordRange]:
     """Split ranges into the wanted number of partitions, or into some 32 MiB each."""
-    sizes = [_bytes(one) for one in found]
+    sizes = [bytes_of(one) for one in found]
     total = sum(sizes)
     parts: list[RecordRange] = []
     for one, size in zip(found, sizes, strict=True):
@@ -204,7 +206,7 @@ def group_ranges(parts: Sequence[RecordRange], wanted: int | None) -> list[tuple
     """Return the ranges of each task: a single one, or many small logs together."""
     ranges = Counter(one.stored.stream for one in parts)
     small = [one for one in parts if ranges[one.stored.stream] == 1]
-    tasks = max(wanted or _FEW_TASKS, -(-sum(map(_bytes, small)) // _PARTITION_BYTES))
+    tasks = max(wanted or _FEW_TASKS, -(-sum(map(bytes_of, small)) // _PARTITION_BYTES))
     each = max(1, -(-len(small) // tasks))
     return [
         *((one,) for one in parts if ranges[one.stored.stream] > 1),
@@ -212,7 +214,18 @@ def group_ranges(parts: Sequence[RecordRange], wanted: int | None) -> list[tuple
     ]
 
 
-def _bytes(one: RecordRange) -> int:
+def shuffle_partitions(found: Iterable[RecordRange], cores: int) -> int:
+    """Return the number of partitions into which data of the size of some ranges is shuffled.
+
+    Each core gets two, but none less than 2 MiB or more than 32 MiB of the log.
+    """
+    total = sum(map(bytes_of, found))
+    small = -(-total // _SHUFFLED_BYTES)
+    return min(_MOST_SHUFFLED, max(1, -(-total // _PARTITION_BYTES), min(2 * cores, small)))
+
+
+def bytes_of(one: RecordRange) -> int:
+    """Return the approximate stored bytes of a range."""
     stored = one.stored
     return stored.size * (one.last - one.first + 1) // (stored.last - stored.first + 1)
 

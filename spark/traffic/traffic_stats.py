@@ -109,6 +109,7 @@ def measure_traffic(
     """
     _check(by, levels, window_s)
     log = log.pinned()
+    log.fit_shuffles()
     tell("reading the log")
     entries = log.only(types=TYPES).entries(*COLUMNS)
     windows = traffic_windows(entries, by=by, levels=levels, window_s=window_s).persist()
