@@ -45,7 +45,7 @@ _JAVA_OPTIONS = (
     "-XX:-UsePerfData -Darrow.enable_unsafe_memory_access=true "
     "-Darrow.enable_null_check_for_get=false"
 )
-_SHORT_BYTES = 512 << 20
+_SHORT_BYTES = 1 << 30
 """Logs up to this size are read in less time than Java takes to optimize its code fully."""
 _SHORT_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
 _TINY_BYTES = 16 << 20
