@@ -159,7 +159,9 @@ def test_the_pages_are_there() -> None:
     assert len(DECISIONS) >= 15
 
 
-@pytest.mark.parametrize("tool", ["benchmark_chart", "events_table", "settings_table"])
+@pytest.mark.parametrize(
+    "tool", ["benchmark_chart", "events_table", "flag_table", "settings_table", "columns_table"]
+)
 def test_generated_page_is_up_to_date(tool: str) -> None:
     module = _tool(tool)
     assert module.PAGE.read_text("utf-8") == module.page(), f"run python tools/{tool}.py"

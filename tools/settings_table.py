@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.common.units import Address, seconds, size
-from cli.settings.setting_flags import size_shown, time_shown
+from cli.common.units import Address, seconds, size, size_shown, time_shown
 from cli.settings.setting_sources import OTHER_VARIABLES, PREFIX, flag_of
 from cli.settings.settings import RELOADABLE, Settings
 

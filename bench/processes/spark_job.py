@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from spark.audit import audit
-from spark.datasource import Log
+from spark.datasource import Log, SourceOptions, find_logs
 from spark.runtime import running_session
 from spark.traffic import measure_traffic
 
@@ -67,10 +67,12 @@ def main() -> None:
     parser.add_argument("--until", help="last record")
     options = parser.parse_args()
     started = time.monotonic()
-    with running_session(options.master, MEMORY) as session:
+    given = {"nats": options.nats, "stream": options.stream}
+    log_bytes = sum(stored.size for stored in find_logs(SourceOptions.read(given)))
+    with running_session(options.master, MEMORY, log_bytes=log_bytes) as session:
         session.range(1).count()  # its first job starts what all others use
         began = time.monotonic()
-        log = Log(session, {"nats": options.nats, "stream": options.stream})
+        log = Log(session, given)
         if options.until:
             log = log.until(options.until)
         result = JOBS[options.job](log)

@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 _NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
@@ -87,3 +88,24 @@ def _scaled(text: str, units: dict[str, int] | dict[str, float]) -> float | None
     if match is None or match[2].lower() not in units:
         return None
     return float(match[1]) * units[match[2].lower()]
+
+
+_SIZES = {" GiB": 2**30, " MiB": 2**20, " KiB": 2**10, " B": 1}
+_TIMES = {"d": 86_400, "h": 3600, "m": 60, "s": 1, "ms": 0.001}
+
+
+def size_shown(count: int) -> str:
+    """Return a default size as written in settings; 0 is shown as none."""
+    return _in_units(count, _SIZES) if count else "none"
+
+
+def time_shown(seconds: float) -> str:
+    """Return a default time as written in settings; 0 is shown as never."""
+    return _in_units(seconds, _TIMES) if seconds else "never"
+
+
+def _in_units(value: float, units: Mapping[str, float]) -> str:
+    """Return a value in the largest unit that divides it, or else in the smallest unit."""
+    whole = (unit for unit, factor in units.items() if value % factor == 0)
+    unit = next(whole, [*units][-1])
+    return f"{value / units[unit]:.15g}{unit}"

@@ -99,6 +99,42 @@ def _verify(source: SourceFlags, context: typer.Context, as_json: _Json = False)
         raise typer.Exit(1)
 
 
+@log_app.command("usage")
+@with_source_flags
+def _usage(
+    source: SourceFlags,
+    context: typer.Context,
+    by: Annotated[str, typer.Option("--by", metavar="KEY", help="topic or client.")] = "topic",
+    levels: Annotated[
+        int,
+        typer.Option(
+            "--levels", metavar="N", min=1, max=65_536, help="Number of topic levels to group by."
+        ),
+    ] = 2,
+    top: Annotated[
+        int, typer.Option("--top", metavar="N", min=1, help="Number of lines to print.")
+    ] = 20,
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="POS|TIME", help="Start at this point.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="POS|TIME", help="End at this point.")
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Show which topics or clients use the disk.
+
+    Payloads and properties count for their message, the rest of each record is divided equally
+    among its entries. Reads the whole log, or the part from --from to --to.
+    """
+    from cli.history import log_usage
+
+    given = context.obj
+    flags = source.over(given) if isinstance(given, SourceFlags) else source
+    asked = log_usage.usage_question(by, levels, top, (start, end), as_json=as_json)
+    log_usage.run_usage(flags, asked)
+
+
 @log_app.command("index")
 @with_source_flags
 def _index(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 from cli.common import progress, text
+from cli.history.no_message import denial_text, explain_no_message
 from cli.logsource import SourceFlags, check_filter, open_source, parse_point, point_at
 from eventstore.errors import CutOff, NotFound, UsageError
 from eventstore.format import Position, format_position, position
@@ -16,7 +17,7 @@ from projections.audit import (
     StoryStep,
     SubscriberState,
 )
-from projections.replay import find_stories, message_at, reason_text, topic_matcher
+from projections.replay import find_stories, message_at, topic_matcher
 from protocol.mqtt import ReasonCode
 from protocol.mqtt5 import SHARE
 
@@ -130,6 +131,9 @@ async def _run(
             until=until,
             progress=progress,
         )
+        explanation = ""
+        if not stories and topic is not None:
+            explanation = await explain_no_message(source, topic, client, until)
     if not stories and ref is not None:
         raise CutOff(
             f"position {format_position(ref)} was deleted, and no record refers to it: "
@@ -138,7 +142,8 @@ async def _run(
     if not stories:
         cut = f"; {source.beginning()}" if source.cut is not None else ""
         by = f" until {text.escaped(when)}" if when is not None else ""
-        raise NotFound(f"the log records no message on {text.name(topic or '')}{by}{cut}")
+        known = f"the log records no message on {text.name(topic or '')}{by}{cut}"
+        raise NotFound(f"{known}; {explanation}")
     for number, story in enumerate(stories):
         if as_json:
             sys.stdout.write(text.json_line(story_object(story, client)) + "\n")
@@ -257,23 +262,9 @@ def _denied(standing: SubscriberState) -> str:
     """Return the matching filters that were denied to the session."""
     return "".join(
         f"; it was denied {text.name(one.filter)} at {format_position(one.at)}, "
-        f"{text.clock(one.time_ms)}: {_denial(one.code)}"
+        f"{text.clock(one.time_ms)}: {denial_text(one.code)}"
         for one in standing.denied
     )
-
-
-def _denial(code: int) -> str:
-    return _DENIALS.get(code) or reason_text(code)
-
-
-_DENIALS: dict[int, str] = {
-    ReasonCode.NOT_AUTHORIZED: "the permissions do not let it subscribe to that (permissions)",
-    ReasonCode.QUOTA_EXCEEDED: "it has as many as it may (max_subscriptions, max_wildcards, "
-    "max_wildcard_patterns, max_shared_members)",
-    ReasonCode.TOPIC_FILTER_INVALID: "the filter is not valid here",
-    ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED: "it may not share subscriptions "
-    "(shared_for_mqtt3)",
-}
 
 
 def _alike(story: MessageStory, standing: SubscriberState) -> str:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from cli.program.command_table import GROUPS, HIDDEN, CommandEntry
     from cli.program.deferred_import import defer
     from cli.program.help_pages import PageCommand, Program
+    from cli.program.setting_flags import with_settings_flags
     from cli.program.version_command import show_version
 else:
     __getattr__ = lazy_exports(
@@ -20,6 +21,7 @@ else:
             "command_table": "CommandEntry GROUPS HIDDEN",
             "deferred_import": "defer",
             "help_pages": "PageCommand Program",
+            "setting_flags": "with_settings_flags",
             "version_command": "show_version",
         },
     )
@@ -34,4 +36,5 @@ __all__ = [
     "argv_secrets",
     "defer",
     "show_version",
+    "with_settings_flags",
 ]

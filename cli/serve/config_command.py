@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from cli.program import Program
-from cli.settings import with_settings_flags
+from cli.program import Program, with_settings_flags
 
 _app = Program(help="Check the configuration.", no_args_is_help=True)
 

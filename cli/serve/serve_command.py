@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from cli.program import Program
-from cli.settings import with_settings_flags
+from cli.program import Program, with_settings_flags
 
 
 def register_serve_command(app: Program) -> None:

@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from cli.settings import settings
     from cli.settings.binding import ListenError, bind, probe, raise_unless_default
     from cli.settings.log_settings import LogLocationSettings, LogSettings, load_log_settings
-    from cli.settings.setting_flags import with_settings_flags
     from cli.settings.setting_sources import (
         CONFIG_VARIABLE,
         PREFIX,
@@ -23,7 +22,6 @@ else:
         {
             "binding": "ListenError bind raise_unless_default probe",
             "log_settings": "LogLocationSettings LogSettings load_log_settings",
-            "setting_flags": "with_settings_flags",
             "setting_sources": "CONFIG_VARIABLE ConfigError PREFIX flag_of read_layers",
             "settings": "RELOADABLE Settings check_settings load_settings settings",
         },
@@ -47,5 +45,4 @@ __all__ = [
     "raise_unless_default",
     "read_layers",
     "settings",
-    "with_settings_flags",
 ]

@@ -1,8 +1,6 @@
 """``foldmq spark audit``: checks the guarantees over a log, and the broker's state against it."""
 
 import dataclasses
-import errno
-import os
 import sys
 from pathlib import Path
 
@@ -15,12 +13,12 @@ from cli.sparkjobs.claimed_states import (
     no_claims,
 )
 from cli.sparkjobs.job_runner import Job, run_job, write_result
+from cli.sparkjobs.output import check_html, save_html
 from cli.sparkjobs.spark_flags import SparkFlags
 from eventstore.errors import UsageError
 from spark.audit import audit
 from spark.audit.facts import Outcome
-from spark.report import audit_json, audit_page, audit_text, require_matplotlib
-from spark.runtime import NotWritable
+from spark.report import audit_json, audit_page, audit_text
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,8 +50,7 @@ def run_audit(flags: SparkFlags, wanted: Wanted) -> bool:
             "--stored and --at cannot be combined: the projections are stored only for the present"
         )
     if wanted.html is not None:
-        require_matplotlib()
-        _check_file(wanted.html)
+        check_html(wanted.html)
     moment = None if wanted.at is None else parse_point(wanted.at)
     nobody = wanted.alone or moment is not None
     gather = no_claims if nobody else claims_of_projections if wanted.stored else claims_of_brokers
@@ -65,31 +62,9 @@ def run_audit(flags: SparkFlags, wanted: Wanted) -> bool:
 
     outcome = run_job(flags, moment, gather, work)
     if wanted.html is not None:
-        _save(wanted.html, audit_page(outcome))
+        save_html(wanted.html, audit_page(outcome))
     if wanted.as_json:
         write_result(text.json_line(audit_json(outcome)))
     else:
         sys.stdout.write(audit_text(outcome))
     return outcome.kept
-
-
-def _check_file(file: Path) -> None:
-    """Raise NotWritable before the job if the file cannot be written."""
-    directory = file.parent
-    if file.is_dir():
-        raise NotWritable(f"--html {text.escaped(str(file))}: is a directory, give a file")
-    if not directory.is_dir():
-        raise _unwritable(file, os.strerror(errno.ENOENT))
-    if not os.access(file if file.exists() else directory, os.W_OK):
-        raise _unwritable(file, os.strerror(errno.EACCES))
-
-
-def _save(file: Path, content: str) -> None:
-    try:
-        file.write_text(content, "utf-8")
-    except OSError as error:
-        raise _unwritable(file, error.strerror or "failed") from None
-
-
-def _unwritable(file: Path, why: str) -> NotWritable:
-    return NotWritable(f"cannot write {text.escaped(str(file))}: {why.lower()}")

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from types import FrameType
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ from cli.sparkjobs.spark_flags import MASTER, MEMORY, SparkFlags
 from cli.sparkjobs.spark_progress import Tasks, busy
 from eventstore.errors import UsageError
 from eventstore.format import PointSpec
-from spark.datasource import Log
+from spark.datasource import Log, SourceOptions, bytes_of, find_logs, plan_ranges
 from spark.runtime import is_submitted, kill_jvm, running_session
 
 _Gathered = TypeVar("_Gathered")
@@ -78,18 +78,26 @@ def run_job(
         if result is not None:
             return result
         with contextlib.ExitStack() as session:
+            options = {**found.options, **option}
             with busy("starting Spark"):
-                spark = session.enter_context(_session(flags))
+                spark = session.enter_context(_session(flags, _log_bytes(options)))
             session.enter_context(_ended_by(signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
-            return work(Job(spark, Log(spark, {**found.options, **option}), found), gathered)
+            return work(Job(spark, Log(spark, options), found), gathered)
 
 
-def _session(flags: SparkFlags) -> contextlib.AbstractContextManager[SparkSession]:
+def _log_bytes(given: Mapping[str, str]) -> int:
+    """Return the approximate bytes of the records that a job may read."""
+    options = SourceOptions.read(given)
+    return sum(map(bytes_of, plan_ranges(find_logs(options), options, options.pushed)))
+
+
+def _session(flags: SparkFlags, log_bytes: int) -> contextlib.AbstractContextManager[SparkSession]:
     return running_session(
         flags.master or MASTER,
         flags.memory or MEMORY,
         flags.conf,
         verbose=flags.source.verbose,
+        log_bytes=log_bytes,
     )
 
 

@@ -31,6 +31,10 @@ _Format = Annotated[
         help="table or json; with --output, parquet or json. [default: the first]",
     ),
 ]
+_Html = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="Also write the report as HTML."),
+]
 _Limit = Annotated[
     int | None,
     typer.Option("--limit", metavar="N", min=1, max=_MOST, help="Print at most N rows."),
@@ -95,10 +99,7 @@ for _what, _help in _REBUILT.items():
 def _audit(
     spark: SparkFlags,
     at: _At = None,
-    html: Annotated[
-        Path | None,
-        typer.Option("--html", metavar="FILE", help="Also write the report as HTML."),
-    ] = None,
+    html: _Html = None,
     stored: Annotated[
         bool,
         typer.Option("--stored", help="Compare with the stored projections instead of the broker."),
@@ -202,6 +203,7 @@ def _stats(
             "--output", metavar="DIR", help="Directory to create, with all windows as Parquet."
         ),
     ] = None,
+    html: _Html = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON, with all groups or --top.")
     ] = False,
@@ -212,4 +214,4 @@ def _stats(
     """
     from cli.sparkjobs import stats
 
-    stats.run_stats(spark, (start, end), by, levels, window, output, top, as_json=as_json)
+    stats.run_stats(spark, (start, end), by, levels, window, output, top, html, as_json=as_json)

@@ -1,16 +1,23 @@
 """``foldmq spark stats``: the traffic of a log, by topic, client and QoS."""
 
 import sys
+from pathlib import Path
 
 from cli.common import seconds, text
 from cli.logsource import parse_point
 from cli.sparkjobs.job_runner import Job, run_job
 from cli.sparkjobs.log_location import Found, since
-from cli.sparkjobs.output import output_target, save
+from cli.sparkjobs.output import check_html, output_target, save, save_html
 from cli.sparkjobs.spark_flags import SparkFlags
 from eventstore.errors import UsageError
 from spark.storage import directory_text
-from spark.traffic import TRAFFIC_KEYS, measure_traffic, traffic_json, traffic_text
+from spark.traffic import (
+    TRAFFIC_KEYS,
+    measure_traffic,
+    traffic_json,
+    traffic_page,
+    traffic_text,
+)
 
 TOP = 20
 _LONGEST_S = 36_500 * 86_400
@@ -24,10 +31,11 @@ def run_stats(
     window: str,
     output: str | None,
     top: int | None,
+    html: Path | None,
     *,
     as_json: bool,
 ) -> None:
-    """Print the traffic of a log, or write it by window to a directory.
+    """Print the traffic of a log, or write it by window to a directory; and as a page.
 
     Raises UsageError for an invalid window or grouping.
     """
@@ -39,6 +47,8 @@ def run_stats(
         )
     span = _window(window)
     to = output_target(output, None, None) if output is not None else None
+    if html is not None:
+        check_html(html)
     begin, end = (None if one is None else parse_point(one) for one in between)
 
     async def beginning(found: Found) -> dict[str, str]:
@@ -56,6 +66,8 @@ def run_stats(
                     said = text.json_line(traffic_json(found, top)) + "\n"
                 else:
                     said = traffic_text(found, top or TOP)
+                if html is not None:
+                    save_html(html, traffic_page(found, top or TOP))
             finally:
                 found.close()
         sys.stdout.write(said)

@@ -10,7 +10,8 @@ key                 value
                     sent again
 ``T`` topic         records that name the topic of a message
 ``E`` topic         the records among them in which its retained message expires
-``R`` group         pairs: a record of the group, a later one that refers to a message in it
+``R`` group         triples: a record of the group, a later one that refers to messages in it, and
+                    the indexes of these messages in the former, as runs
 ``K`` type          records with an event of a rare type
 ``C`` group         the first record of a run of neighbours, and the checks of all of them
 ``N`` session       states: position up to which events are included, parts, denied filters,

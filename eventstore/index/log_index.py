@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventstore.format import Position, position
+from eventstore.format import Position, from_runs, position
 from eventstore.index.keys import (
     CHECK_LENGTH,
     CHECKS,
@@ -19,9 +19,9 @@ from eventstore.index.keys import (
 from eventstore.index.segment import BadIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from eventstore.format import Record
+    from eventstore.format import Record, Run
     from eventstore.index.segment import Segment
 
 
@@ -93,22 +93,38 @@ class LogIndex:
 
     def referring(self, sequences: Iterable[int], last: int | None = None) -> set[int]:
         """Return the later records that refer to messages in some records, up to ``last``."""
-        groups: dict[str, set[int]] = {}
-        lowest: int | None = None
-        for sequence in sequences:
-            groups.setdefault(group_key(REFERRED, sequence), set()).add(sequence)
-            lowest = sequence if lowest is None else min(lowest, sequence)
-        found: set[int] = set()
-        if lowest is None:
-            return found
-        ordered = sorted(groups.items())
-        for segment in self._between(lowest, last):
-            for key, members in ordered:
-                pairs = segment.get(key)
-                if pairs is not None:
-                    found.update(
-                        by for at, by in zip(pairs[::2], pairs[1::2], strict=True) if at in members
-                    )
+        wanted = set(sequences)
+        found = {by for _, by, _ in self._references(wanted, last)}
+        return self._kept(found, last)
+
+    def referring_to(
+        self, messages: Mapping[int, frozenset[int]], last: int | None = None
+    ) -> set[int]:
+        """Return the later records that refer to some messages, up to ``last``.
+
+        ``messages`` are the indexes of the messages by their records.
+        """
+        found = {
+            by
+            for at, by, runs in self._references(messages.keys(), last)
+            if not messages[at].isdisjoint(from_runs(runs))
+        }
+        return self._kept(found, last)
+
+    def _references(
+        self, sequences: Collection[int], last: int | None
+    ) -> Iterator[tuple[int, int, list[Run]]]:
+        """Yield the references to some records: record, later record, indexes of messages."""
+        if not sequences:
+            return
+        groups = sorted({group_key(REFERRED, one) for one in sequences})
+        for segment in self._between(min(sequences), last):
+            for key in groups:
+                for at, by, runs in _triples(segment.get(key) or ()):
+                    if at in sequences:
+                        yield at, by, runs
+
+    def _kept(self, found: set[int], last: int | None) -> set[int]:
         return {one for one in found if self.first <= one and (last is None or one <= last)}
 
     def referring_before(self, last: int | None = None) -> set[int]:
@@ -116,13 +132,11 @@ class LogIndex:
         end = group_key(REFERRED, self.first)
         found: set[int] = set()
         for segment in self._between(0, last):
-            for key, pairs in segment.starting(REFERRED):
+            for key, references in segment.starting(REFERRED):
                 if key > end:
                     break
-                found.update(
-                    by for at, by in zip(pairs[::2], pairs[1::2], strict=True) if at < self.first
-                )
-        return {one for one in found if self.first <= one and (last is None or one <= last)}
+                found.update(by for at, by, _ in _triples(references) if at < self.first)
+        return self._kept(found, last)
 
     def rare(self, kind: str, first: int = 0, last: int | None = None) -> list[int]:
         """Return the records with an event of a rare type."""
@@ -183,6 +197,10 @@ class LogIndex:
         start = bisect_left(found, max(first, self.first))
         stop = len(found) if last is None else bisect_right(found, last)
         return found[start:stop]
+
+
+def _triples(references: Sequence[Any]) -> Iterator[tuple[int, int, list[Run]]]:
+    return zip(references[::3], references[1::3], references[2::3], strict=True)
 
 
 def _first(segment: Segment) -> int:

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.format import (
     INDEX_BITS,
+    MAX_INDEX,
     ChainChecker,
     CheckpointBegun,
     CheckpointCompleted,
     TurnAssembler,
     from_runs,
     position,
+    to_runs,
 )
 from eventstore.index import (
     CHECKS,
@@ -75,6 +77,7 @@ class SegmentBuilder:
         if head is not None:
             self._chain = ChainChecker(head.last, bytes.fromhex(head.link))
         self._lists: dict[str, list[int]] = {}
+        self._references: dict[str, list[Any]] = {}
         self._checks: dict[str, list[int | str]] = {}
         self._first = begin
         self._began_ms = 0
@@ -118,9 +121,10 @@ class SegmentBuilder:
             self._whole,
             self._began_ms,
         )
-        lists, checks = self._lists, self._checks
+        lists: dict[str, list[Any]] = {**self._lists, **self._references}
+        checks = self._checks
         states = self._states.saved(position(self.next, 0)) if self._whole >= 0 else {}
-        self._lists, self._checks, self.bytes = {}, {}, 0
+        self._lists, self._references, self._checks, self.bytes = {}, {}, {}, 0
         self._first, self._previous = self.next, self._link
         return head, _items(lists, checks, states)
 
@@ -131,13 +135,14 @@ class SegmentBuilder:
     def _turn(self, parts: Sequence[Record], *, effective: bool) -> None:
         sequences = [one.sequence for one in parts]
         keys: set[str] = set()
+        earlier: dict[int, set[int]] = {}
         for part in parts:
             try:
                 events = list(part.events())
                 for raw in part.raw_events:
                     _collect(raw, keys)
                 for index, event in events:
-                    self._refer(event, sequences)
+                    _refer(event, sequences[0], earlier)
                     if effective:
                         self._fold(event, position(part.sequence, index), part.time_ms)
             except INCONSISTENCIES as error:
@@ -145,6 +150,11 @@ class SegmentBuilder:
             self._note(part)
         for key in keys:
             self._lists.setdefault(key, []).extend(sequences)
+        for one, entries in earlier.items():
+            referred = self._references.setdefault(group_key(REFERRED, one), [])
+            runs = to_runs(sorted(entries))
+            for by in sequences:
+                referred += [one, by, runs]
         touched = [key[1:] for key in keys if key[0] == SESSION]
         self._states.passed(touched, len(sequences))
         self.next = sequences[-1] + 1
@@ -161,22 +171,6 @@ class SegmentBuilder:
         row = self._checks.setdefault(group_key(CHECKS, part.sequence), [])
         row += [part.sequence, self._link[:_LINK_DIGITS]]
 
-    def _refer(self, event: Event, sequences: Sequence[int]) -> None:
-        """Record the earlier records to which an event of a turn refers."""
-        runs = getattr(event, "refs", None)
-        if not runs:
-            return
-        if len(runs) == 1 and isinstance(runs[0], int):
-            earlier = {runs[0] >> INDEX_BITS}
-        else:
-            earlier = {ref >> INDEX_BITS for ref in from_runs(runs)}
-        for one in earlier:
-            if one < sequences[0]:
-                pairs = self._lists.setdefault(group_key(REFERRED, one), [])
-                for by in sequences:
-                    if pairs[-2:] != [one, by]:
-                        pairs += [one, by]
-
     def _fold(self, event: Event, at: Position, time_ms: int) -> None:
         if isinstance(event, CheckpointBegun):
             self._begun = at
@@ -188,6 +182,13 @@ class SegmentBuilder:
         name = getattr(event, "session", None)
         if name is not None:
             self._states.take(name, event, at, time_ms)
+
+
+def _refer(event: Event, first: int, earlier: dict[int, set[int]]) -> None:
+    """Add the messages of records before the first one of a turn that an event refers to."""
+    for ref in from_runs(getattr(event, "refs", None) or ()):
+        if ref >> INDEX_BITS < first:
+            earlier.setdefault(ref >> INDEX_BITS, set()).add(ref & MAX_INDEX)
 
 
 def _collect(raw: dict[str, Any], keys: set[str]) -> None:
@@ -211,7 +212,7 @@ def _collect(raw: dict[str, Any], keys: set[str]) -> None:
 
 
 def _items(
-    lists: dict[str, list[int]],
+    lists: dict[str, list[Any]],
     checks: dict[str, list[int | str]],
     states: dict[str, list[list[Any]]],
 ) -> Iterator[tuple[str, Any]]:

@@ -4,10 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from eventstore.errors import CorruptLog
+from eventstore.format import (
+    INDEX_BITS,
+    MAX_INDEX,
+    MessagePublished,
+    MessagesCarried,
+    RetainedSnapshot,
+    UnreadableEvent,
+    entries,
+    from_runs,
+)
+from eventstore.index import BadIndex
+from eventstore.reading import fetch_listed
+from projections.audit import topic_of
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from eventstore.format import Position, Record
     from eventstore.index import LogIndex
+    from eventstore.reading import LogSource
+
+_AT_ONCE = 64
 
 
 def fixed_prefix(topic_filter: str) -> str:
@@ -21,12 +40,18 @@ def fixed_prefix(topic_filter: str) -> str:
     return topic_filter
 
 
+def worth_reading(named: int, others: int) -> bool:
+    """Return whether to read records that name a topic, to find which others concern it."""
+    return others > named
+
+
 class TopicRecords:
     """The records of one topic filter, looked up in one index."""
 
     def __init__(self, index: LogIndex, topic_filter: str, matches: Callable[[str], bool]) -> None:
         """Raise BadIndex."""
         self._index = index
+        self._matches = matches
         if "+" in topic_filter or "#" in topic_filter:
             named = index.topics(fixed_prefix(topic_filter), matches)
         else:
@@ -34,15 +59,53 @@ class TopicRecords:
         self.named = named
         """Records that name a matching topic."""
         self._named = frozenset(named)
+        self._exact: tuple[int, set[int]] | None = None
 
     def concerning(self, last: int) -> set[int]:
         """Return the records, up to one, that may contain an event about a matching message.
 
         Raises BadIndex.
         """
+        if self._exact is not None and self._exact[0] == last:
+            return self._exact[1]
         found = {one for one in self.named if one <= last}
         found |= self._index.referring(found, last)
         return found | self._index.referring_before(last)
+
+    async def narrow(self, source: LogSource, first: int, last: int) -> None:
+        """Read the named records, if that leaves fewer to read between two records.
+
+        A record that refers to a named one may refer to messages of other topics only: with the
+        positions of the matching messages such records are told apart.
+        """
+        named = [one for one in self.named if one <= last]
+        try:
+            others = self.concerning(last).difference(named)
+            if not worth_reading(len(named), sum(first <= one for one in others)):
+                return
+            messages: dict[int, set[int]] = {}
+            for start in range(0, len(named), _AT_ONCE):
+                for record in await fetch_listed(source, named[start : start + _AT_ONCE]):
+                    for at in self._matching(record):
+                        messages.setdefault(at >> INDEX_BITS, set()).add(at & MAX_INDEX)
+            known = {sequence: frozenset(found) for sequence, found in messages.items()}
+            found = {*named, *self._index.referring_to(known, last)}
+            self._exact = last, found | self._index.referring_before(last)
+        except (BadIndex, CorruptLog, UnreadableEvent):
+            self._exact = None  # reading the records tells of it in its place
+
+    def _matching(self, record: Record) -> Iterator[Position]:
+        """Yield the positions of the matching messages of a record."""
+        at = record.sequence << INDEX_BITS
+        for index, event in record.events():
+            if not isinstance(event, (MessagePublished, MessagesCarried, RetainedSnapshot)):
+                continue
+            places: Iterable[Position] = range(at + index, at + index + entries(event))
+            if isinstance(event, MessagesCarried):
+                places = from_runs(event.refs)
+            for number, place in enumerate(places):
+                if self._matches(topic_of(event, number)):
+                    yield place
 
     def may_name(self, sequence: int) -> bool:
         """Return whether a record may contain the publication of a matching message."""

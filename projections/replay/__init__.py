@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from projections.replay.disk_use import DiskUse, sizes_by_levels
     from projections.replay.event_reader import (
         EVENT_TYPES,
         EventEntry,
@@ -27,6 +28,7 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
+            "disk_use": "DiskUse sizes_by_levels",
             "event_reader": "EVENT_TYPES EventEntry EventFilter EventReader refs_of",
             "event_text": "event_object payload_words reason_text words",
             "message_search": "find_stories message_at",
@@ -41,6 +43,7 @@ else:
 __all__ = [
     "EVENT_TYPES",
     "AsOf",
+    "DiskUse",
     "EventEntry",
     "EventFilter",
     "EventReader",
@@ -62,6 +65,7 @@ __all__ = [
     "payload_words",
     "reason_text",
     "refs_of",
+    "sizes_by_levels",
     "topic_matcher",
     "words",
 ]

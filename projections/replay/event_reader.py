@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final, NamedTuple, get_args
 
 from eventstore.format import (
@@ -29,7 +30,7 @@ from eventstore.format import (
     from_runs,
     position,
 )
-from eventstore.index import LIFECYCLE, SESSION
+from eventstore.index import LIFECYCLE, SESSION, BadIndex
 from eventstore.reading import Progress, read_listed, silent
 from projections.indexing import TopicRecords
 from projections.replay.topic_lookup import TopicBook, topic_matcher
@@ -79,14 +80,29 @@ class EventFilter:
         """Whether the selection needs topics of messages that events name by position only."""
         return self._matches is not None
 
-    def records(self, source: LogSource, first: int, last: int) -> AsyncIterator[Record]:
+    async def records(self, source: LogSource, first: int, last: int) -> AsyncIterator[Record]:
         """Yield the records between two sequences that may contain a selected event.
 
         With an index of the log these are few. Raises as ``LogSource.records``.
         """
-        if source.index is None or (self._session is None and self._topic is None):
-            return source.records(first, last)
-        return read_listed(source, lambda index: self._listed(index, first, last), first, last)
+        index = source.index
+        if index is None or (self._session is None and self._topic is None):
+            found = source.records(first, last)
+        else:
+            if self._session is None:
+                with contextlib.suppress(BadIndex):  # then the log is read as without an index
+                    await self._topics_in(index).narrow(source, first, min(last, index.last))
+            found = read_listed(source, lambda one: self._listed(one, first, last), first, last)
+        async for record in found:
+            yield record
+
+    def _topics_in(self, index: LogIndex) -> TopicRecords:
+        """Return the records of the topic filter; raises BadIndex."""
+        if self._named is None:
+            if self._topic is None or self._matches is None:
+                raise ValueError("no topic is selected")
+            self._named = TopicRecords(index, self._topic, self._matches)
+        return self._named
 
     def _listed(self, index: LogIndex, first: int, last: int) -> list[int]:
         found: list[set[int]] = []
@@ -94,10 +110,8 @@ class EventFilter:
             own = self._types and _LIFECYCLE.issuperset(self._types)
             kind = LIFECYCLE if own else SESSION
             found.append({*index.sequences(kind + self._session, first, last)})
-        if self._topic is not None and self._matches is not None:
-            if self._named is None:
-                self._named = TopicRecords(index, self._topic, self._matches)
-            found.append(self._named.concerning(last))
+        if self._topic is not None:
+            found.append(self._topics_in(index).concerning(min(last, index.last)))
         return sorted(found[0].intersection(*found[1:]))
 
     async def selects(self, event: Event, topics: TopicBook) -> bool:

@@ -152,7 +152,7 @@ class _Job:
             self._spark.readStream.format("foldmq")
             .options(**one.access.options)
             .options(stream=one.stream, rows="records", columns=_COLUMNS)
-            .options(startingOffset=json.dumps({one.stream: behind}))
+            .options(startingOffsets=json.dumps({one.stream: behind + 1}))
             .options(maxBytesPerTrigger=self._batch_bytes)
             .load()
         )

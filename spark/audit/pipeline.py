@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -74,8 +73,6 @@ if TYPE_CHECKING:
     from spark.audit.facts import ClaimsCompared, LogSummary, StateClaim
     from spark.datasource import Log
 
-_ENTRIES_PER_TASK: Final = 1_000_000
-_MOST_TASKS: Final = 10_000
 _ROW: Final = {
     "node": "string", "session": "string", "at": "bigint", "rank": "int", "ref": "bigint",
     "time_ms": "bigint", "topic": "string", "number": "int", "origin": "bigint", "size": "int",
@@ -155,6 +152,8 @@ class _Audit:
         self._complete: dict[str, list[tuple[Position, str]]] = {}
         self._wrong = _Violations()
         self._totals = AuditTotals()
+        self._tasks = 1
+        """Number of partitions of shuffles."""
         self._retained = 0
         """Number of changes and repetitions of retained messages."""
 
@@ -165,6 +164,7 @@ class _Audit:
             self._compared = state_claims.claims_compared(self._claims)
             check_claimed_nodes({one.node for one in self._compared}, self._log.bounds())
         self._tell("reading the log")
+        self._tasks = self._log.fit_shuffles()
         facts = self._keep(facts_of(self._log))
         few = self._keep(facts.where(~F.col("kind").isin(*MANY)))
         # Both are made as soon as rows of the smaller one are requested.
@@ -215,7 +215,7 @@ class _Audit:
         found: LogSummaries,
     ) -> DataFrame:
         logs = found.logs
-        tasks = self._tasks(found)
+        tasks = self._tasks
         subscribed = self._keep(subscription_spans(facts, logs, tasks))
         rows = [
             _row(facts.of(EVENTS), HAPPENED),
@@ -257,11 +257,6 @@ class _Audit:
         if unexpected:
             self._classify(facts, unexpected)
         return results
-
-    def _tasks(self, found: LogSummaries) -> int:
-        entries = sum(one.entries for one in found.nodes)
-        cores = self._spark.sparkContext.defaultParallelism
-        return min(_MOST_TASKS, max(cores, math.ceil(entries / _ENTRIES_PER_TASK)))
 
     def _claims_of_sessions(self, claims: DataFrame, logs: Mapping[str, LogSummary]) -> DataFrame:
         return claims.where(

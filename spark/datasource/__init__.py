@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from spark.datasource.options import SourceOptions
     from spark.datasource.planning import (
         RecordTimes,
+        bytes_of,
         group_ranges,
         plan_log,
         plan_ranges,
@@ -30,7 +31,7 @@ else:
             "log": "Log LogBounds",
             "point_options": "PointOption",
             "options": "SourceOptions",
-            "planning": "RecordTimes group_ranges plan_log plan_ranges split_ranges",
+            "planning": "RecordTimes bytes_of group_ranges plan_log plan_ranges split_ranges",
             "source": "FoldmqSource register",
         },
     )
@@ -42,6 +43,7 @@ __all__ = [
     "PointOption",
     "RecordTimes",
     "SourceOptions",
+    "bytes_of",
     "find_in_archive",
     "find_in_nats",
     "find_logs",

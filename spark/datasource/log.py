@@ -19,8 +19,9 @@ from eventstore.format import (
 )
 from spark.datasource.discovery import find_logs
 from spark.datasource.options import SourceOptions
-from spark.datasource.planning import plan_ranges
+from spark.datasource.planning import plan_ranges, shuffle_partitions
 from spark.datasource.source import register
+from spark.runtime import set_shuffle_partitions
 from spark.storage import nodes_of, open_records
 
 if TYPE_CHECKING:
@@ -117,6 +118,15 @@ class Log:
         """Return the current range to read of each log; empty logs are left out."""
         options = SourceOptions.read(self.options)
         return plan_ranges(find_logs(options), options, options.pushed)
+
+    def fit_shuffles(self) -> int:
+        """Set the session's number of shuffle partitions by the size of the log; return it.
+
+        A number that the operator has set stays. Spark's own default, 200, makes thousands of tasks
+        for a log of a few records.
+        """
+        cores = self.spark.sparkContext.defaultParallelism
+        return set_shuffle_partitions(self.spark, shuffle_partitions(self.ranges(), cores))
 
     def bounds(self) -> dict[str, LogBounds]:
         """Return the bounds of each node's log as of now, by the node's name.

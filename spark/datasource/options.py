@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 from eventstore.display import escaped
 from eventstore.nats import LOG_STREAM_PREFIX
 from spark.columnar import PushedFilters
-from spark.datasource.point_options import PointOption
+from spark.datasource.point_options import EARLIEST, OffsetOption, PointOption
 from spark.runtime import BadOption
 from spark.schema import Columns
 from spark.storage import NatsAccess
@@ -31,7 +32,7 @@ _ACCESS: Final = (
     "cert",
     "key",
 )
-_LIMITS: Final = ("maxrecordspertrigger", "maxbytespertrigger", "maxeventspertrigger")
+_LIMITS: Final = ("maxRecordsPerTrigger", "maxBytesPerTrigger", "maxEventsPerTrigger")
 _OTHERS: Final = (
     "stream",
     "node",
@@ -45,10 +46,14 @@ _OTHERS: Final = (
     "sessions",
     "pushdown",
     "mode",
-    "clockskew",
-    "startingoffset",
+    "clockSkew",
+    "startingOffsets",
+    "endingOffsets",
+    "failOnDataLoss",
     *_LIMITS,
 )
+_KNOWN: Final = {name.lower(): name for name in (*_ACCESS, *_OTHERS)}
+"""The options by their names in lower case."""
 _CLOCK_SKEW: Final = 600
 
 
@@ -74,9 +79,10 @@ class SourceOptions:
     """Maximum milliseconds by which the clock of a broker may have been set back."""
     limits: Mapping[str, int] = field(default_factory=dict)
     """Limits of one batch of a stream: ``records``, ``bytes``, ``events``."""
-    starting: Mapping[str, int] = field(default_factory=dict)
-    """Start of a stream: the last sequence of each log (``*``: of all) that is not read; -1: the
-    end at that time. Other logs are read from their beginning."""
+    starting: OffsetOption = field(default_factory=lambda: OffsetOption("startingOffsets"))
+    ending: OffsetOption = field(default_factory=lambda: OffsetOption("endingOffsets"))
+    fail_on_data_loss: bool = True
+    """Whether reading fails if requested records were cut off or their log is gone."""
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> SourceOptions:
@@ -84,9 +90,8 @@ class SourceOptions:
         options = {name.lower(): value for name, value in given.items() if value}
         options.pop("path", None)
         for name in options:
-            if name not in _ACCESS and name not in _OTHERS:
-                known = ", ".join((*_ACCESS, *_OTHERS))
-                raise BadOption(f"there is no option {escaped(name)!r}: there are {known}")
+            if name not in _KNOWN:
+                raise BadOption(f"there is no option {escaped(name)!r}{_meant(name)}")
         access = None
         if options.get("nats"):
             access = NatsAccess({name: options[name] for name in _ACCESS if name in options})
@@ -103,6 +108,12 @@ class SourceOptions:
         if rows == "records" and ("types" in options or "sessions" in options):
             raise BadOption("rows=records has neither types nor sessions: they are of events")
         partitions = options.get("partitions")
+        starting = OffsetOption.read("startingOffsets", options.get("startingoffsets"))
+        ending = OffsetOption.read("endingOffsets", options.get("endingoffsets"))
+        ending.reject(EARLIEST, "nothing is before the beginning of a log")
+        for name, offsets in (("from", starting), ("until", ending)):
+            if name in options and offsets.given:
+                raise BadOption(f"{name} and {offsets.name} exclude each other: give one")
         return cls(
             access,
             _streams(options),
@@ -118,9 +129,23 @@ class SourceOptions:
             _boolean("pushdown", options.get("pushdown", "false")),
             mode,
             1000 * _positive("clockSkew", options.get("clockskew", str(_CLOCK_SKEW))),
-            {name[3:-10]: _positive(name, options[name]) for name in _LIMITS if name in options},
-            PointOption.offsets(options.get("startingoffset")),
+            {
+                name[3:-10].lower(): _positive(name, options[name.lower()])
+                for name in _LIMITS
+                if name.lower() in options
+            },
+            starting,
+            ending,
+            _boolean("failOnDataLoss", options.get("failondataloss", "true")),
         )
+
+
+def _meant(name: str) -> str:
+    """Return which option was probably meant, or the options that there are."""
+    close = get_close_matches(name, _KNOWN, 1)
+    if close:
+        return f": did you mean {_KNOWN[close[0]]}?"
+    return f": there are {', '.join(_KNOWN.values())}"
 
 
 def _list(text: str) -> tuple[str, ...]:

@@ -39,5 +39,6 @@ def read_partition(
 
     if not isinstance(partition, LogPartition):
         return iter(())
-    reader = RangeReader(options.columns, pushed, options.mode)
+    lossy = not options.fail_on_data_loss
+    reader = RangeReader(options.columns, pushed, options.mode, lossy)
     return marked_iterator(batch for part in partition.parts for batch in reader.read(part))

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 from eventstore.display import escaped
 from eventstore.errors import CorruptLog, CutOff
 from eventstore.format import MAX_INDEX, index_of, sequence_of
+from eventstore.nats import LOG_STREAM_PREFIX
+from spark.datasource.point_options import EARLIEST, LATEST
 from spark.runtime import BadOption, name_log_in_errors
 from spark.storage import RecordRange, frame_of, open_records
 
@@ -19,10 +21,11 @@ if TYPE_CHECKING:
 
     from spark.columnar import PushedFilters
     from spark.datasource.options import SourceOptions
-    from spark.datasource.point_options import PointOption
     from spark.storage import StoredLog
 
 _PARTITION_BYTES: Final = 32 << 20
+_SHUFFLED_BYTES: Final = 2 << 20
+_MOST_SHUFFLED: Final = 10_000
 _FEW_TASKS: Final = 8
 """Number of tasks for many small logs: each task has a cost, however little it reads."""
 _NEAR: Final = 64
@@ -38,7 +41,13 @@ def plan_ranges(
     """
     logs = list(found)
     names = [stored.stream for stored in logs]
-    for option, moments in (("until", options.until), ("from", options.start)):
+    options.starting.reject(LATEST, "only a stream begins there, a batch would read nothing")
+    for option, moments in (
+        ("until", options.until),
+        ("from", options.start),
+        (options.starting.name, options.starting),
+        (options.ending.name, options.ending),
+    ):
         check_named(option, moments.each, names)
     planned = (plan_log(stored, options, pushed) for stored in logs)
     return [one for one in planned if one is not None]
@@ -47,7 +56,7 @@ def plan_ranges(
 def check_named(option: str, named: Iterable[str], logs: Collection[str]) -> None:
     """Raise BadOption if an option names a log that is not read."""
     for name in named:
-        if name not in logs:
+        if name not in logs and LOG_STREAM_PREFIX + name not in logs:
             listed = ", ".join(sorted(logs)[:_LISTED]) + (", ..." if len(logs) > _LISTED else "")
             raise BadOption(
                 f"{option} names log {escaped(name)}, which is not read: there is {listed}"
@@ -73,7 +82,7 @@ def _planned(
     if stored.last < stored.first or pushed.excludes(stored.stream):
         return None
     times = RecordTimes(stored)
-    found = _since(_until(whole, options.until, times), options.start, times)
+    found = _since(_until(whole, options, times), options, times)
     skew_ms = options.clock_skew_ms
     first = max(found.first, pushed.first_sequence)
     last = found.last if pushed.last_sequence is None else min(found.last, pushed.last_sequence)
@@ -84,43 +93,56 @@ def _planned(
     return replace(found, first=first, last=last) if first <= last else None
 
 
-def _until(found: RecordRange, until: PointOption, times: RecordTimes) -> RecordRange:
+def _until(found: RecordRange, options: SourceOptions, times: RecordTimes) -> RecordRange:
     stored = found.stored
-    moment = until.of(stored.stream)
+    offset = options.ending.of(stored.stream)
+    if offset is not None and offset != LATEST:
+        last = offset - 1
+        _check_within(options.ending.name, str(offset), last, stored, options)
+        return replace(found, last=last, horizon=last)
+    moment = options.until.of(stored.stream)
     if moment is None:
         return found
     if moment.position is None:
         last = times.last_until(moment.time_ms or 0)
         return replace(found, last=last, horizon=last)
     last = sequence_of(moment.position)
-    _check_within("until", moment.text, last, stored)
+    _check_within("until", moment.text, last, stored, options)
     whole = index_of(moment.position) == MAX_INDEX
     return replace(found, last=last, horizon=last, until=None if whole else moment.position)
 
 
-def _since(found: RecordRange, start: PointOption, times: RecordTimes) -> RecordRange:
+def _since(found: RecordRange, options: SourceOptions, times: RecordTimes) -> RecordRange:
     stored = found.stored
-    moment = start.of(stored.stream)
+    offset = options.starting.of(stored.stream)
+    if offset is not None and offset != EARLIEST:
+        if offset != stored.last + 1:
+            _check_within(options.starting.name, str(offset), offset, stored, options)
+        return replace(found, first=max(found.first, offset))
+    moment = options.start.of(stored.stream)
     if moment is None:
         return found
     if moment.position is None:
         first = times.last_until((moment.time_ms or 0) - 1) + 1
         return replace(found, first=max(found.first, first))
     first = sequence_of(moment.position)
-    _check_within("from", moment.text, first, stored)
+    _check_within("from", moment.text, first, stored, options)
     return replace(found, first=max(found.first, first), start=moment.position)
 
 
-def _check_within(option: str, text: str, sequence: int, stored: StoredLog) -> None:
+def _check_within(
+    option: str, text: str, sequence: int, stored: StoredLog, options: SourceOptions
+) -> None:
     if sequence > stored.last:
         raise BadOption(
             f"{option} = {text} is beyond the end of log {stored.stream}, whose last record is "
             f"{stored.last}"
         )
-    if sequence < stored.first and stored.first > 1 and (sequence or option == "until"):
+    lost = sequence < stored.first and stored.first > 1 and (sequence or option == "until")
+    if lost and options.fail_on_data_loss:
         raise CutOff(
             f"{option} = {text}: log {stored.stream} begins with record {stored.first}, what was "
-            "before it was cut off"
+            "before it was cut off; failOnDataLoss=false reads what is left"
         )
 
 
@@ -168,7 +190,7 @@ class RecordTimes:
 
 def split_ranges(found: Sequence[RecordRange], wanted: int | None) -> list[RecordRange]:
     """Split ranges into the wanted number of partitions, or into some 32 MiB each."""
-    sizes = [_bytes(one) for one in found]
+    sizes = [bytes_of(one) for one in found]
     total = sum(sizes)
     parts: list[RecordRange] = []
     for one, size in zip(found, sizes, strict=True):
@@ -184,7 +206,7 @@ def group_ranges(parts: Sequence[RecordRange], wanted: int | None) -> list[tuple
     """Return the ranges of each task: a single one, or many small logs together."""
     ranges = Counter(one.stored.stream for one in parts)
     small = [one for one in parts if ranges[one.stored.stream] == 1]
-    tasks = max(wanted or _FEW_TASKS, -(-sum(map(_bytes, small)) // _PARTITION_BYTES))
+    tasks = max(wanted or _FEW_TASKS, -(-sum(map(bytes_of, small)) // _PARTITION_BYTES))
     each = max(1, -(-len(small) // tasks))
     return [
         *((one,) for one in parts if ranges[one.stored.stream] > 1),
@@ -192,7 +214,18 @@ def group_ranges(parts: Sequence[RecordRange], wanted: int | None) -> list[tuple
     ]
 
 
-def _bytes(one: RecordRange) -> int:
+def shuffle_partitions(found: Iterable[RecordRange], cores: int) -> int:
+    """Return the number of partitions into which data of the size of some ranges is shuffled.
+
+    Each core gets two, but none less than 2 MiB or more than 32 MiB of the log.
+    """
+    total = sum(map(bytes_of, found))
+    small = -(-total // _SHUFFLED_BYTES)
+    return min(_MOST_SHUFFLED, max(1, -(-total // _PARTITION_BYTES), min(2 * cores, small)))
+
+
+def bytes_of(one: RecordRange) -> int:
+    """Return the approximate stored bytes of a range."""
     stored = one.stored
     return stored.size * (one.last - one.first + 1) // (stored.last - stored.first + 1)
 

@@ -1,13 +1,17 @@
-"""The options ``from`` and ``until``: a position, a time, or a position for each log."""
+"""Where reading begins and ends: a position or a time (``from``, ``until``), or Kafka's offsets.
+
+Either is one for all logs, or one for each.
+"""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
 from datetime import UTC
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from eventstore.format import MAX_INDEX, PointSpec, parse_point
+from eventstore.nats import LOG_STREAM_PREFIX
 from spark.runtime import BadOption
 
 if TYPE_CHECKING:
@@ -49,26 +53,69 @@ class PointOption:
         """Return the moment for a log."""
         return self.each.get(stream, self.everywhere)
 
-    @staticmethod
-    def offsets(text: str | None) -> Mapping[str, int]:
-        """Read the start of a stream; return the last record not to read by log, ``*`` for all.
 
-        It is ``earliest``, ``latest`` (-1), the sequence of the first record to read, or a JSON
-        object as in a checkpoint, with the last sequences not to read.
-        """
-        if text is None or text == "earliest":
-            return {}
-        if text == "latest":
-            return {"*": -1}
+EARLIEST: Final = -2
+LATEST: Final = -1
+"""Offsets for the beginning and the end of a log, as in Kafka."""
+_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetOption:
+    """The options ``startingOffsets`` and ``endingOffsets``, with the meaning that Kafka's have.
+
+    An offset is the sequence of a record: the first one to read, or the first one not to read.
+    """
+
+    name: str
+    everywhere: int | None = None
+    """For the logs that have none of their own; None: the default."""
+    each: Mapping[str, int] = field(default_factory=dict)
+    """By node, or by the name of the log."""
+
+    @classmethod
+    def read(cls, name: str, text: str | None) -> OffsetOption:
+        """Read an option; raises BadOption."""
+        if text is None or not text.strip():
+            return cls(name)
+        text = text.strip()
+        if text in _WORDS or text.isdecimal():
+            return cls(name, _WORDS.get(text) or max(1, int(text)))
         try:
-            if text.isdecimal():
-                return {"*": max(0, int(text) - 1)}
-            return {str(stream): int(sequence) for stream, sequence in json.loads(text).items()}
+            given = json.loads(text)
+            each = {log: cls._offset(value) for log, value in given.items()}
         except (ValueError, TypeError, AttributeError):
             raise BadOption(
-                "startingOffset is neither earliest nor latest, nor a sequence, nor a JSON object "
-                'of logs and the last sequences not to read, such as {"FOLDMQ_LOG_a": 12}'
+                f"{name} = {text!a:.100}: expected earliest, latest, the sequence of a record, or "
+                'one for each node such as {"n1": 12, "n2": -2}, with -2 for earliest and -1 for '
+                "latest"
             ) from None
+        return cls(name, each.pop("*", None), each)
+
+    @staticmethod
+    def _offset(value: object) -> int:
+        """Return an offset; raise ValueError unless it is one."""
+        if isinstance(value, str):
+            value = _WORDS.get(value, value)
+        if type(value) is not int or value < EARLIEST:
+            raise ValueError(value)
+        return value or 1
+
+    @property
+    def given(self) -> bool:
+        """Whether the option is set."""
+        return self.everywhere is not None or bool(self.each)
+
+    def of(self, stream: str) -> int | None:
+        """Return the offset for a log."""
+        node = stream.removeprefix(LOG_STREAM_PREFIX)
+        return self.each.get(stream, self.each.get(node, self.everywhere))
+
+    def reject(self, offset: int, why: str) -> None:
+        """Raise BadOption if some log has this offset."""
+        if offset in (self.everywhere, *self.each.values()):
+            word = next(word for word, value in _WORDS.items() if value == offset)
+            raise BadOption(f"{self.name} = {word}: {why}")
 
 
 def _moment(option: str, text: str) -> PointSpec:

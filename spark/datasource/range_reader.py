@@ -38,6 +38,8 @@ class RangeReader:
     pushed: PushedFilters
     mode: str
     """One of the modes of ``spark.datasource.options``."""
+    lossy: bool = False
+    """Whether records that were cut off meanwhile are left out."""
 
     def read(self, part: RecordRange) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range in order.
@@ -49,7 +51,8 @@ class RangeReader:
             yield from self._batches(part)
 
     def _batches(self, part: RecordRange) -> Iterator[pa.RecordBatch]:
-        found = RecordChecker(part, frame_of, strict=self.mode == FAILFAST).records()
+        strict = self.mode == FAILFAST
+        found = RecordChecker(part, frame_of, strict=strict, lossy=self.lossy).records()
         if self.mode == DROPMALFORMED:
             found = (one for one in found if one.damage is None)
         if self.columns.rows == "records":

@@ -25,6 +25,7 @@ from eventstore.errors import CutOff, NoLog
 from spark.datasource.offsets import whole_end, within
 from spark.datasource.partitions import LogPartition, read_partition
 from spark.datasource.planning import check_named, group_ranges, split_ranges
+from spark.datasource.point_options import EARLIEST, LATEST
 from spark.datasource.polling_connection import PollingConnection
 from spark.runtime import BadOption, mark_errors
 from spark.storage import RecordRange
@@ -43,7 +44,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions) -> None:
         if options.until.given or options.start.given:
-            raise BadOption("a stream has no until and no from: it begins at startingOffset")
+            raise BadOption("a stream has no until and no from: it begins at startingOffsets")
+        if options.ending.given:
+            raise BadOption("a stream has no endingOffsets: it reads the log as it grows")
         self._options = options
         self._connection = PollingConnection(options)
         self._target: dict[str, int] | None = None
@@ -52,8 +55,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the start of the stream."""
         with mark_errors():
             found = self._connection.find()
-            named = self._options.starting.keys() - {"*"}
-            check_named("startingOffset", named, [stored.stream for stored in found])
+            starting = self._options.starting
+            check_named(starting.name, starting.each, [stored.stream for stored in found])
             return {stored.stream: self._begin(stored) for stored in found}
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -75,18 +78,21 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the next batch: whole turns, within the limits.
 
         A new log is read from the batch after this one on, and from its beginning:
-        ``startingOffset`` concerns the logs that existed when the stream began.
+        ``startingOffsets`` concerns the logs that existed when the stream began.
         """
         with mark_errors():
             found = self._connection.find()
-            logs = _logs(found, start)
+            logs = self._logs(found, start)
             end = dict(start)
             ends = {name: self._end(stored, start[name]) for name, stored in logs.items()}
             behind = [name for name, last in ends.items() if last > start[name]]
+            # A log that ends before the stream is another one of that name.
+            end.update({name: last for name, last in ends.items() if last < start[name]})
             limits = {} if isinstance(limit, ReadAllAvailable) else self._options.limits
             share = {what: max(1, most // len(behind)) for what, most in limits.items() if behind}
             for name in behind:
-                end[name] = within(logs[name], start[name], ends[name], share)
+                begin = _reached(logs[name], start[name])
+                end[name] = within(logs[name], begin, ends[name], share)
             for stored in found:
                 if stored.stream not in start and self._reaches(stored):
                     end[stored.stream] = stored.first - 1
@@ -100,11 +106,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """Return the ranges between two offsets."""
         with mark_errors():
-            logs = _logs(self._connection.find(), start)
+            logs = self._logs(self._connection.find(), start)
             ranges = [
-                RecordRange(logs[name], start[name] + 1, last, last)
+                found
                 for name, last in end.items()
-                if last > start.get(name, last)
+                if name in logs and (found := _range(logs[name], start[name], last)) is not None
             ]
             wanted = self._options.partitions
             return list(map(LogPartition, group_ranges(split_ranges(ranges, wanted), wanted)))
@@ -122,37 +128,58 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _begin(self, stored: StoredLog) -> int:
         """Return the last sequence of a log that is not read; raises BadOption or CutOff."""
-        starting = self._options.starting
-        begin = starting.get(stored.stream, starting.get("*"))
-        if begin is None:
+        offset = self._options.starting.of(stored.stream)
+        if offset is None or offset == EARLIEST:
             return stored.first - 1
-        if begin < 0:
+        if offset == LATEST:
             return whole_end(stored, stored.first - 1, stored.last)
-        _check(stored, begin)
-        return begin
+        if not self._lossy:
+            _check(stored, offset - 1)
+        return min(max(offset, stored.first) - 1, stored.last)
 
     def _reaches(self, stored: StoredLog) -> bool:
         """Return whether the query continues with a log: not if the log appeared after its end."""
         return self._target is None or stored.stream in self._target
 
+    @property
+    def _lossy(self) -> bool:
+        """Whether the stream continues although records were cut off before it has read them."""
+        return not self._options.fail_on_data_loss
+
+    def _logs(self, stored: Sequence[StoredLog], start: dict[str, int]) -> dict[str, StoredLog]:
+        """Return the logs of an offset; raises NoLog or CutOff if records behind it are gone."""
+        found = {one.stream: one for one in stored}
+        if self._lossy:
+            return {name: found[name] for name in start if name in found}
+        for name, sequence in start.items():
+            if name not in found:
+                raise NoLog(
+                    f"log {escaped(name)} is not there any more; the stream has read it up to "
+                    f"record {sequence}; failOnDataLoss=false continues without it"
+                )
+            _check(found[name], sequence)
+        return {name: found[name] for name in start}
+
     def _end(self, stored: StoredLog, start: int) -> int:
+        start = _reached(stored, start)
         last = stored.last
         if self._target is not None:
             last = min(last, self._target.get(stored.stream, start))
         return whole_end(stored, start, last)
 
 
-def _logs(stored: Sequence[StoredLog], start: dict[str, int]) -> dict[str, StoredLog]:
-    """Return the logs of an offset; raises NoLog or CutOff if records behind it are gone."""
-    found = {one.stream: one for one in stored}
-    for name, sequence in start.items():
-        if name not in found:
-            raise NoLog(
-                f"log {escaped(name)} is not there any more; the stream has read it up to record "
-                f"{sequence}"
-            )
-        _check(found[name], sequence)
-    return {name: found[name] for name in start}
+def _reached(stored: StoredLog, sequence: int) -> int:
+    """Return the last record that is read or gone, for a stream that has come to a sequence.
+
+    A log that ends before it is another one of that name: nothing of it was read.
+    """
+    return stored.first - 1 if sequence > stored.last else max(sequence, stored.first - 1)
+
+
+def _range(stored: StoredLog, start: int, last: int) -> RecordRange | None:
+    """Return the records between two offsets; from the beginning if the end is before the start."""
+    begin = stored.first - 1 if last < start else max(start, stored.first - 1)
+    return RecordRange(stored, begin + 1, last, last) if last > begin else None
 
 
 def _check(stored: StoredLog, sequence: int) -> None:
@@ -161,7 +188,8 @@ def _check(stored: StoredLog, sequence: int) -> None:
         raise CutOff(
             f"log {stored.stream} was cut before the stream has read it: it has come to record "
             f"{sequence}, and the log begins with record {stored.first}; read what is missing from "
-            "an archive (option archive), or begin anew with another checkpoint"
+            "an archive (option archive), begin anew with another checkpoint, or continue without "
+            "it (failOnDataLoss=false)"
         )
     if sequence > stored.last:
         raise BadOption(

@@ -30,6 +30,7 @@ def rebuild(log: Log, what: str) -> DataFrame:
     if job is None:
         raise BadOption(f"nothing is called {what!r:.60}: there are {', '.join(JOBS)}")
     pinned = log.pinned()
+    pinned.fit_shuffles()
     return job(pinned, state_starts(pinned))
 
 

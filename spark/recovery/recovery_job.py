@@ -143,6 +143,7 @@ def recovery_check(
         raise BadOption("a recovery is checked with what brokers say, not with projections")
     began = time.monotonic()
     pinned = log.pinned()
+    pinned.fit_shuffles()
     begin = state_starts(pinned)
     bounds = pinned.bounds()
     check_claimed_nodes({claim.node for claim in claims}, bounds)

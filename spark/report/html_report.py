@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -26,24 +26,25 @@ _TITLE: Final = 2000
 
 def audit_page(outcome: Outcome) -> str:
     """Return the page; the same outcome gives the same page. Raises NoPlots without matplotlib."""
-    return (
-        _environment()
-        .get_template("report.html")
-        .render(
-            outcome=outcome,
-            found=findings.verdict(outcome).partition(": ")[2],
-            entries=findings.entry_count(outcome),
-            broken=findings.broken_rules(outcome, VIOLATIONS),
-            several=len(outcome.nodes) > 1,
-            violations=sum(rule.violations for rule in outcome.rules),
-            records=sum(node.records for node in outcome.nodes),
-            stored=sum(node.bytes for node in outcome.nodes),
-            plots=plots(outcome),
-            dropped=sum(drop.count for drop in outcome.drops),
-            slowest=outcome.slowest[:SLOWEST],
-            version=_version(),
-        )
+    return render_page(
+        "report.html",
+        outcome=outcome,
+        found=findings.verdict(outcome).partition(": ")[2],
+        entries=findings.entry_count(outcome),
+        broken=findings.broken_rules(outcome, VIOLATIONS),
+        several=len(outcome.nodes) > 1,
+        violations=sum(rule.violations for rule in outcome.rules),
+        records=sum(node.records for node in outcome.nodes),
+        stored=sum(node.bytes for node in outcome.nodes),
+        plots=plots(outcome),
+        dropped=sum(drop.count for drop in outcome.drops),
+        slowest=outcome.slowest[:SLOWEST],
     )
+
+
+def render_page(template: str, **values: Any) -> str:
+    """Return the page that a template of this package makes of some values."""
+    return _environment().get_template(template).render(**values, version=_version())
 
 
 def _version() -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         kill_jvm,
         require_pyspark,
         running_session,
+        set_shuffle_partitions,
         spark_session,
         translate_errors,
     )
@@ -39,7 +40,7 @@ else:
             ),
             "session": (
                 "check_settings is_local is_submitted kill_jvm require_pyspark "
-                "running_session spark_session translate_errors"
+                "running_session set_shuffle_partitions spark_session translate_errors"
             ),
             "sync_calls": "run_sync",
         },
@@ -66,6 +67,7 @@ __all__ = [
     "require_pyspark",
     "run_sync",
     "running_session",
+    "set_shuffle_partitions",
     "spark_session",
     "translate_errors",
 ]

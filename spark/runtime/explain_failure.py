@@ -19,8 +19,13 @@ from spark.runtime.errors import (
 )
 
 _LONGEST = 300
+_CONDITION = re.compile(
+    r"(?:org\.apache\.spark\.[\w.]+: )?\[[A-Z0-9_.]+\] (.*?)(?: SQLSTATE: .*)?$"
+)
 _OURS = ("cli", "eventstore", "projections", "protocol", "spark")
 _DOCS = "see docs/spark.md"
+_CALLED = "An error occurred while calling "
+"""How Py4J begins an error of Java, which follows in the next line."""
 _MAIN = 'Exception in thread "main" org.apache.spark.SparkException: '
 _NOISE = re.compile(
     r"\s|$|WARNING:|Using Spark's default|Setting default|To adjust|\d\d/\d\d/\d\d |Error occurred"
@@ -186,7 +191,15 @@ def _cause(text: str) -> str:
     causes = [line for line in lines if line.startswith("Caused by: ")]
     if causes:
         return _short(causes[-1].removeprefix("Caused by: "))
-    return _short(lines[0]) if lines else ""
+    if len(lines) > 1 and lines[0].startswith(_CALLED):
+        del lines[0]
+    return _short(_plain(lines[0].removeprefix(": "))) if lines else ""
+
+
+def _plain(line: str) -> str:
+    """Return the text of one of Spark's error conditions, without its codes."""
+    found = _CONDITION.match(line)
+    return line if found is None else found[1]
 
 
 def _indent(line: str) -> int:

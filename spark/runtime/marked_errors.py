@@ -7,6 +7,7 @@ mark lets the driver show the one relevant line.
 from __future__ import annotations
 
 import json
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -69,10 +70,15 @@ def name_log_in_errors(stream: str) -> Iterator[None]:
 
 @contextmanager
 def mark_errors() -> Iterator[None]:
-    """Mark foldmq's errors that leave the block; for code that Spark's workers run."""
+    """Mark foldmq's errors that leave the block; for code that Spark's workers run.
+
+    A worker then sends the error without a traceback: it would say nothing about the mistake.
+    """
     try:
         yield
     except FoldmqError as error:
+        if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise MarkedError(error) from None
 
 

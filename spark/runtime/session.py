@@ -31,10 +31,13 @@ if TYPE_CHECKING:
     from spark.runtime.jvm import Jvm
 
 APP_NAME = "foldmq"
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 _LOCAL = re.compile(r"local(?:\[(\*|[1-9][0-9]*)(?:,[0-9]+)?\])?")
 _CLUSTER = re.compile(r"spark://.|yarn$|k8s://.|local-cluster\[")
 _MEMORY = re.compile(r"[1-9][0-9]*[kmgtKMGT]?b?")
+_LOGGERS = ("py4j", "DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""Loggers of PySpark that repeat what its exceptions say."""
 _NEEDED = ("pyspark", "pyarrow", "pandas", "msgspec")
 _PARTITIONS_PER_CORE = 4
 # Arrow itself creates the batches: Java need not check the bounds of each cell again.
@@ -42,6 +45,16 @@ _JAVA_OPTIONS = (
     "-XX:-UsePerfData -Darrow.enable_unsafe_memory_access=true "
     "-Darrow.enable_null_check_for_get=false"
 )
+_SHORT_BYTES = 1 << 30
+"""Logs up to this size are read in less time than Java takes to optimize its code fully."""
+_SHORT_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
+_TINY_BYTES = 16 << 20
+"""Logs up to this size are read in less time than Spark takes to compile and improve its plans."""
+_TINY_SETTINGS = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
 _TOP_PAD = 64 << 20
 """Bytes of memory that glibc allocates at once, and keeps; other libraries ignore the setting."""
 _OF_EVERY_SESSION = {"spark.sql.session.timeZone": "UTC"}
@@ -57,12 +70,15 @@ def spark_session(
     conf: Mapping[str, str] | None = None,
     *,
     verbose: bool = False,
+    log_bytes: int | None = None,
 ) -> "SparkSession":
     """Return the active session, or start one.
 
     ``master`` is the address of Spark, ``memory`` the maximum heap of a JVM (``2g``): that of this
     process if Spark runs in it (``local``), else of the driver and each executor. ``conf`` takes
     precedence over foldmq's own settings. ``verbose`` lets Spark's own logs through to stderr.
+    ``log_bytes`` is the size of what a job reads, if there is one: for a small log Java and Spark
+    compile less.
 
     Raises NoJava, NoSpark or BadSetting.
     """
@@ -76,7 +92,7 @@ def spark_session(
     if session is None and is_submitted():
         session = SparkSession.builder.appName(APP_NAME).getOrCreate()
     if session is None:
-        return _started(master, memory, conf or {}, verbose=verbose)
+        return _started(master, memory, conf or {}, verbose=verbose, log_bytes=log_bytes)
     for key, value in _OF_EVERY_SESSION.items():
         session.conf.set(key, value)
     return session
@@ -89,12 +105,13 @@ def running_session(
     conf: Mapping[str, str] | None = None,
     *,
     verbose: bool = False,
+    log_bytes: int | None = None,
 ) -> Iterator["SparkSession"]:
     """Yield a session as `spark_session` does, and end it with its JVM; immediately after Ctrl-C.
 
     Errors of Spark in the block are raised as the FoldmqError that explains them.
     """
-    session = spark_session(master, memory, conf, verbose=verbose)
+    session = spark_session(master, memory, conf, verbose=verbose, log_bytes=log_bytes)
     with _ended_by_errors():
         yield session
         session.stop()
@@ -166,7 +183,14 @@ def require_pyspark() -> None:
         raise NoSpark(f"Spark needs the package {missing[0]}: {INSTALL}")
 
 
-def _started(master: str, memory: str, conf: Mapping[str, str], *, verbose: bool) -> "SparkSession":
+def _started(
+    master: str,
+    memory: str,
+    conf: Mapping[str, str],
+    *,
+    verbose: bool,
+    log_bytes: int | None,
+) -> "SparkSession":
     global _jvm
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
@@ -177,13 +201,27 @@ def _started(master: str, memory: str, conf: Mapping[str, str], *, verbose: bool
     atexit.register(jvm.kill)
     settings = SparkConf(loadDefaults=False)
     level = {"spark.log.level": "INFO"} if verbose else {}
-    for key, value in {**_settings(master, memory, jvm.directory), **level, **conf}.items():
+    own = _settings(master, memory, jvm.directory, log_bytes)
+    for key, value in {**own, **level, **conf}.items():
         settings.set(key, value)
     with _ended_by_errors():
-        return SparkSession(jvm.launch(settings, _environment(master, jvm.directory)))
+        session = SparkSession(jvm.launch(settings, _environment(master, jvm.directory)))
+        if is_local(master) and SHUFFLE_PARTITIONS not in conf:
+            # Not in the settings of the context, where it would be the operator's choice.
+            session.conf.set(SHUFFLE_PARTITIONS, _PARTITIONS_PER_CORE * _cores(master))
+        return session
 
 
-def _settings(master: str, memory: str, directory: Path) -> dict[str, str]:
+def set_shuffle_partitions(session: "SparkSession", count: int) -> int:
+    """Set the number of partitions of shuffles, unless the operator has; return the number."""
+    chosen: str | None = session.sparkContext.getConf().get(SHUFFLE_PARTITIONS)
+    if chosen is not None:
+        return int(chosen)
+    session.conf.set(SHUFFLE_PARTITIONS, count)
+    return count
+
+
+def _settings(master: str, memory: str, directory: Path, log_bytes: int | None) -> dict[str, str]:
     settings = {
         "spark.master": master,
         "spark.app.name": APP_NAME,
@@ -197,7 +235,14 @@ def _settings(master: str, memory: str, directory: Path) -> dict[str, str]:
         **_OF_EVERY_SESSION,
     }
     if not is_local(master):
-        return {**settings, "spark.executor.memory": memory}
+        # The driver only plans: compiling that well would take longer than running it.
+        driver = {"spark.driver.extraJavaOptions": _SHORT_JAVA_OPTIONS}
+        return {**settings, **driver, "spark.executor.memory": memory}
+    options = _JAVA_OPTIONS
+    if log_bytes is not None and log_bytes <= _SHORT_BYTES:
+        options += f" {_SHORT_JAVA_OPTIONS}"
+    if log_bytes is not None and log_bytes <= _TINY_BYTES:
+        settings |= _TINY_SETTINGS
     return {
         **settings,
         "spark.driver.host": "127.0.0.1",
@@ -205,8 +250,7 @@ def _settings(master: str, memory: str, directory: Path) -> dict[str, str]:
         "spark.local.dir": str(directory),
         # Executors of a cluster may lack foldmq, which is reported when they first need it.
         "spark.python.daemon.module": "spark.worker_daemon",
-        "spark.driver.extraJavaOptions": f'"-Djava.io.tmpdir={directory}" {_JAVA_OPTIONS}',
-        "spark.sql.shuffle.partitions": str(_PARTITIONS_PER_CORE * _cores(master)),
+        "spark.driver.extraJavaOptions": f'"-Djava.io.tmpdir={directory}" {options}',
     }
 
 
@@ -265,7 +309,8 @@ def _quieten() -> None:
     # Warnings name the caller's module, which may be any.
     warnings.simplefilter("ignore", FutureWarning)
     warnings.filterwarnings("ignore", module=r"(pyspark|py4j|pandas|pyarrow)(\..*)?")
-    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+    for logger in _LOGGERS:
+        logging.getLogger(logger).setLevel(logging.CRITICAL + 1)
     root = logging.getLogger()
     if _not_of_py4j not in root.filters:
         root.addFilter(_not_of_py4j)

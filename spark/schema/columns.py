@@ -6,6 +6,7 @@ A log can be read by record, by event or by entry: a row for each position.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 from spark.runtime import BadOption
@@ -148,9 +149,9 @@ class Columns:
             raise BadOption(f"rows = {rows!r}: expected one of {', '.join(GRAINS)}")
         wrong = [name for name in names if name not in known]
         if wrong:
-            raise BadOption(
-                f"there is no column {wrong[0]!r} in rows={rows}: there are {', '.join(known)}"
-            )
+            close = get_close_matches(wrong[0], known, 1)
+            meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            raise BadOption(f"there is no column {wrong[0]!r} in rows={rows}: {meant}")
         if len(set(names)) < len(names):
             raise BadOption(f"a column is named twice in {', '.join(names)!r}")
         return cls(rows, tuple(names) or tuple(known))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eventstore.errors import CorruptLog, UnknownLogFormat
+from eventstore.errors import CorruptLog, CutMeanwhile, UnknownLogFormat
 from eventstore.format import GENESIS, Record, check_record, link_of
 from spark.storage.record_frames import frame_of
 from spark.storage.stored_log import open_records
@@ -37,21 +37,27 @@ class RecordChecker:
     """Reads and checks the records of a range.
 
     ``open_record`` decodes a record from its sequence and bytes. ``strict`` makes the first damage
-    an error.
+    an error. ``lossy`` leaves out records that were cut off meanwhile.
     """
 
     def __init__(
-        self, part: RecordRange, open_record: Callable[[int, bytes], Record], *, strict: bool
+        self,
+        part: RecordRange,
+        open_record: Callable[[int, bytes], Record],
+        *,
+        strict: bool,
+        lossy: bool = False,
     ) -> None:
         self._part = part
         self._open_record = open_record
         self._strict = strict
+        self._lossy = lossy
 
     def records(self) -> Iterator[CheckedRecord]:
         """Yield the records in order, including damaged and missing ones unless they are an error.
 
-        Raises CorruptLog if they are, CutMeanwhile for records that were cut off meanwhile, and
-        UnknownLogFormat for a record of a later foldmq.
+        Raises CorruptLog if they are, CutMeanwhile for records that were cut off meanwhile unless
+        they are left out, and UnknownLogFormat for a record of a later foldmq.
         """
         held: list[CheckedRecord] = []
         anywhere = self._part.first > self._part.stored.first
@@ -82,14 +88,14 @@ class RecordChecker:
                     link = _intact_link(sequence, data)
                     continue
                 if sequence != expected:
-                    yield self._missing(expected, sequence - 1)
+                    yield from self._missing(expected, sequence - 1)
                     link = None
                 one = self._opened(sequence, data)
                 link = self._continued(one, link)
                 yield one
                 expected = sequence + 1
         if expected <= part.last:
-            yield self._missing(expected, part.last)
+            yield from self._missing(expected, part.last)
 
     def _opened(self, sequence: int, data: bytes) -> CheckedRecord:
         try:
@@ -110,16 +116,18 @@ class RecordChecker:
                 one.damage = self._damage(one.sequence, "is not the one that was archived")
         return one.record.link
 
-    def _missing(self, first: int, last: int) -> CheckedRecord:
+    def _missing(self, first: int, last: int) -> Iterator[CheckedRecord]:
         what = "is missing or cannot be read"
         if first < last:
             what = f"and all up to {last} are missing or cannot be read"
         gone = self._part.stored.explain(first)
         if isinstance(gone, CorruptLog):
             what = gone.what
+        elif isinstance(gone, CutMeanwhile) and self._lossy:
+            return
         elif gone is not None:
             raise gone
-        return CheckedRecord(first, None, None, self._damage(first, what))
+        yield CheckedRecord(first, None, None, self._damage(first, what))
 
     def _damage(self, sequence: int, what: str) -> str:
         """Return a description of damage, with its place if it has a name; raise it if strict."""

@@ -20,9 +20,26 @@ _NAME: Final = 48
 _TIMES: Final = ("begins", "ends", "peak_at")
 
 
+def traffic_tables(
+    stats: TrafficStats, top: int = TOP
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
+    """Return the rows of the nodes, of the busiest groups, and how many more groups there are.
+
+    Times are Unix times in milliseconds.
+    """
+    nodes = _rows(stats.nodes)
+    if not nodes or not stats.by:
+        return nodes, [], 0
+    busiest = stats.groups.orderBy(
+        F.desc(F.col("published") + F.col("delivered")), "node", *_keys(stats)
+    )
+    found = _rows(busiest.limit(top + 1))
+    return nodes, found[:top], stats.groups.count() - top if len(found) > top else 0
+
+
 def traffic_text(stats: TrafficStats, top: int = TOP) -> str:
     """Return the traffic as tables; every line is printable."""
-    nodes = _rows(stats.nodes)
+    nodes, groups, more = traffic_tables(stats, top)
     if not nodes:
         return "the log is empty: there was no traffic\n"
     lines: list[str] = []
@@ -37,15 +54,9 @@ def traffic_text(stats: TrafficStats, top: int = TOP) -> str:
     several = len(nodes) > 1
     lines.append("")
     rows = [_row(stats, "all", node, several=several, trends=trends) for node in nodes]
-    if stats.by:
-        busiest = stats.groups.orderBy(
-            F.desc(F.col("published") + F.col("delivered")), "node", *_keys(stats)
-        )
-        found = _rows(busiest.limit(top + 1))
-        rows += [_row(stats, None, one, several=several, trends=trends) for one in found[:top]]
-        if len(found) > top:
-            rest = stats.groups.count() - top
-            rows.append([f"and {rest:,} more", *[""] * (len(rows[0]) - 1)])
+    rows += [_row(stats, None, one, several=several, trends=trends) for one in groups]
+    if more:
+        rows.append([f"and {more:,} more", *[""] * (len(rows[0]) - 1)])
     head = [
         *(_keys(stats) or [""]),
         *(["node"] if several else []),

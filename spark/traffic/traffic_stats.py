@@ -84,10 +84,13 @@ class TrafficStats:
     """A row for each node and group, the busiest first: see :func:`traffic_totals`."""
     nodes: DataFrame
     """A row for each node: the same for all its groups, and the size of its log on disk."""
+    stored: DataFrame
+    """A row for each node and window with records: at_ms and the bytes of its records."""
 
     def close(self) -> None:
         """Free the cached windows."""
         self.windows.unpersist()
+        self.stored.unpersist()
 
 
 def _say_nothing(_: str) -> None:
@@ -109,10 +112,12 @@ def measure_traffic(
     """
     _check(by, levels, window_s)
     log = log.pinned()
+    log.fit_shuffles()
     tell("reading the log")
     entries = log.only(types=TYPES).entries(*COLUMNS)
     windows = traffic_windows(entries, by=by, levels=levels, window_s=window_s).persist()
-    extents = _extents(log.records("node", "time_ms", "bytes"), window_s).persist()
+    stored = _stored_windows(log.records("node", "time_ms", "bytes"), window_s).persist()
+    extents = _extents(stored, window_s)
     keys = _keys(by)
     groups = traffic_totals(windows, extents, keys, window_s).orderBy(
         "node", F.desc(F.col("published") + F.col("delivered")), *keys
@@ -122,7 +127,7 @@ def measure_traffic(
         .join(_stored(extents), "node")
         .orderBy("node")
     )
-    return TrafficStats(tuple(by), levels, window_s, windows, groups, nodes)
+    return TrafficStats(tuple(by), levels, window_s, windows, groups, nodes, stored)
 
 
 def traffic_windows(
@@ -276,16 +281,31 @@ def _prefix(topic: Column, levels: int) -> Column:
     return F.when(head == topic, topic).otherwise(F.concat(head, F.lit("/#")))
 
 
-def _extents(records: DataFrame, window_s: int) -> DataFrame:
-    """Return the first and last time of each node's log, also in windows, and its size."""
+def _stored_windows(records: DataFrame, window_s: int) -> DataFrame:
+    """Return number, bytes, first and last time of the records of each window, by node."""
     window_ms = window_s * 1000
-    begins, ends = F.col("begins_ms"), F.col("ends_ms")
     return (
-        records.groupBy("node")
+        records.withColumn("at_ms", F.col("time_ms") - F.col("time_ms") % window_ms)
+        .groupBy("node", "at_ms")
         .agg(
             F.min("time_ms").alias("begins_ms"),
             F.max("time_ms").alias("ends_ms"),
             F.count("*").alias("records"),
+            F.sum("bytes").alias("bytes"),
+        )
+    )
+
+
+def _extents(stored: DataFrame, window_s: int) -> DataFrame:
+    """Return the first and last time of each node's log, also in windows, and its size."""
+    window_ms = window_s * 1000
+    begins, ends = F.col("begins_ms"), F.col("ends_ms")
+    return (
+        stored.groupBy("node")
+        .agg(
+            F.min("begins_ms").alias("begins_ms"),
+            F.max("ends_ms").alias("ends_ms"),
+            F.sum("records").alias("records"),
             F.sum("bytes").alias("stored"),
         )
         .withColumn("first_ms", begins - begins % window_ms)

@@ -11,8 +11,8 @@ from harness.certs import Authority
 
 from cli.common.units import Address
 from cli.logsource.log_store import bridge_access, check_files, nats_tls, nats_users
+from cli.program.setting_flags import with_settings_flags
 from cli.serve.banner import Facts, announce
-from cli.settings.setting_flags import with_settings_flags
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import RELOADABLE, Settings, load_settings
 from eventstore.nats import ConnectionOptions

@@ -57,6 +57,8 @@ def loaded(arguments: str, modules: tuple[str, ...]) -> list[str]:
         "log --help",
         "why --help",
         "spark audit --help",
+        "serve --help",
+        "config check --help",
     ],
 )
 def test_help_loads_nothing_of_what_the_commands_do(arguments: str) -> None:

@@ -29,6 +29,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "architecture.md"
 READERS = (
     "log",
     "log verify",
+    "log usage",
     "replay",
     "diff 1 2",
     "verify",

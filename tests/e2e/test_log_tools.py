@@ -456,6 +456,9 @@ def test_errors_are_one_line(data: tuple[str, str], tmp_path: Path) -> None:
     assert "the log records no message on x" in refused(
         "why", *data, "--client", "screen", "--topic", "x", code=1
     )
+    assert refused("why", *data, "--client", "screen", "--topic", "hall/doors", code=1).endswith(
+        "there are messages on hall/door"
+    )
     assert "--topic also needs --client" in refused("why", *data, "--topic", "x", code=2)
     assert "give either" in refused("why", *data, "--client", "x", code=2)
     assert "nats_user also needs nats_url" in refused("log", *data, "--nats-user", "x", code=78)

@@ -244,6 +244,17 @@ def test_the_page_says_why_as_the_command_does(played: Broker, page: Page) -> No
         assert page.get("/why", **wrong).status == 400
 
 
+def test_what_uses_the_disk(page: Page) -> None:
+    def rows(**query: str) -> dict[str, tuple[str, ...]]:
+        return {row[0]: row for row in page.good("/disk", **query).columns(0, 1, 2)}
+
+    until(lambda: "hall/door" in rows() and "sensor" in rows(), "what was published")
+    assert re.fullmatch(r"[\d.]+ (B|KiB)", rows()["sensor"][1])
+    assert rows()["hall/door"][2].endswith(" %")
+    assert "hall/#" in rows(levels="1")
+    assert page.get("/disk", levels="many").status == 400
+
+
 def test_the_tree_of_topics_has_figures_and_who_retained(page: Page) -> None:
     def rows(**query: str) -> dict[str, tuple[str, ...]]:
         found = page.good("/topics", **query).columns(*range(9))

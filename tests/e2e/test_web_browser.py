@@ -306,6 +306,7 @@ def test_hostile_names_run_nothing(
         "/log?payload=1",
         "/retained",
         "/topics",
+        "/disk",
         "/time?at=now&a=1&b=now",
     ):
         page.goto(watch.origin + path)
@@ -333,6 +334,7 @@ PATHS = [
     "/why?topic=first/one&client=walker",
     "/topics",
     "/topics?under=first",
+    "/disk",
     "/topics/tail?topic=first/one",
     "/log?payload=1",
     "/log?from=nonsense",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from harness.logs import LogBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from indexedlogs import STREAM, IndexedSource, as_log, build, use
@@ -18,8 +20,11 @@ from specification import snapshot
 from eventstore.format import (
     INDEX_BITS,
     MAX_INDEX,
+    MessagePublished,
+    Queued,
     Redelivered,
     SessionOpened,
+    Subscribed,
     TurnAssembler,
     entries,
     index_of,
@@ -28,7 +33,7 @@ from eventstore.format import (
 )
 from eventstore.index import BadIndex, IndexFiles, keys
 from eventstore.reading import LogPoint, find_index
-from projections.indexing import session_at
+from projections.indexing import session_at, topic_records
 from projections.indexing.indexed_sessions import own_events
 from projections.replay import (
     EventEntry,
@@ -54,8 +59,9 @@ TOPIC_FILTERS = ["a", "a/b", "c", "w", "a/#", "+", "#", "a/+", "none"]
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep many states, so that all ways to find one are taken."""
+    """Keep many states, so that all ways to find one are taken, and always narrow topics."""
     monkeypatch.setattr(keys, "_RECORDS_BETWEEN", 3)
+    monkeypatch.setattr(topic_records, "worth_reading", lambda _named, _others: True)
 
 
 def places(source: IndexedSource) -> Iterator[Position]:
@@ -246,6 +252,53 @@ def test_older_segments_are_removed(
             asyncio.run(compared.states(name))
         asyncio.run(compared.events())
         asyncio.run(compared.stories("ann"))
+
+
+def test_events_on_a_topic_cost_as_many_records_as_concern_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each record has messages on 40 topics, to which ten later records refer."""
+    monkeypatch.undo()
+    log = LogBuilder("n")
+    names = [f"s{number}" for number in range(40)]
+    log.record(SessionOpened("p", False, False, 4))
+    log.record(*(SessionOpened(name, False, False, 4) for name in names))
+    log.record(*(Subscribed(name, [("#", 1)]) for name in names))
+    for number in range(20):
+        published = log.record(
+            *(
+                MessagePublished("p", 1, False, [f"t/{at}"], [], [number + 1], 1, at, 1)
+                for at in range(40)
+            ),
+            payloads=[bytes(40)],
+        )
+        for start in range(0, 40, 4):
+            log.record(
+                *(
+                    Queued(names[at], "#", 1, [log.at(published, at)], 1)
+                    for at in range(start, start + 4)
+                )
+            )
+    records = [
+        SimpleNamespace(sequence=sequence, data=data)
+        for sequence, data in enumerate(log.records, 1)
+    ]
+    node: Any = SimpleNamespace(log=SimpleNamespace(records=records))
+    source, plain = IndexedSource(node), IndexedSource(node)
+    use(source, build(source, tmp_path, source.last, 7))
+    source.read = 0
+    for wanted, count in ((EventFilter(topic="t/7"), 40), (EventFilter(topic="t/+"), 1600)):
+        found = asyncio.run(listed(source, wanted, 1))
+        assert len(found) == count
+        if count == 40:
+            assert len(set(source.asked)) == 40
+            assert source.read == 0
+    assert len(asyncio.run(listed(plain, EventFilter(topic="t/7"), 1))) == 40
+    latest = IndexedSource(node)
+    use(latest, build(latest, tmp_path / "again", latest.last, 7))
+    last = asyncio.run(listed(latest, EventFilter(topic="t/7"), latest.last - 10))
+    assert len(last) == 2
+    assert len(set(latest.asked)) <= 12, "the older ones are not read for the latest"
 
 
 def test_a_turn_of_several_records_ends_a_session() -> None:

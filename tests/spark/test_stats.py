@@ -29,6 +29,8 @@ from eventstore.format import (
 )
 from spark.runtime.marked_errors import BadOption
 from spark.traffic import traffic_report as reports
+from spark.traffic.traffic_html import traffic_page
+from spark.traffic.traffic_plots import retention_forecast, window_sums
 from spark.traffic.traffic_stats import MEASURES, TRAFFIC_KEYS, measure_traffic, traffic_windows
 
 if TYPE_CHECKING:
@@ -265,12 +267,50 @@ def test_nodes_and_groups_as_text_and_json(counted: tuple[TrafficStats, Any]) ->
     assert "(not known)" in shown
 
 
+def test_the_page_has_the_plots_and_escapes_names(counted: tuple[TrafficStats, Any]) -> None:
+    page = traffic_page(counted[0], top=1000)
+    for title in ("Traffic by ", "Busiest by topic, client, qos</h2>", "Retention forecast</h2>"):
+        assert page.count(f"<h2>{title}") == 1
+    assert page.count("<svg role=") == 6, "each for a wide and for a narrow window"
+    assert "<script" not in page
+    assert HOSTILE not in page
+    assert "&lt;b&gt;" in page
+    assert "30d" in page
+
+
+def test_windows_are_summed_by_hour_and_the_log_is_forecast() -> None:
+    found = window_sums(
+        [{"at_ms": BEGIN + minute * 60_000, "bytes": 10} for minute in range(0, 720, 30)],
+        ("bytes",),
+        60_000,
+    )
+    assert found is not None
+    assert (found.begins_ms, found.interval_ms) == (BEGIN, HOUR)
+    assert found.sums == {"bytes": [20] * 12}
+    assert found.times_ms[0] == BEGIN + HOUR // 2
+    forecast = retention_forecast(found, BEGIN, BEGIN + 12 * HOUR)
+    assert forecast is not None
+    assert forecast.bytes_per_day == 480
+    assert dict(forecast.kept)[7] == 7 * 480
+    assert retention_forecast(found, BEGIN, BEGIN) is None
+    assert window_sums([], ("bytes",), 60_000) is None
+    short = window_sums([{"at_ms": BEGIN, "bytes": 1}], ("bytes",), 60_000)
+    assert short is not None
+    assert short.interval_ms == 60_000
+    days = [{"at_ms": BEGIN + day * 24 * HOUR, "bytes": 1} for day in range(100)]
+    long = window_sums(days, ("bytes",), 60_000)
+    assert long is not None
+    assert len(long.sums["bytes"]) <= 401
+    assert sum(long.sums["bytes"]) == 100
+
+
 def test_an_empty_log_has_no_traffic(
     new_log: Callable[..., LogBuilder], opened: Callable[..., Log]
 ) -> None:
     found = measure_traffic(opened(new_log("empty")), by=("client",))
     assert reports.traffic_text(found) == "the log is empty: there was no traffic\n"
     assert reports.traffic_json(found)["nodes"] == []
+    assert "The log is empty" in traffic_page(found)
     found.close()
 
 

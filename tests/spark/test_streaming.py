@@ -189,7 +189,7 @@ def test_available_now_ends_where_the_log_did(
 
 
 @pytest.mark.parametrize(
-    ("starting", "begin"), [("earliest", 0), ("latest", 3), ("2", 1), ("1", 0), ('{"*": 2}', 2)]
+    ("starting", "begin"), [("earliest", 0), ("latest", 3), ("2", 1), ("1", 0), ('{"*": 3}', 2)]
 )
 def test_where_a_stream_begins(
     make_reader: MakeReader, new_log: NewLog, starting: str, begin: int
@@ -197,9 +197,9 @@ def test_where_a_stream_begins(
     log = new_log()
     for _ in range(3):
         log.record(WillFired("a"))
-    assert make_reader(log, startingOffset=starting).initialOffset() == {log.stream: begin}
-    named = json.dumps({log.stream: 2})
-    assert make_reader(log, startingOffset=named).initialOffset() == {log.stream: 2}
+    assert make_reader(log, startingOffsets=starting).initialOffset() == {log.stream: begin}
+    named = json.dumps({log.stream: 3})
+    assert make_reader(log, startingOffsets=named).initialOffset() == {log.stream: 2}
 
 
 def test_where_a_stream_begins_is_of_logs_that_there_are(
@@ -207,9 +207,9 @@ def test_where_a_stream_begins_is_of_logs_that_there_are(
 ) -> None:
     log = new_log()
     log.record(WillFired("a"))
-    told = refused(make_reader(log, startingOffset='{"FOLDMQ_LOG_typo": 3}').initialOffset)
+    told = refused(make_reader(log, startingOffsets='{"FOLDMQ_LOG_typo": 3}').initialOffset)
     assert told.exit_code == BadOption.exit_code
-    assert "startingOffset names log FOLDMQ_LOG_typo, which is not read" in str(told)
+    assert "startingOffsets names log FOLDMQ_LOG_typo, which is not read" in str(told)
     assert log.stream in str(told)
 
 
@@ -220,7 +220,7 @@ def test_a_log_that_comes_later_is_read_from_its_beginning(
     one, two = new_log("late"), new_log("late")
     one.record(WillFired("a"))
     one.store(own)
-    reader = all_of(own, startingOffset=starting)
+    reader = all_of(own, startingOffsets=starting)
     start = {one.stream: 0}
     two.record(WillFired("b"))
     two.store(own)
@@ -298,7 +298,7 @@ def test_what_a_stream_cannot_go_on_from_is_one_clear_error(
     for work in (
         lambda: reader.latestOffset(behind, LIMITED),
         lambda: reader.partitions(behind, {log.stream: 9}),
-        lambda: make_reader(log, startingOffset="3").initialOffset(),
+        lambda: make_reader(log, startingOffsets="3").initialOffset(),
     ):
         told = refused(work)
         assert told.exit_code == CutOff.exit_code

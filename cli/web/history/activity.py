@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cli.web.history.timeline_marks import Mark, Marks, mark_kind
 from cli.web.history.topic_activity import TopicActivity, messages_by_topic
 from eventstore.format import count_runs
+from projections.replay import DiskUse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,6 +39,7 @@ FIGURES: Final = (
 )
 """The figures of each minute: messages, bytes, events by the kind of their mark."""
 _MARKS_A_MINUTE: Final = 20
+_USE_MS: Final = 6 * 3_600_000
 _NUMBER: Final = {name: number for number, name in enumerate(FIGURES)}
 
 
@@ -59,9 +61,12 @@ class Activity:
     def __init__(self) -> None:
         self.minutes: dict[int, MinuteActivity] = {}
         self.topics = TopicActivity()
+        self._uses: dict[int, DiskUse] = {}
+        """Disk use by slot; a slot is dropped as a whole."""
 
     def take(self, record: Record, size: int) -> None:
-        """Add a record of ``size`` bytes."""
+        """Add a record of ``size`` bytes; raises CorruptLog for events that do not fit."""
+        self._uses.setdefault(record.time_ms // _USE_MS, DiskUse()).take(record, size)
         minute = self.minutes.setdefault(record.time_ms // MINUTE_MS, MinuteActivity())
         minute.add("log_bytes", size)
         published: list[tuple[str, int, int, str]] = []
@@ -101,6 +106,15 @@ class Activity:
         self.topics.forget_before(time_ms + KEPT_MINUTES * MINUTE_MS)
         for minute in [one for one in self.minutes if one < time_ms // MINUTE_MS]:
             del self.minutes[minute]
+        for slot in [one for one in self._uses if one < time_ms // _USE_MS]:
+            del self._uses[slot]
+
+    def disk_use(self) -> DiskUse:
+        """Return the disk use of all records."""
+        whole = DiskUse()
+        for _, use in sorted(self._uses.items()):
+            whole = whole.merged(use)
+        return whole
 
     def marks(self, window: TimeWindow) -> dict[str, list[Mark]]:
         """Return the marks of the minutes of a window, in order."""

@@ -22,6 +22,7 @@ PAGES = (
     ("/sessions", "Sessions"),
     ("/actors", "Actors"),
     ("/topics", "Topics"),
+    ("/disk", "Disk"),
     ("/retained", "Retained"),
     ("/subscriptions", "Subscriptions"),
     ("/why", "Why"),

@@ -1,4 +1,4 @@
-"""The topics as a tree, and the live tail of some."""
+"""The topics as a tree, the live tail of some, and what uses the disk."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from cli.live import Refused
 from cli.logsource import check_filter
 from cli.web.pages.session_at import describe_setters
-from cli.web.pages.site import Site, asked, choice, is_fragment
+from cli.web.pages.site import Site, asked, choice, is_fragment, number
 from eventstore.errors import UsageError
+from projections.replay import sizes_by_levels
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -25,12 +26,16 @@ _SHARE = 30
 """Retained messages are not requested again for this multiple of the request's duration."""
 _KEPT = 16
 _SORTS = ("level", "messages", "rate", "size", "last_ms")
+_MOST_NAMES = 50
+"""Number of topics, and of clients, that the disk use is shown of."""
+_LEVELS = 2
+_MOST_LEVELS = 128
 _DEPTH = 40
 """Maximum levels shown as links above the tree."""
 
 
 class TopicPages:
-    """Pages about topics."""
+    """Pages about topics, and the disk use of topics and clients."""
 
     def __init__(
         self, link: WebLogClient, site: Site, reader: ActivityReader, tails: TopicTails
@@ -45,6 +50,7 @@ class TopicPages:
         """Add the pages."""
         app.router.add_get("/topics", self.topics)
         app.router.add_get("/topics/tail", self.tail)
+        app.router.add_get("/disk", self.disk)
 
     async def topics(self, request: web.Request) -> web.Response:
         """Show the branches one level below a path."""
@@ -70,6 +76,29 @@ class TopicPages:
             reading=reader.problem or reader.reading(),
             left_out=reader.activity.topics.left_out,
             all_retained=all_of_them,
+        )
+
+    async def disk(self, request: web.Request) -> web.Response:
+        """Show the topics and the clients that have the most bytes of the log."""
+        levels = number(request, "levels", _LEVELS, _MOST_LEVELS)
+        reader = self._reader
+        await reader.glance(_PATIENCE)
+        use = reader.activity.disk_use()
+        tables = {
+            "topic": sizes_by_levels(use.topics, max(1, levels)).most_common(_MOST_NAMES + 1),
+            "client": use.clients.most_common(_MOST_NAMES + 1),
+        }
+        return self._site.page(
+            request,
+            "disk.html",
+            tables=tables,
+            most=_MOST_NAMES,
+            total=use.bytes,
+            records=use.records,
+            levels=levels,
+            query={"levels": levels if levels != _LEVELS else None},
+            since_ms=reader.since_ms,
+            reading=reader.problem or reader.reading(),
         )
 
     async def _rows(self, under: str | None) -> tuple[list[dict[str, Any]], bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from cli.history import story_lines
+from cli.history import explain_no_message, story_lines
 from cli.logsource import check_filter, parse_point, point_at
 from cli.web.pages.site import Site, asked, number
 from eventstore.errors import NotFound, UsageError
@@ -93,5 +93,8 @@ async def _stories(
         wanted["until"] = position(point.sequence, point.index)
     found = await find_stories(source, **wanted)
     if not found:
-        raise NotFound("the log records no such message")
+        if topic is None:
+            raise NotFound("the log records no such message")
+        explanation = await explain_no_message(source, topic, given["client"], wanted.get("until"))
+        raise NotFound(f"the log records no such message; {explanation}")
     return found

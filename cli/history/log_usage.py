@@ -1,0 +1,98 @@
+"""``foldmq log usage``: what the log on disk consists of, by topic or by client."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from cli.common import Column, Table, progress, text
+from cli.logsource import open_source, parse_point, point_at, start_at, write_notice
+from eventstore.errors import UsageError
+from projections.replay import DiskUse, sizes_by_levels
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cli.logsource import SourceFlags
+
+_BY = ("topic", "client")
+_OTHERS = {"topic": "(of no topic)", "client": "(of no client)"}
+_NAME = 200
+
+
+@dataclass(frozen=True, slots=True)
+class UsageQuestion:
+    """What is asked about the use of the disk."""
+
+    by: str
+    levels: int
+    top: int
+    bounds: tuple[str | None, str | None]
+    as_json: bool
+
+
+def usage_question(
+    by: str, levels: int, top: int, bounds: tuple[str | None, str | None], *, as_json: bool
+) -> UsageQuestion:
+    """Return the question of the flags; raises UsageError."""
+    if by not in _BY:
+        raise UsageError(f"--by {text.escaped(by)}: must be one of {', '.join(_BY)}")
+    return UsageQuestion(by, levels, top, bounds, as_json)
+
+
+def run_usage(flags: SourceFlags, asked: UsageQuestion) -> None:
+    """Read the log and print the bytes of the largest topics or clients."""
+    use = asyncio.run(_read(flags, asked))
+    found = use.clients if asked.by == "client" else sizes_by_levels(use.topics, asked.levels)
+    if asked.as_json:
+        sys.stdout.write(text.json_line(_object(use, found, asked)) + "\n")
+    else:
+        _print(use, found, asked)
+
+
+async def _read(flags: SourceFlags, asked: UsageQuestion) -> DiskUse:
+    start, end = (None if one is None else parse_point(one) for one in asked.bounds)
+    use = DiskUse()
+    async with open_source(flags) as source:
+        if source.cut is not None and start is None:
+            write_notice(source.beginning())
+        first = (await start_at(source, start)).sequence
+        last = (await point_at(source, end)).sequence
+        with progress("reading", max(0, last - first + 1)) as shown:
+            async for record in source.records(first, last):
+                use.take(record, len(cast("bytes", record.payload.obj)))
+                shown(use.records)
+    return use
+
+
+def _object(
+    use: DiskUse, found: Mapping[str | None, int], asked: UsageQuestion
+) -> dict[str, object]:
+    rows = [{asked.by: name, "bytes": size} for name, size in _largest(found)[: asked.top]]
+    more = max(0, len(found) - len(rows))
+    return {"bytes": use.bytes, "records": use.records, f"{asked.by}s": rows, "more": more}
+
+
+def _print(use: DiskUse, found: Mapping[str | None, int], asked: UsageQuestion) -> None:
+    total = max(1, use.bytes)
+    columns: list[Column[tuple[str, int]]] = [
+        Column(asked.by, lambda row: row[0], ready=True),
+        Column("bytes", lambda row: text.size(row[1]), right=True),
+        Column("share", lambda row: f"{100 * row[1] / total:.1f} %", right=True),
+    ]
+    table = Table(columns)
+    rows = _largest(found)
+    for name, size in rows[: asked.top]:
+        table.add((_OTHERS[asked.by] if name is None else text.name(name, _NAME), size))
+    rest = rows[asked.top :]
+    if rest:
+        table.add((f"(and {len(rest):,} more)", sum(size for _, size in rest)))
+    table.close()
+    records = text.count_of(use.records, "record")
+    sys.stdout.write(f"{text.size(use.bytes)} in {records}\n")
+
+
+def _largest(found: Mapping[str | None, int]) -> list[tuple[str | None, int]]:
+    return sorted(found.items(), key=lambda one: (-one[1], one[0] or ""))

@@ -1,0 +1,72 @@
+"""The answer of ``foldmq why`` where the log has no message."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from harness.logs import LogBuilder
+
+from cli.history.no_message import explain_no_message
+from eventstore.format import (
+    MAX_INDEX,
+    MessagePublished,
+    SessionOpened,
+    SubscriptionDenied,
+    decode_record,
+    position,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from eventstore.format import Record
+    from eventstore.reading import LogSource
+
+
+class HeldSource:
+    """A log in memory without an index."""
+
+    begin, index = 1, None
+
+    def __init__(self, log: LogBuilder) -> None:
+        self._log = log
+        self.last = log.last
+
+    async def records(self, first: int, last: int) -> AsyncIterator[Record]:
+        for sequence in range(first, last + 1):
+            yield decode_record(sequence, self._log.records[sequence - 1])
+
+
+@pytest.fixture(scope="module")
+def source() -> LogSource:
+    log = LogBuilder("n")
+    log.record(SessionOpened("spy", False, False, 5))
+    log.record(SubscriptionDenied("spy", ["$share/g/secret/+", "a/#", "b"], [0x87, 0x97, 0x8F]))
+    log.record(
+        MessagePublished("p", 1, False, ["hall/door", "lamp"], [0, 1], [1, 2], 1, 0, 2),
+        payloads=[b"xy"],
+    )
+    return cast("LogSource", HeldSource(log))
+
+
+def told(source: LogSource, *asked: Any) -> list[str]:
+    return asyncio.run(explain_no_message(source, *asked)).split("; ")[1:]
+
+
+def test_what_the_log_says_instead(source: LogSource) -> None:
+    assert told(source, "hall/doors", None, None) == ["there are messages on hall/door"]
+    assert told(source, "hall/doors", "spy", position(2, MAX_INDEX)) == []
+    assert told(source, "secret/x", "spy", None) == [
+        (
+            "spy was denied $share/g/secret/+: the permissions do not let it subscribe to that "
+            "(permissions)"
+        )
+    ]
+    (limit,) = told(source, "a/b/c", "spy", None)
+    assert limit.startswith("spy was denied a/#: it has as many as it may (max_subscriptions")
+    assert told(source, "a/#", "spy", None) == [limit], "a filter that was denied as it is"
+    assert told(source, "a/b/c", "other", None) == []
+    whole = asyncio.run(explain_no_message(source, "nothing", None, None))
+    assert whole == "messages of QoS 0 are recorded only if they are retained"

@@ -1,0 +1,89 @@
+"""Writes docs/spark-columns.md: the columns of the tables that Spark reads, with their events.
+
+python tools/columns_table.py          writes the page
+python tools/columns_table.py --check  exits 1 if the page is not up to date
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from spark.columnar import MESSAGES
+from spark.rows.entry_columns import MAKERS
+from spark.rows.property_columns import PROPERTIES
+from spark.schema.column_meanings import MEANINGS
+from spark.schema.columns import GRAINS
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "spark-columns.md"
+
+INTRODUCTION = """\
+# Columns of the log in Spark
+
+Written by `tools/columns_table.py` from `spark/schema/columns.py` and
+`spark/schema/column_meanings.py`; do not edit.
+
+The option `rows` of the data source chooses one of three tables of the same log
+([spark.md](spark.md#in-a-notebook)). A value that an event does not have is null. A *position* is
+one number, `seq << 20 | index`, and a `ref` is the position of another entry: `ref` joins with
+`position` of the same `node`. Times are in UTC.
+"""
+
+_TABLES: Final = {
+    "entries": (
+        "A row for each position. An event about 50 messages has 50 entries; any other event has\n"
+        "one. The last column lists the types of events that have the column, if not all have it."
+    ),
+    "events": "A row for each event, as it was written.",
+    "records": "A row for each record: each message of the JetStream stream.",
+}
+_WITH_BLOCK: Final = frozenset(MESSAGES | {"WillArmed"})
+_MOST: Final = 9
+"""Maximum types that are listed."""
+
+
+def _owners(column: str) -> str:
+    """Return the types of events that have a column of entries."""
+    if column == "payload" or column == "block" or column in PROPERTIES:
+        found = set(_WITH_BLOCK)
+    elif column == "expires_at":
+        found = {*_WITH_BLOCK, "Queued"}
+    else:
+        found = {kind for kind, makers in MAKERS.items() if column in makers}
+    if len(found) > _MOST:
+        return "all events of a session"
+    return ", ".join(sorted(found))
+
+
+def page() -> str:
+    """Return the text of docs/spark-columns.md."""
+    parts = [INTRODUCTION]
+    for table, columns in GRAINS.items():
+        named = table == "entries"
+        parts.append(f"\n## {table}\n\n{_TABLES[table]}\n\n")
+        parts.append("| column | type | meaning |" + (" events |\n" if named else "\n"))
+        parts.append("|---|---|---|" + ("---|\n" if named else "\n"))
+        for name, kind in columns.items():
+            meaning = MEANINGS[table][name].replace("|", "\\|")
+            row = f"| `{name}` | {kind} | {meaning} |"
+            parts.append(row + (f" {_owners(name)} |\n" if named else "\n"))
+    return "".join(parts)
+
+
+def main(arguments: list[str]) -> int:
+    """Write or check the page; the exit code says whether it is up to date."""
+    text = page()
+    if "--check" in arguments:
+        current = PAGE.read_text("utf-8") if PAGE.exists() else ""
+        if current != text:
+            sys.stderr.write("docs/spark-columns.md: run python tools/columns_table.py\n")
+            return 1
+        return 0
+    PAGE.write_text(text, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
