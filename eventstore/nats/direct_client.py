@@ -45,6 +45,10 @@ class _DirectTransport(TcpTransport):
         await super().connect_tls(*args, **kwargs)
         self._watch(self._io_reader)
 
+    def __bool__(self) -> bool:
+        """Return True, also before it is connected: nats-py would replace it."""
+        return True
+
     def _watch(self, reader: asyncio.StreamReader | None) -> None:
         if reader is None:
             return
@@ -70,7 +74,7 @@ class DirectClient(Client):
         self._listeners: dict[int, Callable[[str, bytes], None]] = {}
 
     async def _connect_to_server(self, s: Any) -> None:
-        if not self._transport and s.uri.scheme not in _WEB_SOCKET:
+        if self._transport is None and s.uri.scheme not in _WEB_SOCKET:
             self._transport = _DirectTransport(lambda: self.on_arrival())
         await super()._connect_to_server(s)
 
