@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from actors.limits import SubscriptionRate
 from actors.routing import is_shared
 from actors.session import decisions
+from actors.session.authorization import owner_of
 from actors.session.session_messages import NEXT_TURN, SAME_TURN, ChangeQos
 from actors.session.subscription_actor import Subscription
 from protocol.mqtt import (
@@ -133,8 +134,11 @@ class SubscriptionHandler:
         session = self._session
         node, fresh = self._node, set[int]()
         refused = Counter[str]()
+        router, owner = node.router, owner_of(connection)
+        counted: set[str] = set()
 
-        def refuses(topic_filter: str) -> int:
+        def refuses(whole: str) -> int:
+            topic_filter = whole
             code, full = self._refuses_share(connection, topic_filter), False
             if topic_filter.startswith(SHARE):
                 most = node.options.bounds.max_shared_members
@@ -146,10 +150,21 @@ class SubscriptionHandler:
             if full:
                 refused["shared_members"] += 1
                 return ReasonCode.QUOTA_EXCEEDED
-            if node.permissions.allows_pattern(session.name, connection, topic_filter, fresh):
-                return 0
-            refused["wildcard_patterns"] += 1
-            return ReasonCode.QUOTA_EXCEEDED
+            new = whole not in counted and not router.has(session.name, whole)
+            if new and not router.shares.allows(
+                owner,
+                router.subscriptions + len(counted),
+                node.limits.topics.subscriptions_in_all,
+            ):
+                refused["subscriptions_total"] += 1
+                return ReasonCode.QUOTA_EXCEEDED
+            if not node.permissions.allows_pattern(session.name, connection, topic_filter, fresh):
+                refused["wildcard_patterns"] += 1
+                return ReasonCode.QUOTA_EXCEEDED
+            if new:
+                counted.add(whole)
+                router.shares.begun(session.name, owner)
+            return 0
 
         grant = decisions.subscribe(
             session.state,
