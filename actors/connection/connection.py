@@ -282,6 +282,10 @@ class Connection(SocketActor):
         self.pace = pace
         self._decoder.at_once = max(_LEAST_AT_ONCE, int(_PACKETS_AT_ONCE * pace))
 
+    def eof_received(self) -> bool:
+        """Close the connection soon; return True: the event loop does not close it now."""
+        return self.close_after_eof(self.listener.admission.closer)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Put the end into the mailbox, behind earlier reads."""
         self._gone = True
