@@ -81,7 +81,7 @@ class SocketCloser:
             asyncio.get_running_loop().call_soon(self._close_some)
 
 
-class SocketActor(LoopActor, asyncio.Protocol):
+class SocketActor(LoopActor):
     """An actor with a transport, and the asyncio protocol of that transport."""
 
     __slots__ = (
@@ -224,7 +224,7 @@ class SocketActor(LoopActor, asyncio.Protocol):
             self.kernel.wake()
 
     def _linger(self, session: Session | None) -> None:
-        self.timers.remind(_LINGER, self._close_now)
+        self.remind(self.timers, _LINGER, self._close_now)
         if session is None:
             self.close_when_written()
 
