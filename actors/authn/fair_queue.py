@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections import OrderedDict
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from actors.authn.login_backoff import network
+from actors.authn.login_backoff import network_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 T = TypeVar("T")
-
-_IPV6_SITE = 48
 
 _Lane: TypeAlias = "dict[asyncio.Future[None], Callable[[], bool] | None]"
 """Waiting callers, and functions that return whether they go last."""
@@ -26,10 +22,10 @@ _Queue: TypeAlias = "OrderedDict[str, OrderedDict[str, _Lane]]"
 class FairQueue:
     """At most ``at_once`` callers run; all others wait, each address in a queue of its own.
 
-    Networks (:func:`network_key`) are served in rotation, and so are the addresses of each. A
-    client with a thousand logins from one address, or one from each address of a network, waits for
-    them; a single login from elsewhere is next. Callers that go ``last`` wait in queues of their
-    own, served when the others are empty.
+    Networks (:func:`actors.authn.login_backoff.network_key`) are served in rotation, and so are the
+    addresses of each. A client with a thousand logins from one address, or one from each address of
+    a network, waits for them; a single login from elsewhere is next. Callers that go ``last`` wait
+    in queues of their own, served when the others are empty.
     """
 
     def __init__(self, at_once: int) -> None:
@@ -78,18 +74,6 @@ class FairQueue:
                     turn.set_result(None)
                     return
         self._free += 1
-
-
-@lru_cache(maxsize=4096)
-def network_key(address: str) -> str:
-    """Return the network that one attacker may own: an IPv4 /24, an IPv6 /48.
-
-    Anything but an address is a network of its own.
-    """
-    where = network(address)
-    if "." in where:
-        return where.rpartition(".")[0]
-    return str(ipaddress.ip_network(where).supernet(new_prefix=_IPV6_SITE)) if where else address
 
 
 def _add(

@@ -19,10 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _IPV6_NETWORK: Final = 64
+_IPV6_SITE: Final = 48
+_NETWORK_FAILURES: Final = 8
+"""Failed logins from a network within the time window after which its logins go last."""
 _USER: Final = b"u"
 _ADDRESS: Final = b"a"
 _NAME: Final = b"n"
-"""First byte of the key of a record, or of a user name that failed somewhere."""
+_SITE: Final = b"s"
+"""First byte of the key of a record, of a user name that failed somewhere, or of a network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +71,8 @@ class LoginBackoff:
         self._records: OrderedDict[bytes, _Record] = OrderedDict()
         self._names: OrderedDict[bytes, float] = OrderedDict()
         """When a login of a user last failed, from any address."""
+        self._sites: OrderedDict[bytes, _Record] = OrderedDict()
+        """Failures of whole networks, which lock nobody out."""
 
     @property
     def options(self) -> BackoffOptions:
@@ -82,6 +88,7 @@ class LoginBackoff:
         self._options = options
         if not options.failures:
             self._records.clear()
+            self._sites.clear()
         elif not options.address_failures:
             for key in [key for key in self._records if key.startswith(_ADDRESS)]:
                 del self._records[key]
@@ -99,14 +106,18 @@ class LoginBackoff:
         )
 
     def failed_recently(self, address: str, user: str | None) -> bool:
-        """Return whether logins from this address, or of this user from anywhere, failed recently.
+        """Return whether logins from here, or of this user from anywhere, failed recently.
 
-        They are not rejected; but other logins are verified first.
+        They are not rejected; but other logins are verified first. An attacker with many addresses
+        has each only once, so several failures count for the whole network.
         """
         since = self._clock() - self.options.window
         key = self._address_key(address)
         record = self._records.get(key) if key is not None else None
         if record is not None and record.since > since:
+            return True
+        site = self._sites.get(self._digest(_SITE, network_key(address))) if key else None
+        if site is not None and site.since > since and site.failures >= _NETWORK_FAILURES:
             return True
         return self._names.get(self._name_key(user), since) > since
 
@@ -120,6 +131,7 @@ class LoginBackoff:
         if self._count(self._address_key(address), options.address_failures, now):
             found.append("address")
         self.lockouts += len(found)
+        self._count_site(address, now)
         name = self._name_key(user)
         self._names[name] = now
         self._names.move_to_end(name)
@@ -135,6 +147,19 @@ class LoginBackoff:
         self._names.pop(self._name_key(user), None)
         if self._records:
             self._records.pop(self._user_key(address, user), None)
+
+    def _count_site(self, address: str, now: float) -> None:
+        """Count a failure of the network of an address."""
+        if not network(address) or not self.options.failures:
+            return
+        key = self._digest(_SITE, network_key(address))
+        record = self._sites.get(key)
+        if record is None or now - record.since >= self.options.window:
+            record = self._sites[key] = _Record(now)
+        record.failures += 1
+        self._sites.move_to_end(key)
+        if len(self._sites) > self.options.remembered:
+            self._sites.popitem(last=False)
 
     def _in_force(self, key: bytes | None, now: float) -> bool:
         record = self._records.get(key) if key is not None else None
@@ -190,3 +215,15 @@ def network(address: str) -> str:
     if found.ipv4_mapped is not None:
         return str(found.ipv4_mapped)
     return str(ipaddress.IPv6Network((found, _IPV6_NETWORK), strict=False))
+
+
+@lru_cache(maxsize=4096)
+def network_key(address: str) -> str:
+    """Return the network that one attacker may own: an IPv4 /24, an IPv6 /48.
+
+    Anything but an address is a network of its own.
+    """
+    where = network(address)
+    if "." in where:
+        return where.rpartition(".")[0]
+    return str(ipaddress.ip_network(where).supernet(new_prefix=_IPV6_SITE)) if where else address

@@ -73,6 +73,8 @@ class LimitOptions:
     """Duration of the lag or latency from which the broker is overloaded."""
     max_subscriptions: int = 10_000
     """Maximum subscriptions of one session."""
+    max_subscriptions_total: int = 1_000_000
+    """Maximum subscriptions of all sessions."""
     max_shared_members: int = 1024
     """Maximum members of one shared subscription, connected or not."""
     max_topic_levels: int = 0

@@ -13,6 +13,7 @@ import structlog
 from actors.authn import Outcome, failed_recently
 from actors.connection.listener import Listener
 from actors.connection.pseudonyms import pseudonym
+from actors.connection.socket_actor import SocketCloser
 from actors.limits import ClientLimits
 from actors.session import Authenticated, AuthenticationStep, Close
 from actors.transports import Acceptor
@@ -48,6 +49,8 @@ class Admission:
         self.authenticator = authenticator
         self.connections: set[Connection] = set()
         """All open connections."""
+        self.closer = SocketCloser()
+        """Closes the sockets of clients that have left."""
         self.on_connect: Callable[[Connection, list[Packet]], None] | None = None
         """Called with each CONNECT while a trace needs them."""
         self.listeners: dict[str, Listener] = {}

@@ -78,7 +78,7 @@ _PACKETS_AT_ONCE = 4096
 """Approximate maximum packets of a client taken in one turn; one of QoS 1 or 2 counts as eight."""
 _LARGE = 2 * 1024
 """Bytes above which a read is handled after those of clients that send less."""
-_LEAST_AT_ONCE = 512
+_LEAST_AT_ONCE = 256
 """Minimum of that number while light clients are active."""
 _ACKS, _ACK_BYTES = frozenset({b"\x40", b"\x50", b"\x70"}), 4
 _UNHURRIED = _ACKS | {b"\xc0"}
@@ -281,6 +281,10 @@ class Connection(SocketActor):
     def _go_at(self, pace: float) -> None:
         self.pace = pace
         self._decoder.at_once = max(_LEAST_AT_ONCE, int(_PACKETS_AT_ONCE * pace))
+
+    def eof_received(self) -> bool:
+        """Close the connection soon; return True: the event loop does not close it now."""
+        return self.close_after_eof(self.listener.admission.closer)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Put the end into the mailbox, behind earlier reads."""

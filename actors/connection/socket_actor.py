@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import select
+from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
 from actors.kernel import LoopActor
 from actors.node import SlowReaderBackpressure
 from actors.session import Close, Writable
-from actors.transports import local_peer
+from actors.transports import Stage, local_peer
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Mapping, Sequence
 
     from actors.connection.keep_alive import KeepAlive
@@ -23,6 +24,8 @@ _LINGER = 5.0
 """Seconds that a closing connection gets to send its remaining output."""
 _HANG_UP: int = getattr(select, "POLLRDHUP", 0)
 """0: the system cannot tell, for example macOS."""
+_CLOSED_AT_ONCE = 64
+"""Maximum number of sockets closed in one iteration of the event loop."""
 
 
 class _CloseWhenWritten:
@@ -51,6 +54,31 @@ def _is_hung_up(transport: asyncio.Transport | None) -> bool:
     poller = select.poll()
     poller.register(number, _HANG_UP)
     return bool(poller.poll(0))
+
+
+class SocketCloser:
+    """Closes sockets whose clients have left, some in each iteration of the event loop.
+
+    Closing costs more than all else that the end of a connection needs at once, and the event loop
+    itself closes all in one iteration, however many clients leave at the same moment.
+    """
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Transport] = deque()
+
+    def close_soon(self, transport: asyncio.Transport) -> None:
+        """Close a transport in this iteration or a later one."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._close_some)
+        self._waiting.append(transport)
+
+    def _close_some(self) -> None:
+        for _ in range(min(_CLOSED_AT_ONCE, len(self._waiting))):
+            self._waiting.popleft().close()
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._close_some)
 
 
 class SocketActor(LoopActor):
@@ -167,6 +195,16 @@ class SocketActor(LoopActor):
         """Bytes that the client has not read from its transport."""
         transport = self._transport
         return transport.get_write_buffer_size() if transport is not None else 0
+
+    def close_after_eof(self, closer: SocketCloser) -> bool:
+        """Close the socket soon: the client has left. Return whether ``closer`` does that."""
+        transport = self._transport
+        while isinstance(transport, Stage):
+            transport = transport.lower
+        if transport is None or transport.is_closing():
+            return False
+        closer.close_soon(transport)
+        return True
 
     def finish(self) -> None:
         """Close the transport: nothing more will be written."""

@@ -133,6 +133,8 @@ class Kernel(ActorRegistry):
         """Parts have run since the messages that arrived during a cut turn were delivered."""
         self._low_priority_ran = False
         """The same for low-priority actors."""
+        self._parts_deferred = False
+        """The last run left the parts to the next one, so that its output is sent first."""
         self.light_at = -_ABOUT
         """When a light client last sent something; set by its connection."""
         self._low_priority = LowPriorityQueue()
@@ -142,6 +144,8 @@ class Kernel(ActorRegistry):
         self._told = -_AT_WORK
         """When the last turn with other than low-priority work began."""
         self._scheduled = False
+        self._yields = False
+        """The next turn lets the callbacks that are due run first."""
         self.turn_ended: Callable[[], None] = _nothing
         """Called when a turn has run out of messages."""
         self.turn_cut: Callable[[], None] = _nothing
@@ -324,6 +328,10 @@ class Kernel(ActorRegistry):
             self._scheduled = True
             self._schedule(self.run_turn)
 
+    def yield_once(self) -> None:
+        """Let callbacks that are due run before the next turn: the log has answered."""
+        self._yields = True
+
     @property
     def busy_recently(self) -> bool:
         """True if there was other than low-priority work recently."""
@@ -331,6 +339,10 @@ class Kernel(ActorRegistry):
 
     def run_turn(self) -> None:
         """Run due work: a turn, then parts of longer work, then some low-priority actors."""
+        if self._yields:
+            self._yields = False
+            self._schedule(self.run_turn)
+            return
         self._began = self._read = self.clock()
         self._began_work = self._processor()
         self._between = False
@@ -341,6 +353,12 @@ class Kernel(ActorRegistry):
             if self._gathered:
                 self._run_gathered()
             self._run_ready()
+            if self._later and not self._parts_deferred and not self._cut and self.shared:
+                # The event loop sends at the end of a run: light clients do not wait for parts.
+                self._parts_deferred = True
+                self._end_run()
+                return
+        self._parts_deferred = False
         # Each runs once before the messages that arrived meanwhile are delivered, however often
         # they are cut: none of the three starves.
         if not self._cut and not self._parts_had:
@@ -353,6 +371,10 @@ class Kernel(ActorRegistry):
         if self._cut:
             self._pause_turn()
             return
+        self._end_run()
+
+    def _end_run(self) -> None:
+        """End the turn; begin the next one with what arrived while it was cut."""
         self._parts_had = self._low_priority_ran = False
         self._scheduled = False
         self.turns += 1
@@ -434,7 +456,7 @@ class Kernel(ActorRegistry):
                 if not self._cut:
                     self.turn_ended()
                 actor.on_part_done(seconds)
-            if self._read - began >= LATER_SLICE:
+            if self._read - began >= LATER_SLICE / 2:
                 break
 
     def _run_together(self) -> None:

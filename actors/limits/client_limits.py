@@ -224,4 +224,5 @@ def _topics(options: LimitOptions) -> TopicLimits:
         options.max_wildcards,
         options.max_wildcard_patterns,
         options.max_wildcard_patterns_total,
+        options.max_subscriptions_total,
     )

@@ -6,7 +6,14 @@ from __future__ import annotations
 class TopicLimits:
     """Limits on a single client's additions to the subscription index; 0 disables one."""
 
-    __slots__ = ("_levels", "_subscriptions", "_wildcards", "patterns", "patterns_in_all")
+    __slots__ = (
+        "_levels",
+        "_subscriptions",
+        "_wildcards",
+        "patterns",
+        "patterns_in_all",
+        "subscriptions_in_all",
+    )
 
     def __init__(
         self,
@@ -15,11 +22,14 @@ class TopicLimits:
         wildcards: int,
         patterns: int = 0,
         patterns_in_all: int = 0,
+        subscriptions_in_all: int = 0,
     ) -> None:
         self.patterns = patterns
         """Wildcard patterns of one session, see ``actors.routing.wildcard_patterns``."""
         self.patterns_in_all = patterns_in_all
         """Wildcard patterns of all sessions."""
+        self.subscriptions_in_all = subscriptions_in_all
+        """Subscriptions of all sessions."""
         self._subscriptions = subscriptions
         self._levels = levels
         self._wildcards = wildcards

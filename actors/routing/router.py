@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from actors.configuration import REQUESTS
 from actors.routing.shared_groups import SharedGroups, is_shared
+from actors.routing.subscription_shares import SubscriptionShares
 from actors.routing.wildcard_patterns import Patterns
 from protocol.mqtt import FilterTrie, certificate_topic, is_reserved_topic
 from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, split_share
@@ -255,6 +256,7 @@ class Router:
         self._activate = activate
         self.routes = Routes(self)
         self.patterns = Patterns()
+        self.shares = SubscriptionShares()
         self._gone: deque[Subscriber] = deque()
         """Subscriptions of ended sessions that are still in the index."""
         self.deliveries = 0
@@ -415,6 +417,7 @@ class Router:
             self._remove(found)
             self.system.discard(found)
             self.patterns.ended(session, split_share(topic_filter)[1])
+            self.shares.ended(session)
             self.routes.changed(topic_filter)
             if not held:
                 del self._subscribers[session]
@@ -433,6 +436,10 @@ class Router:
         if self._observer is not None:
             self._observer.removed(session, topic_filter)
 
+    def has(self, session: str, topic_filter: str) -> bool:
+        """Return whether a session that is not passive has a subscription with this filter."""
+        return topic_filter in self._subscribers.get(session, ())
+
     def subscribers(self, session: str) -> list[Subscriber]:
         """Return the subscriptions of a session."""
         return list(self._subscribers.get(session, {}).values())
@@ -444,6 +451,7 @@ class Router:
         """
         gone = [*self._subscribers.pop(session, {}).values()]
         self.patterns.forget(session)
+        self.shares.forget(session)
         end = self._session_ends.pop(session, None)
         if end is not None:
             end.happened = True

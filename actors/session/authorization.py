@@ -175,10 +175,7 @@ class Authorizer:
 
         ``fresh`` are patterns granted to the session that are not in the index yet.
         """
-        topics, verdict = self._node.limits.topics, connection.identity
-        owner = network_of(connection.host)
-        if verdict is not None and verdict.user is not None and not verdict.claimed:
-            owner = f"user {verdict.user}"
+        topics, owner = self._node.limits.topics, owner_of(connection)
         return self._node.router.patterns.allows(
             session, owner, topic_filter, fresh, topics.patterns, topics.patterns_in_all
         )
@@ -219,3 +216,11 @@ class Authorizer:
             self._node.clients.denied(client, what, topic, count, self._node.clock.time_ms())
         now = self._node.clock.monotonic()
         self.refused.add(what, now, count, client=client, topic=topic, **about)
+
+
+def owner_of(connection: ClientConnection) -> str:
+    """Return under which name shares of limits of all sessions are counted: user or network."""
+    verdict = connection.identity
+    if verdict is not None and verdict.user is not None and not verdict.claimed:
+        return f"user {verdict.user}"
+    return network_of(connection.host)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from heapq import merge
+from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from actors.limits import SubscriptionRate
 from actors.routing import is_shared
 from actors.session import decisions
+from actors.session.authorization import owner_of
 from actors.session.session_messages import NEXT_TURN, SAME_TURN, ChangeQos
 from actors.session.subscription_actor import Subscription
 from protocol.mqtt import (
@@ -133,8 +136,11 @@ class SubscriptionHandler:
         session = self._session
         node, fresh = self._node, set[int]()
         refused = Counter[str]()
+        router, owner = node.router, owner_of(connection)
+        counted: set[str] = set()
 
-        def refuses(topic_filter: str) -> int:
+        def refuses(whole: str) -> int:
+            topic_filter = whole
             code, full = self._refuses_share(connection, topic_filter), False
             if topic_filter.startswith(SHARE):
                 most = node.options.bounds.max_shared_members
@@ -146,10 +152,21 @@ class SubscriptionHandler:
             if full:
                 refused["shared_members"] += 1
                 return ReasonCode.QUOTA_EXCEEDED
-            if node.permissions.allows_pattern(session.name, connection, topic_filter, fresh):
-                return 0
-            refused["wildcard_patterns"] += 1
-            return ReasonCode.QUOTA_EXCEEDED
+            new = whole not in counted and not router.has(session.name, whole)
+            if new and not router.shares.allows(
+                owner,
+                router.subscriptions + len(counted),
+                node.limits.topics.subscriptions_in_all,
+            ):
+                refused["subscriptions_total"] += 1
+                return ReasonCode.QUOTA_EXCEEDED
+            if not node.permissions.allows_pattern(session.name, connection, topic_filter, fresh):
+                refused["wildcard_patterns"] += 1
+                return ReasonCode.QUOTA_EXCEEDED
+            if new:
+                counted.add(whole)
+                router.shares.begun(session.name, owner)
+            return 0
 
         grant = decisions.subscribe(
             session.state,
@@ -204,8 +221,8 @@ class SubscriptionHandler:
     def _replay(self, subscriber: Subscriber) -> Iterator[object]:
         """Send a subscription the retained messages that match it.
 
-        With No Local they are without those that the client published itself. Few messages are sent
-        in the order of their age. All are sent within the turn of the grant: nothing is published
+        With No Local they are without those that the client published itself. They are sent in the
+        order of their age. All are sent within the turn of the grant: nothing is published
         in between.
         """
         session = self._session
@@ -214,6 +231,8 @@ class SubscriptionHandler:
         own = session.name if subscriber.options & NO_LOCAL else None
         long = self._matches_much(subscriber.filter)
         found: list[RetainedMessage] = []
+        sorted_parts: list[list[RetainedMessage]] = []
+        by_age = attrgetter("ref")
         for number, message in enumerate(node.state.retained.matching(subscriber.filter), 1):
             if message.publisher == own:
                 pass  # No Local [MQTT-3.8.3-3]
@@ -221,22 +240,24 @@ class SubscriptionHandler:
                 found.append(message)
             elif message.qos:
                 denied.append(message.ref)
+            if len(found) == _RETAINED_AT_ONCE:
+                found.sort(key=by_age)
+                sorted_parts.append(found)
+                found = []
             if long and not number % _RETAINED_AT_ONCE:
                 yield SAME_TURN
         if subscriber.qos and denied:
             node.drop_denied(session.name, sorted(denied), subscriber.filter)
-            if len(found) == _RETAINED_AT_ONCE:
-                self._tell_retained(actor, found)
-                found = []
-        self._tell_retained(actor, found)
+        found.sort(key=by_age)
+        in_order = merge(*sorted_parts, found, key=by_age)
+        while some := list(islice(in_order, _RETAINED_AT_ONCE)):
+            session.kernel.tell(actor, some)
+            if long:
+                yield SAME_TURN
         if subscriber.filter.startswith("$SYS/"):
             present = node.system_topics.retained(subscriber.filter, acl)
             if present is not None:
                 session.kernel.tell(actor, present)
-
-    def _tell_retained(self, actor: LoopActor, messages: list[RetainedMessage]) -> None:
-        if messages:
-            self._session.kernel.tell(actor, sorted(messages, key=attrgetter("ref")))
 
     def unsubscribe(self, connection: ClientConnection, packet: Unsubscribe) -> Iterator[object]:
         """Remove subscriptions in parts, then answer."""

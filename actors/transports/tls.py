@@ -125,9 +125,7 @@ class TlsStage(Stage):
         if self._stepping and self._state is _State.GREETING:
             self._eof = True
             return True
-        if self._state is _State.OPEN:
-            self._upper.eof_received()
-        return None
+        return self._upper.eof_received() if self._state is _State.OPEN else None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Pass on the reason for the end: a failed handshake is more precise."""

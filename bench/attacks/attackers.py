@@ -35,6 +35,8 @@ _STRANGERS = 4_000
 """Connections of newcomers at a time, at most."""
 _STRANGER_TIME = 10.0
 """Seconds after which a newcomer leaves."""
+_NETWORKS = 400
+"""Networks of newcomers that have many."""
 _WINDOW = 500
 """Publications at QoS 1 on their way, of a client that floods."""
 _BACK = 1.0
@@ -219,14 +221,20 @@ def large_subscribe(target: Target, _count: int) -> list[Coroutine[Any, Any, Non
     return [persist(target, "large", subscribes)]
 
 
-def newcomers(target: Target, rate: int) -> list[Coroutine[Any, Any, None]]:
-    """Connections that come and go: a third garbage, a third flapping, a third wrong logins."""
+def newcomers(target: Target, rate: int, networks: int = 0) -> list[Coroutine[Any, Any, None]]:
+    """Connections that come and go: a third garbage, a third flapping, a third wrong logins.
+
+    Each third has addresses in one network, or all have addresses in ``networks`` of them.
+    """
     chance = random.Random(1)
     running: set[asyncio.Task[None]] = set()
 
     async def comes(number: int) -> None:
         kind = ("garbage", "flapping", "wrong login")[number % 3]
         source = f"127.1.{number % 3 + 1}.{chance.randrange(250) + 1}"
+        if networks:
+            site = chance.randrange(networks)
+            source = f"127.{site // 200 + 10}.{site % 200}.{chance.randrange(250) + 1}"
         who = f"{kind}-{number % 100}"
         if kind == "garbage":
             sent = chance.randbytes(chance.randrange(1, 4096))
@@ -264,6 +272,11 @@ def newcomers(target: Target, rate: int) -> list[Coroutine[Any, Any, None]]:
             await asyncio.sleep(0.01)
 
     return [come()]
+
+
+def networks(target: Target, rate: int) -> list[Coroutine[Any, Any, None]]:
+    """The same with addresses in hundreds of networks."""
+    return newcomers(target, rate, _NETWORKS)
 
 
 def credentials(target: Target, _count: int) -> list[Coroutine[Any, Any, None]]:
@@ -339,6 +352,7 @@ ATTACKS: dict[str, Callable[[Target, int], list[Coroutine[Any, Any, None]]]] = {
     "filter-churn": filter_churn,
     "large-subscribe": large_subscribe,
     "newcomers": newcomers,
+    "networks": networks,
     "credentials": credentials,
     "idle": idle,
 }

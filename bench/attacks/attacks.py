@@ -125,6 +125,9 @@ ATTACKS: dict[str, Attack] = {
         "570 connections a second: garbage, flapping, wrong logins",
         _attackers("newcomers", count=570),
     ),
+    "networks": Attack(
+        "the same from addresses in 400 networks", _attackers("networks", count=570)
+    ),
     "credentials": Attack(
         "four clients with credentials beside 3,000 idle ones: floods at QoS 0 and 1, #, churn",
         _attackers("credentials"),

@@ -98,7 +98,7 @@ def denial_text(code: int) -> str:
 _DENIALS: dict[int, str] = {
     ReasonCode.NOT_AUTHORIZED: "the permissions do not let it subscribe to that (permissions)",
     ReasonCode.QUOTA_EXCEEDED: "it has as many as it may (max_subscriptions, max_wildcards, "
-    "max_wildcard_patterns, max_shared_members)",
+    "max_wildcard_patterns, max_shared_members, max_subscriptions_total)",
     ReasonCode.TOPIC_FILTER_INVALID: "the filter is not valid here",
     ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED: "it may not share subscriptions "
     "(shared_for_mqtt3)",

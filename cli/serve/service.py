@@ -284,6 +284,7 @@ class Service:
         stack.callback(lambda: self._authenticator.close())
         bridge = make_bridge(settings, 4 * options.max_outbound_bytes) if store.bridge else None
         broker = Broker(options, store.log, self._authenticator, SystemClock(), bridge, permissions)
+        store.client.on_arrival = broker.kernel.yield_once
         self._monitor.inspection = broker.inspection
         await _recover(broker, self._notifier, leadership)
         if self._member is not None and leadership is not None:

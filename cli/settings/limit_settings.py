@@ -105,6 +105,13 @@ class LimitFields(BaseModel):
         description="Maximum number of subscriptions of one session. Further ones are refused "
         "with 0x97, below MQTT 5 with 0x80.",
     )
+    max_subscriptions_total: int = Field(
+        default=_DEFAULTS.max_subscriptions_total,
+        ge=0,
+        description="Maximum number of subscriptions of all sessions together, which bounds their "
+        "memory. One user, or one address of clients without a user, may have at most as many as "
+        "are left. Further ones are refused with 0x97, below MQTT 5 with 0x80. 0: unlimited.",
+    )
     max_shared_members: int = Field(
         default=_DEFAULTS.max_shared_members,
         ge=0,

@@ -35,9 +35,9 @@ _TOPICS: Final = {
         "connection_rate_per_address connection_rate_per_user publish_rate "
         "publish_rate_per_address publish_rate_per_user publish_rate_per_client publish_bytes "
         "publish_bytes_per_address publish_bytes_per_user publish_bytes_per_client "
-        "throttle_timeout max_sessions max_subscriptions subscribe_rate max_topic_levels "
-        "max_wildcards max_wildcard_patterns max_wildcard_patterns_total max_packet_size "
-        "min_packet_rate max_outbound_bytes max_unread_bytes slow_reader_time"
+        "throttle_timeout max_sessions max_subscriptions max_subscriptions_total subscribe_rate "
+        "max_topic_levels max_wildcards max_wildcard_patterns max_wildcard_patterns_total "
+        "max_packet_size min_packet_rate max_outbound_bytes max_unread_bytes slow_reader_time"
     ),
     "Protection against abuse": (
         "connect_timeout max_unauthenticated max_unauthenticated_bytes max_auth_steps "

@@ -27,6 +27,40 @@ _LARGE: Final = 64 * 1024
 """Bytes of a payload from which it is written without a copy."""
 API: Final = "$JS.API."
 """Prefix of the subjects of JetStream's API where no domain is named."""
+_WEB_SOCKET: Final = ("ws", "wss")
+
+
+class _DirectTransport(TcpTransport):
+    """A connection to a server that tells when bytes arrive."""
+
+    def __init__(self, on_arrival: Callable[[], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._on_arrival = on_arrival
+
+    async def connect(self, *args: Any, **kwargs: Any) -> None:
+        """Dial a server."""
+        await super().connect(*args, **kwargs)
+        self._watch(self._io_reader)
+
+    async def connect_tls(self, *args: Any, **kwargs: Any) -> None:
+        """Continue in TLS."""
+        await super().connect_tls(*args, **kwargs)
+        self._watch(self._io_reader)
+
+    def __bool__(self) -> bool:
+        """Return True, also before it is connected: nats-py would replace it."""
+        return True
+
+    def _watch(self, reader: asyncio.StreamReader | None) -> None:
+        if reader is None:
+            return
+        feed = reader.feed_data
+
+        def watched(data: Any) -> None:
+            feed(data)
+            self._on_arrival()
+
+        reader.feed_data = watched  # type: ignore[method-assign]
 
 
 class DirectClient(Client):
@@ -37,7 +71,14 @@ class DirectClient(Client):
         super().__init__()
         self.api_prefix = API if domain is None else f"$JS.{domain}.API."
         """Prefix of the subjects of JetStream's API."""
+        self.on_arrival: Callable[[], None] = _nothing
+        """Called when bytes of the server were read and nats-py's task is about to handle them."""
         self._listeners: dict[int, Callable[[str, bytes], None]] = {}
+
+    async def _connect_to_server(self, s: Any) -> None:
+        if self._transport is None and s.uri.scheme not in _WEB_SOCKET:
+            self._transport = _DirectTransport(lambda: self.on_arrival())
+        await super()._connect_to_server(s)
 
     async def listen(self, subject: str, callback: Callable[[str, bytes], None]) -> None:
         """Subscribe; ``callback`` gets subject and payload of each message, without headers.
@@ -113,3 +154,7 @@ class DirectClient(Client):
             callback(subject.decode(), data)
         except Exception as error:  # noqa: BLE001 - nats-py would read no further
             await self._error_cb(error)
+
+
+def _nothing() -> None:
+    """Do nothing."""

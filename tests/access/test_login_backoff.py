@@ -184,6 +184,32 @@ def test_who_failed_lately_is_suspect_by_name_or_by_address(clock: ManualClock) 
     assert not guard.failed_recently(HERE, "ann")
 
 
+def test_logins_from_a_network_with_many_failures_are_suspect(clock: ManualClock) -> None:
+    """An attacker with many addresses fails only once from each."""
+    guard = backoff(clock)
+    for number in range(7):
+        guard.failed(f"203.0.113.{number}", f"user-{number}")
+        guard.failed(f"2001:db8:1:{number}::1", f"user-{number}")
+    assert not guard.failed_recently("203.0.113.200", "ann")
+    assert not guard.failed_recently("2001:db8:1:99::1", "ann")
+    guard.failed("203.0.113.7", "user-7")
+    guard.failed("2001:db8:1:7::1", "user-7")
+    assert guard.failed_recently("203.0.113.200", "ann")
+    assert guard.failed_recently("2001:db8:1:99::1", "ann")
+    assert not guard.holds("203.0.113.200", "ann")
+    assert not guard.failed_recently("203.0.114.200", "ann")
+    assert not guard.failed_recently("2001:db8:2:99::1", "ann")
+    clock.now += 60
+    assert not guard.failed_recently("203.0.113.200", "ann")
+
+
+def test_without_a_backoff_no_network_is_suspect(clock: ManualClock) -> None:
+    guard = backoff(clock, failures=0)
+    for number in range(20):
+        guard.failed(f"203.0.113.{number}", f"user-{number}")
+    assert not guard.failed_recently("203.0.113.200", "ann")
+
+
 def test_a_name_that_fails_everywhere_is_locked_out_nowhere_else(clock: ManualClock) -> None:
     guard = backoff(clock)
     for number in range(100):

@@ -665,7 +665,7 @@ def test_what_came_for_an_actor_that_stopped_meanwhile_is_handed_back() -> None:
 def test_parts_of_longer_work_take_turns_and_let_others_come_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kernel_module, "LATER_SLICE", 0.0015)
+    monkeypatch.setattr(kernel_module, "LATER_SLICE", 0.003)
     cut = Cut()
     cut.kernel.turn_slice = 1.0
     one, two, light = cut.actors[:3]
@@ -675,16 +675,34 @@ def test_parts_of_longer_work_take_turns_and_let_others_come_between(
     cut.kernel.light_at = cut.now
     cut.kernel.tell(light, "light")
     cut.turn()
-    # What is ready goes first; then parts for two milliseconds, each a turn of its own.
-    assert cut.handled == ["light", "one 0", "two 0"]
+    # What is ready goes first, and what it sends leaves before any part begins.
+    assert cut.handled == ["light"]
     cut.kernel.tell(light, "light again")
     cut.turn()
-    assert cut.handled[3:] == ["light again", "one 1", "two 1"]
+    # Parts do not starve: each second run has some, for two milliseconds, each a turn of its own.
+    assert cut.handled[1:] == ["light again", "one 0", "two 0"]
+    cut.kernel.tell(light, "and again")
+    cut.turn()
+    assert cut.handled[4:] == ["and again"]
+    cut.turn()
+    assert cut.handled[5:] == ["one 1", "two 1"]
     while cut.asked:
         cut.turn()
-    assert cut.handled[6:] == ["one 2", "two 2", "one 3", "two 3"]
+    assert cut.handled[7:] == ["one 2", "two 2", "one 3", "two 3"]
     assert cut.kernel.parts == 8
     assert not cut.kernel.busy
+
+
+def test_a_turn_waits_once_for_callbacks_that_are_due() -> None:
+    cut = Cut()
+    cut.kernel.tell(cut.actors[0], "told")
+    cut.kernel.yield_once()
+    cut.turn()
+    assert (cut.handled, cut.ended) == ([], [])
+    assert len(cut.asked) == 1
+    cut.turn()
+    assert cut.handled == ["told"]
+    assert not cut.asked
 
 
 def test_parts_share_a_turn_while_nobody_waits_for_a_shorter_one() -> None:

@@ -372,6 +372,61 @@ def test_one_address_with_many_sessions_leaves_wildcard_patterns_to_others() -> 
     simulate(scenario)
 
 
+def test_many_retained_messages_are_replayed_in_several_batches() -> None:
+    """They were one batch: 20,000 took 32 ms of processor time in one turn."""
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            publisher = await world.connect("p")
+            for first in range(0, 3000, 500):
+                topics = [f"r/{number}" for number in range(first, first + 500)]
+                publisher.send(b"".join(p.publish(topic, b"x", retain=True) for topic in topics))
+                await world.go(2)
+            client = await world.connect("c")
+            client.send(p.subscribe(1, ("r/#", 0)))
+            await world.go(5)
+            got = [one.topic for one in client.take() if isinstance(one, p.Publish)]
+            assert sorted(got) == sorted(f"r/{number}" for number in range(3000))
+            (found,) = world.broker.node.router.subscribers("c")
+            assert found.actor is not None
+            assert found.actor.handled == 3
+
+    simulate(scenario)
+
+
+def test_subscriptions_of_all_sessions_have_a_limit_and_no_owner_takes_all() -> None:
+    async def scenario() -> None:
+        async with World(bounds=LimitOptions(max_subscriptions_total=40)).running() as world:
+            router = world.broker.node.router
+            for number in range(5):
+                greedy = await world.connect(f"greedy-{number}", clean=False)
+                filters = [(f"{number}/{each}", 0) for each in range(10)]
+                greedy.send(p.subscribe(7, *filters, filters[0]))
+                await world.go(0.5)
+                if number % 2:
+                    greedy.drop()  # what it holds counts for as long as its session lasts
+                    await world.go(5)
+            assert router.subscriptions == 20
+            assert world.broker.node.limits.refused.counts["subscriptions_total"] > 0
+            other = SimClient(world, host="198.51.100.7")
+            other.send(p.connect("other"), p.subscribe(8, *((f"o/{n}", 1) for n in range(12))))
+            await world.go(0.5)
+            (answer,) = (one for one in other.take() if isinstance(one, p.Suback))
+            assert list(answer.codes) == [1] * 10 + [0x80] * 2
+            # A filter that it has may be subscribed to again, and room that is made is used.
+            other.send(p.subscribe(9, ("o/0", 0)), p.unsubscribe(10, "o/1", "o/2"))
+            other.send(p.subscribe(11, ("o/new", 0)))
+            await world.go(0.5)
+            codes = [list(one.codes) for one in other.take() if isinstance(one, p.Suback)]
+            assert codes == [[0], [0]]
+            again = await world.connect("greedy-0", clean=True)
+            again.send(p.subscribe(7, ("again", 0)))
+            await world.go(0.5)
+            assert [one.codes[0] for one in again.take() if isinstance(one, p.Suback)] == [0]
+
+    simulate(scenario)
+
+
 def test_a_client_that_changes_too_many_subscriptions_waits_but_not_its_successor() -> None:
     async def scenario() -> None:
         bounds = LimitOptions(subscribe_rate=10.0, max_subscriptions=100)

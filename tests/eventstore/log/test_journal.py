@@ -433,6 +433,21 @@ def test_a_turn_over_several_records_is_released_with_its_last_part() -> None:
     assert bench.effects() == [b"first last"]
 
 
+def test_a_record_has_a_bounded_number_of_events() -> None:
+    """A message to ten thousand offline sessions is as many events; they were encoded at once."""
+    bench = Bench(max_inflight=99, max_record=1 << 24)
+    for _ in range(10_000):
+        bench.event()
+    bench.journal.send_when_durable(bench.a, b"ack")
+    bench.journal.end_turn()
+    records = shape(bench.store.records)
+    assert records == [(1, 0, False, 4096), (2, 1, False, 4096), (3, 2, True, 1808)]
+    bench.commit(1, 2)
+    assert bench.effects() == []
+    bench.commit(3)
+    assert bench.effects() == [b"ack"]
+
+
 def test_parts_are_counted_anew_for_the_next_turn() -> None:
     bench = Bench(max_inflight=9)
     for number in range(2):

@@ -14,6 +14,7 @@ from harness.waiting import happens
 from linked import Nats
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
+from nats.aio.transport import TcpTransport
 
 from eventstore.nats import ConnectionOptions, DirectClient, connect, disconnect
 
@@ -72,6 +73,24 @@ async def test_what_is_listened_to_comes_in_order_and_past_no_task(tmp_path: Pat
         answers = await client.subscribe(inbox)
         await client.publish(inbox, b"as ever")
         assert (await answers.next_msg(5)).data == b"as ever"
+
+
+async def test_it_tells_that_bytes_arrived_before_they_are_handled(tmp_path: Path) -> None:
+    lost: list[bool] = []
+    async with prompt(tmp_path, on_disconnect=lambda: lost.append(True)) as (server, client):
+        seen: list[str] = []
+        await client.listen("in", lambda _subject, _data: seen.append("handled"))
+        for _ in range(2):  # again over the second connection
+            seen.clear()
+            client.on_arrival = lambda: seen.append("arrived")
+            assert send(client, "in", b"x")
+            await happens(lambda: "handled" in seen)
+            assert seen[0] == "arrived"
+            lost.clear()
+            server.kill()
+            await happens(lambda: lost)
+            server.run()
+            await happens(lambda: client.is_connected)
 
 
 async def test_who_listens_badly_is_reported_and_the_rest_is_read(tmp_path: Path) -> None:
@@ -148,4 +167,6 @@ def test_nats_py_is_as_this_needs_it() -> None:
     assert list(inspect.signature(Client._process_msg).parameters) == ours, advice
     touched = {"_transport", "_pending", "_pending_data_size", "_flush_queue", "_error_cb"}
     assert touched <= vars(Client()).keys(), advice
+    assert {"_io_reader", "_io_writer"} <= vars(TcpTransport()).keys(), advice
+    assert list(inspect.signature(Client._connect_to_server).parameters) == ["self", "s"], advice
     assert "_id" in vars(Subscription(Client(), 1)), advice
