@@ -28,6 +28,8 @@ class BrokerOptions:
     session_expiry: float = 0.0
     """Time after which an offline persistent session is removed; 0 = never. An MQTT 5 client may
     ask for less, not for more."""
+    failover_grace: float = 0.0
+    """Time for which the wills of clients whose leader ended wait for them; 0 = they do not."""
     max_keep_alive: float = 0.0
     """Longest keep alive of MQTT 5 clients, used where they ask for a longer one or for none; 0:
     any."""

@@ -151,21 +151,23 @@ def software() -> str:
 def _end_connections(node: NodeContext) -> None:
     """Record the end of the connections of the previous run of the broker.
 
-    Wills are published as for any connection that ended without a DISCONNECT, and unacknowledged
-    messages of shared subscriptions are returned to them.
+    Wills are published as for any connection that ended without a DISCONNECT, or wait for their
+    clients, and unacknowledged messages of shared subscriptions are returned to them.
     """
+    grace = node.will_grace
     for name, state in list(node.state.sessions.live.items()):
         if not state.connected:
             node.directory.watch_expiry(state)
-        elif state.will is not None or shared_in_flight(state):
+        elif (state.will is not None and not grace) or shared_in_flight(state):
             node.kernel.tell(
                 node.directory.session(name), ConnectionDetached(None, "broker_restarted", False)
             )
         else:
-            node.emit(SessionClosed(name, "broker_restarted", state.generation))
+            waits = grace if state.will is not None else 0
+            node.emit(SessionClosed(name, "broker_restarted", state.generation, grace=waits))
             if state.clean:
                 node.router.remove_session(name)
-            else:
+            if not state.clean or waits:
                 node.directory.watch_expiry(state)
 
 
