@@ -201,6 +201,18 @@ _VALUES = (
         None,
     ),
     _value(
+        "foldmq_cluster_edge_clients",
+        "Clients that this node passes on to the leader.",
+        "cluster.edge_clients",
+        None,
+    ),
+    _value(
+        "foldmq_cluster_parked_clients",
+        "Clients of this node that wait for a leader.",
+        "cluster.parked",
+        None,
+    ),
+    _value(
         "foldmq_connections",
         "Open connections.",
         "connections.open",

@@ -251,7 +251,7 @@ class NodeContext:
     @property
     def will_grace(self) -> int:
         """Seconds for which wills wait after the end of the leader; 0: they do not."""
-        return math.ceil(self.options.failover_grace)
+        return math.ceil(self.options.will_grace)
 
     def will_due_in(self, state: SessionState) -> float:
         """Return in how many seconds the will of an offline session is published; or infinity."""

@@ -22,7 +22,7 @@ _MOVED_SECONDS = 30.0
 """Seconds to wait for the new leader: the old one may have to write much."""
 
 
-def run(flags: SourceFlags, cluster: str | None, to: str) -> None:
+def move_leadership(flags: SourceFlags, cluster: str | None, to: str) -> None:
     """Ask the leader to hand over, and wait until the other node leads.
 
     Raises UsageError, NatsUnavailable, NoLiveBroker and Refused.

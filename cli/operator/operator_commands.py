@@ -94,7 +94,7 @@ def _nodes_move(
     """
     from cli.operator import move
 
-    move.run(source, cluster, to or "")
+    move.move_leadership(source, cluster, to or "")
 
 
 @actors_app.command("ls")

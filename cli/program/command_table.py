@@ -72,7 +72,7 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
             CommandEntry(
                 "nodes",
                 "cli.operator.operator_commands",
-                "List the nodes of a cluster; let another one lead.",
+                "List the nodes of a cluster.",
             ),
             CommandEntry("web", "cli.web.web_command", "Serve the web page of a running broker."),
             CommandEntry(

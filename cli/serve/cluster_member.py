@@ -12,9 +12,7 @@ import orjson
 import structlog
 
 from actors.maintenance import software
-from cli.common import address
 from cluster import Leader, Members, NodeStatus, Role, Standby, decode_status
-from cluster.edge import LeaderPlace
 from eventstore.nodes import NodeMessages
 from protocol.errors import FoldmqError
 
@@ -77,10 +75,6 @@ class ClusterMember:
         self._standby: Standby | None = None
         self._leader: Leader | None = None
         self._said_goodbye = False
-        self._epoch = 0
-        """Epoch of the last leader that clients are passed on to."""
-        self._led_at: float | None = None
-        """When that leader was known last, in monotonic seconds; None: never."""
         self.edges: Edges | None = None
         """The clients that this node passes on; None: it does not pass on clients."""
         self.listening: list[str] = []
@@ -143,19 +137,18 @@ class ClusterMember:
         if peers is not None:
             leader.peers = str(peers)
         if self.edges is not None:
-            self._follow(leader.status())
+            self.edges.heard(leader.status())
 
     def waiting(self) -> str:
         """Return why this node serves no clients; empty if it leads."""
         standby = self._standby
         if self._leader is not None or standby is None:
             return ""
-        now = self._clock.monotonic()
-        if self.edges is not None and self._led_at is not None:
+        edges = self.edges
+        if edges is not None and edges.led_at is not None:
             # During a failover clients wait here: the node is ready for them.
-            if self.edges.leader is not None:
-                self._led_at = now
-            return "" if now - self._led_at < _PARKED_SECONDS else "no leader is known"
+            silent = self._clock.monotonic() - edges.led_at
+            return "" if silent < _PARKED_SECONDS else "no leader is known"
         if standby.role is Role.STARTING:
             return "starting"
         leader = standby.leader
@@ -221,27 +214,6 @@ class ClusterMember:
         edges = self.edges
         return (edges.clients, edges.parked) if edges is not None else (0, 0)
 
-    def _follow(self, status: NodeStatus) -> None:
-        """Pass clients on to the leader that a status names."""
-        edges = self.edges
-        if edges is None:
-            return
-        known = edges.leader
-        if status.role is Role.STOPPED:
-            if known is not None and known.node == status.node:
-                edges.follow(None)
-            return
-        if status.role is not Role.LEADING or not status.peers:
-            return
-        if status.epoch < self._epoch:
-            return
-        self._epoch, self._led_at = status.epoch, self._clock.monotonic()
-        try:
-            place = address(status.peers)
-        except ValueError:
-            return
-        edges.follow(LeaderPlace(status.epoch, status.node, place.host, place.port))
-
     async def _say_goodbye(self) -> None:
         """Announce to the other nodes that this node has ended, so that they do not wait for it."""
         part = self._part
@@ -262,7 +234,7 @@ class ClusterMember:
         if self.edges is not None:
             status = decode_status(data)
             if status is not None and status.node != self._me.node:
-                self._follow(status)
+                self.edges.heard(status)
 
 
 def _report(task: asyncio.Task[None], led: ClusterHooks) -> None:

@@ -14,8 +14,9 @@ from cluster.edge import Edges, PeerListener
 if TYPE_CHECKING:
     import socket
 
-    from actors.broker import Broker
+    from actors.connection import Admission
     from actors.kernel import Clock
+    from actors.session import NodeContext
     from actors.transports import Handshakes
     from cli.common import Address
     from cli.settings import Settings
@@ -41,9 +42,9 @@ class PeerSockets:
         bounds = limit_options(settings, most)
         return Edges(node, self._key, self._client_context, bounds, most, clock.monotonic)
 
-    def serve(self, broker: Broker, handshakes: Handshakes) -> None:
-        """Accept the connections of other nodes, which are clients of the broker."""
-        listener = PeerListener(broker.node, broker.admission, self._key, self._context, handshakes)
+    def serve(self, node: NodeContext, admission: Admission, handshakes: Handshakes) -> None:
+        """Accept the connections of other nodes, which are clients of a broker."""
+        listener = PeerListener(node, admission, self._key, self._context, handshakes)
         sockets, self._sockets = self._sockets, []
         listener.listen(sockets)
 

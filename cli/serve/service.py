@@ -158,7 +158,7 @@ def make_options(
         options,
         max_connections=max_connections,
         bounds=limit_options(settings, max_connections),
-        failover_grace=settings.failover_grace if settings.cluster is not None else 0.0,
+        will_grace=settings.failover_grace if settings.cluster is not None else 0.0,
         close_denied=settings.denied_publish == "close",
         pseudonym_key=key,
         users_digest=users,
@@ -317,7 +317,7 @@ class Service:
         if self._member is not None:
             peers = self._peers
             if peers is not None:
-                peers.serve(broker, self._listeners.handshakes)
+                peers.serve(broker.node, broker.admission, self._listeners.handshakes)
             self._member.serves_at(
                 [str(place) for place in listening], peers.address if peers is not None else None
             )

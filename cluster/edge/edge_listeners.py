@@ -14,6 +14,7 @@ from actors.limits import ClientLimits
 from actors.transports import Acceptor, HandshakeError, build_stack
 from cluster.edge.client_header import PeerAnswer
 from cluster.edge.edge_client import ClientStage, EdgeClient, Upstream
+from cluster.status import Role
 
 if TYPE_CHECKING:
     import ssl
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from actors.configuration import LimitOptions
     from actors.connection import ListenerOptions
+    from cluster.status import NodeStatus
 
 _log = structlog.get_logger("foldmq")
 
@@ -77,7 +79,7 @@ class Edges:
         self._limits: ClientLimits[EdgeClient] = ClientLimits(limits, {})
         self._options: dict[str, ListenerOptions] = {}
         self._acceptors: list[tuple[str, Acceptor]] = []
-        self._clients: set[EdgeClient] = set()
+        self._clients: dict[EdgeClient, None] = {}
         self._parked: dict[EdgeClient, None] = {}
         """Clients that wait for a connection, the one that waits longest first."""
         self._opening: dict[asyncio.Task[None], LeaderPlace] = {}
@@ -85,6 +87,10 @@ class Edges:
         self._closing: dict[EdgeClient, float] = {}
         """Clients that are being closed, with the time when that takes too long."""
         self._leader: LeaderPlace | None = None
+        self._epoch = 0
+        """Epoch of the last known leader."""
+        self.led_at: float | None = None
+        """When a leader was heard last, in monotonic seconds; None: never."""
         self._not_before = 0.0
         """When to try again to reach the leader, in monotonic seconds."""
         self._again: asyncio.TimerHandle | None = None
@@ -171,7 +177,7 @@ class Edges:
             return False
         if self._limits.arrive(client.listener, client.host, self._now()) is not None:
             return False
-        self._clients.add(client)
+        self._clients[client] = None
         self._make_room(self._limits.unauthenticated.join(client, client.host))
         return True
 
@@ -210,7 +216,7 @@ class Edges:
         self._closing.pop(client, None)
         if client not in self._clients:
             return
-        self._clients.discard(client)
+        del self._clients[client]
         self._limits.unauthenticated.leave(client, client.host)
         self._limits.leave(client.listener, client.host, None)
         if error is not None:
@@ -235,6 +241,20 @@ class Edges:
     def leader(self) -> LeaderPlace | None:
         """The leader that clients are passed on to; None: they wait."""
         return self._leader
+
+    def heard(self, status: NodeStatus) -> None:
+        """Pass clients on to the leader that a status names, unless it is an earlier one."""
+        known = self._leader
+        if status.role is Role.STOPPED:
+            if known is not None and known.node == status.node:
+                self.follow(None)
+        elif status.role is Role.LEADING and status.epoch >= self._epoch:
+            host, _, port = status.peers.rpartition(":")
+            if host and port.isdigit():
+                self._epoch = status.epoch
+                self.led_at = self._now()
+                place = LeaderPlace(status.epoch, status.node, host.strip("[]"), int(port))
+                self.follow(place)
 
     def follow(self, leader: LeaderPlace | None) -> None:
         """Pass clients on to another leader; those of an earlier leader are closed.
@@ -288,10 +308,7 @@ class Edges:
         answer, problem = PeerAnswer.LATER, ""
         try:
             async with asyncio.timeout(_OPEN_SECONDS):
-                transport, upstream = await self._loop.create_connection(
-                    partial(Upstream, client), leader.host, leader.port, ssl=self._tls
-                )
-                _watch_peer(transport)
+                upstream = await self.reach(client, leader)
                 answer = await upstream.answered
         except (OSError, TimeoutError) as error:
             problem = str(error) or "no answer"
@@ -316,6 +333,14 @@ class Edges:
         elif client.stage is ClientStage.PARKED:
             self._not_before = self._now() + _AGAIN
             self._say(leader, problem)
+
+    async def reach(self, client: EdgeClient, leader: LeaderPlace) -> Upstream:
+        """Connect to the leader for a client; raises OSError."""
+        transport, upstream = await self._loop.create_connection(
+            partial(Upstream, client), leader.host, leader.port, ssl=self._tls
+        )
+        _watch_peer(transport)
+        return upstream
 
     def _say(self, leader: LeaderPlace, problem: str) -> None:
         now = self._now()

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.maintenance import StateReader
+from actors.session import NodeContext
+from cluster.edge import PeerAnswer
+from cluster.edge.edge_client import ClientStage, EdgeClient, Upstream
 from eventstore.log import Appended, EventLog, LogTail, LogWriter
 from simulation import chaos
 from simulation.chaos import run
@@ -54,12 +57,41 @@ def takes_over_wherever_the_log_ends(patch: Patch) -> None:
     patch.setattr(EventLog, "append_behind", anywhere)
 
 
+def passes_a_client_on_to_the_next_leader(patch: Patch) -> None:
+    def park_again(upstream: Upstream, _error: Exception | None) -> None:
+        client = upstream._client
+        if client.stage is ClientStage.OPEN:
+            client._upstream = None
+            client._edge.park(client)
+        elif not upstream.answered.done():
+            upstream.answered.set_result(PeerAnswer.LATER)
+
+    patch.setattr(Upstream, "connection_lost", park_again)
+
+
+def keeps_no_order_of_a_parked_client(patch: Patch) -> None:
+    opened = EdgeClient.opened
+
+    def reverse(client: EdgeClient, upstream: Upstream) -> None:
+        client._early.reverse()
+        opened(client, upstream)
+
+    patch.setattr(EdgeClient, "opened", reverse)
+
+
+def publishes_wills_before_their_time(patch: Patch) -> None:
+    patch.setattr(NodeContext, "will_due_in", lambda _node, state: 0.0 if state.will else 1e9)
+
+
 @pytest.mark.parametrize(
     "mutant",
     [
         follows_without_folding_every_record,
         writes_on_although_another_node_leads,
         takes_over_wherever_the_log_ends,
+        passes_a_client_on_to_the_next_leader,
+        keeps_no_order_of_a_parked_client,
+        publishes_wills_before_their_time,
     ],
 )
 @pytest.mark.slow
