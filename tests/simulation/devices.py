@@ -356,8 +356,7 @@ class DeviceConnection(SimClient):
         device, will = self.device, self.will
         now = self.account.now()
         if will is not None and self.accepted:
-            if not self.leaving and not self.world.options.will_grace and not self.through_edge:
-                # Else the client may be back before the leader hears of its end.
+            if not self.leaving and not self.world.reorders:
                 will.acked = now
             elif self.leaving and orderly and self.alone and self.current:
                 # A node that loses its leader closes its clients just as in good order.

@@ -332,6 +332,8 @@ class _Clients(dict[Any, None]):
 class NodesWorld(World):
     """A cluster, its log and its clients; ``broker`` is that of the node that took over last."""
 
+    reorders = True
+
     @classmethod
     def more_options(cls, seed: int) -> dict[str, Any]:
         return {"will_grace": random.Random(f"grace {seed}").choice([0.0, 2.0, 5.0])}

@@ -8,8 +8,7 @@ import pytest
 
 from actors.maintenance import StateReader
 from actors.session import NodeContext
-from cluster.edge import PeerAnswer
-from cluster.edge.edge_client import ClientStage, EdgeClient, Upstream
+from cluster.edge.edge_client import EdgeClient, Upstream
 from eventstore.log import Appended, EventLog, LogTail, LogWriter
 from simulation import chaos
 from simulation.chaos import run
@@ -57,16 +56,14 @@ def takes_over_wherever_the_log_ends(patch: Patch) -> None:
     patch.setattr(EventLog, "append_behind", anywhere)
 
 
-def passes_a_client_on_to_the_next_leader(patch: Patch) -> None:
-    def park_again(upstream: Upstream, _error: Exception | None) -> None:
-        client = upstream._client
-        if client.stage is ClientStage.OPEN:
-            client._upstream = None
-            client._edge.park(client)
-        elif not upstream.answered.done():
-            upstream.answered.set_result(PeerAnswer.LATER)
+def loses_what_a_waiting_client_sent_last(patch: Patch) -> None:
+    opened = EdgeClient.opened
 
-    patch.setattr(Upstream, "connection_lost", park_again)
+    def forget(client: EdgeClient, upstream: Upstream) -> None:
+        del client._early[1:]
+        opened(client, upstream)
+
+    patch.setattr(EdgeClient, "opened", forget)
 
 
 def keeps_no_order_of_a_parked_client(patch: Patch) -> None:
@@ -89,7 +86,7 @@ def publishes_wills_before_their_time(patch: Patch) -> None:
         follows_without_folding_every_record,
         writes_on_although_another_node_leads,
         takes_over_wherever_the_log_ends,
-        passes_a_client_on_to_the_next_leader,
+        loses_what_a_waiting_client_sent_last,
         keeps_no_order_of_a_parked_client,
         publishes_wills_before_their_time,
     ],

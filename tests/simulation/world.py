@@ -132,6 +132,10 @@ class World:
 
     broker: Broker
     log: SimLog
+    reorders = False
+    """A connection may reach the broker before an earlier one of the same client, which may be back
+    before the broker hears of its end: the log says when a will has to be published, the client
+    does not know."""
     direct = False
     """Clients connect to the broker itself, where they could connect to other nodes."""
     meanwhile: Callable[[], None] | None = None
