@@ -117,7 +117,7 @@ class ClusterFields(BaseModel):
     cluster_tls_ca: ExpandedPath | None = Field(
         default=None,
         description="CA certificates that the certificates of other nodes are verified against. "
-        "Whoever has a certificate of this CA counts as a node.",
+        "Any certificate of this CA counts as that of a node.",
     )
     failover_grace: Seconds = Field(
         default=5.0,

@@ -1,7 +1,7 @@
 """The compose file and the chart of a cluster: what they set are settings that a node accepts.
 
-There is no Docker and no Helm here. The chart uses substitutions of values only, so that a few lines
-render it.
+There is no Docker and no Helm here. The chart uses substitutions of values only, so that a few
+lines render it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def test_what_services_refer_to_is_there() -> None:
             assert volume.split(":")[0] in found["volumes"], name
         for port in service.get("ports", ()):
             assert re.fullmatch(r"\d+:\d+", port), name
-    published = [port.split(":")[0] for one in found["services"].values() for port in one.get("ports", ())]
+    services = found["services"].values()
+    published = [port.split(":")[0] for one in services for port in one.get("ports", ())]
     assert len(set(published)) == len(published) == 3
 
 

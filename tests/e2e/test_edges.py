@@ -324,10 +324,10 @@ def test_tls_websocket_and_certificates_through_a_node_that_follows(
     path = tmp_path / "s"
     second.configure(
         f"{second.config_file.read_text()}tls_cert = '{server.certificate}'\n"
-        f"tls_key = '{server.key}'\ntls_client_ca = '{authority.file}'\n"
+        f"tls_key = '{server.key}'\n"
         f"[[listen]]\naddress = '127.0.0.1:{second.port}'\n"
         f"[[listen]]\naddress = 'tls://127.0.0.1:{tls}'\ntls_client_certs = 'required'\n"
-        "tls_identity = 'cn'\nallow_anonymous = false\n"
+        f"tls_client_ca = '{authority.file}'\ntls_identity = 'cn'\nallow_anonymous = false\n"
         f"[[listen]]\naddress = 'wss://127.0.0.1:{wss}'\n"
         f"[[listen]]\naddress = 'unix:{path}'\n"
     )
