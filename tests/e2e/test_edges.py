@@ -311,7 +311,7 @@ def test_tls_websocket_and_certificates_through_a_node_that_follows(
 ) -> None:
     """The leader has plain TCP only; the options of the other node's listeners count there."""
     authority = Authority(tmp_path / "authority")
-    server, node = authority.server(), authority.client("node")
+    server, node = authority.server(), authority.node("node")
     between = (
         f"cluster_key_file = '{key}'\n"
         if how == "key"

@@ -8,7 +8,7 @@ import pytest
 
 from actors.maintenance import StateReader
 from actors.session import NodeContext
-from cluster.edge.edge_client import EdgeClient, Upstream
+from cluster.edge.edge_client import EdgeClient
 from eventstore.log import Appended, EventLog, LogTail, LogWriter
 from simulation import chaos
 from simulation.chaos import run
@@ -56,24 +56,14 @@ def takes_over_wherever_the_log_ends(patch: Patch) -> None:
     patch.setattr(EventLog, "append_behind", anywhere)
 
 
-def loses_what_a_waiting_client_sent_last(patch: Patch) -> None:
-    opened = EdgeClient.opened
+def drops_bytes_for_clients_that_read_slowly(patch: Patch) -> None:
+    take = EdgeClient.take
 
-    def forget(client: EdgeClient, upstream: Upstream) -> None:
-        del client._early[1:]
-        opened(client, upstream)
+    def drop(client: EdgeClient, data: bytes) -> None:
+        if not client.unread:
+            take(client, data)
 
-    patch.setattr(EdgeClient, "opened", forget)
-
-
-def keeps_no_order_of_a_parked_client(patch: Patch) -> None:
-    opened = EdgeClient.opened
-
-    def reverse(client: EdgeClient, upstream: Upstream) -> None:
-        client._early.reverse()
-        opened(client, upstream)
-
-    patch.setattr(EdgeClient, "opened", reverse)
+    patch.setattr(EdgeClient, "take", drop)
 
 
 def publishes_wills_before_their_time(patch: Patch) -> None:
@@ -86,8 +76,7 @@ def publishes_wills_before_their_time(patch: Patch) -> None:
         follows_without_folding_every_record,
         writes_on_although_another_node_leads,
         takes_over_wherever_the_log_ends,
-        loses_what_a_waiting_client_sent_last,
-        keeps_no_order_of_a_parked_client,
+        drops_bytes_for_clients_that_read_slowly,
         publishes_wills_before_their_time,
     ],
 )
