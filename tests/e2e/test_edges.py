@@ -131,6 +131,16 @@ def test_clients_of_any_node_reach_each_other_and_their_node_is_on_record(
     assert not opened["here"].get("via")
 
 
+def test_one_client_identifier_at_two_nodes(nodes: Nodes, nats: Nats) -> None:
+    first, second = nodes.members
+    with RawClient(second.port) as old, RawClient(first.port) as new:
+        assert old.connect("same", clean=False).code == 0
+        assert new.connect("same", clean=False).code == 0
+        with pytest.raises((ConnectionClosedError, OSError)):
+            old.receive(PATIENCE)
+    assert [one["session"] for one in logged(nats, "SessionTakenOver")] == ["same"]
+
+
 def strike_kill(nodes: Nodes, nats: Nats) -> None:
     leader = nodes.leader
     leader.kill()
