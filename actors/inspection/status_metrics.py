@@ -531,6 +531,7 @@ def status(sources: StatusSources) -> dict[str, Any]:
     tls, counters = _tls_pool(admission), node.counters
     found: dict[str, Any] = {
         "node": node.options.node,
+        "epoch": node.state.epoch,
         "software": node.software,
         "pid": os.getpid(),
         "time_ms": node.clock.time_ms(),

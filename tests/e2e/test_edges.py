@@ -125,6 +125,9 @@ def test_clients_of_any_node_reach_each_other_and_their_node_is_on_record(
             "leader": first.name,
         }
         port = there.socket.getsockname()[1]
+        page = command(nats, "sessions", "show", "there", "--node=c1").stdout
+        assert f"from 127.0.0.1:{port} via node {second.name} (" in page
+        assert "leads in epoch 1" in command(nats, "status", "--node=c1").stdout
     opened = {one["session"]: one for one in logged(nats, "SessionOpened")}
     assert opened["there"]["via"] == second.name
     assert opened["there"]["address"] == f"127.0.0.1:{port}"

@@ -219,7 +219,7 @@ def will_of_a_clean_session_waits_after_a_shutdown(name: str) -> Case:
     story = Story(name)(
         opened("x", clean=True), WillArmed("x", "w/1/2", 1, False, 3, 0), payloads=1
     )
-    story(Subscribed("x", [("t", 1)]))(gone("broker_stopped", grace=5))(published("t"), payloads=1)
+    story(Subscribed("x", [("u", 1)]))(gone("broker_stopped", grace=5))(published("u"), payloads=1)
     return fires(story, SessionExpired("x", "expired"), after_ms=5000).keeps()
 
 
@@ -241,12 +241,12 @@ def will_of_a_client_that_came_back_after_a_takeover(name: str) -> Case:
 
 def will_of_a_client_that_stayed_away_after_a_takeover(name: str) -> Case:
     story = led_by_another(name)(WillCancelled("x"))
-    return story(Acked("p", [])).breaks("will", at(4), "x")
+    return story(opened("z")).breaks("will", at(4), "x")
 
 
 def will_forgotten_after_a_takeover(name: str) -> Case:
     story = led_by_another(name)
-    story(Acked("p", []), time_ms=story.log.time_ms + 4_000_000)
+    story(opened("z"), time_ms=story.log.time_ms + 4_000_000)
     return story.breaks("will", at(2, 1), "x")
 
 
