@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
@@ -193,7 +193,7 @@ class PeerStage(Stage):
             self.lower.close()
             return
         self._client = client
-        self._upper = listener.connection(client)
+        self._upper = cast("asyncio.Protocol", listener.connection(client))
         self._upper.connection_made(self)
         if rest and not self.is_closing():
             self._upper.data_received(rest)
