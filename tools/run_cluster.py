@@ -152,6 +152,9 @@ def main() -> int:
         sys.stdout.write("\nending\n")
         return 0
     finally:
+        # make sends another signal behind Ctrl-C: nothing may end this before the processes.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
         processes.end()
 
 
