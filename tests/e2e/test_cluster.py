@@ -33,16 +33,6 @@ CLUSTER = f"{ACCESS}cluster = 'c1'\nfailover_grace = 0\n"
 
 
 @pytest.fixture
-def nats(tmp_path: Path) -> Iterator[Nats]:
-    folder = tmp_path / "nats"
-    folder.mkdir()
-    server = Nats(folder)
-    server.start()
-    yield server
-    server.kill()
-
-
-@pytest.fixture
 def nodes(tmp_path: Path, nats: Nats) -> Iterator[Nodes]:
     made = Nodes(tmp_path, [nats.port] * 2, CLUSTER)
     try:

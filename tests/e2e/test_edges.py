@@ -34,16 +34,6 @@ EDGES = f"{ACCESS}cluster = 'c1'\ncluster_listen = '127.0.0.1:0'\n"
 
 
 @pytest.fixture
-def nats(tmp_path: Path) -> Iterator[Nats]:
-    folder = tmp_path / "nats"
-    folder.mkdir()
-    server = Nats(folder)
-    server.start()
-    yield server
-    server.kill()
-
-
-@pytest.fixture
 def key(tmp_path: Path) -> Path:
     file = tmp_path / "key"
     file.write_text("the key of this cluster\n")
