@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
+_LARGE: Final = 64 * 1024
+"""Bytes of a payload from which it is written without a copy."""
 API: Final = "$JS.API."
 """Prefix of the subjects of JetStream's API where no domain is named."""
 
@@ -70,11 +72,15 @@ class DirectClient(Client):
         if len(head) + len(payload) > self.max_payload:  # the server would end the connection
             return False
         first = f"HPUB {subject} {reply} {len(head)} {len(head) + len(payload)}\r\n".encode()
-        command = b"".join((first, head, payload, b"\r\n"))
-        if not isinstance(transport, TcpTransport):
-            self._send_soon(command)
-            return True
+        writer = transport._io_writer if isinstance(transport, TcpTransport) else None  # noqa: SLF001
         try:
+            if writer is not None and len(payload) >= _LARGE:
+                writer.transport.writelines((first, head, payload, b"\r\n"))
+                return True
+            command = b"".join((first, head, payload, b"\r\n"))
+            if not isinstance(transport, TcpTransport):
+                self._send_soon(command)
+                return True
             transport.write(command)  # type: ignore[no-untyped-call]
         except (OSError, RuntimeError):  # it is closed, and nats-py does not know yet
             return False
