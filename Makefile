@@ -12,10 +12,12 @@ export PYTHONDONTWRITEBYTECODE :=
 # Compiled by mypyc where there is a C compiler; FOLDMQ_COMPILE=0 leaves them plain Python.
 COMPILED_SOURCES := $(shell sed -n '/^compiled = \[/,/^\]/s/^ *"\(.*\)",/\1/p' pyproject.toml)
 
-.PHONY: help install spark run check test lint types pytest drills bench abuse fuzz clean java
+.PHONY: help install spark run cluster check test lint types pytest drills bench abuse fuzz clean java
 
 help:
 	@echo "make run     install the broker into $(VENV) and serve on 127.0.0.1:1883"
+	@echo "make cluster run three nodes and three NATS servers on this machine, to try what happens"
+	@echo "             when one is killed; Ctrl-C ends them"
 	@echo "make spark   also install the requirements of foldmq spark (1.1 GB)"
 	@echo "make check   at every save: ruff, mypy and the tests that need no process and no Spark"
 	@echo "make test    before a push: ruff, mypy and all tests"
@@ -55,6 +57,9 @@ $(VENV)/compiled-modules: $(COMPILED_SOURCES) setup.py tools/compile_modules.py 
 
 run: install
 	$(BIN)/foldmq serve
+
+cluster: install
+	@$(BIN)/python tools/run_cluster.py
 
 # Types are checked beside the tests, which leave a processor idle while they wait.
 test: java lint $(VENV)/compiled-modules

@@ -66,7 +66,7 @@ from protocol.mqtt import Connect, ConnectCode
 from protocol.mqtt5 import SHARE, is_payload_format_broken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from actors.authn import Authenticator
     from actors.configuration import BridgeOptions, BrokerOptions
@@ -198,8 +198,14 @@ class Broker(LoopActor):
                 FoldmqError(f"the work on {task.get_name()} failed: {error}; please report")
             )
 
-    async def drain(self) -> None:
-        """Shut down gracefully: refuse new clients, commit received input, close the clients."""
+    async def drain(
+        self, to: str = "", handed_over: Callable[[], Awaitable[object]] | None = None
+    ) -> None:
+        """Shut down gracefully: refuse new clients, commit received input, close the clients.
+
+        ``to`` is the node of the cluster that is to lead then. ``handed_over`` is called when the
+        log is complete, if another node may lead from then on: it writes the projections.
+        """
         self.node.draining = True
         self.admission.close()
         for connection in self.admission.connections:
@@ -215,12 +221,14 @@ class Broker(LoopActor):
             await self.bridge.stop()
         if self.node.dropped:
             _log.warning("dropped since the start", **self.node.dropped)
-        self.node.emit(BrokerStopped())
+        self.node.emit(BrokerStopped(to=to))
         self.kernel.wake()
         await self.wait_durable()
         for task in (*self._background, *self.node.tasks):
             task.cancel()
-        if not self.node.failed.done():
+        if handed_over is not None and not self.node.failed.done():
+            await handed_over()
+        elif not self.node.failed.done():
             await self.projector.finish()
         await self.node.writer.stop()
         self.admission.authenticator.close()

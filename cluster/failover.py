@@ -29,6 +29,8 @@ async def take_over(
 ) -> Appended:
     """Append the start of this node's leadership; the follower has folded it if it is stored.
 
+    REFUSED also means that the record is stored, but another node leads already.
+
     ``name`` is the name of the log. Raises CorruptLog when the log ends before a record that this
     node, or a leader that it heard, knew to be stored, FellBehind, LogUnavailable.
     """
@@ -53,4 +55,7 @@ async def take_over(
         await follower.add(record)
         if log.watermark is not None:
             log.watermark.note(record.sequence, record.link)
+        if follower.sequence > record.sequence:
+            # The acknowledgement was late: another node has taken over from this one meanwhile.
+            return Appended.REFUSED
     return outcome

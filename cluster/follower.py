@@ -108,9 +108,10 @@ class Follower:
             raise CorruptLog(self.sequence + 1, "is missing")
 
     async def add(self, record: Record) -> None:
-        """Fold a record that this node has appended."""
+        """Fold a record that this node has appended, unless it was read meanwhile."""
         async with self._reading:
-            await self._take(record)
+            if self.sequence < record.sequence:
+                await self._take(record)
 
     async def _take(self, record: Record) -> None:
         before = self.sequence, self.link

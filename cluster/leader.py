@@ -13,6 +13,8 @@ from cluster.status import STATUS_EVERY, NodeStatus, Role, decode_status
 from eventstore.errors import EventStoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from actors.kernel import Clock
     from cluster.members import Members
     from eventstore.nodes import NodeMessages
@@ -75,6 +77,12 @@ class Leader:
         self._confidence = Confidence.CERTAIN
         self.listen: list[str] = []
         """Addresses at which clients connect."""
+        self.peers = ""
+        """Address at which other nodes connect to pass clients on."""
+        self.count: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """Returns the number of clients that this node passes to itself, and of those that wait."""
+        self.to = ""
+        """The node that this one hands over to; empty: to any."""
         self.role = Role.LEADING
 
     @property
@@ -96,6 +104,9 @@ class Leader:
             time_ms=self._clock.time_ms(),
             listen=self.listen,
             clients=self._broker.clients,
+            peers=self.peers,
+            parked=self.count()[1],
+            to=self.to,
         )
 
     def take(self, data: bytes) -> None:

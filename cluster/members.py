@@ -70,6 +70,22 @@ class Members:
         leading = [one for one in self.others(now) if one.role is Role.LEADING]
         return max(leading, key=lambda one: one.epoch, default=None)
 
+    def successor(self, wanted: str, now: float) -> NodeStatus | str:
+        """Return the node to hand over to, or why there is none.
+
+        ``wanted`` is its name; empty: the one that has folded most of the log.
+        """
+        there = {
+            one.node: one
+            for one in self.others(now)
+            if one.role is Role.FOLLOWING and now - self._last[one.node][0] <= CERTAIN_FOR
+        }
+        if wanted:
+            return there.get(wanted) or f"node {wanted} does not follow this leader"
+        if not there:
+            return "no other node follows this leader"
+        return max(there.values(), key=lambda one: (one.sequence, self._order(one.node)))
+
     def wait_before_takeover(self, sequence: int, now: float) -> float:
         """Return the seconds to wait: nodes that have folded more of the log precede this one."""
         mine = (-sequence, self._order(self._node))

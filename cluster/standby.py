@@ -30,6 +30,8 @@ _log = structlog.get_logger("foldmq")
 _TICK = 0.02
 """Seconds between two checks of the leader."""
 _RETRY = 0.5
+SUCCESSOR_SECONDS = 1.0
+"""Seconds that a node waits before it takes over from a leader that handed over to another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,13 @@ class Standby:
         self._news = asyncio.Event()
         self._outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._said = ""
+        self._successor = ""
+        """The node that the leader handed over to; empty: to any."""
         self.role = Role.STARTING
+        self.listen: list[str] = []
+        """Addresses at which clients connect to this node, which passes them on."""
+        self.count: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """Returns the number of clients that this node passes on, and of those that wait."""
 
     @property
     def leader(self) -> NodeStatus | None:
@@ -87,6 +95,7 @@ class Standby:
 
     def status(self) -> NodeStatus:
         """Return this node's own status."""
+        clients, parked = self.count()
         return dataclasses.replace(
             self._me,
             role=self.role,
@@ -94,6 +103,9 @@ class Standby:
             sequence=self._follower.sequence,
             link=self._follower.link.hex(),
             time_ms=self._clock.time_ms(),
+            listen=self.listen,
+            clients=clients,
+            parked=parked,
         )
 
     def take(self, data: bytes) -> None:
@@ -108,13 +120,14 @@ class Standby:
         if status.role is Role.LEADING and status.epoch >= known:
             if leader is None or leader.node != status.node:
                 _log.info("following", leader=status.node, host=status.host, epoch=status.epoch)
-            self._leader = status
+            self._leader, self._successor = status, ""
             self._detector.heard(now)
             if self._log.watermark is not None:
                 self._log.watermark.note(status.sequence, bytes.fromhex(status.link))
             self._news.set()
         elif status.role is Role.STOPPED and leader is not None and leader.node == status.node:
             self._leader = None
+            self._successor = status.to
             self._detector.stopped()
 
     async def lead(self, progress: Callable[[int, int], None]) -> Leadership:
@@ -194,7 +207,9 @@ class Standby:
         """Try to become the leader, unless another node does first."""
         detector = self._detector
         now = self._clock.monotonic()
-        await asyncio.sleep(self._members.wait_before_takeover(self._follower.sequence, now))
+        if self._successor != self._me.node:
+            wait = self._members.wait_before_takeover(self._follower.sequence, now)
+            await asyncio.sleep(wait + (SUCCESSOR_SECONDS if self._successor else 0.0))
         cause = detector.cause
         if cause is None:  # this leader or another one was heard
             return None

@@ -51,7 +51,13 @@ class NodeStatus:
     listen: list[str] = field(default_factory=list)
     """Addresses at which clients connect while the node leads."""
     clients: int = 0
-    """Connected clients."""
+    """Connected clients; of a node that does not lead, those that it passes on."""
+    peers: str = ""
+    """Address at which a leader accepts the connections of other nodes."""
+    parked: int = 0
+    """Clients that wait for a leader at this node."""
+    to: str = ""
+    """The node to which a leader that stopped hands over."""
 
     def encode(self) -> bytes:
         """Return the bytes of a status message."""
@@ -72,6 +78,9 @@ _KINDS: dict[str, type] = {
     "permissions": str,
     "listen": list,
     "clients": int,
+    "peers": str,
+    "parked": int,
+    "to": str,
 }
 
 

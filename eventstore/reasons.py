@@ -50,6 +50,9 @@ CLOSE_REASONS: Final[Mapping[str, str]] = {
 }
 """Values of SessionClosed.reason."""
 
+BROKER_ENDS: Final = frozenset({"broker_restarted", "broker_stopped"})
+"""Those for which the broker is the reason, not the client."""
+
 EXPIRY_REASONS: Final[Mapping[str, str]] = {
     "expired": "its session expiry passed",
     "removed": "an operator removed it",

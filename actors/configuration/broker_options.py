@@ -28,6 +28,9 @@ class BrokerOptions:
     session_expiry: float = 0.0
     """Time after which an offline persistent session is removed; 0 = never. An MQTT 5 client may
     ask for less, not for more."""
+    will_grace: float = 0.0
+    """Time for which wills wait for their clients when the broker ended, not the client; 0 = they
+    do not. It is 0 unless another node can take over."""
     max_keep_alive: float = 0.0
     """Longest keep alive of MQTT 5 clients, used where they ask for a longer one or for none; 0:
     any."""

@@ -749,8 +749,10 @@ class Connection(SocketActor):
 
     def credentials(self, username: str | None, password: bytes | None = None) -> Credentials:
         """Return the known credentials of a client with this user name and password."""
-        options, certified = self.listener.options, None
-        if options.identity is not None:
+        options, transport = self.listener.options, self._transport
+        # Another node passes on the name that it found.
+        certified = transport.get_extra_info("certified") if transport is not None else None
+        if certified is None and options.identity is not None:
             certified = identity(self.peer_certificate, options.identity)
         return Credentials(
             username,

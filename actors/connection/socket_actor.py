@@ -158,6 +158,12 @@ class SocketActor(LoopActor):
         return transport.get_extra_info("peercert") if transport is not None else None
 
     @property
+    def via(self) -> str:
+        """Name of the node that the client is connected to; empty: this one."""
+        transport = self._transport
+        return str(transport.get_extra_info("via") or "") if transport is not None else ""
+
+    @property
     def tls(self) -> str | None:
         """Version of TLS and cipher; None: the connection is not encrypted."""
         cipher = self._transport.get_extra_info("cipher") if self._transport is not None else None

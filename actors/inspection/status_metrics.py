@@ -201,6 +201,18 @@ _VALUES = (
         None,
     ),
     _value(
+        "foldmq_cluster_edge_clients",
+        "Clients that this node passes on to the leader.",
+        "cluster.edge_clients",
+        None,
+    ),
+    _value(
+        "foldmq_cluster_parked_clients",
+        "Clients of this node that wait for a leader.",
+        "cluster.parked",
+        None,
+    ),
+    _value(
         "foldmq_connections",
         "Open connections.",
         "connections.open",
@@ -519,6 +531,7 @@ def status(sources: StatusSources) -> dict[str, Any]:
     tls, counters = _tls_pool(admission), node.counters
     found: dict[str, Any] = {
         "node": node.options.node,
+        "epoch": node.state.epoch,
         "software": node.software,
         "pid": os.getpid(),
         "time_ms": node.clock.time_ms(),

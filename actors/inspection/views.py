@@ -136,6 +136,7 @@ def connection_view(connection: Connection) -> dict[str, Any]:
         "id": connection.actor_urn,
         "address": connection.address,
         "listener": connection.listener.options.name,
+        "via": connection.via or None,
         "user": connection.identity.user if connection.identity is not None else None,
         "tls": connection.tls,
         "client": connection.client_id,

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _POLL = 0.002
+_FROZEN_AT_ONCE = 16
+"""Sessions frozen between two returns to the event loop: about a millisecond of work."""
 
 
 async def recover(
@@ -64,6 +66,8 @@ async def recover(
     crashed = await _ended_by_crash(node, found.tail)
     node.emit(BrokerStarted(software(), crashed=crashed))
     _begin_anew(node)
+    for name in _offline(node):
+        node.directory.passivate(name)
     return found.loaded.mark if found.loaded is not None else None
 
 
@@ -78,6 +82,24 @@ async def adopt(node: NodeContext, projector: Projector, found: ReadState, since
     _restore(node, None)
     projector.begin()
     _begin_anew(node)
+    # Clients wait for this broker, but not for that.
+    node.spawn_task(_freeze(node, _offline(node)))
+
+
+def _offline(node: NodeContext) -> list[str]:
+    """Return the sessions without a connection that are not frozen."""
+    return [name for name, state in node.state.sessions.live.items() if not state.connected]
+
+
+async def _freeze(node: NodeContext, names: list[str]) -> None:
+    """Freeze sessions, unless they are in use meanwhile."""
+    for number, name in enumerate(names):
+        if number % _FROZEN_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        state = node.state.sessions.live.get(name)
+        unused = node.directory.find_session(name) is None
+        if state is not None and not state.connected and unused:
+            node.directory.passivate(name)
 
 
 async def _open_journal(node: NodeContext, tail: LogTail, since_ms: int = 0) -> None:
@@ -98,12 +120,9 @@ async def _open_journal(node: NodeContext, tail: LogTail, since_ms: int = 0) -> 
 
 
 def _begin_anew(node: NodeContext) -> None:
-    """Record the limits, end the connections of the previous broker, freeze offline sessions."""
+    """Record the limits, end the connections of the previous broker."""
     node.emit(applied_limits(node.options, node.permissions.permissions))
     _end_connections(node)
-    live = node.state.sessions.live
-    for name in [name for name, state in live.items() if not state.connected]:
-        node.directory.passivate(name)
 
 
 async def _ended_by_crash(node: NodeContext, tail: LogTail) -> bool:
@@ -151,21 +170,23 @@ def software() -> str:
 def _end_connections(node: NodeContext) -> None:
     """Record the end of the connections of the previous run of the broker.
 
-    Wills are published as for any connection that ended without a DISCONNECT, and unacknowledged
-    messages of shared subscriptions are returned to them.
+    Wills are published as for any connection that ended without a DISCONNECT, or wait for their
+    clients, and unacknowledged messages of shared subscriptions are returned to them.
     """
+    grace = node.will_grace
     for name, state in list(node.state.sessions.live.items()):
         if not state.connected:
             node.directory.watch_expiry(state)
-        elif state.will is not None or shared_in_flight(state):
+        elif (state.will is not None and not grace) or shared_in_flight(state):
             node.kernel.tell(
                 node.directory.session(name), ConnectionDetached(None, "broker_restarted", False)
             )
         else:
-            node.emit(SessionClosed(name, "broker_restarted", state.generation))
+            waits = grace if state.will is not None else 0
+            node.emit(SessionClosed(name, "broker_restarted", state.generation, grace=waits))
             if state.clean:
                 node.router.remove_session(name)
-            else:
+            if not state.clean or waits:
                 node.directory.watch_expiry(state)
 
 

@@ -96,6 +96,10 @@ class ClientConnection(OutputSink, Paused, Protocol):
         """True once the connection is closed or being closed."""
 
     @property
+    def via(self) -> str:
+        """Name of the node that the client is connected to; empty: this one."""
+
+    @property
     def gone(self) -> bool:
         """True once the client has closed its socket, also while nothing is read from it."""
 

@@ -33,6 +33,7 @@ from eventstore.format import (
     format_position,
 )
 from eventstore.log import Message
+from eventstore.reasons import BROKER_ENDS
 from protocol.mqtt import (
     ENDINGS,
     ConnectCode,
@@ -145,8 +146,9 @@ class SessionLifecycle:
             self._take_over(session.connection, resumed=resumed)
             known = self._node.state.sessions.get(session.name)
             resumed = resumed and known is not None
-        if known is not None and session.state.will is not None:
-            self._end_delayed_will(resumed=resumed)
+        will = session.state.will
+        if known is not None and will is not None:
+            self._end_waiting_will(discard=resumed or (will.grace > 0 and not will.delay))
         generation = session.state.generation + 1
         if known is not None and not resumed:
             self._subscriptions.remove_all()
@@ -200,6 +202,7 @@ class SessionLifecycle:
             generation,
             connection.address,
             user,
+            via=connection.via,
         )
         if properties is not None:
             event.clean_start = connect.clean
@@ -300,25 +303,32 @@ class SessionLifecycle:
         self._will = found[will.ref]
         return True
 
-    def _load_closing(self, then: Callable[[], None]) -> bool:
+    def _grace(self, reason: str) -> int:
+        """Return the seconds that the will waits for its client; 0: it does not."""
+        if self._session.state.will is None:
+            return 0
+        return self._node.will_grace if reason in BROKER_ENDS else 0
+
+    def _load_closing(self, then: Callable[[], None], *, keeps_will: bool = False) -> bool:
         """Return whether all messages needed to end a connection are in memory; else load them.
 
-        These are the will and the messages returned to shared subscriptions.
+        These are the will, unless it stays, and the messages returned to shared subscriptions.
         """
         if self._session.state.connected:
             refs = decisions.refs_to_return(self._session.state)
             if self._delivery.find(refs) is None:
                 self._delivery.load(refs, then)
                 return False
-        return self._load_will(then)
+        return keeps_will or self._load_will(then)
 
-    def _end_delayed_will(self, *, resumed: bool) -> None:
-        """Cancel a will whose delay has not passed, or publish it if its session is over.
+    def _end_waiting_will(self, *, discard: bool) -> None:
+        """Cancel a will that waits, or publish it.
 
         [MQTT-3.1.3-9] forbids publishing it once the client has reconnected; a reconnect with Clean
-        Start ends the session.
+        Start ends the session. A will that waits only because the broker ended is cancelled in both
+        cases.
         """
-        if resumed:
+        if discard:
             self._will = None
             self._session.emit(WillCancelled(self._session.name))
         else:
@@ -384,7 +394,10 @@ class SessionLifecycle:
         # After a rebuild or a restart there is no connection, only a state that records one.
         if not state.connected or session.connection not in (None, connection):
             return
-        if self._load_closing(lambda: self._on_detached(message)):
+        if self._load_closing(
+            lambda: self._on_detached(message),
+            keeps_will=not message.orderly and self._grace(message.reason) > 0,
+        ):
             self._disconnected(
                 message.reason, orderly=message.orderly, code=message.code, expiry=message.expiry
             )
@@ -423,7 +436,8 @@ class SessionLifecycle:
         returned = self._delivery.find(decisions.refs_to_return(state))
         self._delivery.forget()
         stays = not state.clean if expiry is None else bool(expiry)
-        if state.will is not None:
+        grace = 0 if orderly else self._grace(reason)
+        if state.will is not None and not grace:
             if orderly or (resumed and state.will.delay):
                 self._will = None
                 session.emit(WillCancelled(session.name))
@@ -434,7 +448,7 @@ class SessionLifecycle:
             self._subscriptions.stop_actors(self._node.router.subscribers(session.name))
         if returned:
             self._return_unacknowledged(returned, ends=not stays)
-        event = SessionClosed(session.name, reason, state.generation)
+        event = SessionClosed(session.name, reason, state.generation, grace=grace)
         if connection is not None and connection.properties is not None:
             event.code = code or ENDINGS.get(reason, 0)
             event.expiry = self._expiry(expiry) if expiry is not None else None
@@ -500,6 +514,8 @@ class SessionLifecycle:
         ):
             return
         expires = self._node.expires_in(session.state) <= 0
+        if session.state.clean:  # only its will is left
+            expires = self._node.will_due_in(session.state) <= 0
         if session.state.will is not None and (
             expires or self._node.will_due_in(session.state) <= 0
         ):

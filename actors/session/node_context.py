@@ -7,6 +7,7 @@ broker can perform for a session are in :class:`actors.session.interfaces.Sessio
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -247,11 +248,16 @@ class NodeContext:
             return float("inf")
         return limit - (self.clock.time_ms() - state.closed_ms) / 1000
 
+    @property
+    def will_grace(self) -> int:
+        """Seconds for which wills wait after the end of the leader; 0: they do not."""
+        return math.ceil(self.options.will_grace)
+
     def will_due_in(self, state: SessionState) -> float:
         """Return in how many seconds the will of an offline session is published; or infinity."""
         if state.will is None or state.connected:
             return float("inf")
-        return state.will.delay - (self.clock.time_ms() - state.closed_ms) / 1000
+        return state.will.wait - (self.clock.time_ms() - state.closed_ms) / 1000
 
     def spawn_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run work outside turns; it is cancelled when the broker ends."""

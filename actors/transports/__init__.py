@@ -9,6 +9,13 @@ if TYPE_CHECKING:
     from actors.transports.certificate import IdentityKind, identity
     from actors.transports.handshakes import HandshakeError, Handshakes, TlsStats
     from actors.transports.peer import local_peer
+    from actors.transports.proxy_protocol import (
+        BadHeader,
+        Peer,
+        encode_header,
+        read_header,
+        read_values,
+    )
     from actors.transports.stack import StackOptions, build_stack
     from actors.transports.stage import Stage
     from actors.transports.tls_context import TlsConfigError, TlsOptions, make_context
@@ -21,6 +28,7 @@ else:
             "certificate": "IdentityKind identity",
             "handshakes": "HandshakeError Handshakes TlsStats",
             "peer": "local_peer",
+            "proxy_protocol": "BadHeader Peer encode_header read_header read_values",
             "stack": "StackOptions build_stack",
             "stage": "Stage",
             "tls_context": "TlsConfigError TlsOptions make_context",
@@ -30,9 +38,11 @@ else:
 
 __all__ = [
     "Acceptor",
+    "BadHeader",
     "HandshakeError",
     "Handshakes",
     "IdentityKind",
+    "Peer",
     "StackOptions",
     "Stage",
     "TlsConfigError",
@@ -42,8 +52,11 @@ __all__ = [
     "WebSocketStage",
     "WebSocketStats",
     "build_stack",
+    "encode_header",
     "identity",
     "listening_socket",
     "local_peer",
     "make_context",
+    "read_header",
+    "read_values",
 ]

@@ -87,17 +87,20 @@ class Acceptor:
         """Accept connections from now on."""
         self._loop.add_reader(self._listener.fileno(), self._accept_some)
 
+    def release(self) -> socket.socket:
+        """Stop accepting; return the listening socket, on which connections wait."""
+        if not self._closed:
+            self._closed = True
+            for waiting in (self._retry, self._break):
+                if waiting is not None:
+                    waiting.cancel()
+            self._retry = self._break = None
+            self._loop.remove_reader(self._listener.fileno())
+        return self._listener
+
     def close(self) -> None:
         """Stop accepting and close the listening socket."""
-        if self._closed:
-            return
-        self._closed = True
-        for waiting in (self._retry, self._break):
-            if waiting is not None:
-                waiting.cancel()
-        self._retry = self._break = None
-        self._loop.remove_reader(self._listener.fileno())
-        self._listener.close()
+        self.release().close()
 
     def _accept_some(self) -> None:
         # On a busy host breaks last longer than planned: the rate per second stays the same.

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 def local_peer(transport: asyncio.BaseTransport) -> str:
     """Return user and process of the peer of a Unix socket; "" if unknown."""
+    told = transport.get_extra_info("local_peer")
+    if told is not None:  # it is on another node
+        return str(told)
     endpoint = transport.get_extra_info("socket")
     if endpoint is None or endpoint.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
         return ""

@@ -14,7 +14,7 @@ from actors.transports.stage import Stage
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -26,6 +26,8 @@ _LINE_START: Final = b"PROXY "
 _LONGEST_LINE: Final = 107
 """Bytes of a line of version 1 with its end (2.1)."""
 _HEAD: Final = struct.Struct("!12sBBH")
+_TLV: Final = struct.Struct("!BH")
+"""Type and length of a value after the addresses (2.2)."""
 _MOST_AFTER_HEAD: Final = 4096
 """Maximum bytes of addresses and TLVs in a header of version 2; proxies send a few hundred."""
 _LOCAL, _PROXY = 0x20, 0x21
@@ -46,6 +48,43 @@ class Header(NamedTuple):
     """Address and port of the client; None: the connection is the proxy's own, or unknown."""
     size: int
     """Bytes of the header; the client's data follows."""
+
+
+def encode_header(peer: Peer | None, values: Iterable[tuple[int, bytes]] = ()) -> bytes:
+    """Return a header of version 2; ``values`` are the types and values of its TLVs.
+
+    Without ``peer`` the family is unspecified. Raises BadHeader if the header is too long.
+    """
+    family, addresses = 0, b""
+    if peer is not None:
+        host = ipaddress.ip_address(peer[0].partition("%")[0])
+        width = len(host.packed)
+        family = next(one for one, size in _FAMILIES.items() if size == width)
+        addresses = host.packed + bytes(width) + struct.pack("!HH", peer[1], 0)
+    rest = addresses + b"".join(_TLV.pack(kind, len(value)) + value for kind, value in values)
+    if len(rest) > _MOST_AFTER_HEAD:
+        raise BadHeader(f"the PROXY header is longer than {_MOST_AFTER_HEAD} bytes")
+    return _HEAD.pack(_SIGNATURE, _PROXY, family, len(rest)) + rest
+
+
+def read_values(header: bytes) -> list[tuple[int, bytes]]:
+    """Return the types and values of the TLVs of a complete header of version 2.
+
+    Raises BadHeader if they do not end with the header.
+    """
+    width = _FAMILIES.get(header[_HEAD.size - 3], 0)
+    at = _HEAD.size + (2 * width + 4 if width else 0)
+    found = []
+    while at < len(header):
+        if at + _TLV.size > len(header):
+            raise BadHeader("a value of the PROXY header is incomplete")
+        kind, size = _TLV.unpack_from(header, at)
+        at += _TLV.size
+        if at + size > len(header):
+            raise BadHeader("a value of the PROXY header is incomplete")
+        found.append((kind, header[at : at + size]))
+        at += size
+    return found
 
 
 def read_header(data: bytes) -> Header | None:

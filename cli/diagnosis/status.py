@@ -50,6 +50,9 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
         yield painted(f"  {text.escaped(str(reason), 300)}", "red", sys.stdout)
     software = text.escaped(str(found["software"]))
     yield f"  {'broker'.ljust(_LABEL)}foldmq {software}, process {found['pid']}, {where}"
+    if found.get("epoch"):
+        leads = f"leads in epoch {found['epoch']:,}; foldmq nodes lists the others"
+        yield f"  {'cluster'.ljust(_LABEL)}{leads}"
     for label, said in _facts(found):
         yield f"  {label.ljust(_LABEL)}{said}"
 

@@ -15,7 +15,7 @@ from cli.logsource import SourceFlags, external_access
 from cli.settings import load_settings
 from cluster import NodeStatus, Role, decode_status
 from eventstore.errors import UsageError
-from eventstore.nats import connect, disconnect
+from eventstore.nats import ConnectionOptions, connect, disconnect
 from eventstore.nodes import ask_nodes
 
 _ANSWER_SECONDS = 0.3
@@ -23,11 +23,7 @@ _ANSWER_SECONDS = 0.3
 
 def run(flags: SourceFlags, cluster: str | None, *, as_json: bool) -> None:
     """Print the nodes that answer; raises UsageError, NatsUnavailable or NoLiveBroker."""
-    settings = load_settings(flags.settings, os.environ, flags.config)
-    name = cluster or settings.cluster
-    if name is None or settings.nats_url is None:
-        raise UsageError("give the cluster and its NATS server: --cluster NAME --nats-url URL")
-    access = external_access(settings)
+    name, access = cluster_access(flags, cluster)
 
     async def ask() -> list[bytes]:
         async with contextlib.AsyncExitStack() as stack:
@@ -42,6 +38,15 @@ def run(flags: SourceFlags, cluster: str | None, *, as_json: bool) -> None:
             "one is running and that this NATS user may send requests to it"
         )
     show(rows(found), len(found), "node", _columns(), as_json=as_json)
+
+
+def cluster_access(flags: SourceFlags, cluster: str | None) -> tuple[str, ConnectionOptions]:
+    """Return the name of the cluster and its NATS server; raises UsageError without them."""
+    settings = load_settings(flags.settings, os.environ, flags.config)
+    name = cluster or settings.cluster
+    if name is None or settings.nats_url is None:
+        raise UsageError("give the cluster and its NATS server: --cluster NAME --nats-url URL")
+    return name, external_access(settings)
 
 
 def rows(found: list[NodeStatus]) -> list[dict[str, Any]]:
@@ -67,6 +72,7 @@ def _columns() -> list[Column[Mapping[str, Any]]]:
         Column("RECORD", lambda row: row["sequence"], right=True),
         Column("BEHIND", lambda row: row["behind"], right=True),
         Column("CLIENTS", _clients, right=True),
+        Column("PARKED", lambda row: row["parked"] or None, right=True),
         Column("HOST", lambda row: row["host"], name=True),
         Column("PID", lambda row: row["pid"], right=True, wide=True),
         Column("VERSION", lambda row: row["version"], wide=True),
@@ -78,4 +84,4 @@ def _columns() -> list[Column[Mapping[str, Any]]]:
 
 def _clients(row: Mapping[str, Any]) -> int | None:
     clients: int = row["clients"]
-    return clients if row["role"] == Role.LEADING else None
+    return clients if row["role"] == Role.LEADING or row["listen"] else None

@@ -94,6 +94,8 @@ def connection_lines(found: Found, rates: Found | None, now_ms: int) -> Iterator
     """Yield a connection as text, without a heading."""
     protocol = _PROTOCOLS.get(found["level"] or 0, f"level {found['level']}")
     address, actor = text.escaped(found["address"]), text.escaped(found["id"])
+    if found.get("via"):
+        address += f" via node {text.escaped(found['via'])}"
     if found["connected_ms"] is None:
         yield f"  from {address} ({actor}), not logged in yet"
     else:

@@ -54,8 +54,16 @@ _quiet.setLevel(logging.CRITICAL + 1)
 class ClusterNode(Protocol):
     """A node of a cluster."""
 
+    @property
+    def passes_on(self) -> bool:
+        """Whether it accepts clients and passes them on while it does not lead."""
+
     def waiting(self) -> str:
-        """Return why it serves no clients; empty if it leads."""
+        """Return why it takes no clients; empty if it does."""
+
+    @property
+    def state(self) -> dict[str, str]:
+        """Its role, and the leader that it knows."""
 
     def metrics(self) -> dict[str, Any]:
         """Return the metrics of the cluster."""
@@ -118,8 +126,10 @@ class HttpMonitor:
     def trouble(self) -> list[str]:
         """Return why the broker is not ready; empty if it is ready."""
         if self.inspection is None:
-            waiting = self.member.waiting() if self.member is not None else ""
-            return [waiting or "starting"]
+            if self.member is None:
+                return ["starting"]
+            waiting = self.member.waiting()
+            return [] if self.member.passes_on and not waiting else [waiting or "starting"]
         return self.inspection.node.not_ready_reasons() or (
             [] if self.listening else ["not listening yet"]
         )
@@ -151,7 +161,9 @@ class HttpMonitor:
             return web.json_response({"alive": True})
         if path == "/readyz":
             trouble = self.trouble()
-            found = {"ready": not trouble, "reasons": [] if foreign else trouble}
+            found: dict[str, Any] = {"ready": not trouble, "reasons": [] if foreign else trouble}
+            if self.member is not None and not foreign:
+                found |= self.member.state
             return web.json_response(found, status=503 if trouble else 200)
         return web.Response(status=200 if path == "/" else 404, text=_INDEX)
 

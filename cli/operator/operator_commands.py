@@ -22,6 +22,9 @@ _Limit = Annotated[
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per row.")]
+_Cluster = Annotated[
+    str | None, typer.Option("--cluster", metavar="NAME", help="Name of the cluster.")
+]
 _Full = Annotated[
     bool, typer.Option("--full", help="Print complete lists. [default: the first items]")
 ]
@@ -39,6 +42,7 @@ _Age = Annotated[
 actors_app = Program(no_args_is_help=True)
 sessions_app = Program(no_args_is_help=True)
 retained_app = Program(no_args_is_help=True)
+nodes_app = Program()
 
 
 def register_operator_commands(app: Program) -> None:
@@ -46,7 +50,7 @@ def register_operator_commands(app: Program) -> None:
     app.add_typer(actors_app, name="actors", help="Inspect the actors of a running broker.")
     app.add_typer(sessions_app, name="sessions", help="List, show, disconnect and remove sessions.")
     app.add_typer(retained_app, name="retained", help="List, print and remove retained messages.")
-    app.command("nodes")(_nodes)
+    app.add_typer(nodes_app, name="nodes")
     app.command("subscriptions")(_subscriptions)
     app.command("top")(_top)
 
@@ -54,21 +58,43 @@ def register_operator_commands(app: Program) -> None:
 # Other commands do not load the packages that query the broker.
 
 
+@nodes_app.callback(invoke_without_command=True)
 @with_broker_flags
 def _nodes(
     source: SourceFlags,
-    cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="NAME", help="Name of the cluster.")
-    ] = None,
+    context: typer.Context,
+    cluster: _Cluster = None,
     as_json: _JsonLines = False,
 ) -> None:
     """List the nodes of a cluster.
 
     Shows which one leads, and how far the others are.
     """
+    if context.invoked_subcommand is not None:
+        return
     from cli.inspection import node_list
 
     node_list.run(source, cluster, as_json=as_json)
+
+
+@nodes_app.command("move")
+@with_broker_flags
+def _nodes_move(
+    source: SourceFlags,
+    to: Annotated[
+        str | None,
+        typer.Argument(metavar="[NODE]", help="The node that is to lead. [default: any]"),
+    ] = None,
+    cluster: _Cluster = None,
+) -> None:
+    """Let another node lead.
+
+    The leader writes everything, closes its clients and follows. Clients that connect
+    meanwhile wait.
+    """
+    from cli.operator import move
+
+    move.move_leadership(source, cluster, to or "")
 
 
 @actors_app.command("ls")

@@ -8,10 +8,11 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import structlog
 
 from actors.maintenance import software
-from cluster import Leader, Members, NodeStatus, Role, Standby
+from cluster import Leader, Members, NodeStatus, Role, Standby, decode_status
 from eventstore.nodes import NodeMessages
 from protocol.errors import FoldmqError
 
@@ -22,19 +23,29 @@ if TYPE_CHECKING:
 
     from actors.kernel import Clock
     from actors.maintenance import ClusterHooks
+    from cli.common import Address
     from cli.logsource import Store
     from cli.settings import Settings
     from cluster import Leadership
+    from cluster.edge import Edges
 
 _log = structlog.get_logger("foldmq")
 
 _DIGEST = 12
 """Hexadecimal digits of a digest that distinguishes files."""
-_GOODBYE_SECONDS = 1.0
+_PARKED_SECONDS = 10.0
+"""Seconds without a leader, after which a node that passes on clients is not ready."""
 
 
 class SteppedDown(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
-    """Another node leads, or the log has to be read again: this process restarts."""
+    """Another node leads, or the log has to be read again: this process restarts.
+
+    ``sockets`` are its listening sockets, see ``Listeners.bequeath``.
+    """
+
+    def __init__(self, reason: str, sockets: str = "") -> None:
+        super().__init__(reason)
+        self.sockets = sockets
 
 
 class ClusterMember:
@@ -63,6 +74,13 @@ class ClusterMember:
         )
         self._standby: Standby | None = None
         self._leader: Leader | None = None
+        self._said_goodbye = False
+        self.edges: Edges | None = None
+        """The clients that this node passes on; None: it does not pass on clients."""
+        self.listening: list[str] = []
+        """Addresses at which this node accepts clients to pass them on."""
+        self.on_move: Callable[[str], object] = lambda _node: None
+        """Called with the node that this one is to hand over to."""
 
     @property
     def _part(self) -> Standby | Leader | None:
@@ -87,6 +105,7 @@ class ClusterMember:
             self._me,
             on_following,
         )
+        standby.listen, standby.count = self.listening, self._count
         self._standby = standby
         stack.push_async_callback(self._say_goodbye)
         await self._messages.listen(self._take)
@@ -95,8 +114,11 @@ class ClusterMember:
 
     async def begin(self, stack: contextlib.AsyncExitStack, led: ClusterHooks, epoch: int) -> None:
         """Announce from now on that this node leads."""
-        self._leader = Leader(self._messages, self._members, self._clock, self._me, epoch, led)
+        leader = Leader(self._messages, self._members, self._clock, self._me, epoch, led)
+        leader.count = self._count
+        self._leader = leader
         await self._messages.answer_as_leader(self._status)
+        await self._messages.answer_moves(self._asked_to_move)
         running = asyncio.create_task(self._leader.run(), name="cluster leader")
 
         async def end() -> None:
@@ -106,16 +128,27 @@ class ClusterMember:
         stack.push_async_callback(end)
         running.add_done_callback(lambda task: _report(task, led))
 
-    def serves_at(self, listening: list[str]) -> None:
-        """Announce the address for clients to the other nodes."""
-        if self._leader is not None:
-            self._leader.listen = listening
+    def serves_at(self, listening: list[str], peers: Address | None) -> None:
+        """Announce the addresses for clients, and for other nodes, which pass on clients."""
+        leader = self._leader
+        if leader is None:
+            return
+        leader.listen = listening
+        if peers is not None:
+            leader.peers = str(peers)
+        if self.edges is not None:
+            self.edges.heard(leader.status())
 
     def waiting(self) -> str:
         """Return why this node serves no clients; empty if it leads."""
         standby = self._standby
         if self._leader is not None or standby is None:
             return ""
+        edges = self.edges
+        if edges is not None and edges.led_at is not None:
+            # During a failover clients wait here: the node is ready for them.
+            silent = self._clock.monotonic() - edges.led_at
+            return "" if silent < _PARKED_SECONDS else "no leader is known"
         if standby.role is Role.STARTING:
             return "starting"
         leader = standby.leader
@@ -132,12 +165,60 @@ class ClusterMember:
             "leader": int(self._leader is not None),
             "epoch": status.epoch,
             "behind": behind if isinstance(behind, int) else 0,
+            "edge_clients": self.edges.clients if self.edges is not None else 0,
+            "parked": self.edges.parked if self.edges is not None else 0,
         }
+
+    @property
+    def passes_on(self) -> bool:
+        """Whether this node accepts clients while another one leads."""
+        return self.edges is not None
+
+    @property
+    def state(self) -> dict[str, str]:
+        """The node's role and the leader that it knows, for ``/readyz``."""
+        part = self._part
+        if part is None:
+            return {}
+        leader = (
+            self._standby.leader if self._standby is not None and part is self._standby else None
+        )
+        found = {"node": self._me.node, "role": str(part.role)}
+        return {**found, "leader": leader.node} if leader is not None else found
+
+    @property
+    def has_followers(self) -> bool:
+        """Whether another node can take over at once."""
+        now = self._clock.monotonic()
+        return not isinstance(self._members.successor("", now), str)
+
+    async def hand_over(self, to: str) -> None:
+        """Announce that this node has ended, after its last record; ``to`` is to lead."""
+        if self._leader is not None:
+            self._leader.to = to
+        await self._say_goodbye()
+
+    def _asked_to_move(self, data: bytes) -> bytes:
+        """Decide about a request of an operator to hand over."""
+        wanted = data.decode("utf-8", "replace")
+        if wanted == self._me.node:
+            return orjson.dumps({"error": f"node {wanted} leads already"})
+        found = self._members.successor(wanted, self._clock.monotonic())
+        if isinstance(found, str):
+            return orjson.dumps({"error": found})
+        _log.info("handing over the leadership", to=found.node, host=found.host)
+        self.on_move(found.node)
+        return orjson.dumps({"to": found.node, "from": self._me.node})
+
+    def _count(self) -> tuple[int, int]:
+        edges = self.edges
+        return (edges.clients, edges.parked) if edges is not None else (0, 0)
 
     async def _say_goodbye(self) -> None:
         """Announce to the other nodes that this node has ended, so that they do not wait for it."""
         part = self._part
-        if part is not None:
+        if part is not None and not self._said_goodbye:
+            self._said_goodbye = True
             part.role = Role.STOPPED
             await self._messages.publish(part.status().encode())
 
@@ -147,8 +228,13 @@ class ClusterMember:
 
     def _take(self, data: bytes) -> None:
         part = self._part
-        if part is not None:
-            part.take(data)
+        if part is None:
+            return
+        part.take(data)
+        if self.edges is not None:
+            status = decode_status(data)
+            if status is not None and status.node != self._me.node:
+                self.edges.heard(status)
 
 
 def _report(task: asyncio.Task[None], led: ClusterHooks) -> None:

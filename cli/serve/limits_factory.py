@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import resource
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final
+
+import structlog
 
 from actors.configuration import LimitOptions, Quota
 
 if TYPE_CHECKING:
     from cli.settings import Settings
 
+_log = structlog.get_logger("foldmq")
+
+SPARE_DESCRIPTORS: Final = 64
+"""File descriptors not used by clients: listeners, NATS, files, the interpreter."""
 _FEW = 8
 """Minimum for the limit on unauthenticated connections."""
 _SETTINGS: Final = {
@@ -39,6 +46,26 @@ def limit_options(settings: Settings, max_connections: int) -> LimitOptions:
         client=_quota(settings, "client"),
         max_unauthenticated=min(options.max_unauthenticated, max(_FEW, max_connections // 2)),
     )
+
+
+def affordable_connections(settings: Settings, each: int = 1) -> int:
+    """Raise the limit on open files as far as possible; return the number of connections it allows.
+
+    That is ``max_connections``, or less: further connections would fail unnoticed. ``each`` is the
+    number of descriptors that a connection takes.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = each * settings.max_connections + SPARE_DESCRIPTORS
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        wanted = max(hard, SPARE_DESCRIPTORS + 1)
+        tell = _log.warning if "max_connections" in settings.model_fields_set else _log.info
+        tell(
+            "max_connections lowered because of the limit on open files (ulimit -Hn)",
+            max_connections=(wanted - SPARE_DESCRIPTORS) // each,
+        )
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return (wanted - SPARE_DESCRIPTORS) // each
 
 
 def _quota(settings: Settings, whose: str) -> Quota:

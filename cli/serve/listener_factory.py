@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
+import json
 import os
 import socket
 import stat
@@ -37,6 +38,9 @@ _log = structlog.get_logger("foldmq")
 _BACKLOG = 4096
 """Length of the accept queue: with a short one, waiting clients lose a second."""
 
+SOCKETS_VARIABLE = "_FOLDMQ_SOCKETS"
+"""Passes listening sockets to the restarted process."""
+
 _ANYWHERE = (ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0"))
 
 
@@ -48,6 +52,9 @@ class Listeners:
         self.handshakes = Handshakes()
         self.websocket_stats = WebSocketStats()
         self._files: list[Path] = []
+        self._inherited = _inherited_sockets()
+        self._kept: dict[str, list[socket.socket]] | None = None
+        """Duplicates of the listening sockets, by endpoint; None: none are kept."""
         self.options(settings, settings.max_packet_size)
 
     def options(self, settings: Settings, max_packet_size: int) -> list[ListenerOptions]:
@@ -94,6 +101,8 @@ class Listeners:
         with contextlib.ExitStack() as held:
             # All at once, because one may conflict with another, as 0.0.0.0 does.
             for one in settings.listen:
+                if str(one.endpoint) in self._inherited:
+                    continue
                 place = one.endpoint.place
                 if place is None:
                     _remove_stale(one.endpoint)
@@ -125,10 +134,18 @@ class Listeners:
         Raises ListenError.
         """
         where = own.listen[0].endpoint
-        if where.place is None:
+        name = str(where)
+        if inherited := self._inherited.pop(name, None):
+            bound = inherited
+            if where.place is None:
+                self._files.append(Path(where.path))
+        elif where.place is None:
             bound = [self._bind_unix(where, int(own.unix_mode, 8))]
         else:
             bound = bind(where.place, "listen", _BACKLOG)
+        if self._kept is not None:
+            self._kept[name] = [one.dup() for one in bound]
+        if where.place is not None:
             port = bound[0].getsockname()[1]
             where = where._replace(place=where.place._replace(port=port))
         return where, bound
@@ -147,12 +164,51 @@ class Listeners:
         Path(where.path).chmod(mode)
         return bound
 
+    def keep(self) -> None:
+        """Keep duplicates of the sockets that are bound from now on, for :meth:`bequeath`."""
+        self._kept = {}
+
+    def forsake(self) -> None:
+        """Close the duplicates: clients are refused when the listeners are closed."""
+        for sockets in (self._kept or {}).values():
+            for one in sockets:
+                one.close()
+        self._kept = None
+
+    def bequeath(self) -> str:
+        """Return a text that lets this process, restarted, go on listening; empty: it cannot.
+
+        Clients that connect meanwhile wait in the queues of the sockets.
+        """
+        kept, self._kept = self._kept, None
+        if not kept:
+            return ""
+        self._files.clear()
+        found = {}
+        for name, sockets in kept.items():
+            for one in sockets:
+                one.set_inheritable(True)
+            found[name] = [one.detach() for one in sockets]
+        return json.dumps(found)
+
     def close(self) -> None:
         """Stop the TLS threads and remove the files of Unix sockets."""
+        self.forsake()
         self.handshakes.close()
         for file in self._files:
             with contextlib.suppress(OSError):
                 file.unlink()
+
+
+def _inherited_sockets() -> dict[str, list[socket.socket]]:
+    """Return the listening sockets that this process had before it restarted, by endpoint."""
+    found: dict[str, list[socket.socket]] = {}
+    for name, numbers in json.loads(os.environ.pop(SOCKETS_VARIABLE, "{}")).items():
+        found[name] = [socket.socket(fileno=number) for number in numbers]
+        for one in found[name]:
+            one.set_inheritable(False)
+            one.setblocking(False)
+    return found
 
 
 def _context(own: Settings) -> ssl.SSLContext:

@@ -5,11 +5,12 @@ import contextlib
 import dataclasses
 import gc
 import os
-import resource
 import signal
+import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,8 +34,9 @@ from cli.serve.auth_factory import (
 )
 from cli.serve.banner import Facts, Progress, announce
 from cli.serve.cluster_member import ClusterMember, SteppedDown
-from cli.serve.limits_factory import limit_options
-from cli.serve.listener_factory import Listeners
+from cli.serve.edge_factory import PeerSockets
+from cli.serve.limits_factory import affordable_connections, limit_options
+from cli.serve.listener_factory import SOCKETS_VARIABLE, Listeners
 from cli.settings import RELOADABLE, ConfigError, Settings, check_settings, load_settings
 from cli.web import WebProcess
 from cluster import FellBehind, Leadership, Replaced
@@ -51,8 +53,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger("foldmq")
 
 T = TypeVar("T")
-# File descriptors not used by clients: listeners, NATS, files, the interpreter.
-SPARE_DESCRIPTORS = 64
 # Wake-ups per second below which the broker counts as idle for the garbage collector.
 QUIET_TURNS = 20
 # Connections ended since memory was last returned, and seconds between checks.
@@ -105,6 +105,8 @@ def run_service(flags: dict[str, object], config: Path | None) -> None:
             environment[_REFUSED_VARIABLE] = str(refused.size)
         except SteppedDown as replaced:
             reason, what = str(replaced), "restarting to follow the log: clients are disconnected"
+            if replaced.sockets:
+                environment[SOCKETS_VARIABLE] = replaced.sockets
         else:
             return
     log.error(what, reason=reason)
@@ -157,6 +159,7 @@ def make_options(
         options,
         max_connections=max_connections,
         bounds=limit_options(settings, max_connections),
+        will_grace=settings.failover_grace if settings.cluster is not None else 0.0,
         close_denied=settings.denied_publish == "close",
         pseudonym_key=key,
         users_digest=users,
@@ -205,6 +208,12 @@ class Service:
         self._access: Access
         self._authenticator: AuthenticatorChain
         self._member: ClusterMember | None = None
+        self._peers: PeerSockets | None = None
+        self._places: dict[str, Endpoint] = {}
+        """The addresses of the listeners that were bound while another node led."""
+        self._move = asyncio.Event()
+        self._moves_to = ""
+        """The node that this one hands over to; empty: it does not."""
         self._node = ""
         self._largest = 0
         self._key = self._secret = b""
@@ -238,7 +247,12 @@ class Service:
                 trimming.cancel()
                 measuring.cancel()
             self._notifier.stopping("draining")
+            if not self._moves_to:
+                self._listeners.forsake()
             await self._drain(broker)
+            if self._moves_to:
+                reason = f"the leadership was handed over to node {self._moves_to}"
+                raise SteppedDown(reason, self._listeners.bequeath())
         log.info("stopped")
 
     async def _led(self, work: Coroutine[Any, Any, T]) -> T:
@@ -248,7 +262,7 @@ class Service:
         except (Fenced, FellBehind, Replaced) as error:
             if self._member is None:
                 raise
-            raise SteppedDown(str(error)) from None
+            raise SteppedDown(str(error), self._listeners.bequeath()) from None
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> Broker:
         settings = self._settings
@@ -275,6 +289,7 @@ class Service:
         self._key = pseudonym_key(settings, datadir)
         leadership = await self._lead(stack, store, datadir)
         settings = self._settings
+        waiting = self._member.edges.release() if self._member and self._member.edges else {}
         permissions = make_permissions(settings)
         self._secret = secret = scram_secret(datadir)  # a reload may name a password file
         users = users_digest(settings, secret)
@@ -299,10 +314,15 @@ class Service:
         await serve_inspector(stack, store.client, broker.inspection)
         if broker.bridge is not None and store.bridge is not None:
             await broker.bridge.start(store.bridge)
-        listening = self._listen(broker)
+        listening = self._listen(broker, waiting)
         self._monitor.listening = True
         if self._member is not None:
-            self._member.serves_at([str(place) for place in listening])
+            peers = self._peers
+            if peers is not None:
+                peers.serve(broker.node, broker.admission, self._listeners.handshakes)
+            self._member.serves_at(
+                [str(place) for place in listening], peers.address if peers is not None else None
+            )
         await self._web.start(datadir)
         await stack.enter_async_context(self._index)
         journal = broker.node.journal
@@ -319,7 +339,11 @@ class Service:
             return None
         member = ClusterMember(self._settings, store, cluster, datadir.node(), SystemClock())
         self._member = self._monitor.member = member
+        member.on_move = self._on_move
         log.info("node of a cluster", cluster=cluster, node=datadir.node(), nats=store.where)
+        self._listeners.keep()
+        if self._settings.cluster_listen is not None:
+            self._pass_on(stack, member, datadir.node())
         progress = Progress(tell=self._notifier.starting)
         following = asyncio.create_task(self._reload_while_following())
         try:
@@ -329,6 +353,27 @@ class Service:
             progress.close()
             following.cancel()
 
+    def _pass_on(self, stack: contextlib.AsyncExitStack, member: ClusterMember, node: str) -> None:
+        """Accept clients while another node leads, and pass them on to it."""
+        settings = self._settings
+        self._peers = peers = PeerSockets(settings)
+        stack.callback(peers.close)
+        # Each client takes two descriptors here.
+        most = affordable_connections(settings, each=2)
+        member.edges = edges = peers.edges(settings, node, most, SystemClock())
+        stack.callback(edges.close)
+        holding = self._listeners.options(settings, largest_packet(self._largest))
+        for own, options in zip(settings.listeners(), holding, strict=True):
+            where, bound = self._listeners.bind(own)
+            edges.listen(options, bound)
+            self._places[options.name] = where
+            member.listening.append(str(where))
+
+    def _on_move(self, to: str) -> None:
+        """Hand over to another node, as an operator has asked."""
+        self._moves_to = to
+        self._move.set()
+
     async def _reload_while_following(self) -> None:
         """Read the settings again on SIGHUP; they are used when this node leads."""
         while True:
@@ -337,18 +382,31 @@ class Service:
             try:
                 merged = self._settings.reloaded(await asyncio.to_thread(self._reread))
                 check_settings(merged)
-                self._settings = fit_packet_size(merged, self._largest, lower=self._refused > 0)
+                merged = fit_packet_size(merged, self._largest, lower=self._refused > 0)
+                listeners = self._listeners.options(merged, largest_packet(self._largest))
+                if self._member is not None and self._member.edges is not None:
+                    most = affordable_connections(merged, each=2)
+                    bounds = limit_options(merged, most)
+                    self._member.edges.reload(bounds, most, listeners)
+                self._listeners.reloaded(merged)
+                self._settings = merged
             except (FoldmqError, OSError, ValueError) as error:
                 log.error(_NOT_RELOADED, reason=str(error))  # noqa: TRY400 -- its sentence says it all
             else:
                 log.info("settings reloaded")
 
-    def _listen(self, broker: Broker) -> list[Endpoint]:
-        """Accept clients at all listeners; return their addresses. Raises ListenError."""
+    def _listen(self, broker: Broker, waiting: dict[str, list[socket.socket]]) -> list[Endpoint]:
+        """Accept clients at all listeners; return their addresses. Raises ListenError.
+
+        ``waiting`` are the sockets of listeners that are bound already, by name.
+        """
         found = []
         holding = self._listeners.options(self._settings, largest_packet(self._largest))
         for own, options in zip(self._settings.listeners(), holding, strict=True):
-            where, bound = self._listeners.bind(own)
+            if options.name in waiting:
+                where, bound = self._places[options.name], waiting[options.name]
+            else:
+                where, bound = self._listeners.bind(own)
             broker.admission.listen(options, bound)
             found.append(where)
         return found
@@ -394,9 +452,13 @@ class Service:
 
     async def _until_stopped(self, broker: Broker) -> None:
         stopped = asyncio.ensure_future(self._stop.wait())
-        waiting: set[asyncio.Future[Any]] = {stopped, broker.node.failed}
+        moved = asyncio.ensure_future(self._move.wait())
+        waiting: set[asyncio.Future[Any]] = {stopped, moved, broker.node.failed}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
+        moved.cancel()
+        if self._stop.is_set():
+            self._moves_to = ""
         if broker.node.failed.done():
             raise broker.node.failed.result()
 
@@ -404,8 +466,12 @@ class Service:
         """Drain and stop; raises DrainError if the log could not be written completely."""
         log.info("draining: new connections are refused, pending events are written")
         limit = self._settings.commit_timeout
+        member, to = self._member, self._moves_to
+        handed_over = None
+        if member is not None and (to or member.has_followers):
+            handed_over = partial(member.hand_over, to)
         try:
-            await asyncio.wait_for(broker.drain(), limit)
+            await asyncio.wait_for(broker.drain(to, handed_over), limit)
         except TimeoutError:
             raise DrainError(limit) from None
 
@@ -522,22 +588,3 @@ async def _recover(broker: Broker, notifier: Notifier, leadership: Leadership | 
         entries=broker.node.state.entries,
         seconds=seconds,
     )
-
-
-def affordable_connections(settings: Settings) -> int:
-    """Raise the limit on open files as far as possible; return the number of connections it allows.
-
-    That is ``max_connections``, or less: further connections would fail unnoticed.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = settings.max_connections + SPARE_DESCRIPTORS
-    if hard != resource.RLIM_INFINITY and hard < wanted:
-        wanted = max(hard, SPARE_DESCRIPTORS + 1)
-        tell = log.warning if "max_connections" in settings.model_fields_set else log.info
-        tell(
-            "max_connections lowered because of the limit on open files (ulimit -Hn)",
-            max_connections=wanted - SPARE_DESCRIPTORS,
-        )
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return wanted - SPARE_DESCRIPTORS

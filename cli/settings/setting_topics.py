@@ -21,8 +21,11 @@ _TOPICS: Final = {
     ),
     "Log on an external NATS server": (
         "nats_url nats_user nats_password nats_password_file nats_creds nats_nkey nats_ca "
-        "nats_cert nats_key nats_domain nats_replicas cluster "
-        "cluster_key_file"
+        "nats_cert nats_key nats_domain nats_replicas"
+    ),
+    "Cluster": (
+        "cluster cluster_key_file cluster_listen cluster_advertise cluster_tls_cert "
+        "cluster_tls_key cluster_tls_ca failover_grace"
     ),
     "Sessions and delivery": (
         "session_expiry ack_wait max_ack_pending max_queued_messages max_queued_bytes "

@@ -309,6 +309,7 @@ RELOADABLE = frozenset(
         "allow_anonymous",
         "commit_timeout",
         "downgrade_qos2_subscribe",
+        "failover_grace",
         "keep",
         "keep_bytes",
         "keep_until_archived",

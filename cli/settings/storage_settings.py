@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from cli.settings.setting_types import ExpandedPath, Seconds, SyncOrSeconds
+from cli.settings.setting_types import ExpandedPath, OptionalAddress, Seconds, SyncOrSeconds
 
 if TYPE_CHECKING:
     from cli.settings.settings import Settings
+
+
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared with
 
 
 class StorageFields(BaseModel):
@@ -94,12 +97,71 @@ class ClusterFields(BaseModel):
         description="File whose first line is the key of the cluster, at least 16 characters. "
         "Nodes with another key are refused.",
     )
+    cluster_listen: OptionalAddress = Field(
+        default=None,
+        description="Address at which this node, while it leads, accepts the connections of other "
+        "nodes. With it, nodes that do not lead accept clients too, and pass them on. Default: "
+        "clients connect to the leader only.",
+    )
+    cluster_advertise: OptionalAddress = Field(
+        default=None,
+        description="Address at which other nodes reach --cluster-listen. Default: the same.",
+    )
+    cluster_tls_cert: ExpandedPath | None = Field(
+        default=None,
+        description="Certificate of this node for connections between nodes, in PEM.",
+    )
+    cluster_tls_key: ExpandedPath | None = Field(
+        default=None, description="Private key of --cluster-tls-cert."
+    )
+    cluster_tls_ca: ExpandedPath | None = Field(
+        default=None,
+        description="CA certificates that the certificates of other nodes are verified against. "
+        "Any certificate of this CA counts as that of a node.",
+    )
+    failover_grace: Seconds = Field(
+        default=5.0,
+        ge=0,
+        description="How long the wills of connected clients wait for their clients when another "
+        "node takes over. 0: they are published at once.",
+    )
 
 
 def cluster_contradictions(settings: "Settings") -> Iterator[str]:
     """Yield one message for each contradiction among these settings, with the remedy."""
     if settings.cluster is None:
-        if settings.cluster_key_file is not None:
-            yield "cluster_key_file also needs cluster"
+        for name in ("cluster_key_file", "cluster_listen"):
+            if getattr(settings, name) is not None:
+                yield f"{name} also needs cluster"
     elif settings.pseudonyms and settings.cluster_key_file is None:
         yield "pseudonyms in a cluster also needs cluster_key_file: all nodes need the same key"
+    yield from _peer_contradictions(settings)
+
+
+def _peer_contradictions(settings: "Settings") -> Iterator[str]:
+    """Yield the contradictions about connections between nodes."""
+    place, files = settings.cluster_listen, ("cluster_tls_cert", "cluster_tls_key")
+    for name in ("cluster_advertise", *files, "cluster_tls_ca"):
+        if getattr(settings, name) is not None and place is None:
+            yield f"{name} also needs cluster_listen"
+    tls = [getattr(settings, name) is not None for name in (*files, "cluster_tls_ca")]
+    if any(tls) and not all(tls):
+        yield "cluster_tls_cert, cluster_tls_key and cluster_tls_ca are needed together"
+    if place is None:
+        return
+    trusted = settings.cluster_key_file is not None or all(tls)
+    if not place.loopback and not trusted:
+        yield (
+            f"cluster_listen = {place} can be reached from other machines: set cluster_key_file, "
+            "or cluster_tls_cert, cluster_tls_key and cluster_tls_ca"
+        )
+    if settings.tls_client_certs != "none" and not trusted:
+        yield (
+            "cluster_listen with tls_client_certs also needs cluster_key_file, or "
+            "cluster_tls_cert, cluster_tls_key and cluster_tls_ca"
+        )
+    if settings.cluster_advertise is None and place.host in _EVERYWHERE:
+        yield (
+            f"cluster_listen = {place} also needs cluster_advertise, the address at which other "
+            "nodes reach this one"
+        )

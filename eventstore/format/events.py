@@ -100,6 +100,8 @@ class SessionOpened:
     """Number of unfinished QoS 1 and 2 deliveries that the client accepts at a time (MQTT 5)."""
     packet_maximum: int = 0
     """Size in bytes of the largest packet that the client accepts (MQTT 5); 0: any."""
+    via: str = ""
+    """Node of a cluster that the client is connected to; empty: the one that leads."""
 
 
 @dataclass(slots=True)
@@ -127,6 +129,9 @@ class SessionClosed:
     """Reason code of the DISCONNECT that was sent or received (MQTT 5)."""
     expiry: int | None = None
     """Session expiry interval in seconds, where DISCONNECT changed it (MQTT 5)."""
+    grace: int = 0
+    """Seconds for which its will waits for the client, because the broker ended, not the client;
+    0: the will does not."""
 
 
 @dataclass(slots=True)

@@ -55,6 +55,8 @@ class BrokerStopped:
 
     e: Literal["BrokerStopped"] = "BrokerStopped"
     v: Literal[1] = 1
+    to: str = ""
+    """The node of the cluster that is to lead from now on; empty: any."""
 
 
 @dataclass(slots=True)

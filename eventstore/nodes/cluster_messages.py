@@ -1,7 +1,8 @@
 """Messages between the nodes of a cluster: core NATS, over the connection of their log.
 
 Every node publishes its status on ``foldmq.cluster.<cluster>.status`` and answers with it on
-``foldmq.cluster.<cluster>.nodes``; the leader alone answers on ``foldmq.cluster.<cluster>.leader``.
+``foldmq.cluster.<cluster>.nodes``; the leader alone answers on ``foldmq.cluster.<cluster>.leader``,
+and on ``foldmq.cluster.<cluster>.move``, where it is asked to hand over.
 NATS reports at once when there is no responder. None of this is needed for safety: a lost or late
 message costs time, but the log decides which node leads.
 """
@@ -63,17 +64,21 @@ class NodeMessages:
 
     async def answer(self, status: Callable[[], bytes]) -> None:
         """Answer commands that list the nodes."""
-        await self._answer("nodes", status)
+        await self._answer("nodes", lambda _data: status())
 
     async def answer_as_leader(self, status: Callable[[], bytes]) -> None:
         """Answer nodes that look for a leader."""
-        await self._answer("leader", status)
+        await self._answer("leader", lambda _data: status())
 
-    async def _answer(self, name: str, status: Callable[[], bytes]) -> None:
+    async def answer_moves(self, decide: Callable[[bytes], bytes]) -> None:
+        """Answer requests to hand over the leadership; ``decide`` gets the node's name."""
+        await self._answer("move", decide)
+
+    async def _answer(self, name: str, reply: Callable[[bytes], bytes]) -> None:
         async def on_request(message: Msg) -> None:
             if message.reply:
                 with contextlib.suppress(nats.errors.Error, OSError):
-                    await message.respond(status())
+                    await message.respond(reply(message.data))
 
         with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
             await self._client.subscribe(f"{self._subject}.{name}", cb=on_request)
@@ -91,6 +96,15 @@ class NodeMessages:
         except (TimeoutError, nats.errors.Error, OSError):
             return LeaderAnswer.SILENT
         return LeaderAnswer.HERE
+
+
+async def ask_to_move(client: Client, cluster: str, node: str, seconds: float) -> bytes | None:
+    """Ask the leader to hand over to a node, or to any; return its answer, None without one."""
+    try:
+        answer = await client.request(f"{_PREFIX}{cluster}.move", node.encode(), timeout=seconds)
+    except (TimeoutError, nats.errors.Error, OSError):
+        return None
+    return answer.data
 
 
 async def ask_nodes(client: Client, cluster: str, seconds: float) -> list[bytes]:

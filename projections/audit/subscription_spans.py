@@ -80,6 +80,9 @@ class SubscriptionSpans:
         elif isinstance(event, SessionOpened):
             if not event.resumed:
                 self._close(list(self._open), at)
+        elif isinstance(event, SessionClosed):
+            if state.clean:
+                self._close(list(self._open), at)
         elif isinstance(event, Subscribed):
             for topic_filter, _ in event.filters:
                 self._grant(state.subscriptions[topic_filter], at)

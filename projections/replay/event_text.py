@@ -129,6 +129,8 @@ def _opened(event: SessionOpened, _topics: Topics) -> str:
     if event.packet_maximum:
         parts.append(f"packets of {display.size(event.packet_maximum)} at most")
     origin = f" from {display.escaped(event.address)}" if event.address else ""
+    if event.via:
+        origin += f" via node {display.escaped(event.via)}"
     return f"connected{origin}: {', '.join(parts)}"
 
 
@@ -139,7 +141,8 @@ def _interval(seconds: int) -> str:
 def _closed(event: SessionClosed, _topics: Topics) -> str:
     code = f" with reason code 0x{event.code:02x}" if event.code else ""
     changed = f", session expiry {_interval(event.expiry)}" if event.expiry is not None else ""
-    return f"connection ended: {display.escaped(event.reason)}{code}{changed}"
+    waits = f", its will waits {event.grace} s" if event.grace else ""
+    return f"connection ended: {display.escaped(event.reason)}{code}{changed}{waits}"
 
 
 def _published(event: MessagePublished, _topics: Topics) -> str:
@@ -336,7 +339,11 @@ def _started(event: BrokerStarted, _topics: Topics) -> str:
 _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     BrokerStarted: _started,
     LimitsApplied: _limits,
-    BrokerStopped: lambda _event, _: "broker stopped",
+    BrokerStopped: lambda event, _: (
+        f"broker stopped: node {display.escaped(event.to)} is to lead"
+        if event.to
+        else "broker stopped"
+    ),
     LeaderProved: lambda event, _: f"the leader of epoch {event.epoch} proved that it leads",
     SessionOpened: _opened,
     SessionTakenOver: lambda event, _: f"taken over: connection {event.generation} is closed",

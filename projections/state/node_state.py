@@ -206,12 +206,18 @@ class NodeState:
             if event.retain:
                 self.retained.published(event, at, time_ms, pieces)
         elif type(event) is SessionClosed:
-            if state.clean and state.will is None:
-                table.discard(name)
-                self.retained.session_ended(event)
-                return None
+            return self._closed(state, event)
         elif type(event) is Released or type(event) is SessionOpened:
             self.retained.other(event)
+        return state
+
+    def _closed(self, state: SessionState, event: SessionClosed) -> SessionState | None:
+        """Remove a clean session whose connection ended, unless its will waits."""
+        if state.clean:
+            self.retained.session_ended(event)
+            if state.will is None:
+                self.sessions.discard(state.session)
+                return None
         return state
 
     def load(self, state: SessionState, bound: Position) -> None:

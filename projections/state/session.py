@@ -91,6 +91,13 @@ class Will(NamedTuple):
     """Position of the WillArmed event."""
     delay: int = 0
     """Delay in seconds after the end of the connection (MQTT 5)."""
+    grace: int = 0
+    """Seconds for which the will waits for its client at least, because the broker ended."""
+
+    @property
+    def wait(self) -> int:
+        """Seconds between the end of the connection and the publication of the will."""
+        return max(self.delay, self.grace)
 
 
 @dataclass(slots=True, eq=False)
@@ -183,6 +190,11 @@ def _closed(state: SessionState, event: SessionClosed, _at: Position, ms: int) -
     if event.expiry is not None:
         state.expiry = event.expiry
         state.clean = not event.expiry
+    if event.grace and state.will is not None:
+        state.will = state.will._replace(grace=event.grace)
+    if state.clean:
+        # It ends with its connection; a will that waits is all that may be left.
+        _reset(state)
 
 
 def _taken_over(_state: SessionState, _event: SessionTakenOver, _at: Position, _ms: int) -> None:

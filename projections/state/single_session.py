@@ -68,8 +68,10 @@ class SessionFold:
                 self.state = state
         change(state, event, at, time_ms)
         if type(event) is SessionClosed:
-            if state.clean and state.will is None:
-                self._gone()
+            if state.clean:
+                self.pending = {}
+                if state.will is None:
+                    self._gone()
         elif type(event) is SessionOpened:
             if not event.resumed:
                 self.pending = {}

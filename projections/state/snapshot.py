@@ -45,8 +45,8 @@ def encode_session(state: SessionState) -> list[Part]:
         if size + weight > PART_BYTES:
             parts.append({})
             size = 0
-        delay = [will.delay] if will.delay else []
-        parts[-1]["will"] = [will.topic, will.qos, will.retain, will.ref, *delay]
+        waits = [will.delay, will.grace] if will.grace else [will.delay] if will.delay else []
+        parts[-1]["will"] = [will.topic, will.qos, will.retain, will.ref, *waits]
         size += weight
     size = _add_subscriptions(parts, size, state)
     for name, element, weight in _elements(state):

@@ -36,9 +36,6 @@ _SESSION: Final = (
     "SessionOpened",
     "SessionClosed",
     "SessionExpired",
-    "WillArmed",
-    "WillFired",
-    "WillCancelled",
 )
 """Events that determine the start of a session's state."""
 
@@ -109,8 +106,6 @@ def _last_of_each(told: DataFrame) -> DataFrame:
             _last("SessionClosed").alias("closed"),
             F.max_by("expiry", _where("SessionClosed")).alias("expiry"),
             _last("SessionExpired").alias("expired"),
-            _last("WillArmed").alias("armed"),
-            _last("WillFired", "WillCancelled").alias("disarmed"),
         )
     )
 
@@ -124,12 +119,7 @@ def _last(*kinds: str) -> Column:
 
 
 def _end_of_clean() -> Column:
-    """Return the end of a clean session with its connection: not while its will is pending."""
-    opened, closed, armed = F.col("opened"), F.col("closed"), F.col("armed")
-    disarmed = F.col("disarmed")
-    will_left = (armed >= opened) & ~F.coalesce(
-        (disarmed > armed) & (disarmed < closed), F.lit(False)
-    )
+    """Return the end of a clean session with its connection."""
+    opened, closed = F.col("opened"), F.col("closed")
     clean = F.coalesce(F.col("expiry") == 0, F.col("clean"))  # DISCONNECT may have changed it
-    ended = clean & (closed > opened) & ~F.coalesce(will_left, F.lit(False))
-    return F.when(ended, closed)
+    return F.when(clean & (closed > opened), closed)

@@ -161,11 +161,14 @@ class SessionRecovery:
                 self._tell(at, f"connection {event.generation} ended, it was {self._generation}")
             clean = self.before is not None and self.before.clean
             waits = self._will is not None and self._will.delay and not clean
+            if self._will is not None and event.grace:
+                waits, self._will = True, self._will._replace(grace=event.grace)
             if self._will is not None and not self.fired and not waits:
                 self._tell(at, "its will was not published when its connection ended")
             if self.fired and not self._published:
                 self._tell(at, "its will was not published though it says so")
-            self._check = self._none if clean else self._away
+            kept = not clean or (self._will is not None and self._will.grace > 0)
+            self._check = self._away if kept else self._none
         elif isinstance(event, MessageDropped) and event.reason in _WILL_DROPPED:
             self._published = True  # a will that may not be published
         elif not _may_happen_to_the_absent(event):
@@ -179,11 +182,11 @@ class SessionRecovery:
         elif isinstance(event, SessionExpired):
             self._check = self._none
         elif isinstance(event, (WillFired, MessagePublished)):
-            if self._will is not None and not self._will.delay:
+            if self._will is not None and not self._will.wait:
                 self._will = None  # published before the connection ends, if at all
             self._about_will(event, at, payload)
-        elif isinstance(event, WillCancelled) and self._will is not None and self._will.delay:
-            self._will = None  # the client is back within its delay
+        elif isinstance(event, WillCancelled) and self._will is not None and self._will.wait:
+            self._will = None  # the client is back in time
         elif not _may_happen_to_the_absent(event):
             self._tell(at, f"{type(event).__name__} while its client was away")
 

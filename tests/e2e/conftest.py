@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from harness.fixtures import (
@@ -18,6 +19,10 @@ from harness.fixtures import (
     small_disk,
     topic,
 )
+from harness.nats import Nats
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = [
     "broker",
@@ -33,6 +38,17 @@ __all__ = [
 ]
 
 MQTTJS_VERSION = "5.16.0"
+
+
+@pytest.fixture
+def nats(tmp_path: Path) -> Iterator[Nats]:
+    """An external NATS server for the nodes of a cluster."""
+    folder = tmp_path / "nats"
+    folder.mkdir()
+    server = Nats(folder)
+    server.start()
+    yield server
+    server.kill()
 
 
 @pytest.fixture(scope="session")

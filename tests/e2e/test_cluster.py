@@ -28,17 +28,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.drill, pytest.mark.system, pytest.mark.timeout(300 + 60 * ROUNDS)]
 
-CLUSTER = f"{ACCESS}cluster = 'c1'\n"
-
-
-@pytest.fixture
-def nats(tmp_path: Path) -> Iterator[Nats]:
-    folder = tmp_path / "nats"
-    folder.mkdir()
-    server = Nats(folder)
-    server.start()
-    yield server
-    server.kill()
+# Wills wait for nobody: the account expects them.
+CLUSTER = f"{ACCESS}cluster = 'c1'\nfailover_grace = 0\n"
 
 
 @pytest.fixture
@@ -99,7 +90,7 @@ def others(nodes: Nodes, leader: ClusterNode) -> list[ClusterNode]:
 
 def replaced(nodes: Nodes, leader: ClusterNode) -> None:
     """Returns when another node takes clients."""
-    until(lambda: any(one.ready for one in others(nodes, leader)), "another leader")
+    until(lambda: any(one.leads for one in others(nodes, leader)), "another leader")
 
 
 def rejoined(node: ClusterNode) -> None:
@@ -203,8 +194,9 @@ def test_nodes_are_listed_and_say_what_they_are(nodes: Nodes, nats: Nats) -> Non
     assert (following["node"], following["role"]) == (second.name, "following")
     assert leading["listen"] == [f"127.0.0.1:{first.port}"]
     assert leading["epoch"] == following["epoch"] == 1
-    assert cluster_metrics(first) == {"leader": 1, "epoch": 1, "behind_records": 0}
-    assert cluster_metrics(second) == {"leader": 0, "epoch": 1, "behind_records": 0}
+    clients = {"edge_clients": 0, "parked_clients": 0}
+    assert cluster_metrics(first) == {"leader": 1, "epoch": 1, "behind_records": 0, **clients}
+    assert cluster_metrics(second) == {"leader": 0, "epoch": 1, "behind_records": 0, **clients}
 
 
 def test_a_leader_that_is_cut_off_closes_its_clients_and_acknowledges_nothing(

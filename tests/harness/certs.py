@@ -71,7 +71,13 @@ class Authority:
             x509.IPAddress(ipaddress.ip_address("::1")),
         ]
         common = [x509.NameAttribute(NameOID.COMMON_NAME, "localhost")]
-        return self._sign(stem, common, names, ExtendedKeyUsageOID.SERVER_AUTH, expired=expired)
+        return self._sign(stem, common, names, [ExtendedKeyUsageOID.SERVER_AUTH], expired=expired)
+
+    def node(self, name: str) -> Pair:
+        """A certificate of a node of a cluster: it is a server's and a client's."""
+        usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        common = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
+        return self._sign(name, common, [], usages, expired=False)
 
     def client(
         self,
@@ -86,8 +92,8 @@ class Authority:
         subject = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)]
         if organisation is not None:
             subject.insert(0, x509.NameAttribute(NameOID.ORGANIZATION_NAME, organisation))
-        usage = ExtendedKeyUsageOID.CLIENT_AUTH
-        return self._sign(stem or common_name, subject, names, usage, expired=expired)
+        usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
+        return self._sign(stem or common_name, subject, names, usages, expired=expired)
 
     def revoke(self, *pairs: Pair, expired: bool = False) -> Path:
         """A revocation list with these on it."""
@@ -121,7 +127,7 @@ class Authority:
         stem: str,
         subject: Sequence[x509.NameAttribute[str]],
         names: Sequence[x509.GeneralName],
-        usage: x509.ObjectIdentifier,
+        usages: Sequence[x509.ObjectIdentifier],
         *,
         expired: bool,
     ) -> Pair:
@@ -130,7 +136,7 @@ class Authority:
         life = _DAY if expired else 10 * _DAY
         made = _builder(x509.Name(subject), self._name, key, begin, life)
         made = made.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        made = made.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        made = made.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         made = made.add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(self._pair.private.public_key()),
             critical=False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import socket
 import threading
@@ -54,6 +55,12 @@ class ClusterNode(Broker):
     @property
     def reasons(self) -> list[str] | None:
         """Why it takes no clients; empty: it does. None: it does not answer."""
+        found = self.state
+        return None if found is None else list(found["reasons"])
+
+    @property
+    def state(self) -> dict[str, Any] | None:
+        """What it says of itself; None: it does not answer."""
         try:
             address = f"http://127.0.0.1:{self.metrics}/readyz"
             with urllib.request.urlopen(address, timeout=_ANSWER) as answer:
@@ -62,7 +69,7 @@ class ClusterNode(Broker):
             found = json.load(refused)
         except (OSError, ValueError, http.client.HTTPException):
             return None
-        return list(found["reasons"])
+        return found
 
     @property
     def ready(self) -> bool:
@@ -70,9 +77,16 @@ class ClusterNode(Broker):
         return self.running and self.reasons == []
 
     @property
+    def leads(self) -> bool:
+        """Whether it leads and takes clients, as it says itself."""
+        found = self.state if self.running else None
+        return found is not None and found.get("role") == "leading" and not found["reasons"]
+
+    @property
     def following(self) -> bool:
         """Whether it follows another node, as it says itself."""
-        return self.running and (self.reasons or [""])[0].startswith("following node ")
+        found = self.state if self.running else None
+        return found is not None and found.get("role") == "following" and "leader" in found
 
     def clean_up(self) -> None:
         super().clean_up()
@@ -80,10 +94,14 @@ class ClusterNode(Broker):
 
 
 class Balancer:
-    """Passes connections to its `port` on to a node that is ready; closes them if none is."""
+    """Passes connections to its `port` on to a node that is ready; closes them if none is.
 
-    def __init__(self, nodes: Sequence[ClusterNode]) -> None:
+    With `spread` to any of those that are, else to the one that became ready last.
+    """
+
+    def __init__(self, nodes: Sequence[ClusterNode], *, spread: bool = False) -> None:
         self._nodes = nodes
+        self._turns = itertools.count() if spread else None
         self._ready: list[int] = []
         self._closed = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -115,9 +133,10 @@ class Balancer:
             threading.Thread(target=self._connect, args=(near,), daemon=True).start()
 
     def _connect(self, near: socket.socket) -> None:
-        with near, contextlib.suppress(OSError, IndexError):
+        with near, contextlib.suppress(OSError, IndexError, ZeroDivisionError):
             # The one that became ready last: the others may not know yet that they are not.
-            far = socket.create_connection(("127.0.0.1", self._ready[-1]), timeout=1)
+            turn = -1 if self._turns is None else next(self._turns) % len(self._ready)
+            far = socket.create_connection(("127.0.0.1", self._ready[turn]), timeout=1)
             far.settimeout(None)
             back = threading.Thread(target=_pump, args=(far, near), daemon=True)
             back.start()
@@ -138,13 +157,15 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
 class Nodes:
     """The nodes of one cluster."""
 
-    def __init__(self, folder: Path, nats_ports: Sequence[int], config: str) -> None:
-        """One node for each port of a NATS server."""
+    def __init__(
+        self, folder: Path, nats_ports: Sequence[int], config: str, *, spread: bool = False
+    ) -> None:
+        """One node for each port of a NATS server; ``spread``: clients connect to any of them."""
         self.members = [
             ClusterNode(folder / f"node{number}", port, config)
             for number, port in enumerate(nats_ports)
         ]
-        self.balancer = Balancer(self.members)
+        self.balancer = Balancer(self.members, spread=spread)
 
     @property
     def leader(self) -> ClusterNode:
@@ -152,7 +173,7 @@ class Nodes:
         found: list[ClusterNode] = []
 
         def look() -> bool:
-            found[:] = [one for one in self.members if one.ready]
+            found[:] = [one for one in self.members if one.leads]
             return len(found) == 1
 
         until(look, "one leader")
@@ -163,7 +184,7 @@ class Nodes:
         for number, node in enumerate(self.members):
             node.start()
             if not number:
-                until(lambda node=node: node.ready, "the first leader")  # type: ignore[misc]
+                until(lambda node=node: node.leads, "the first leader")  # type: ignore[misc]
         until(lambda: all(one.following for one in self.members[1:]), "followers")
 
     def clean_up(self) -> None:

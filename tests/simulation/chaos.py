@@ -111,10 +111,14 @@ class Chaos:
             keep_bytes=chance.choice([0, 40_000]),
             keep_until_archived=guarded,
             takeover_delay=0.01,
+            **make_world.more_options(seed),
         )
         # Every second run cuts turns and works in the smallest parts there are.
         self.world.cutting = random.Random(f"cut {seed}").random() < 0.5
         self.devices = self._population(window)
+        # Clients that come while no node of a cluster leads wait at one that follows.
+        self.newcomer = random.Random(f"newcomer {seed}")
+        self.world.meanwhile = self.come_early
         # Each run does some things often and others hardly ever.
         self.actions = {
             action: weight * chance.choice([0.0, 1.0, 1.0, 3.0])
@@ -247,6 +251,13 @@ class Chaos:
             if device.connection is None:
                 self.note("connect")
                 device.connect(self.world)
+
+    def come_early(self) -> None:
+        """A client connects, or breaks its connection, while no node serves."""
+        device = self.newcomer.choice(self.devices)
+        if self.newcomer.random() < 0.1 and self.world.has_entrance:
+            self.note("connects while no node serves")
+            device.connect(self.world)
 
     def leave(self, device: Device) -> None:
         if device.connection is not None:
@@ -526,6 +537,7 @@ class Chaos:
         assert broker.attached == sum(
             one.connected for one in broker.node.state.sessions.live.values()
         )
+        world.direct = True
         reader = SimClient(world)
         reader.send(p.connect("reader"))
         # One topic after the other: at QoS 0 what is too much at once is dropped.

@@ -18,6 +18,8 @@ from simulation.network import SimClient
 from simulation.world import World
 
 MOST_UNFINISHED = 40
+_OVERTAKES = 20.0
+"""Seconds after which no connection that was passed on reaches the broker any more."""
 _SLACK = 8.0
 """Seconds by which a session may expire too early, as its client sees it: a connection may be gone
 for the broker while its client does not know yet, and a record is up to a second older than its
@@ -70,6 +72,8 @@ class Device:
     """The broker must have the session."""
     maybe: bool = False
     """The broker may have the session."""
+    unsure_until: float = 0.0
+    """Until when a connection that was never accepted may reach the broker."""
     stale: bool = False
     """What the device knows belongs to a session that it has asked to end."""
     cleans: int = 0
@@ -127,6 +131,7 @@ class DeviceConnection(SimClient):
         device.connects += 1
         if before is not None:
             before.alone = False
+            before.may_overtake()
         self.will = self._will()
         if clean:
             device.account.session_ending(device.name)
@@ -221,7 +226,10 @@ class DeviceConnection(SimClient):
         if newer is not None and newer is not self and newer.accepted:
             return
         superseded = self.cleans != device.cleans  # a later CONNECT asked for a clean session
-        if self.clean:
+        unsure = asyncio.get_running_loop().time() < device.unsure_until
+        if unsure and not self.clean:
+            device.stale = True
+        elif self.clean:
             assert not packet.session_present, "a clean session is present"
             device.maybe = not self.current
         elif packet.session_present:
@@ -345,6 +353,14 @@ class DeviceConnection(SimClient):
             self.requests[pid] = ("unsubscribe", periods)
             self.transmit(p.unsubscribe(pid, *chosen))
 
+    def may_overtake(self) -> None:
+        """Note that the CONNECT of this connection may still reach the broker, behind later ones.
+
+        Only where clients connect to several nodes; then nobody can tell which session it meets.
+        """
+        if self.world.reorders and not self.accepted:
+            self.device.unsure_until = asyncio.get_running_loop().time() + _OVERTAKES
+
     def leave(self) -> None:
         """End in good order."""
         if self.accepted and not self.leaving:
@@ -353,13 +369,15 @@ class DeviceConnection(SimClient):
 
     def closed(self, *, orderly: bool) -> None:
         super().closed(orderly=orderly)
+        self.may_overtake()
         device, will = self.device, self.will
         now = self.account.now()
         if will is not None and self.accepted:
-            if not self.leaving:
+            if not self.leaving and not self.world.reorders:
                 will.acked = now
-            elif orderly and self.alone and self.current:
-                will.forbidden = True
+            elif self.leaving and orderly and self.alone and self.current:
+                # A node that loses its leader closes its clients just as in good order.
+                will.forbidden = not self.through_edge
         if self.current:
             device.connection = None
             if self.accepted:

@@ -191,8 +191,11 @@ class SimClient:
         world.transcripts.append(self.transcript)
         options = world.broker.node.options
         holding = ListenerOptions("", options.max_packet_size, options.connect_timeout)
+        entrance = world.entrance() if listener is None else None
+        self.through_edge = entrance is not None
+        """Whether another node than the leader accepted it."""
         self.protocol: Any = (
-            listener or Listener(world.broker.node, world.broker.admission, holding)
+            listener or entrance or Listener(world.broker.node, world.broker.admission, holding)
         ).accept()
         top = self.protocol
         while isinstance(top, Stage):

@@ -1,24 +1,39 @@
 """Several nodes of one cluster in one simulation: they follow, take over, are killed and cut off.
 
-Every node runs the real ``Standby``, ``Leader`` and ``Broker`` over a connection of its own. Their
-messages to each other take time and may be lost. A node that is cut off is not notified: its
-messages wait, as in an unplugged cable, and arrive when it is plugged in again.
+Every node runs the real ``Standby``, ``Leader`` and ``Broker`` over a connection of its own, and
+``Edges``, which pass clients on: a client connects to any node. Their messages to each other take
+time and may be lost. A node that is cut off is not notified: its messages wait, as in an unplugged
+cable, and arrive when it is plugged in again. It may be cut off from NATS, from the other nodes, or
+from both.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from typing import TYPE_CHECKING, Any
 
 from harness.anonymous import Anonymous
 
 from actors.broker import Broker
 from actors.maintenance import ClusterHooks
-from cluster import FellBehind, Leader, Leadership, Members, NodeStatus, Replaced, Role, Standby
+from cluster import (
+    FellBehind,
+    Leader,
+    Leadership,
+    Members,
+    NodeStatus,
+    Replaced,
+    Role,
+    Standby,
+    decode_status,
+)
+from cluster.edge import PeerListener
 from eventstore.errors import Fenced, LogUnavailable
 from eventstore.format import BrokerStarted, Event, decode_record
 from eventstore.nodes import LeaderAnswer
+from simulation.edges import KEY, PipeEnd, SimEdges
 from simulation.fold import compare_states, fold
 from simulation.jetstream import Sent, SimMsg, SimNats
 from simulation.loop import SimClock
@@ -164,6 +179,14 @@ class SimNode:
         self.watermark = SimWatermark()
         self.broker: Broker | None = None
         self.clients: list[SimClient] = []
+        self.edges: SimEdges | None = None
+        """What passes clients on; None: the process does not run."""
+        self.peer_listener: PeerListener | None = None
+        """What accepts the connections of other nodes while this one leads."""
+        self.pipes: dict[PipeEnd, None] = {}
+        """Its ends of the connections with other nodes."""
+        self.unplugged = False
+        """Whether it is cut off from the other nodes."""
         self._task: asyncio.Task[None] | None = None
         self._leading: asyncio.Task[None] | None = None
         self._new_process()
@@ -197,8 +220,16 @@ class SimNode:
         world, clock = self.world, SimClock()
         members = Members(self.name, clock.time_ms)
         me = NodeStatus(self.name, Role.STARTING, 0, 0, "", 0, version="0")
+        self.edges = edges = SimEdges(self)
         standby = Standby(self.log, self.messages, members, clock, "sim", me, _nothing)  # type: ignore[arg-type]  # as NodeMessages
-        await self.messages.listen(standby.take)
+
+        def follow(data: bytes) -> None:
+            standby.take(data)
+            status = decode_status(data)
+            if status is not None and status.node != self.name:
+                edges.heard(status)
+
+        await self.messages.listen(follow)
         leadership: Leadership = await standby.lead(_nothing)
         broker = Broker(
             world.options, self.log, Anonymous(), clock, world.bridge, world.permissions
@@ -210,8 +241,11 @@ class SimNode:
             raise broker.node.failed.result()
         led = ClusterHooks(broker.node, broker.admission.connections)
         leader = Leader(self.messages, members, clock, me, leadership.epoch, led)  # type: ignore[arg-type]  # likewise
+        leader.peers = f"{self.name}:1"
         await self.messages.listen(leader.take)
         await self.messages.answer_as_leader(bytes)
+        self.peer_listener = PeerListener(broker.node, broker.admission, KEY)
+        edges.heard(leader.status())
         self._leading = asyncio.create_task(leader.run())
         world.serves(self)
         await asyncio.wait({broker.node.failed, self._leading}, return_when=asyncio.FIRST_COMPLETED)
@@ -223,6 +257,11 @@ class SimNode:
     def end(self) -> None:
         """End the process, as by ``kill -9``; the task goes on if it is the one that ends it."""
         self.log.nats.die()
+        self.peer_listener = None
+        self.unplugged = False
+        pipes, self.pipes = self.pipes, {}
+        for end in pipes:
+            end.vanish()
         broker, self.broker = self.broker, None
         if self._leading is not None:
             self._leading.cancel()
@@ -236,6 +275,15 @@ class SimNode:
             flying = transport.flying
             transport.vanish(self.world.faults.chance.randint(0, flying) if flying else 0)
             self.world.clients.pop(client, None)
+        self.clients.clear()
+        edges, self.edges = self.edges, None
+        if edges is not None:
+            edges.vanish()
+
+    def lose_clients(self) -> None:
+        """Break the connections of all clients, as a node does that is killed while it follows."""
+        for client in list(self.clients):
+            client.transport.drop()
         self.clients.clear()
 
     def kill(self) -> None:
@@ -255,6 +303,17 @@ class SimNode:
 
         asyncio.get_running_loop().call_later(seconds, restore)
 
+    def unplug(self, seconds: float) -> None:
+        """Let nothing through between this node and the other nodes for some time."""
+        self.unplugged = True
+
+        def plug_in() -> None:
+            self.unplugged = False
+            for end in [*self.pipes, *(one.other for one in self.pipes)]:
+                end.deliver()
+
+        asyncio.get_running_loop().call_later(seconds, plug_in)
+
 
 class _Clients(dict[Any, None]):
     """The clients of a world, which knows the node of each one."""
@@ -265,12 +324,19 @@ class _Clients(dict[Any, None]):
 
     def __setitem__(self, client: Any, value: None) -> None:
         super().__setitem__(client, value)
-        if self._world.serving is not None:
-            self._world.serving.clients.append(client)
+        entered = self._world.entered or self._world.serving
+        if entered is not None:
+            entered.clients.append(client)
 
 
 class NodesWorld(World):
     """A cluster, its log and its clients; ``broker`` is that of the node that took over last."""
+
+    reorders = True
+
+    @classmethod
+    def more_options(cls, seed: int) -> dict[str, Any]:
+        return {"will_grace": random.Random(f"grace {seed}").choice([0.0, 2.0, 5.0])}
 
     def __init__(self, delay: Callable[[], float] = lambda: 0.001, **options: Any) -> None:
         super().__init__(delay, **options)
@@ -282,6 +348,10 @@ class NodesWorld(World):
         self.epoch = 0
         """That of the last leader."""
         self._newest: SimNode | None = None
+        self._served = False
+        """Whether a node has ever served."""
+        self.entered: SimNode | None = None
+        """The node that the newest client is connected to."""
 
     @property
     def ended(self) -> Any:
@@ -296,6 +366,8 @@ class NodesWorld(World):
         while not self.up:
             await asyncio.sleep(0.05)
             self._look()
+            if self.meanwhile is not None:
+                self.meanwhile()
 
     start_surely = start
 
@@ -333,14 +405,46 @@ class NodesWorld(World):
         self.serving, self.broker, self.log = node, node.broker, node.log
         if self.cutting:
             self._tell_of_cuts(self.broker)
-        self.up = True
+        self.up = self._served = True
+
+    @property
+    def _following(self) -> list[SimNode]:
+        """The nodes that pass clients on."""
+        return [one for one in self.nodes if one.edges is not None and one.peer_listener is None]
+
+    @property
+    def has_entrance(self) -> bool:
+        return self.up or (self._served and bool(self._following))
+
+    def entrance(self) -> SimEdges | None:
+        """Return what a new client connects to; None: the broker's own listener."""
+        there = self._following if not self.direct else []
+        if self.up and self.serving is not None:
+            there.append(self.serving)
+        self.entered = self.faults.chance.choice(there) if there else None
+        if self.entered is None or self.entered.peer_listener is not None:
+            return None
+        self.faults.counts["client of a node that follows"] += 1
+        return self.entered.edges
 
     def may_strike(self, node: SimNode) -> None:
-        """Cut off a node that leads, now and then."""
+        """Cut off a node that leads, now and then; and others from their leader, or kill them."""
+        self._may_strike_edges(node)
         chance = self.faults.chance
         if self.faults.asks and node is self.serving and chance.random() < _STRIKE * 10:
             self.faults.counts["leader cut off"] += 1
             node.cut_off(chance.choice([0.3, 1.0, 3.0, 10.0]))
+
+    def _may_strike_edges(self, node: SimNode) -> None:
+        chance = self.faults.chance
+        if not self.faults.asks or node.peer_listener is not None or chance.random() >= _STRIKE:
+            return
+        if chance.random() < 0.5:
+            self.faults.counts["cut off from the other nodes"] += 1
+            node.unplug(chance.choice([0.1, 1.0, 5.0]))
+        elif node.edges is not None:
+            self.faults.counts["clients of a node that follows lost"] += 1
+            asyncio.get_running_loop().call_soon(node.lose_clients)
 
     def failure(self) -> FoldmqError | None:
         """Nothing that a balancer does not see: it finds the node that serves."""

@@ -68,7 +68,11 @@ def test_everything_happened_to_a_leader() -> None:
     seen = _seen_of_nodes
     if SEEDS < 100 or not seen:
         seen = sum((run(seed, NodesWorld).counts for seed in range(15)), Counter())
-    wanted = ("crash", "leader cut off", "replaced while it served", "Fenced", "Replaced")
+    wanted = (
+        "crash", "leader cut off", "replaced while it served", "Fenced", "Replaced",
+        "client of a node that follows", "passed on", "connects while no node serves",
+        "cut off from the other nodes", "clients of a node that follows lost",
+    )  # fmt: skip
     assert not [what for what in wanted if not seen[what]]
 
 

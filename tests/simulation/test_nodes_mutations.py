@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.maintenance import StateReader
+from actors.session import NodeContext
+from cluster.edge.edge_client import EdgeClient
 from eventstore.log import Appended, EventLog, LogTail, LogWriter
 from simulation import chaos
 from simulation.chaos import run
@@ -56,12 +58,28 @@ def takes_over_wherever_the_log_ends(patch: Patch) -> None:
     patch.setattr(EventLog, "append_behind", anywhere)
 
 
+def drops_bytes_for_clients_that_read_slowly(patch: Patch) -> None:
+    take = EdgeClient.take
+
+    def drop(client: EdgeClient, data: bytes) -> None:
+        if not client.unread:
+            take(client, data)
+
+    patch.setattr(EdgeClient, "take", drop)
+
+
+def publishes_wills_before_their_time(patch: Patch) -> None:
+    patch.setattr(NodeContext, "will_due_in", lambda _node, state: 0.0 if state.will else 1e9)
+
+
 @pytest.mark.parametrize(
     "mutant",
     [
         follows_without_folding_every_record,
         writes_on_although_another_node_leads,
         takes_over_wherever_the_log_ends,
+        drops_bytes_for_clients_that_read_slowly,
+        publishes_wills_before_their_time,
     ],
 )
 @pytest.mark.slow

@@ -132,6 +132,19 @@ class World:
 
     broker: Broker
     log: SimLog
+    reorders = False
+    """A connection may reach the broker before an earlier one of the same client, which may be back
+    before the broker hears of its end: the log says when a will has to be published, the client
+    does not know."""
+    direct = False
+    """Clients connect to the broker itself, where they could connect to other nodes."""
+    meanwhile: Callable[[], None] | None = None
+    """Called again and again while no node serves, where there are several."""
+
+    @classmethod
+    def more_options(cls, _seed: int) -> dict[str, Any]:
+        """Return options of the broker that only this kind of world has in random runs."""
+        return {}
 
     def __init__(
         self,
@@ -178,6 +191,15 @@ class World:
             assert not self.broker.node.failed.done(), self.broker.node.failed.result()
         finally:
             await self.crash()
+
+    @property
+    def has_entrance(self) -> bool:
+        """Whether clients may connect."""
+        return self.up
+
+    def entrance(self) -> Any:
+        """Return what a new client connects to; None: the broker's own listener."""
+        return None
 
     def open_log(self) -> SimLog:
         """Return what a new broker reads and writes: here the log meets the simulation."""

@@ -204,6 +204,58 @@ def will_kept_by_a_new_connection(name: str) -> Case:
     return story.breaks("will", at(3, 1), "x", ("will", at(3, 2), "x"))
 
 
+def led_by_another(name: str, **given: Any) -> Story:
+    """The leader is gone; the will waits 5 s for its client. The next record is 4."""
+    story = with_will(name)
+    return story(BrokerStarted("0.1"), gone("broker_restarted", **{"grace": 5, **given}))
+
+
+def will_waits_after_a_takeover(name: str) -> Case:
+    return fires(led_by_another(name), after_ms=5000).keeps()
+
+
+def will_of_a_clean_session_waits_after_a_shutdown(name: str) -> Case:
+    """Only the will is left of the session, until it is published."""
+    story = Story(name)(
+        opened("x", clean=True), WillArmed("x", "w/1/2", 1, False, 3, 0), payloads=1
+    )
+    story(Subscribed("x", [("u", 1)]))(gone("broker_stopped", grace=5))(published("u"), payloads=1)
+    return fires(story, SessionExpired("x", "expired"), after_ms=5000).keeps()
+
+
+def will_does_not_wait_after_a_takeover(name: str) -> Case:
+    return fires(led_by_another(name), after_ms=2000).breaks("will", at(4), "x")
+
+
+def will_at_a_takeover_though_it_waits(name: str) -> Case:
+    story = with_will(name)(BrokerStarted("0.1"))
+    story = fires(story, gone("broker_restarted", grace=5))
+    return story.breaks("will", at(4, 2), "x")
+
+
+def will_of_a_client_that_came_back_after_a_takeover(name: str) -> Case:
+    """With a clean session too: its will is about the end of a connection that it did not end."""
+    back = opened("x", generation=2, clean=True)
+    return led_by_another(name)(WillCancelled("x"), back).keeps()
+
+
+def will_of_a_client_that_stayed_away_after_a_takeover(name: str) -> Case:
+    story = led_by_another(name)(WillCancelled("x"))
+    return story(opened("z")).breaks("will", at(4), "x")
+
+
+def will_forgotten_after_a_takeover(name: str) -> Case:
+    story = led_by_another(name)
+    story(opened("z"), time_ms=story.log.time_ms + 4_000_000)
+    return story.breaks("will", at(2, 1), "x")
+
+
+def will_that_waits_for_a_client_that_ended(name: str) -> Case:
+    """A client that was not heard for too long is no reason to wait."""
+    story = with_will(name)(gone("keep_alive", grace=5))
+    return fires(story, after_ms=5000).breaks("session", at(3), "x")
+
+
 def will_not_permitted(name: str) -> Case:
     story = with_will(name)
     return story(WillFired("x"), MessageDropped("x", "not_permitted", 1), gone()).keeps()
@@ -429,6 +481,9 @@ BROKEN_CAUSES = (
     will_of_another_qos, will_that_is_retained, will_with_other_bytes, will_of_nobody,
     will_does_not_wait, will_waits_for_the_connection, will_of_a_client_that_stayed_away,
     will_forgotten, will_kept_by_a_new_connection,
+    will_does_not_wait_after_a_takeover, will_at_a_takeover_though_it_waits,
+    will_of_a_client_that_stayed_away_after_a_takeover, will_forgotten_after_a_takeover,
+    will_that_waits_for_a_client_that_ended,
     dropped_for_fun, queue_not_full, queue_not_full_of_bytes, not_unsubscribed,
     slow_reader_at_qos_1, slow_reader_that_is_away, permitted_to_all, levels_without_a_limit,
     format_not_checked, dropped_of_nobody, bytes_of_a_queue,
@@ -440,6 +495,8 @@ KEPT_CAUSES = (
     will_published, will_discarded, will_with_disconnect_code,
     will_with_disconnect_of_an_error, will_waits,
     will_of_a_client_that_came_back, will_of_a_session_taken_over, will_not_permitted,
+    will_waits_after_a_takeover, will_of_a_clean_session_waits_after_a_shutdown,
+    will_of_a_client_that_came_back_after_a_takeover,
     queue_full, queue_full_of_bytes, limits_of_a_reload, unsubscribed, slow_reader, not_permitted,
     session_expired, removed_by_an_operator, cleared_by_an_operator, window_is_full,
 )  # fmt: skip

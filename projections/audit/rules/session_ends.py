@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from eventstore.display import escaped
-from eventstore.reasons import CLOSE_REASONS, EXPIRY_REASONS
+from eventstore.reasons import BROKER_ENDS, CLOSE_REASONS, EXPIRY_REASONS
 from projections.audit.rules.rule_table import Rule, Violation
 from protocol.mqtt5 import SHARE
 
@@ -62,6 +62,8 @@ class SessionEnds:
         shared = event.session.startswith(SHARE)
         if shared != (event.reason == "shared"):
             self._tell(at, f"a connection ended as {event.reason}, which it cannot")
+        if event.grace and event.reason not in BROKER_ENDS:
+            self._tell(at, f"a will waits for its client though the connection was {event.reason}")
         if state is not None and state.level < _LEVEL_5 and (event.code or event.expiry):
             self._tell(at, "a connection ended with a reason code, which there is in MQTT 5 only")
 
@@ -76,7 +78,7 @@ class SessionEnds:
             self._by_operator("was removed", at)
         elif shared != (event.reason == "no_members"):
             self._tell(at, f"a session ended as {event.reason}, which it cannot")
-        elif event.reason == "expired" and state is not None:
+        elif event.reason == "expired" and state is not None and not state.clean:
             due_ms = self._due_ms(state, at)
             if due_ms == 0:
                 self._tell(at, "the session expired, but it never does")
@@ -89,6 +91,8 @@ class SessionEnds:
         self.end_turn()
         outline = self._outline
         if state is None or state.connected or not outline.runs or state.session.startswith(SHARE):
+            return
+        if state.clean:  # it ends with its will
             return
         due_ms = self._due_ms(state, 1 << 62)
         if due_ms and outline.ends_ms > max(due_ms, outline.settled_since()) + _LATE_MS:

@@ -102,8 +102,8 @@ class WillAudit:
         self._publication: _Publication | None = None
         """The will that still has to be published in this turn."""
         self._owed: dict[str, tuple[Position, str]] = {}
-        """What must follow in this turn, "closed", "resumed" or "ended" -> the position that
-        demands it, and the error text if it does not follow."""
+        """What must follow in this turn, "closed", "opened", "resumed" or "ended" -> the position
+        that demands it, and the error text if it does not follow."""
 
     def take(
         self, event: Event, state: SessionState | None, at: Position, ms: int, turn: Position
@@ -131,7 +131,7 @@ class WillAudit:
         self.end_turn()
         if state is None or state.will is None or state.connected:
             return
-        due = max(state.closed_ms + state.will.delay * 1000, self._outline.settled_since())
+        due = max(state.closed_ms + state.will.wait * 1000, self._outline.settled_since())
         if self._outline.runs and self._outline.ends_ms > due + _LATE_MS:
             self._tell(state.will.ref, "the will was never published though its delay has passed")
 
@@ -144,6 +144,7 @@ class WillAudit:
         self, event: SessionOpened, state: SessionState | None, at: Position, _ms: int
     ) -> None:
         self._opened, self._ended, self._armed = True, "", None
+        self._settle("opened")
         if event.resumed:
             self._settle("resumed")
             self._refute("ended")
@@ -169,6 +170,10 @@ class WillAudit:
         orderly = event.reason == "disconnect" and not event.code
         if orderly:
             self._demand("discarded", ended, at, "the client sent DISCONNECT")
+        elif event.grace:
+            if ended:
+                what = f"the will was {ended}, but it had to wait {event.grace} s for its client"
+                self._tell(at, what)
         elif event.reason == "taken_over" and delay:
             self._taken_over(ended, at)
         elif delay and stays and event.reason != "taken_over":
@@ -240,7 +245,7 @@ class WillAudit:
             self._owed["closed"] = at, "the will was published, but its connection goes on"
             return
         self._cases(Rule.WILL)
-        if ms + _EARLY_MS < state.closed_ms + will.delay * 1000:
+        if ms + _EARLY_MS < state.closed_ms + will.wait * 1000:
             self._owed["ended"] = at, "the will was published before its delay had passed"
 
     def _on_cancelled(
@@ -254,7 +259,9 @@ class WillAudit:
             self._owed["closed"] = at, "the will was discarded, but its connection goes on"
             return
         self._cases(Rule.WILL)
-        self._owed["resumed"] = at, "the will was discarded, but its client did not come back"
+        # A will that waits only because the broker ended is not published when the client is back.
+        needed = "opened" if state.will.grace and not state.will.delay else "resumed"
+        self._owed[needed] = at, "the will was discarded, but its client did not come back"
 
     def _on_published(
         self, event: MessagePublished, _state: SessionState | None, at: Position, _ms: int

@@ -451,7 +451,7 @@ def test_spans_of_subscriptions() -> None:
         SubscriptionSpan("a", 1, at(1), at(3), at(1), at(3)),
         SubscriptionSpan("b", 2, at(2), at(7), at(2), at(7)),
         SubscriptionSpan("a", 2, at(6), at(7), at(6), at(7)),
-        SubscriptionSpan("d", 1, at(9), at(11), at(9), at(11)),
+        SubscriptionSpan("d", 1, at(9), at(10), at(9), at(10)),
         SubscriptionSpan("e", 1, at(13), None, at(13), None),
     ]
 

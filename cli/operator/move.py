@@ -1,0 +1,66 @@
+"""``foldmq nodes move``: another node of the cluster leads."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterable
+
+import orjson
+import typer
+
+from cli.common import text
+from cli.inspection import node_list
+from cli.live import NoLiveBroker, Refused
+from cli.logsource import SourceFlags
+from cluster import NodeStatus, Role, decode_status
+from eventstore.nats import connect, disconnect
+from eventstore.nodes import ask_nodes, ask_to_move
+
+_ANSWER_SECONDS = 2.0
+_LOOK_SECONDS = 0.1
+_MOVED_SECONDS = 30.0
+"""Seconds to wait for the new leader: the old one may have to write much."""
+
+
+def move_leadership(flags: SourceFlags, cluster: str | None, to: str) -> None:
+    """Ask the leader to hand over, and wait until the other node leads.
+
+    Raises UsageError, NatsUnavailable, NoLiveBroker and Refused.
+    """
+    name, access = node_list.cluster_access(flags, cluster)
+
+    async def move() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            client = await connect(access)
+            stack.push_async_callback(disconnect, client)
+            began = time.monotonic()
+            answer = await ask_to_move(client, name, to, _ANSWER_SECONDS)
+            if not answer:
+                raise NoLiveBroker(
+                    f"no node leads cluster {text.name(name)} on NATS at {access.where}: see "
+                    "foldmq nodes"
+                )
+            found = orjson.loads(answer)
+            if "error" in found:
+                raise Refused(text.name(found["error"]))
+            while time.monotonic() - began < _MOVED_SECONDS:
+                nodes = map(decode_status, await ask_nodes(client, name, _LOOK_SECONDS))
+                leader = _leader(filter(None, nodes), found["from"])
+                if leader is not None:
+                    seconds = time.monotonic() - began
+                    typer.echo(
+                        f"node {text.name(leader.node)} ({text.name(leader.host)}) leads, epoch "
+                        f"{leader.epoch}, after {seconds:.1f} s"
+                    )
+                    return
+        raise NoLiveBroker(
+            f"node {text.name(found['to'])} does not lead after {_MOVED_SECONDS:g} s: see "
+            "foldmq nodes"
+        )
+
+    asyncio.run(move())
+
+
+def _leader(nodes: Iterable[NodeStatus], before: str) -> NodeStatus | None:
+    """Return the leader, if it is not the one before."""
+    return next((one for one in nodes if one.role is Role.LEADING and one.node != before), None)

@@ -1,0 +1,84 @@
+"""Builds a node's side of the connections between nodes from the settings."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING
+
+from actors.transports import TlsOptions, make_context
+from cli.logsource import cluster_key
+from cli.serve.limits_factory import limit_options
+from cli.settings import ConfigError, bind
+from cluster.edge import Edges, PeerListener
+
+if TYPE_CHECKING:
+    import socket
+
+    from actors.connection import Admission
+    from actors.kernel import Clock
+    from actors.session import NodeContext
+    from actors.transports import Handshakes
+    from cli.common import Address
+    from cli.settings import Settings
+
+
+class PeerSockets:
+    """The listening sockets of ``cluster_listen``, bound before this node leads."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Bind them; raises ListenError, ConfigError and TlsConfigError for invalid files."""
+        place = settings.cluster_listen
+        assert place is not None  # noqa: S101 - the caller has checked that
+        self._key = cluster_key(settings)
+        self._context = _server_context(settings)
+        self._client_context = _client_context(settings)
+        self._sockets: list[socket.socket] = bind(place, "cluster_listen", 4096)
+        port = self._sockets[0].getsockname()[1]
+        self.address: Address = settings.cluster_advertise or place._replace(port=port)
+        """The address at which other nodes connect."""
+
+    def edges(self, settings: Settings, node: str, most: int, clock: Clock) -> Edges:
+        """Return what passes clients on, at most that many."""
+        bounds = limit_options(settings, most)
+        return Edges(node, self._key, self._client_context, bounds, most, clock.monotonic)
+
+    def serve(self, node: NodeContext, admission: Admission, handshakes: Handshakes) -> None:
+        """Accept the connections of other nodes, which are clients of a broker."""
+        listener = PeerListener(node, admission, self._key, self._context, handshakes)
+        sockets, self._sockets = self._sockets, []
+        listener.listen(sockets)
+
+    def close(self) -> None:
+        """Close the sockets, unless the broker has them."""
+        for one in self._sockets:
+            one.close()
+
+
+def _server_context(settings: Settings) -> ssl.SSLContext | None:
+    if settings.cluster_tls_cert is None:
+        return None
+    return make_context(
+        TlsOptions(
+            settings.cluster_tls_cert,
+            settings.cluster_tls_key,
+            None,
+            "required",
+            settings.cluster_tls_ca,
+            None,
+            "1.2",
+            None,
+        )
+    )
+
+
+def _client_context(settings: Settings) -> ssl.SSLContext | None:
+    """Return the context for connections to the leader; any certificate of the CA is a node's."""
+    if settings.cluster_tls_cert is None:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=str(settings.cluster_tls_ca))
+        context.check_hostname = False
+        context.load_cert_chain(settings.cluster_tls_cert, settings.cluster_tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"cluster_tls_cert and cluster_tls_ca: {error}") from None
+    return context
