@@ -173,7 +173,7 @@ class Delivery:
             elif type(event) is Queued:
                 queued = covered
         if sent and connection is not None:
-            self._send(connection, message, delivery.packet_ids)
+            self._send(connection, Outgoing(subscriber, batch, qos), delivery.packet_ids)
             self.expect_acks()
         if connection is not None and sent < queued:
             self._hold(batch, sent, queued)

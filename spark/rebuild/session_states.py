@@ -65,6 +65,7 @@ SCHEMA: Final = pa.schema(
                     "retain": _BOOLEAN,
                     "ref": _BIGINT,
                     "delay": _BIGINT,
+                    "grace": _BIGINT,
                 }
             ),
         ),

@@ -20,7 +20,7 @@ def opened(expiry: int) -> SessionOpened:
 
 
 def subscribed(**more: Any) -> Subscribed:
-    return Subscribed(session="c", filters=(("x/#", 1),), **more)
+    return Subscribed(session="c", filters=[("x/#", 1)], **more)
 
 
 def folded(*events: Event) -> NodeState:

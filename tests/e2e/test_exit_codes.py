@@ -62,7 +62,7 @@ OTHERS = {
     "web-token rm", "config check", "completion", "complete", "version", "pseudonym",
     # tests of their own: the page waits for its broker; salvage is below; Spark in tests/cli
     # nodes asks a cluster: test_cluster.py
-    "web", "salvage", "nodes",
+    "web", "salvage", "nodes", "nodes move",
 }  # fmt: skip
 
 
