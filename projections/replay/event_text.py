@@ -17,6 +17,7 @@ from eventstore.format import (
     Delivered,
     Event,
     Expired,
+    Followed,
     LeaderProved,
     LimitsApplied,
     LogArchived,
@@ -150,7 +151,12 @@ def _published(event: MessagePublished, _topics: Topics) -> str:
     topics = range_text.several(map(display.name, event.topics), len(event.topics))
     retained = " retained" if event.retain else ""
     ids = f", {_ids(event.pids)}" if event.pids else ""
-    return f"{verb}{what} {topics} QoS {event.qos}{retained}, {display.size(total)}{ids}"
+    origins = (
+        f", from {range_text.positions_text(list(event.origins))} of its log"
+        if event.origins
+        else ""
+    )
+    return f"{verb}{what} {topics} QoS {event.qos}{retained}, {display.size(total)}{ids}{origins}"
 
 
 def _delivered(event: Delivered, topics: Topics) -> str:
@@ -378,6 +384,10 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     CheckpointCompleted: _completed,
     MessagesCarried: _carried,
     Bridged: lambda event, _: f"NATS has what was published up to {format_position(event.through)}",
+    Followed: lambda event, _: (
+        f"took from log {display.name(event.log)} what takes effect up to "
+        f"{format_position(event.through)}"
+    ),
     LogArchived: _archived,
     LogCut: _cut,
     OperatorActed: _acted,
