@@ -31,25 +31,32 @@ class ExchangeCheck:
         self._through: dict[str, Position] = {}
         self._taken: dict[str, tuple[int, Position]] = {}
         """Logs whose messages were taken in this turn: record, and last position of a message."""
+        self._held: list[tuple[int, str, Followed | MessagePublished]] = []
+        """Events of the turn so far; its parts are void without the last one."""
 
     def take(self, record: Record, events: Iterable[tuple[int, Event]]) -> None:
         """Check the next record."""
         if record.part == 0:
-            self._taken = {}
+            self._held = []
         for index, event in events:
-            entry = f"entry {index}: event {event.e}"
-            if isinstance(event, Followed):
-                self._followed(record.sequence, entry, event)
-            elif isinstance(event, MessagePublished) and event.origins:
-                self._published(record.sequence, entry, event)
+            if isinstance(event, Followed) or (
+                isinstance(event, MessagePublished) and event.origins
+            ):
+                self._held.append((record.sequence, f"entry {index}: event {event.e}", event))
         if record.last:
+            held, self._held = self._held, []
+            for sequence, entry, event in held:
+                if isinstance(event, Followed):
+                    self._followed(sequence, entry, event)
+                else:
+                    self._published(sequence, entry, event)
             for log, (sequence, _) in self._taken.items():
                 self._report(sequence, f"takes messages of log {log} without their position")
             self._taken = {}
 
     def lose_track(self) -> None:
         """Continue behind records that are missing or cannot be read."""
-        self._through, self._taken = {}, {}
+        self._through, self._taken, self._held = {}, {}, []
 
     def _followed(self, sequence: int, entry: str, event: Followed) -> None:
         before = self._through.get(event.log)

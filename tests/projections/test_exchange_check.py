@@ -49,6 +49,7 @@ def found(*records: list[Event] | tuple[list[Event], int, bool]) -> list[tuple[i
         [[took((3, 0), (3, 1)), followed(3, 1)], [took((4, 0)), followed(4)], [followed(4)]],
         [[followed(9)], [took((2, 0), qos=2), followed(10)]],
         [([took((3, 0))], 0, False), ([followed(3)], 1, True)],
+        [([took((3, 0))], 0, False), [took((3, 0)), followed(3)]],
         [[took((3, 0)), followed(3)], [took((1, 0), session="$log/r"), followed(1, log="r")]],
     ],
 )
