@@ -18,7 +18,7 @@ import structlog
 from actors.authz import Permissions
 from actors.bridge import BridgeSupervisor
 from actors.connection import Admission, PreviousConnection, TakeoverThrottle
-from actors.exchange import Exchange, partition_of
+from actors.exchange import LogExchange, partition_of
 from actors.fast_path import FastPath
 from actors.inspection import BrokerInspection, Inspector, SysTopicTree
 from actors.kernel import ActorFailed, Kernel, LoopActor
@@ -147,7 +147,7 @@ class Broker(LoopActor):
         node.kernel = self.kernel
         self.inspection = BrokerInspection(node, self.admission, self.projector, self.bridge)
         self.inspection.start()
-        self.exchange: Exchange | None = None
+        self.exchange: LogExchange | None = None
         """The exchange with the other logs of the node; None: there are none."""
         self._partition = 0, 1
 
@@ -155,7 +155,7 @@ class Broker(LoopActor):
 
     def join(self, names: Sequence[str], others: Sequence[OtherLog], link: ExchangeLink) -> None:
         """Exchange messages with other logs; ``names`` are those of all. Call before recovery."""
-        self.exchange = self.node.exchange = Exchange(self.node, names, others, link)
+        self.exchange = self.node.exchange = LogExchange(self.node, names, others, link)
         self._partition = names.index(self.node.options.node), len(names)
         self.kernel.spawn(self.exchange, self)
 
@@ -552,7 +552,7 @@ class Broker(LoopActor):
             )
         elif isinstance(actor, Inspector):
             self.inspection.start()
-        elif isinstance(actor, Exchange):
+        elif isinstance(actor, LogExchange):
             self.node.fail(
                 FoldmqError(f"the exchange failed: {failed.error}; this is a bug, please report it")
             )

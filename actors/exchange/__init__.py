@@ -1,4 +1,4 @@
-"""Exchange of messages between the logs of one node, each led by a broker of its own.
+"""LogExchange of messages between the logs of one node, each led by a broker of its own.
 
 A session belongs to one log. Each broker follows the logs of the others. What takes effect there
 and concerns its own sessions it appends to its own log, with the deliveries and with the position
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from actors.exchange.exchange import Exchange, ExchangeLink, OtherLog
+    from actors.exchange.exchange import ExchangeLink, LogExchange, OtherLog
     from actors.exchange.partitions import partition_of
 else:
     __getattr__ = lazy_exports(
         __name__,
-        {"exchange": "Exchange ExchangeLink OtherLog", "partitions": "partition_of"},
+        {"exchange": "LogExchange ExchangeLink OtherLog", "partitions": "partition_of"},
     )
 
-__all__ = ["Exchange", "ExchangeLink", "OtherLog", "partition_of"]
+__all__ = ["ExchangeLink", "LogExchange", "OtherLog", "partition_of"]

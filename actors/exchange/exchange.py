@@ -83,7 +83,7 @@ class _Volatile(NamedTuple):
     batch: bytes
 
 
-class Exchange(LoopActor):
+class LogExchange(LoopActor):
     """Follows the logs of the other brokers of a node.
 
     ``names`` are the names of all logs in the order of their numbers, this one included.

@@ -13,7 +13,7 @@ from actors.exchange.taken_messages import (
     Taken,
     TakenRelease,
     effects_in,
-    released,
+    split_released,
 )
 from eventstore.errors import CorruptLog, LogUnavailable, LostLog
 from eventstore.format import INDEX_BITS, ChainChecker, TurnAssembler, position
@@ -162,7 +162,7 @@ class LogFollower:
                     self._unreleased.add(found)
                 elif isinstance(found, TakenRelease):
                     messages = await self._find(found.refs)
-                    taken.effects += released(found, messages)
+                    taken.effects += split_released(found, messages)
                 elif isinstance(found, Acknowledged):
                     self._acknowledged(found.log, found.through)
                 else:

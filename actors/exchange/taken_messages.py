@@ -147,7 +147,7 @@ def _published(
     )
 
 
-def released(found: TakenRelease, messages: Sequence[Message]) -> Iterator[TakenMessages]:
+def split_released(found: TakenRelease, messages: Sequence[Message]) -> Iterator[TakenMessages]:
     """Yield released messages, retained ones apart from others."""
     begin = 0
     for stop in range(1, len(messages) + 1):

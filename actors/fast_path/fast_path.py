@@ -45,8 +45,7 @@ if TYPE_CHECKING:
 
     from actors.connection import Connection, ReceiveWindow
     from actors.routing import Route, Subscriber
-    from actors.session import NodeContext, Session, Subscription
-    from actors.session.interfaces import MessageExchange
+    from actors.session import MessageExchange, NodeContext, Session, Subscription
 
 _log = structlog.get_logger("foldmq")
 

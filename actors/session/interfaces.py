@@ -211,7 +211,7 @@ class PublicationBridge(Protocol):
 
 
 class MessageExchange(Protocol):
-    """The exchange with the other logs of a node: ``actors.exchange.exchange.Exchange``."""
+    """The exchange with the other logs of a node: ``actors.exchange.exchange.LogExchange``."""
 
     def published(self, qos: int, content: StoredMessages, *, retain: bool, gated: bool) -> None:
         """Note messages that take effect in this turn; pass on those of QoS 0."""

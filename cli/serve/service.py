@@ -24,6 +24,7 @@ from cli.common import Endpoint, logging_setup, trim
 from cli.indexing import IndexProcess
 from cli.logsource import Store, answer_requests, check_files, fit_packet_size, nats_tls, open_store
 from cli.monitoring import HttpMonitor, Notifier, serve_inspector
+from cli.processes import ProcessMember, Supervisor, check_process_count, member_settings
 from cli.serve.auth_factory import (
     Access,
     make_permissions,
@@ -83,20 +84,23 @@ def run_service(flags: dict[str, object], config: Path | None) -> None:
     The process starts again when the log refused a record as too large, with its size known, and
     when it no longer leads its cluster.
     """
-    settings = load_settings(flags, os.environ, config)
-    logging_setup.configure(settings.log_level, settings.log_format)
-    _warn_of_old_names(settings)
+    environment = dict(os.environ)
+    process = ProcessMember.from_environment(os.environ)
 
     def reread() -> Settings:
         found = load_settings(flags, os.environ, config)
         _warn_of_old_names(found)
-        return found
+        return found if process is None else member_settings(found, process.facts)
 
-    environment = dict(os.environ)
+    settings = reread()
+    logging_setup.configure(settings.log_level, settings.log_format)
     set_short_time_slice()  # before the NATS server is started
     with asyncio.Runner(loop_factory=loop_factory(settings.event_loop)) as runner:
         try:
-            runner.run(Service(settings, reread, _refused_before()).run())
+            if settings.processes > 1 and process is None:
+                runner.run(_supervise(settings))
+            else:
+                runner.run(Service(settings, reread, _refused_before(), process).run())
         except RecordTooLarge as refused:
             if refused.size <= LEAST_RECORD:
                 raise
@@ -109,6 +113,21 @@ def run_service(flags: dict[str, object], config: Path | None) -> None:
     log.error(what, reason=reason)
     # As after a kill. Nothing unwritten was acknowledged.
     os.execve(sys.executable, sys.orig_argv, environment)  # noqa: S606 - this very program
+
+
+async def _supervise(settings: Settings) -> None:
+    """Run several broker processes; raises the FoldmqError that prevents it."""
+    listeners = Listeners(settings)
+    listeners.probe(settings)
+    Access(settings, "", None).authenticator(settings).close()
+    make_permissions(settings)
+    check_files(settings)
+    try:
+        await Supervisor(
+            settings, lambda: [listeners.bind(own) for own in settings.listeners()]
+        ).run()
+    finally:
+        listeners.close()
 
 
 def _warn_of_old_names(settings: Settings) -> None:
@@ -184,12 +203,18 @@ class Service:
     """One run of the broker: start, serve, reload on SIGHUP, drain on SIGTERM and SIGINT."""
 
     def __init__(
-        self, settings: Settings, reread: Callable[[], Settings], refused: int = 0
+        self,
+        settings: Settings,
+        reread: Callable[[], Settings],
+        refused: int = 0,
+        process: ProcessMember | None = None,
     ) -> None:
         """Use these settings, and their sources for reloads.
 
-        ``refused`` is the size in bytes of a record that the log refused, or 0.
+        ``refused`` is the size in bytes of a record that the log refused, or 0; ``process`` is this
+        process among several of the machine.
         """
+        self._process = process
         self._refused = refused
         self._settings = settings
         self._reread = reread
@@ -253,7 +278,8 @@ class Service:
         settings = self._settings
         self._listeners = Listeners(settings)
         stack.callback(self._listeners.close)
-        self._listeners.probe(settings)
+        if self._process is None:
+            self._listeners.probe(settings)
         make_permissions(settings)
         self._metrics = await self._monitor.serve(stack, settings)
         await stack.enter_async_context(self._web)
@@ -263,6 +289,8 @@ class Service:
         datadir = stack.enter_context(DataDir(settings.data_dir))
         for line in datadir.narrowed:
             log.warning(line)
+        if self._process is None:
+            check_process_count(datadir, 1)
         datadir.node()  # created before the wait for NATS
         store = await open_store(stack, settings, datadir, self._refused)
         self._node = store.name
@@ -284,6 +312,8 @@ class Service:
         bridge = make_bridge(settings, 4 * options.max_outbound_bytes) if store.bridge else None
         broker = Broker(options, store.log, self._authenticator, SystemClock(), bridge, permissions)
         self._monitor.inspection = broker.inspection
+        if self._process is not None:
+            await self._process.join(broker, store)
         await _recover(broker, self._notifier, leadership)
         if self._member is not None and leadership is not None:
             led = ClusterHooks(broker.node, broker.admission.connections)
@@ -305,7 +335,10 @@ class Service:
         await stack.enter_async_context(self._index)
         journal = broker.node.journal
         self._index.start(settings, datadir, lambda: journal.durable)
-        self._announce(listening, datadir, store)
+        if self._process is None:
+            self._announce(listening, datadir, store)
+        else:
+            log.info("broker process serves", process=self._process.facts.number, log=self._node)
         return broker
 
     async def _lead(
@@ -345,6 +378,9 @@ class Service:
         """Accept clients at all listeners; return their addresses. Raises ListenError."""
         found = []
         holding = self._listeners.options(self._settings, largest_packet(self._largest))
+        if self._process is not None:
+            self._process.take_connections(broker, holding)
+            return []
         for own, options in zip(self._settings.listeners(), holding, strict=True):
             where, bound = self._listeners.bind(own)
             broker.admission.listen(options, bound)
@@ -401,6 +437,8 @@ class Service:
     async def _drain(self, broker: Broker) -> None:
         """Drain and stop; raises DrainError if the log could not be written completely."""
         log.info("draining: new connections are refused, pending events are written")
+        if self._process is not None:
+            self._process.stop_taking()
         limit = self._settings.commit_timeout
         try:
             await asyncio.wait_for(broker.drain(), limit)

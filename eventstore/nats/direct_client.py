@@ -62,15 +62,27 @@ class DirectClient(Client):
 
         Names and values must be legal: they are sent unchecked.
         """
-        transport = self._transport
-        if not self.is_connected or transport is None:
+        if not self.is_connected:
             return False
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = f"NATS/1.0\r\n{lines}\r\n".encode()
         if len(head) + len(payload) > self.max_payload:  # the server would end the connection
             return False
         first = f"HPUB {subject} {reply} {len(head)} {len(head) + len(payload)}\r\n".encode()
-        command = b"".join((first, head, payload, b"\r\n"))
+        return self._write_now(b"".join((first, head, payload, b"\r\n")))
+
+    def publish_now(self, subject: str, payload: bytes) -> bool:
+        """Publish a message without headers, as :meth:`send_now`."""
+        if not self.is_connected or len(payload) > self.max_payload:
+            return False
+        first = f"PUB {subject} {len(payload)}\r\n".encode()
+        return self._write_now(b"".join((first, payload, b"\r\n")))
+
+    def _write_now(self, command: bytes) -> bool:
+        """Write a command to the socket; return False if that is impossible."""
+        transport = self._transport
+        if transport is None:
+            return False
         if not isinstance(transport, TcpTransport):
             self._send_soon(command)
             return True

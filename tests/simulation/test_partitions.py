@@ -10,7 +10,7 @@ import pytest
 from harness import packets as p
 from harness.packets import Publish
 
-from actors.exchange.exchange import Exchange
+from actors.exchange.exchange import LogExchange
 from actors.exchange.taken_messages import Taken
 from eventstore.format import INDEX_BITS, Followed
 from protocol.errors import FoldmqError
@@ -196,7 +196,7 @@ def test_a_random_run_of_several_logs_keeps_every_promise(seed: int) -> None:
     run(seed)
 
 
-def _two_turns(exchange: Exchange, name: str, through: int, link: str) -> None:
+def _two_turns(exchange: LogExchange, name: str, through: int, link: str) -> None:
     """Record a position in a turn of its own."""
     exchange._through[name] = through, link
     exchange._recorded[name] = through
@@ -206,7 +206,7 @@ def _two_turns(exchange: Exchange, name: str, through: int, link: str) -> None:
     )
 
 
-def _too_early(exchange: Exchange, name: str, taken: Taken) -> None:
+def _too_early(exchange: LogExchange, name: str, taken: Taken) -> None:
     """Record the position before the messages."""
     exchange._record(name, taken.through, taken.links[taken.through >> INDEX_BITS])
     exchange._node.kernel.wake()
@@ -225,19 +225,19 @@ def test_an_exchange_that_breaks_a_rule_is_caught(
     mutant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if mutant == "position later":
-        monkeypatch.setattr(Exchange, "_record", _two_turns)
+        monkeypatch.setattr(LogExchange, "_record", _two_turns)
     elif mutant == "position earlier":
-        taken = Exchange._taken
+        taken = LogExchange._taken
 
-        async def early(self: Exchange, name: str, work: Taken) -> None:
+        async def early(self: LogExchange, name: str, work: Taken) -> None:
             _too_early(self, name, work)
             await asyncio.sleep(0.01)
             await taken(self, name, work)
 
-        monkeypatch.setattr(Exchange, "_taken", early)
+        monkeypatch.setattr(LogExchange, "_taken", early)
     elif mutant == "cut at once":
-        monkeypatch.setattr(Exchange, "is_taken", lambda _self, _through: True)
+        monkeypatch.setattr(LogExchange, "is_taken", lambda _self, _through: True)
     else:
-        monkeypatch.setattr(Exchange, "settle", lambda _self: None)
+        monkeypatch.setattr(LogExchange, "settle", lambda _self: None)
     with pytest.raises((AssertionError, FoldmqError)):
         run_many()
