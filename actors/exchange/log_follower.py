@@ -128,8 +128,9 @@ class LogFollower:
                 if first == taken + 1:
                     return first, ChainChecker(taken, bytes.fromhex(link))
                 (record,) = await self._log.read_some([taken])
-            except (LogUnavailable, LostLog) as error:  # it may not exist yet
-                self._say(str(error))
+            except (LogUnavailable, LostLog) as error:
+                if taken or isinstance(error, LogUnavailable):  # else it may not exist yet
+                    self._say(str(error))
                 await asyncio.sleep(_RETRY)
                 continue
             if record.link.hex() != link:

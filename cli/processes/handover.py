@@ -63,7 +63,8 @@ class Handover:
 
     def close(self) -> None:
         """Accept nothing more, and close the connections that wait."""
-        for listener in self._listeners:
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
             self._loop.remove_reader(listener.fileno())
             listener.close()
         for waiting in [*self._waiting]:
@@ -128,6 +129,6 @@ class Handover:
 
     def _drop(self, client: socket.socket) -> None:
         """Close this process's copy of a socket."""
-        self._waiting.pop(client, None)
-        self._loop.remove_reader(client.fileno())
-        client.close()
+        if self._waiting.pop(client, None) is not None:
+            self._loop.remove_reader(client.fileno())
+            client.close()
