@@ -9,7 +9,10 @@ WORKERS ?= 3
 # processes, each of which would compile all of foldmq.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install spark run check test lint types pytest drills bench abuse fuzz clean java
+# Compiled by mypyc where there is a C compiler; FOLDMQ_COMPILE=0 leaves them plain Python.
+COMPILED_SOURCES := $(shell sed -n '/^compiled = \[/,/^\]/s/^ *"\(.*\)",/\1/p' pyproject.toml)
+
+.PHONY: help install spark run check test lint types pytest plain drills bench abuse fuzz clean java
 
 help:
 	@echo "make run     install the broker into $(VENV) and serve on 127.0.0.1:1883"
@@ -25,8 +28,8 @@ help:
 	@echo "make clean   remove generated files and .venv; foldmq-data is kept"
 
 # Stamps: pip runs again only when pyproject.toml changes.
-install: $(VENV)/installed
-spark: $(VENV)/installed-spark
+install: $(VENV)/installed $(VENV)/compiled-modules
+spark: $(VENV)/installed-spark $(VENV)/compiled-modules
 
 $(VENV)/python:
 	python=$$(sh tools/choose_python.sh $(PYTHON)) && $$python -m venv $(VENV)
@@ -43,6 +46,12 @@ $(VENV)/installed-spark: $(VENV)/python pyproject.toml
 $(VENV)/installed-test: $(VENV)/python pyproject.toml
 	$(PIP) install --editable '.[test]'
 	@touch $(VENV)/installed $(VENV)/installed-spark $@
+
+# The order only: installing other packages changes no compiled module.
+$(VENV)/compiled-modules: $(COMPILED_SOURCES) setup.py tools/compile_modules.py tools/compiled_finder.py \
+    tools/mypyc.ini | $(VENV)/installed
+	$(BIN)/python tools/compile_modules.py
+	@touch $@
 
 run: install
 	$(BIN)/foldmq serve
@@ -62,7 +71,7 @@ java:
 
 # At every save, under a minute: tests that need no process, no socket and no Spark.
 check: lint types
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --hypothesis-profile few \
+	FOLDMQ_PLAIN=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal --hypothesis-profile few \
 	  -m 'not slow and not system' \
 	  $(filter-out $(foreach folder,conformance conformance_mqtt5 e2e spark,tests/$(folder)/),$(wildcard tests/*/)) \
 	  $(wildcard tests/test_*.py) $(ARGS)

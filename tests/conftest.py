@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from protocol.mqtt import decoder
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
@@ -56,11 +58,14 @@ sys.addaudithook(_watch)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of whole folders."""
+    """Mark the tests of whole folders; skip those that need plain Python."""
+    plain = str(decoder.__file__).endswith(".py")
     here = Path(__file__).parent
     for item in items:
         if item.path.relative_to(here).parts[0] in _SYSTEM:
             item.add_marker(pytest.mark.system)
+        if not plain and item.get_closest_marker("plain"):
+            item.add_marker(pytest.mark.skip(reason="runs with FOLDMQ_PLAIN=1"))
 
 
 def pytest_collection_finish() -> None:

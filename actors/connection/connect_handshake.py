@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from actors.authn import Credentials, Outcome, Verdict
     from actors.connection.connection import Connection
+    from actors.kernel import Timer
     from actors.session import NodeContext
     from protocol.mqtt import ConnectProperties, Packet
 
@@ -32,10 +33,10 @@ class ConnectHandshake:
     """State of a connection until its CONNECT is accepted: its client is not known yet."""
 
     __slots__ = (
-        "__weakref__",
         "_below",
         "_connect",
         "_connection",
+        "_deadline_timer",
         "_done",
         "_early",
         "_login",
@@ -55,6 +56,7 @@ class ConnectHandshake:
         """Bytes read by the stages below."""
         self._seen = 0
         """Bytes received by the connection."""
+        self._deadline_timer: Timer | None = None
         self._early: list[bytes | list[Packet]] = []
         self._size = 0
         """Bytes buffered before the CONNECT is answered, as far as they are not decoded yet."""
@@ -75,7 +77,7 @@ class ConnectHandshake:
     def expect_connect(self) -> None:
         """Close the connection if no CONNECT is accepted within ``connect_timeout``."""
         allowed = self._connection.listener.options.connect_timeout
-        self._connection.timers.remind(allowed, self._connect_deadline)
+        self._set_deadline(allowed)
 
     def _connect_deadline(self) -> None:
         """Close a connection without an accepted CONNECT; waits for the broker do not count."""
@@ -84,14 +86,14 @@ class ConnectHandshake:
             return
         if connection.unhandled:
             # The CONNECT may have arrived, but is not handled yet.
-            connection.timers.remind(_LATE, self._connect_deadline)
+            self._set_deadline(_LATE)
             return
         allowed = connection.listener.options.connect_timeout
         kept = min(connection.kept_waiting, allowed)
         now = connection.now
         left = self.began + allowed + kept - now
         if left > 0:
-            connection.timers.remind(left, self._connect_deadline)
+            self._set_deadline(left)
             return
         limits = self._node.limits
         limits.late.add(
@@ -100,6 +102,16 @@ class ConnectHandshake:
         if not self.authenticating and kept < allowed:
             limits.count_fault(connection.host, now)
         connection.close("connect_timeout")
+
+    def _set_deadline(self, seconds: float) -> None:
+        connection = self._connection
+        self._deadline_timer = connection.remind(connection.timers, seconds, self._connect_deadline)
+
+    def cancel_deadline(self) -> None:
+        """Cancel the deadline: the CONNECT is accepted."""
+        timer, self._deadline_timer = self._deadline_timer, None
+        if timer is not None:
+            timer.cancel()
 
     # Input before the CONNACK.
 

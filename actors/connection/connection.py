@@ -467,6 +467,8 @@ class Connection(SocketActor):
                 self._handshake.give_up()
             self._reauthentication = Reauthentication(self._node, self)
         handshake, self._handshake = self._handshake, None
+        if handshake is not None:
+            handshake.cancel_deadline()
         throttle = self._throttle
         self.resume(ReadPause.CONNECT)
         if handshake is None or throttle is None:
@@ -789,7 +791,7 @@ class Connection(SocketActor):
             return
         wait = min(left, _LONGEST_TIMER)
         self._expiry_due = self.now + wait
-        self.timers.remind(wait, self._check_expiry)
+        self.remind(self.timers, wait, self._check_expiry)
 
     def _end(
         self, reason: str, *, orderly: bool = False, code: int = 0, expiry: int | None = None

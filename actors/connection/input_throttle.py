@@ -58,7 +58,7 @@ class InputThrottle:
     set for a client with a rate; it counts input and returns the length of the pause that follows.
     """
 
-    __slots__ = ("__weakref__", "_connection", "_continuing", "_read_from", "_rest", "rate_limiter")
+    __slots__ = ("_connection", "_continuing", "_read_from", "_rest", "rate_limiter")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -100,7 +100,8 @@ class InputThrottle:
         connection = self._connection
         if connection.authenticating:
             return  # it continues when the CONNECT is accepted
-        if self.waiting and not connection.ended and not connection.paused & ReadPause.RATE:
+        due = self.waiting
+        if due and not connection.ended and not connection.paused & ReadPause.RATE:
             self.take_slice()
             if self.waiting:
                 self.reschedule()
@@ -173,7 +174,7 @@ class InputThrottle:
         self._read_from = max(self._read_from, connection.now + seconds)
         if not connection.paused & ReadPause.RATE:
             connection.pause(ReadPause.RATE)
-            connection.timers.remind(seconds, self._rate_over)
+            connection.remind(connection.timers, seconds, self._rate_over)
 
     def _rate_over(self) -> None:
         connection = self._connection
@@ -181,7 +182,7 @@ class InputThrottle:
             return
         left = self._read_from - connection.now
         if left > 0:
-            connection.timers.remind(left, self._rate_over)
+            connection.remind(connection.timers, left, self._rate_over)
         else:
             connection.resume(ReadPause.RATE)
             self.continue_later()

@@ -39,7 +39,6 @@ class KeepAlive:
     """
 
     __slots__ = (
-        "__weakref__",
         "_allowed",
         "_connection",
         "_counted_below",
@@ -114,7 +113,7 @@ class KeepAlive:
 
     def _remind(self, delay: float) -> None:
         # A timer may outlive its connection, but not by the 27 hours of the longest keep alive.
-        self._connection.timers.remind(min(delay, _LONGEST_TIMER), self._deadline)
+        self._connection.remind(self._connection.timers, min(delay, _LONGEST_TIMER), self._deadline)
 
     def _deadline(self) -> None:
         """Close the client if it was silent for too long [MQTT-3.1.2-24]."""

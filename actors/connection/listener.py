@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from actors.configuration import NO_QUOTA, Quota
 from actors.connection.connection import Connection
@@ -62,4 +62,4 @@ class Listener:
         """Return the protocol of a new socket."""
         connection = Connection(self._node, self)
         self._node.kernel.spawn(connection, self._node.root)
-        return build_stack(connection, self.options.stack)
+        return build_stack(cast("asyncio.Protocol", connection), self.options.stack)

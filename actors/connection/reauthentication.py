@@ -36,7 +36,7 @@ _LIMITS: Final = {
 class Reauthentication:
     """The re-authentications of one client whose CONNECT named a method."""
 
-    __slots__ = ("__weakref__", "_began", "_connection", "_count", "_due", "_login", "_node")
+    __slots__ = ("_began", "_connection", "_count", "_due", "_login", "_node")
 
     def __init__(self, node: NodeContext, connection: Connection) -> None:
         self._node = node
@@ -87,7 +87,7 @@ class Reauthentication:
             return
         allowed = connection.listener.options.connect_timeout
         self._due = connection.now + allowed
-        connection.timers.remind(allowed, self._deadline)
+        connection.remind(connection.timers, allowed, self._deadline)
         self._login = EnhancedLogin(self._node, connection, self, exchange)
         self._login.take(packet.data)
 
@@ -98,7 +98,7 @@ class Reauthentication:
             return
         left = self._due - connection.now
         if left > 0:  # this reminder belongs to an earlier one
-            connection.timers.remind(left, self._deadline)
+            connection.remind(connection.timers, left, self._deadline)
             return
         if self._login.open:
             self._node.limits.count_fault(connection.host, connection.now)

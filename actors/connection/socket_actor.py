@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import select
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,6 +11,7 @@ from actors.session import Close, Writable
 from actors.transports import local_peer
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Mapping
 
     from actors.connection.keep_alive import KeepAlive
@@ -53,7 +53,7 @@ def _is_hung_up(transport: asyncio.Transport | None) -> bool:
     return bool(poller.poll(0))
 
 
-class SocketActor(LoopActor, asyncio.Protocol):
+class SocketActor(LoopActor):
     """An actor with a transport, and the asyncio protocol of that transport."""
 
     __slots__ = (
@@ -186,7 +186,7 @@ class SocketActor(LoopActor, asyncio.Protocol):
             self.kernel.wake()
 
     def _linger(self, session: Session | None) -> None:
-        self.timers.remind(_LINGER, self._close_now)
+        self.remind(self.timers, _LINGER, self._close_now)
         if session is None:
             self.close_when_written()
 

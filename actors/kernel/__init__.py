@@ -1,17 +1,15 @@
 """pykka's programming model on an event loop: mailboxes, one dispatcher, supervision."""
 
 from actors.kernel.actor import (
-    ActorFailed,
     ActorRestarted,
     DeferredRead,
     LoopActor,
-    LoopFuture,
-    LoopRef,
     describe,
 )
-from actors.kernel.clock import Clock, SystemClock, Timers
+from actors.kernel.clock import Clock, SystemClock, Timer, Timers
 from actors.kernel.kernel import LATER_SLICE, TURN_SLICE, Kernel
 from actors.kernel.os_priority import lower_thread_priority, set_short_time_slice
+from actors.kernel.references import ActorFailed, LoopFuture, LoopRef
 
 __all__ = [
     "LATER_SLICE",
@@ -25,6 +23,7 @@ __all__ = [
     "LoopFuture",
     "LoopRef",
     "SystemClock",
+    "Timer",
     "Timers",
     "describe",
     "lower_thread_priority",

@@ -2,87 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pykka
 import structlog
+from mypy_extensions import mypyc_attr
 from pykka.messages import _ActorStop
 
+from actors.kernel.references import STOP, Ask, LoopRef
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
     from actors.kernel.actor_observer import ActorObserver
+    from actors.kernel.clock import Timer, Timers
     from actors.kernel.kernel import Kernel
 
 _log = structlog.get_logger("foldmq")
 
-STOP = _ActorStop()
 RESTART = object()
 _serial = itertools.count(1)
 
 
-class LoopFuture(pykka.Future[Any]):
-    """The answer to an ``ask``; awaitable on the loop, never blocking."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    @property
-    def future(self) -> asyncio.Future[Any]:
-        """The asyncio future of the answer."""
-        return self._future
-
-    def get(self, *, timeout: float | None = None) -> Any:
-        """Return the answer if it is available.
-
-        Raises the exception that the actor raised, or pykka.Timeout if there is no answer yet: code
-        on an event loop must not block. Use ``await``.
-        """
-        if not self._future.done():
-            raise pykka.Timeout("not answered yet; await the future instead")
-        return self._future.result()
-
-    def set(self, value: Any = None) -> None:
-        """Set the answer."""
-        if not self._future.done():
-            self._future.set_result(value)
-
-    def set_exception(self, exc_info: Any = None) -> None:
-        """Set an exception as the answer: that of ``exc_info``, or the current one."""
-        exception = (exc_info or sys.exc_info())[1]
-        if exception is not None and not self._future.done():
-            self._future.set_exception(exception)
-
-    def __await__(self) -> Any:
-        """Wait for the answer."""
-        return self._future.__await__()
-
-
-@dataclass(slots=True)
-class Ask:
-    """A message that expects an answer."""
-
-    message: Any
-    reply_to: LoopFuture
-
-
 class ActorRestarted(Exception):  # noqa: N818 - what happened, not what went wrong
     """An actor failed because a restart was requested."""
-
-
-@dataclass(slots=True)
-class ActorFailed:
-    """Notifies the parent of an actor that failed."""
-
-    actor: LoopActor
-    error: BaseException
-    message: Any
-    """The message it was handling."""
-    unseen: list[Any]
-    """The other messages in its mailbox."""
 
 
 @dataclass(slots=True)
@@ -96,81 +42,8 @@ class DeferredRead:
         return f"{len(self.data)} bytes"
 
 
-A = TypeVar("A", bound="LoopActor")
-
-
-class LoopRef(pykka.ActorRef[A]):
-    """A reference to an actor of a kernel; two to the same actor are equal."""
-
-    __slots__ = ("_actor",)
-
-    def __init__(self, actor: A) -> None:
-        self._actor = actor
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether both refer to the same actor."""
-        return isinstance(other, LoopRef) and other._actor is self._actor
-
-    def __hash__(self) -> int:
-        """Return the hash of the actor."""
-        return hash(self._actor)
-
-    @property
-    def actor_class(self) -> type[A]:  # type: ignore[override]  # pykka stores it in each ref
-        """The class of the actor."""
-        return type(self._actor)
-
-    @property
-    def actor_urn(self) -> str:  # type: ignore[override]  # as above
-        """The actor's name."""
-        return self._actor.actor_urn
-
-    def is_alive(self) -> bool:
-        """Return whether the actor accepts messages."""
-        return not self._actor.stopped
-
-    def tell(self, message: Any) -> None:
-        """Put a message into the actor's mailbox; raise pykka.ActorDeadError if it stopped."""
-        self._actor.kernel.tell(self._actor, message)
-
-    @overload
-    def ask(
-        self, message: Any, *, block: Literal[False], timeout: float | None = None
-    ) -> LoopFuture: ...
-
-    @overload
-    def ask(self, message: Any, *, block: Literal[True], timeout: float | None = None) -> Any: ...
-
-    @overload
-    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any: ...
-
-    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any:
-        """Send a message and return a future of the answer. ``block`` must be False."""
-        if block:
-            raise RuntimeError("an event loop cannot block: ask(..., block=False) and await it")
-        future = LoopFuture()
-        try:
-            self.tell(Ask(message, future))
-        except pykka.ActorDeadError:
-            future.set_exception()
-        return future
-
-    def stop(self, *, block: bool = True, timeout: float | None = None) -> Any:
-        """Ask the actor to stop once it has handled the messages in its mailbox.
-
-        The answer is True, or False if the actor had already stopped. ``block`` must be False.
-        """
-        if block:
-            raise RuntimeError("an event loop cannot block: stop(block=False) and await it")
-        future = LoopFuture()
-        try:
-            self.tell(Ask(STOP, future))
-        except pykka.ActorDeadError:
-            future.set(value=False)
-        return future
-
-
-class LoopActor(pykka.Actor):
+@mypyc_attr(allow_interpreted_subclasses=True)
+class LoopActor:
     """An actor that a kernel runs."""
 
     __slots__ = (
@@ -187,6 +60,7 @@ class LoopActor(pykka.Actor):
         "observer",
         "parent",
         "stopped",
+        "timers_set",
     )
 
     kernel: Kernel
@@ -211,9 +85,11 @@ class LoopActor(pykka.Actor):
         self.stopped = False
         self.observer: ActorObserver | None = None
         """Observes this actor; None unless it is traced."""
+        self.timers_set: list[Timer] | None = None
+        """Timers that are cancelled when the actor stops; some may have run."""
 
     @classmethod
-    def start(cls, *args: Any, **kwargs: Any) -> LoopRef[Self]:
+    def start(cls, *_args: object, **_kwargs: object) -> LoopRef[Self]:
         """Raise TypeError: an actor needs a kernel and a parent, see :meth:`Kernel.spawn`."""
         raise TypeError(f"use Kernel.spawn({cls.__name__}(...))")
 
@@ -223,7 +99,7 @@ class LoopActor(pykka.Actor):
         return LoopRef(self)
 
     @property
-    def actor_urn(self) -> str:  # type: ignore[override]  # pykka makes each actor a uuid
+    def actor_urn(self) -> str:
         """The actor's name, unique in its kernel."""
         return f"{type(self).__name__.lower()}:{self._serial}"
 
@@ -244,6 +120,41 @@ class LoopActor(pykka.Actor):
             return 0.0, 0
         return self.busy - self.marked_busy, self.handled - self.marked_handled
 
+    def remind(self, timers: Timers, delay: float, callback: Callable[[], None]) -> Timer:
+        """Call back ``delay`` seconds from now, unless the actor has stopped by then."""
+        timer = timers.after(delay, callback)
+        kept = self.timers_set
+        if kept is None:
+            self.timers_set = [timer]
+        else:
+            kept[:] = [other for other in kept if other.callback is not None]
+            kept.append(timer)
+        return timer
+
+    def cancel_timers(self) -> None:
+        """Cancel the actor's timers; called when it stops."""
+        kept, self.timers_set = self.timers_set, None
+        for timer in kept or ():
+            timer.cancel()
+
+    def on_start(self) -> None:
+        """Handle the beginning of the actor's life, before its first message."""
+
+    def on_receive(self, message: Any) -> Any:
+        """Handle a message; the result is the answer to an ``ask``."""
+        _log.warning("message not handled", actor=self.actor_urn, message=describe(message))
+
+    def on_stop(self) -> None:
+        """Handle the end of the actor, unless it failed."""
+
+    def on_failure(
+        self,
+        exception_type: type[BaseException] | None,
+        exception_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Handle that the actor failed."""
+
     def stop(self) -> None:
         """Stop after the messages that are already in the mailbox."""
         self.kernel.tell(self, STOP)
@@ -261,16 +172,8 @@ class LoopActor(pykka.Actor):
         """Handle the messages that this actor did not handle before it stopped."""
         _log.debug("messages to a stopped actor", actor=self.actor_urn, count=len(messages))
 
-    @staticmethod
-    def _create_actor_inbox() -> Any:
-        raise TypeError("mailboxes of kernel actors belong to the kernel")
 
-    @staticmethod
-    def _create_future() -> LoopFuture:
-        return LoopFuture()
-
-    def _start_actor_loop(self) -> None:
-        raise TypeError("kernel actors are run by the kernel")
+pykka.Actor.register(LoopActor)
 
 
 def about(actor: LoopActor) -> dict[str, Any]:

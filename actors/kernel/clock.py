@@ -5,8 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import time
-from typing import TYPE_CHECKING, Any, Protocol, cast
-from weakref import ref
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -14,9 +13,6 @@ from eventstore.log import Clock as JournalClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import MethodType
-
-    _Timer = tuple[float, int, Callable[[], Any], Callable[[Any], Any] | None]
 
 _log = structlog.get_logger("foldmq")
 
@@ -49,13 +45,26 @@ class SystemClock:
     processor = staticmethod(time.thread_time)
 
 
+class Timer:
+    """A callback at a deadline; see :meth:`Timers.after`."""
+
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+        """None once the timer has run or was cancelled."""
+
+    def cancel(self) -> None:
+        """Do not call back, and drop the reference to the callback's object."""
+        self.callback = None
+
+
 class Timers:
     """Callbacks at deadlines, in one heap: a timer costs no task and no handle of the loop.
 
     ``arm(delay)`` is called when :meth:`run_due` should next be called, in seconds from now; it
-    may be called again with a shorter delay. Neither timers nor such calls are cancelled: a
-    callback checks whether there is still work, and a call is not requested while an earlier one is
-    due in time.
+    may be called again with a shorter delay. A cancelled timer stays in the heap until it is due,
+    without its callback; a call is not requested while an earlier one is due in time.
     """
 
     __slots__ = ("_arm", "_calls", "_heap", "_monotonic", "_serial", "lateness")
@@ -65,8 +74,8 @@ class Timers:
         self._arm = arm
         self._calls: list[float] = []
         """Deadlines for which a call is scheduled, a heap."""
-        self._heap: list[_Timer] = []
-        """Deadline, number, and the callback; or a weak reference to an object, and its method."""
+        self._heap: list[tuple[float, int, Timer]] = []
+        """Deadline, number, and the timer."""
         self._serial = itertools.count()
         self.lateness = 0.0
         """Seconds by which the timers now running are late: the process was stopped."""
@@ -75,18 +84,15 @@ class Timers:
         """Return the number of pending timers."""
         return len(self._heap)
 
-    def after(self, delay: float, callback: Callable[[], None]) -> None:
-        """Call back once, ``delay`` seconds from now."""
-        now = self._monotonic()
-        heapq.heappush(self._heap, (now + delay, next(self._serial), callback, None))
-        self._arm_for(now)
+    def after(self, delay: float, callback: Callable[[], None]) -> Timer:
+        """Call back once, ``delay`` seconds from now, unless the timer is cancelled.
 
-    def remind(self, delay: float, method: Callable[[], None]) -> None:
-        """Call a method later. The timer does not keep its object alive."""
-        now, bound = self._monotonic(), cast("MethodType", method)
-        entry: _Timer = now + delay, next(self._serial), ref(bound.__self__), bound.__func__
-        heapq.heappush(self._heap, entry)
+        Timers of an actor end with it: see :meth:`actors.kernel.LoopActor.remind`.
+        """
+        now, timer = self._monotonic(), Timer(callback)
+        heapq.heappush(self._heap, (now + delay, next(self._serial), timer))
         self._arm_for(now)
+        return timer
 
     def run_due(self) -> None:
         """Run the callbacks that are due; a failure of one does not affect the others."""
@@ -97,13 +103,12 @@ class Timers:
         self.lateness = now - heap[0][0] if heap else 0.0
         due = []
         while heap and heap[0][0] <= now:
-            due.append(heapq.heappop(heap)[2:])
-        for target, method in due:
+            due.append(heapq.heappop(heap)[2])
+        for timer in due:
+            callback, timer.callback = timer.callback, None
             try:
-                if method is None:
-                    target()
-                elif (found := target()) is not None:
-                    method(found)
+                if callback is not None:
+                    callback()
             except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
                 _log.error("timer failed", exc_info=error)
         self._arm_for(now)

@@ -42,25 +42,23 @@ from pykka.messages import _ActorStop
 
 from actors.kernel.actor import (
     RESTART,
-    ActorFailed,
     ActorRestarted,
-    Ask,
     DeferredRead,
     LoopActor,
-    LoopFuture,
     about,
     log_failure,
     refuse_asks,
 )
 from actors.kernel.low_priority import SLICE, LowPriorityQueue
+from actors.kernel.references import ActorFailed, Ask, LoopFuture
 from actors.kernel.registry import ActorRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from actors.kernel.actor import LoopRef
     from actors.kernel.actor_observer import ActorObserver
+    from actors.kernel.references import LoopRef
 
 _log = structlog.get_logger("foldmq")
 
@@ -243,7 +241,7 @@ class Kernel(ActorRegistry):
             actor._waiting.insert(0, message)
 
     def _tell_gathered(self, reads: Sequence[tuple[Any, bytes]]) -> int:
-        for actor, data in reversed(reads):
+        for actor, data in list(reads)[::-1]:
             if not actor.stopped:
                 self.tell_first(actor, data)
         return len(reads)
@@ -261,7 +259,7 @@ class Kernel(ActorRegistry):
             actor.busy += share
             actor.last_run = now
         self._read = now
-        for actor, data in reversed(reads[taken:]):
+        for actor, data in list(reads[taken:])[::-1]:
             actor.on_read_deferred()
             self._later.appendleft((actor, DeferredRead(data)))
 
@@ -602,6 +600,7 @@ class Kernel(ActorRegistry):
 
     def _stop(self, actor: LoopActor) -> None:
         actor.stopped = True
+        actor.cancel_timers()
         self.remove(actor)
         actor.on_stop()
         if actor.observer is not None:
@@ -620,6 +619,7 @@ class Kernel(ActorRegistry):
         log_failure(actor, error, message)
         actor.stopped = True
         actor._waiting = None
+        actor.cancel_timers()
         self.remove(actor)
         try:
             actor.on_failure(type(error), error, cast("TracebackType", error.__traceback__))

@@ -29,6 +29,10 @@ class ActorRegistry:
         """Return the number of actors."""
         return self._count
 
+    def __bool__(self) -> bool:
+        """Return whether it is not empty; a compiled class does not ask ``__len__``."""
+        return len(self) > 0
+
     def __iter__(self) -> Iterator[LoopActor]:
         """Yield the actors, oldest first; those that start or stop meanwhile may be missing."""
         for block in list(self._blocks.values()):

@@ -27,7 +27,7 @@ class Expiries:
     def __init__(
         self,
         monotonic: Callable[[], float],
-        after: Callable[[float, Callable[[], None]], None],
+        after: Callable[[float, Callable[[], None]], object],
         due: Callable[[str], None],
     ) -> None:
         self._monotonic = monotonic

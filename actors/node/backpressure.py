@@ -66,7 +66,7 @@ class SlowReaderBackpressure:
     instead, until it has caught up.
     """
 
-    __slots__ = ("__weakref__", "_gave_up", "_held", "_shares")
+    __slots__ = ("_gave_up", "_held", "_shares")
 
     def __init__(self) -> None:
         self._shares = _Shares()
@@ -78,7 +78,7 @@ class SlowReaderBackpressure:
         if self._gave_up or publisher.ended or not self._shares.add(publisher, count):
             return
         if not self._held:
-            timers.remind(_LONGEST, self._give_up)
+            timers.after(_LONGEST, self._give_up)
         self._held.add(publisher)
         publisher.pause(ReadPause.SLOW_READER)
 
@@ -104,7 +104,6 @@ class Backlog:
     """
 
     __slots__ = (
-        "__weakref__",
         "_clock",
         "_free_until",
         "_held",
@@ -142,7 +141,7 @@ class Backlog:
         if not self._held:
             self._seen, self._looks = self._state()[1], 0
             if self._since is None:
-                self._timers.remind(_LOOK, self._look)
+                self._timers.after(_LOOK, self._look)
             self._since = now
         self._held.add(publisher)
         publisher.pause(ReadPause.BACKLOG)
@@ -162,7 +161,7 @@ class Backlog:
         now = self._clock.monotonic()
         if now - since < _LOOK / 2:  # they were resumed meanwhile, and wait again
             self._since = since
-            self._timers.remind(_LOOK, self._look)
+            self._timers.after(_LOOK, self._look)
             return
         waiting, left = self._state()
         self._looks += 1
@@ -171,4 +170,4 @@ class Backlog:
             self.release()
             return
         self._seen, self._since = left, now
-        self._timers.remind(_LOOK, self._look)
+        self._timers.after(_LOOK, self._look)

@@ -18,7 +18,6 @@ from collections import deque
 from operator import attrgetter
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol, TypeAlias
-from weakref import WeakSet
 
 from actors.configuration import REQUESTS
 from actors.routing.shared_groups import SharedGroups, is_shared
@@ -59,24 +58,35 @@ class SubscriptionObserver(Protocol):
         """Record the end of a subscription."""
 
 
+class SessionEnd:
+    """Tells all subscriptions of a session, removed ones included, whether it has ended."""
+
+    __slots__ = ("happened",)
+
+    def __init__(self) -> None:
+        self.happened = False
+
+
 class Subscriber:
     """One subscription of one session, as the index knows it."""
 
     __slots__ = (
-        "__weakref__",
         "acl",
         "actor",
-        "ended",
         "filter",
         "may_read",
         "options",
         "qos",
         "session",
+        "session_end",
         "shared",
     )
 
-    def __init__(self, session: str, topic_filter: str, qos: int) -> None:
+    def __init__(
+        self, session: str, topic_filter: str, qos: int, session_end: SessionEnd | None = None
+    ) -> None:
         self.session = session
+        self.session_end = session_end or SessionEnd()
         self.filter = topic_filter
         self.qos = qos
         self.shared = is_shared(topic_filter)
@@ -90,9 +100,14 @@ class Subscriber:
         self.may_read = True
         """Whether the client may still subscribe to the filter; some of its topics may be
         denied."""
-        self.ended = False
-        """Its session is gone: pending messages are discarded. A subscription ended by UNSUBSCRIBE
-        still gets what matched before."""
+
+    @property
+    def ended(self) -> bool:
+        """True once its session is gone: pending messages are discarded.
+
+        A subscription ended by UNSUBSCRIBE still gets what matched before.
+        """
+        return self.session_end.happened
 
     def __repr__(self) -> str:
         """Return session, filter and QoS."""
@@ -246,8 +261,8 @@ class Router:
         """Deliveries of this turn; reset by the broker."""
         self.on_gone: Callable[[], None] = _nothing
         """Called when :meth:`sweep` has something to do."""
-        self._leaving: dict[str, WeakSet[Subscriber]] = {}
-        """Subscriptions that ended before their session, with pending messages."""
+        self._session_ends: dict[str, SessionEnd] = {}
+        """Of each session that is not passive and had a subscription."""
         self.births: dict[bytes, bytes] = {}
         """Topics of Sparkplug births among the known routes -> topics under which they are
         retained."""
@@ -374,7 +389,10 @@ class Router:
         found = held.get(topic_filter)
         before = (found.qos, found.options & _ROUTED) if found is not None else None
         if found is None:
-            found = Subscriber(session, topic_filter, qos)
+            end = self._session_ends.get(session)
+            if end is None:
+                end = self._session_ends[session] = SessionEnd()
+            found = Subscriber(session, topic_filter, qos, end)
             held[topic_filter] = found
             self.patterns.begun(session, split_share(topic_filter)[1])
             self._insert(topic_filter, session, found)
@@ -397,7 +415,6 @@ class Router:
             self._remove(found)
             self.system.discard(found)
             self.patterns.ended(session, split_share(topic_filter)[1])
-            self._leaving.setdefault(session, WeakSet()).add(found)
             self.routes.changed(topic_filter)
             if not held:
                 del self._subscribers[session]
@@ -427,10 +444,10 @@ class Router:
         """
         gone = [*self._subscribers.pop(session, {}).values()]
         self.patterns.forget(session)
-        for left in self._leaving.pop(session, ()):
-            left.ended = True
+        end = self._session_ends.pop(session, None)
+        if end is not None:
+            end.happened = True
         for found in gone:
-            found.ended = True
             self.system.discard(found)
         indexed = []
         for found in gone:
@@ -458,7 +475,7 @@ class Router:
         """Keep only the filters of a session whose state is frozen."""
         self.system.difference_update(self._subscribers.pop(session, {}).values())
         self.patterns.forget(session)
-        self._leaving.pop(session, None)
+        self._session_ends.pop(session, None)
         for topic_filter in filters:
             self._insert(topic_filter, session, session)
         self.routes.forget()
@@ -468,7 +485,8 @@ class Router:
 
         It must end with its session, which was passive meanwhile.
         """
-        self._leaving.setdefault(subscriber.session, WeakSet()).add(subscriber)
+        end = self._session_ends.setdefault(subscriber.session, subscriber.session_end)
+        subscriber.session_end = end
 
     def _insert(self, topic_filter: str, session: str, value: Subscriber | str) -> None:
         if is_shared(topic_filter):

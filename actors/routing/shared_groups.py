@@ -96,6 +96,10 @@ class SharedGroups:
         """Return the number of shared subscriptions."""
         return len(self._groups)
 
+    def __bool__(self) -> bool:
+        """Return whether it is not empty; a compiled class does not ask ``__len__``."""
+        return len(self) > 0
+
     def __contains__(self, name: object) -> bool:
         """Return whether a shared subscription exists, that is, has members."""
         return name in self._groups

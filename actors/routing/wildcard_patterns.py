@@ -51,6 +51,10 @@ class Patterns:
         """Return the number of different patterns in the index."""
         return len(self._all)
 
+    def __bool__(self) -> bool:
+        """Return whether it is not empty; a compiled class does not ask ``__len__``."""
+        return len(self) > 0
+
     def filed(self, topic_filter: str) -> None:
         """Count a filter that was added to the index."""
         if pattern := pattern_of(topic_filter):

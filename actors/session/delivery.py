@@ -62,7 +62,6 @@ class Delivery:
     """Delivers messages to the client of one session."""
 
     __slots__ = (
-        "__weakref__",
         "_ack_check_set",
         "_after_load",
         "_backlog",
@@ -699,7 +698,7 @@ class Delivery:
             return  # no redelivery to a connected MQTT 5 client [MQTT-4.4.0-1]
         if wait and not self._ack_check_set:
             self._ack_check_set = True
-            self._node.timers.remind(wait, self._remember_acks)
+            self._session.remind(self._node.timers, wait, self._remember_acks)
 
     def _remember_acks(self) -> None:
         if not self._session.stopped:
@@ -728,7 +727,8 @@ class Delivery:
                 sent.sent_ms for sent in chain(state.inflight.values(), state.releasing.values())
             )
             delay = wait - (self._node.clock.time_ms() - oldest) / 1000
-        self._node.timers.remind(min(wait, max(0.05, delay)), self._remember_acks)
+        delay = min(wait, max(0.05, delay))
+        self._session.remind(self._node.timers, delay, self._remember_acks)
 
     # Messages that are not in memory.
 

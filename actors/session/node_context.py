@@ -244,9 +244,9 @@ class NodeContext:
         """Return in how many seconds an offline session expires; infinity if it never does."""
         if is_shared(state.session):
             return float("inf")  # it ends with its last member
-        limit = self.options.session_expiry
+        limit = float(self.options.session_expiry)
         if state.expiry is not None and not (limit and limit < state.expiry):
-            limit = state.expiry
+            limit = float(state.expiry)
         if not limit or limit >= NEVER_EXPIRES:
             return float("inf")
         return limit - (self.clock.time_ms() - state.closed_ms) / 1000

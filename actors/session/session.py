@@ -82,6 +82,7 @@ class Session(LoopActor):
         "to_deliver",
     )
 
+    __deletable__ = ("_delivery", "_lifecycle", "_packets", "_subscriptions")
     delivery_class: ClassVar[type[Delivery]] = Delivery
 
     def __init__(self, node: NodeContext, name: str, state: SessionState | None) -> None:
@@ -146,8 +147,8 @@ class Session(LoopActor):
             self._packets.handle(message)
         elif kind is Outgoing:
             self._delivery.deliver(message)
-        elif kind in self._HANDLERS:
-            self._HANDLERS[kind](self, message)
+        elif kind in _HANDLERS:
+            _HANDLERS[kind](self, message)
         else:
             self._lifecycle.handle(message)
 
@@ -235,7 +236,7 @@ class Session(LoopActor):
             elif rest is SAME_TURN:
                 self.kernel.tell(self, _CONTINUE)
             else:
-                self._node.timers.remind(cast("float", rest), self._continue_work_later)
+                self.remind(self._node.timers, cast("float", rest), self._continue_work_later)
             return
 
     def stash_first(self, message: Any) -> None:
@@ -408,10 +409,11 @@ class Session(LoopActor):
         """Return how many messages of a batch were recorded before the session failed."""
         return self._delivery.recorded_of(outgoing)
 
-    _HANDLERS: ClassVar[dict[type, Callable[[Session, Any], None]]] = {
-        Writable: _on_writable,
-        Loaded: _on_loaded,
-        AckCheck: _on_ack_check,
-        ContinueSending: _on_continue_sending,
-        ActorFailed: _on_failed,
-    }
+
+_HANDLERS: Final[dict[type, Callable[[Session, Any], None]]] = {
+    Writable: Session._on_writable,
+    Loaded: Session._on_loaded,
+    AckCheck: Session._on_ack_check,
+    ContinueSending: Session._on_continue_sending,
+    ActorFailed: Session._on_failed,
+}

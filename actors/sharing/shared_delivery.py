@@ -9,12 +9,14 @@ piece of it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Set as AbstractSet
 from itertools import groupby, takewhile
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from actors.node import BACKLOG, Backlog
-from actors.session import Batch, Delivery, Outgoing, decisions
+from actors.routing import Subscriber
+from actors.session import Batch, Delivery, Outgoing, Session, decisions
 from actors.session.mqtt5 import remaining_properties
 from eventstore.format import (
     Assigned,
@@ -26,11 +28,10 @@ from protocol.mqtt5 import split_share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from collections.abc import Set as AbstractSet
 
     from actors.authz import TopicAcl
-    from actors.routing import SharedGroup, Subscriber
-    from actors.session import ClientConnection, NodeContext, Session
+    from actors.routing import SharedGroup
+    from actors.session import ClientConnection, NodeContext
     from eventstore.format import Position
     from eventstore.log import Message
     from projections.state import SubscriptionState

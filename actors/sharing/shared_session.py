@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from actors.routing import is_shared
-from actors.session import Session
+from actors.session import Delivery, Session
 from actors.sharing.shared_delivery import SharedDelivery
 
 if TYPE_CHECKING:
@@ -20,12 +20,11 @@ class SharedSession(Session):
 
     __slots__ = ()
 
-    _delivery: SharedDelivery
-    delivery_class = SharedDelivery
+    delivery_class: ClassVar[type[Delivery]] = SharedDelivery
 
     def take_back(self, returned: dict[Position, Message]) -> None:
         """Queue messages that a member returns."""
-        self._delivery.take_back(returned)
+        cast("SharedDelivery", self._delivery).take_back(returned)
 
 
 def make_session(node: NodeContext, name: str, state: SessionState | None) -> Session:

@@ -119,14 +119,15 @@ def _load_certificate(context: ssl.SSLContext, options: TlsOptions) -> None:
 
 def _why(error: ssl.SSLError, certificate: Path) -> str:
     """Return why a key was rejected, in words."""
-    match error.reason:
+    reason: str | None = error.reason
+    match reason:
+        case None:
+            return "it is damaged, or OpenSSL does not know keys of its kind"
         case "KEY_VALUES_MISMATCH" | "KEY_TYPE_MISMATCH":
             return f"it does not belong to the certificate {certificate}"
         case "EE_KEY_TOO_SMALL" | "CA_KEY_TOO_SMALL" | "CA_MD_TOO_WEAK":
-            return f"the certificate {certificate} is too weak: {_lower(error.reason)}"
-    if error.reason is None:
-        return "it is damaged, or OpenSSL does not know keys of its kind"
-    return f"OpenSSL does not take it together with {certificate}: {_lower(error.reason)}"
+            return f"the certificate {certificate} is too weak: {_lower(reason)}"
+    return f"OpenSSL does not take it together with {certificate}: {_lower(reason)}"
 
 
 def _lower(reason: str) -> str:

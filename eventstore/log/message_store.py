@@ -112,6 +112,10 @@ class MessageStore:
         """Return the number of records with cached messages."""
         return len(self._records)
 
+    def __bool__(self) -> bool:
+        """Return whether it is not empty; a compiled class does not ask ``__len__``."""
+        return len(self) > 0
+
     def add(self, stored: StoredMessages) -> None:
         """Cache messages."""
         sequence = stored.first >> INDEX_BITS

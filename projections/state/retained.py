@@ -12,6 +12,8 @@ from itertools import chain, repeat, starmap
 from sys import intern
 from typing import TYPE_CHECKING, NamedTuple
 
+from mypy_extensions import mypyc_attr
+
 from eventstore.format import (
     LogEvent,
     MessagePublished,
@@ -93,6 +95,7 @@ class ExpiryQueue:
         return [name for _, name in found]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RetainedIndex:
     """The retained messages, found by topic or by filter."""
 
@@ -111,6 +114,10 @@ class RetainedIndex:
     def __len__(self) -> int:
         """Return the number of topics that have a retained message."""
         return self._count
+
+    def __bool__(self) -> bool:
+        """Return whether it is not empty; a compiled class does not ask ``__len__``."""
+        return len(self) > 0
 
     @property
     def size(self) -> int:

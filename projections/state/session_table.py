@@ -116,6 +116,10 @@ class SessionTable:
         """Return the number of sessions."""
         return len(self.live) + len(self._frozen)
 
+    def __bool__(self) -> bool:
+        """Return whether it is not empty; a compiled class does not ask ``__len__``."""
+        return len(self) > 0
+
     def __contains__(self, name: object) -> bool:
         """Return whether a session exists."""
         return name in self.live or name in self._frozen

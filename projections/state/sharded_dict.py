@@ -35,6 +35,10 @@ class ShardedDict(Generic[T]):
         """Return the number of values."""
         return sum(map(len, self.parts))
 
+    def __bool__(self) -> bool:
+        """Return whether it is not empty; a compiled class does not ask ``__len__``."""
+        return len(self) > 0
+
     def __contains__(self, name: object) -> bool:
         """Return whether there is a value under this name."""
         return isinstance(name, str) and name in self.parts[crc32(name.encode()) % _PARTS]

@@ -53,6 +53,10 @@ class WaitingQueue:
         """Return the number of messages."""
         return self._length
 
+    def __bool__(self) -> bool:
+        """Return whether it is not empty; a compiled class does not ask ``__len__``."""
+        return len(self) > 0
+
     def __iter__(self) -> Iterator[Waiting]:
         """Yield the messages, oldest first."""
         for first, count, step, _ in self._runs:

@@ -213,14 +213,7 @@ class Decoder:
                 return []
             data = b"".join((self._partial, data))
             self._partial = bytearray()
-        at = 0
-        if self._unread is not None:
-            unread, at = self._unread
-            self._unread = None
-            if data:
-                data, at = unread[at:] + data, 0
-            else:
-                data = unread
+        data, at = self._take_unread(data)
         packets: list[Packet] = []
         try:
             if self._reader is not None and not self._read_filters(self._reader, packets):
@@ -240,6 +233,14 @@ class Decoder:
         if at < len(data) and not self._ended and self._unread is None:
             self._partial += memoryview(data)[at:]
         return packets
+
+    def _take_unread(self, data: bytes) -> tuple[bytes, int]:
+        """Return the input that is due, and the offset of its first unread byte."""
+        if self._unread is None:
+            return data, 0
+        unread, at = self._unread
+        self._unread = None
+        return (unread[at:] + data, 0) if data else (unread, at)
 
     def _read(self, data: bytes, at: int, packets: list[Packet]) -> int:
         """Read whole packets from an offset on; return the offset of the first unread byte."""

@@ -105,6 +105,10 @@ class PublishEncoder:
     def __len__(self) -> int:
         return len(self._packets) or len(self._heads)
 
+    def __bool__(self) -> bool:
+        """Return whether it is not empty; a compiled class does not ask ``__len__``."""
+        return len(self) > 0
+
     def render(
         self,
         packet_ids: Sequence[int] = (),

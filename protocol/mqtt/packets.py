@@ -11,13 +11,14 @@ of a packet, checked, without Topic Alias, Message Expiry Interval first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 UserProperties: TypeAlias = tuple[tuple[str, str], ...]
 """Names and values, in the order of the packet; a name may occur more than once."""
@@ -245,6 +246,10 @@ class Publishes:
     def __len__(self) -> int:
         return len(self.topics)
 
+    def __bool__(self) -> bool:
+        """Return whether it is not empty; a compiled class does not ask ``__len__``."""
+        return len(self) > 0
+
     def __iter__(self) -> Iterator[Publish]:
         ids = self.packet_ids or [0] * len(self.topics)
         blocks = self.blocks or [b""] * len(self.topics)
@@ -272,6 +277,10 @@ class Acks:
 
     def __len__(self) -> int:
         return len(self.packet_ids)
+
+    def __bool__(self) -> bool:
+        """Return whether it is not empty; a compiled class does not ask ``__len__``."""
+        return len(self) > 0
 
 
 Packet: TypeAlias = (

@@ -253,6 +253,10 @@ class FilterTrie(Generic[T]):
     def __len__(self) -> int:
         return self._tree.count
 
+    def __bool__(self) -> bool:
+        """Return whether it is not empty; a compiled class does not ask ``__len__``."""
+        return len(self) > 0
+
     def insert(self, topic_filter: str, key: Hashable, value: T) -> None:
         """Store ``value``; a value with the same filter and key is replaced."""
         self._tree.insert(topic_filter, key, value)
@@ -345,6 +349,10 @@ class TopicTrie(Generic[T]):
 
     def __len__(self) -> int:
         return self._tree.count
+
+    def __bool__(self) -> bool:
+        """Return whether it is not empty; a compiled class does not ask ``__len__``."""
+        return len(self) > 0
 
     def set(self, topic: str, value: T) -> None:
         """Store ``value`` under ``topic``, in place of the previous one."""

@@ -115,6 +115,10 @@ class PublishEncoderV5:
     def __len__(self) -> int:
         return len(self._heads)
 
+    def __bool__(self) -> bool:
+        """Return whether it is not empty; a compiled class does not ask ``__len__``."""
+        return len(self) > 0
+
     @property
     def sizes(self) -> list[int]:
         """Size of each packet in bytes."""

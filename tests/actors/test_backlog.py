@@ -39,7 +39,7 @@ class Bench:
     def monotonic(self) -> float:
         return self.now
 
-    def remind(self, delay: float, method: Callable[[], None]) -> None:
+    def after(self, delay: float, method: Callable[[], None]) -> None:
         self.due.append((self.now + delay, method))
 
     def go(self, seconds: float, taken: int = 0) -> None:

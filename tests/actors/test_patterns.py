@@ -155,6 +155,7 @@ def test_a_subscription_without_wildcards_leaves_other_routes_as_they_are() -> N
     assert b"other" not in router.routes
 
 
+@pytest.mark.plain
 def test_so_many_topics_are_matched_at_once() -> None:
     router = Router(lambda _name: None, None, lambda: 0.0)
     router.routes.matched_at_once = 3
@@ -166,6 +167,7 @@ def test_so_many_topics_are_matched_at_once() -> None:
     assert len(router.routes) == 6
 
 
+@pytest.mark.plain
 def test_topics_are_matched_for_a_short_time_but_always_one() -> None:
     now = iter(range(1000))
     router = Router(lambda _name: None, None, lambda: float(next(now)))

@@ -28,6 +28,8 @@ from eventstore.log import Message, MessageStore
 from projections.state import SessionState, evolve
 from protocol.mqtt import Publishes
 
+pytestmark = pytest.mark.plain
+
 
 class Box(LoopActor):
     """Stands in for sessions and subscriptions."""

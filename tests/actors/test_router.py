@@ -210,6 +210,7 @@ def test_a_passive_session_is_activated_by_what_matches() -> None:
     assert who(router, "b") == {}
 
 
+@pytest.mark.plain
 def test_what_was_looked_up_is_known_although_routes_were_forgotten_meanwhile() -> None:
     matched: list[str] = []
     router = Router(lambda session: router.subscribe(session, "late/+", 1))

@@ -12,6 +12,8 @@ import pytest
 
 from actors.kernel import LoopActor
 
+pytestmark = pytest.mark.plain
+
 MODULES = (
     "actors.connection",
     "actors.session",

@@ -655,6 +655,7 @@ def test_observers_are_gone_between_runs_and_after_the_trace() -> None:
     simulate(scenario)
 
 
+@pytest.mark.plain
 def test_an_actor_that_fails_leaves_nothing_behind_and_its_successor_is_traced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -89,7 +89,7 @@ def compare(world: World) -> None:
     for name, state in sessions.items():
         if name not in sessions.live:
             frozen.add(state)
-    for figure in OutstandingTotals.__slots__:
+    for figure in ("inbound", "inflight", "queued", "queued_bytes", "releasing"):
         assert getattr(counted, figure) == getattr(frozen, figure), figure
     filters = {
         (name, held.filter): held.qos for name, state in sessions.items() for held in state.active()

@@ -28,6 +28,8 @@ from simulation.mqtt_guarantees import violations
 from simulation.rebuilding import rebuilt_later
 from simulation.world import SimClient, World, simulate
 
+pytestmark = pytest.mark.plain
+
 
 class Trap:
     """Makes a method raise when the message fits, so many times."""

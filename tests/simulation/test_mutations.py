@@ -32,6 +32,8 @@ from simulation import chaos
 from simulation.chaos import run
 from simulation.delivery_ledger import matches
 
+pytestmark = pytest.mark.plain
+
 SEEDS = 25
 """Seeds of which at least one must catch the mutant."""
 TELLING = (10, 18, 8, 9, 19, 4)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from eventstore.format import Record
 
+pytestmark = pytest.mark.plain
+
 SEEDS = (11, 0, 3, 5, 10, 2, 4, 7)
 LONGEST = 800.0
 """Seconds of virtual time after which a mutant's run does not end."""

@@ -82,6 +82,7 @@ def test_a_queue_that_is_not_half_full_is_left_alone() -> None:
     simulate(scenario)
 
 
+@pytest.mark.plain
 def test_thousands_of_queues_are_searched_some_in_each_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

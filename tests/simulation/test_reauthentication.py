@@ -317,6 +317,7 @@ def test_clients_that_leave_in_the_middle() -> None:
     simulate(scenario)
 
 
+@pytest.mark.plain
 def test_a_disconnect_behind_the_decision_and_before_connack_fires_no_will(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

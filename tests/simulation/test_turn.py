@@ -256,6 +256,7 @@ def test_the_state_is_that_of_the_log() -> None:
     simulate(scenario)
 
 
+@pytest.mark.plain
 def test_what_fails_while_it_is_read_goes_to_the_actors(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pass has changed nothing by then: the one that fails ends alone."""
     failed = []
@@ -278,6 +279,7 @@ def test_what_fails_while_it_is_read_goes_to_the_actors(monkeypatch: pytest.Monk
     simulate(scenario)
 
 
+@pytest.mark.plain
 def test_a_turn_that_fails_when_it_is_recorded_ends_the_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -311,6 +311,7 @@ def test_clients_that_only_acknowledge_or_ping_shorten_no_parts() -> None:
     simulate(scenario)
 
 
+@pytest.mark.plain
 def test_a_client_that_waits_for_its_rate_is_no_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with World(bounds=LimitOptions(client=Quota(publish_rate=100))).running() as world:

@@ -335,6 +335,7 @@ def test_a_large_packet_in_pieces_is_kept_once() -> None:
     assert decoder.feed(PINGREQ[1:]) == [Pingreq()]
 
 
+@pytest.mark.plain
 def test_nothing_is_parsed_again_while_a_packet_is_incomplete(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
