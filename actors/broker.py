@@ -153,11 +153,15 @@ class Broker(LoopActor):
 
     # Start and end.
 
-    def join(self, names: Sequence[str], others: Sequence[OtherLog], link: ExchangeLink) -> None:
+    def join(
+        self, names: Sequence[str], others: Sequence[OtherLog], link: ExchangeLink
+    ) -> LogExchange:
         """Exchange messages with other logs; ``names`` are those of all. Call before recovery."""
-        self.exchange = self.node.exchange = LogExchange(self.node, names, others, link)
+        exchange = LogExchange(self.node, names, others, link)
+        self.exchange = self.node.exchange = exchange
         self._partition = names.index(self.node.options.node), len(names)
-        self.kernel.spawn(self.exchange, self)
+        self.kernel.spawn(exchange, self)
+        return exchange
 
     async def recover(self, progress: Callable[[int, int], None]) -> None:
         """Fold the log and begin to write it; ``progress(done, total)`` counts records.

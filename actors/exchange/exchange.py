@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -44,6 +45,7 @@ _AT_ONCE, _BYTES_AT_ONCE = 512, 256 * 1024
 _LOOK_EVERY = 0.5
 """Seconds between two announcements of a log that does not grow, and after which a position is
 recorded although nothing was taken."""
+_CATCH_UP = 30.0
 _SENT_AT_ONCE = 256 * 1024
 """Bytes of QoS 0 messages after which a batch is sent."""
 
@@ -188,6 +190,16 @@ class LogExchange(LoopActor):
         follower = self._followers.get(log)
         if follower is not None:
             follower.heard(sequence)
+
+    async def catch_up(self) -> None:
+        """Wait until all was taken that the other logs had when this broker started.
+
+        Clients that come later find what was retained before. A log that cannot be read is waited
+        for in vain: :data:`_CATCH_UP` seconds.
+        """
+        waits = [one.caught_up.wait() for one in self._followers.values()]
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*waits), _CATCH_UP)
 
     @property
     def behind(self) -> dict[str, int]:

@@ -73,6 +73,10 @@ class LogFollower:
         """Sequence of the last record that the other broker reported as stored."""
         self._unreleased = MessageStore(_UNRELEASED)
         self._said = ""
+        self._first_end = 0
+        """Sequence of the last record of the other log when this one began to follow it."""
+        self.caught_up = asyncio.Event()
+        """Set when everything up to that record was taken."""
 
     @property
     def announced(self) -> int:
@@ -91,6 +95,8 @@ class LogFollower:
         Raises CorruptLog when the log is damaged, or is not the one that was followed before.
         """
         sequence, checker = await self._begin(through >> INDEX_BITS, link)
+        if self._first_end <= through >> INDEX_BITS:
+            self.caught_up.set()
         turns = TurnAssembler(anywhere=True)
         while True:
             last = min(await self._end(sequence), sequence + _RECORDS_AT_ONCE - 1)
@@ -108,6 +114,8 @@ class LogFollower:
                 if complete:
                     await self._turn(complete, through)
                 sequence = record.sequence + 1
+            if sequence > self._first_end:
+                self.caught_up.set()
             self._said = ""
 
     async def _begin(self, taken: int, link: str) -> tuple[int, ChainChecker]:
@@ -117,7 +125,7 @@ class LogFollower:
         """
         while True:
             try:
-                await self._log.tail()
+                self._first_end = (await self._log.tail()).sequence
                 first = self._log.first
                 if not taken:
                     if first > 1:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -17,10 +16,11 @@ from cli.processes.nats_exchange_link import NatsExchangeLink
 from eventstore.log import EventLog, KeyedStore
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping, Sequence
+    from collections.abc import Callable, MutableMapping, Sequence
 
-    from actors.broker import Broker
-    from actors.connection import ListenerOptions
+    from actors.connection import Admission, Listener, ListenerOptions
+    from actors.exchange import ExchangeLink, LogExchange
+    from actors.session import NodeContext
     from cli.logsource import Store
     from cli.settings import Settings
 
@@ -29,6 +29,8 @@ _log = structlog.get_logger("foldmq")
 MEMBER_VARIABLE: Final = "_FOLDMQ_PROCESS"
 """Environment variable that makes ``foldmq serve`` one of several processes."""
 READY: Final = b"ready"
+ORPHANED: Final = 75
+"""Exit code of a broker process whose main process has ended."""
 _AT_ONCE = 16
 
 
@@ -82,29 +84,33 @@ class ProcessMember:
         value = environment.pop(MEMBER_VARIABLE, "")
         return cls(MemberFacts(**orjson.loads(value))) if value else None
 
-    async def join(self, broker: Broker, store: Store) -> None:
-        """Exchange messages with the other processes; call this before recovery."""
+    async def join(
+        self,
+        join: Callable[[Sequence[str], Sequence[OtherLog], ExchangeLink], LogExchange],
+        store: Store,
+    ) -> None:
+        """Exchange messages with the other processes; ``join`` is that of the broker."""
         names = self.facts.names
         link = NatsExchangeLink(store.client, names[self.facts.number])
         others = [OtherLog(name, _log_of(store, name)) for name in names if name != link.name]
-        broker.join(names, others, link)
-        if broker.exchange is not None:
-            await link.listen(broker.exchange, [one.name for one in others])
+        await link.listen(join(names, others, link), [one.name for one in others])
 
-    def take_connections(self, broker: Broker, listeners: Sequence[ListenerOptions]) -> None:
+    def take_connections(
+        self, node: NodeContext, admission: Admission, listeners: Sequence[ListenerOptions]
+    ) -> None:
         """Take the connections that the main process passes on, for the listeners by number."""
         for options in listeners:
-            broker.admission.listen(options, [])
+            admission.listen(options, [])
         names = [options.name for options in listeners]
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._channel.fileno(), self._take, broker, names)
+        loop.add_reader(self._channel.fileno(), self._take, node, admission, names)
         self._channel.send(READY)
 
     def stop_taking(self) -> None:
         """Take no more connections."""
         asyncio.get_running_loop().remove_reader(self._channel.fileno())
 
-    def _take(self, broker: Broker, names: Sequence[str]) -> None:
+    def _take(self, node: NodeContext, admission: Admission, names: Sequence[str]) -> None:
         for _ in range(_AT_ONCE):
             try:
                 said, descriptors, _, _ = socket.recv_fds(self._channel, 16, 1)
@@ -113,15 +119,14 @@ class ProcessMember:
             except OSError:
                 said, descriptors = b"", []
             if not said:
+                # As after a kill: nothing that is not in the log was acknowledged.
                 _log.error("the main process has ended: this one stops")
-                self.stop_taking()
-                os.kill(os.getpid(), signal.SIGTERM)
-                return
+                os._exit(ORPHANED)
             for descriptor in descriptors:
-                self._accept(broker, names[said[0]], socket.socket(fileno=descriptor))
+                listener = admission.listeners[names[said[0]]]
+                self._accept(node, listener, socket.socket(fileno=descriptor))
 
-    def _accept(self, broker: Broker, name: str, client: socket.socket) -> None:
-        listener = broker.admission.listeners[name]
+    def _accept(self, node: NodeContext, listener: Listener, client: socket.socket) -> None:
         try:
             address = client.getpeername()
         except OSError:  # the client is gone
@@ -132,7 +137,7 @@ class ProcessMember:
             return
         client.setblocking(False)
         loop = asyncio.get_running_loop()
-        broker.node.spawn_task(_connect(loop, listener.accept, client))
+        node.spawn_task(_connect(loop, listener.accept, client))
 
 
 async def _connect(loop: asyncio.AbstractEventLoop, make: object, client: socket.socket) -> None:

@@ -75,20 +75,25 @@ def check_process_count(datadir: DataDir, processes: int) -> None:
 class Supervisor:
     """Runs the broker processes until SIGTERM or SIGINT.
 
-    ``bind`` binds the listeners and returns their addresses and sockets.
+    ``bind`` binds the listeners and returns their addresses and sockets. When all processes take
+    connections, ``announce`` is called with the addresses, the data directory and the NATS server.
     """
 
     def __init__(
         self,
         settings: Settings,
         bind: Callable[[], Sequence[tuple[Endpoint, list[socket.socket]]]],
+        announce: Callable[[list[Endpoint], DataDir, str], None],
     ) -> None:
         self._settings = settings
         self._bind = bind
+        self._announce = announce
         self._stop = asyncio.Event()
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._members = [_Member(self, number) for number in range(settings.processes)]
         self._facts: dict[str, str] = {}
+        self.ending = False
+        """Whether a process that ends is not started again."""
 
     async def run(self) -> None:
         """Run; raises the FoldmqError that prevents it."""
@@ -115,21 +120,21 @@ class Supervisor:
             stack.callback(handover.close)
             for member, name in zip(self._members, names, strict=True):
                 member.prepare(datadir, name, names, self._facts)
-            stack.push_async_callback(self._end_members)
             running = [asyncio.create_task(one.run(), name=one.name) for one in self._members]
             try:
                 await self._until(asyncio.gather(*(one.ready.wait() for one in self._members)))
                 if not self._stop.is_set():
                     handover.listen([sockets for _, sockets in bound])
-                    where = ", ".join(str(place) for place, _ in bound)
-                    _log.info(
-                        "listening", at=where, processes=settings.processes, logs=", ".join(names)
-                    )
+                    where = f"embedded NATS at {self._facts['url']}" if self._facts else "NATS"
+                    logs = f"{where}, logs {', '.join(names)}"
+                    self._announce([place for place, _ in bound], datadir, logs)
                     notifier.ready(self._describe)
                 await self._until(asyncio.ensure_future(self._stop.wait()))
             finally:
                 notifier.stopping("draining")
                 handover.close()
+                self.ending = True
+                await self._end_members()
                 for task in running:
                     task.cancel()
         _log.info("all processes stopped")
@@ -204,6 +209,8 @@ class _Member:
         failures, pause = 0, _BACK_OFF
         while True:
             code = await self._run_once()
+            if self._supervisor.ending:
+                return
             was_ready = self.ready.is_set()
             self.ready.clear()
             failures = 0 if was_ready else failures + 1

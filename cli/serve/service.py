@@ -42,6 +42,7 @@ from cluster import FellBehind, Leadership, Replaced
 from eventstore.datadir import DataDir
 from eventstore.errors import Fenced, RecordTooLarge
 from eventstore.format import LEAST_RECORD, largest_packet
+from eventstore.nats import durability_promise
 from protocol.errors import FoldmqError
 from protocol.nats import Mapping, allowed_names, parse_users
 
@@ -119,12 +120,31 @@ async def _supervise(settings: Settings) -> None:
     """Run several broker processes; raises the FoldmqError that prevents it."""
     listeners = Listeners(settings)
     listeners.probe(settings)
-    Access(settings, "", None).authenticator(settings).close()
     make_permissions(settings)
     check_files(settings)
+    authenticator = Access(settings, "", None).authenticator(settings)
+    users = authenticator.user_count
+    authenticator.close()
+
+    def tell(listening: list[Endpoint], datadir: DataDir, where: str) -> None:
+        embedded = settings.nats_url is None
+        facts = Facts(
+            listening=listening,
+            metrics=settings.metrics,
+            web=None,
+            web_token="",
+            users=users,
+            data=str(datadir.path),
+            node=datadir.node(),
+            nats=where,
+            promise=durability_promise(1, settings.sync if embedded else None),
+            durable=embedded and settings.sync == "always",
+        )
+        announce(settings, facts)
+
     try:
         await Supervisor(
-            settings, lambda: [listeners.bind(own) for own in settings.listeners()]
+            settings, lambda: [listeners.bind(own) for own in settings.listeners()], tell
         ).run()
     finally:
         listeners.close()
@@ -313,7 +333,7 @@ class Service:
         broker = Broker(options, store.log, self._authenticator, SystemClock(), bridge, permissions)
         self._monitor.inspection = broker.inspection
         if self._process is not None:
-            await self._process.join(broker, store)
+            await self._process.join(broker.join, store)
         await _recover(broker, self._notifier, leadership)
         if self._member is not None and leadership is not None:
             led = ClusterHooks(broker.node, broker.admission.connections)
@@ -327,6 +347,8 @@ class Service:
         await serve_inspector(stack, store.client, broker.inspection)
         if broker.bridge is not None and store.bridge is not None:
             await broker.bridge.start(store.bridge)
+        if broker.exchange is not None:
+            await broker.exchange.catch_up()
         listening = self._listen(broker)
         self._monitor.listening = True
         if self._member is not None:
@@ -379,7 +401,7 @@ class Service:
         found = []
         holding = self._listeners.options(self._settings, largest_packet(self._largest))
         if self._process is not None:
-            self._process.take_connections(broker, holding)
+            self._process.take_connections(broker.node, broker.admission, holding)
             return []
         for own, options in zip(self._settings.listeners(), holding, strict=True):
             where, bound = self._listeners.bind(own)
