@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
-_FILE = "processes"
 _BACK_OFF, _MOST_BACK_OFF = 0.1, 5.0
 """Seconds before a process that has ended is started again, at first and at most."""
 _STARTS = 5
@@ -51,7 +50,7 @@ def check_process_count(datadir: DataDir, processes: int) -> None:
 
     Each process has a log of its own, and sessions belong to a log by their number.
     """
-    file = datadir.path / _FILE
+    file = datadir.processes
     try:
         known = int(json.loads(file.read_text("utf-8")))
     except FileNotFoundError:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from harness import drill as drills
 from harness import packets as p
 from harness.broker import Broker, children_of, wait_until_gone
 from harness.drill import ROUNDS, SEED, Drill
@@ -90,7 +91,10 @@ def test_clients_of_different_processes_exchange_messages(
 
 @pytest.mark.drill
 @pytest.mark.timeout(200 + 40 * ROUNDS)
-def test_nothing_is_lost_when_a_process_is_killed(make_processes: Callable[..., Broker]) -> None:
+def test_nothing_is_lost_when_a_process_is_killed(
+    make_processes: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drills, "SETTLE", 120.0)  # what one process queues, two clients publish
     broker = make_processes(*TWO)
     broker.start()
     drill = Drill(broker, SEED)
