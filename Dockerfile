@@ -2,8 +2,10 @@
 
 FROM python:3.13-slim AS build
 WORKDIR /src
-RUN python -m venv /opt/foldmq
-COPY pyproject.toml README.md LICENSE ./
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev \
+ && python -m venv /opt/foldmq
+COPY pyproject.toml setup.py README.md LICENSE ./
+COPY tools/mypyc.ini tools/
 COPY protocol protocol
 COPY eventstore eventstore
 COPY projections projections

@@ -1,7 +1,8 @@
 """Finds the compiled modules of a checkout; ``tools/compile_modules.py`` copies it into a venv.
 
-A compiled module is used only while the sources of all of them are those that were compiled, so
-that a change of a source has an effect at once. ``FOLDMQ_PLAIN=1`` leaves them out.
+A compiled module is used only in place of its own source, and only while the sources of all of
+them are those that were compiled: a change of a source has an effect at once, and another checkout
+runs as it is. ``FOLDMQ_PLAIN=1`` leaves the compiled modules out.
 """
 
 from __future__ import annotations
@@ -46,19 +47,26 @@ class CompiledFinder:
         """Path of a source -> its SHA-256."""
 
     def find_spec(
-        self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
+        self, name: str, path: Sequence[str] | None = None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of a compiled module; None: it is plain Python."""
+        """Return the spec of a compiled module; None: it is plain Python.
+
+        ``path`` has the directories of the package that it is imported from.
+        """
         file = self._files.get(name)
         if file is None:
             return None
+        if path is not None:
+            source = name.rpartition(".")[2] + ".py"
+            if not any(str(Path(folder, source)) in self._sources for folder in path):
+                return None
         if not self._checked:
             if any(digest(Path(path)) != known for path, known in self._sources.items()):
                 self._files = {}
                 return None
             self._checked = True
-        path = str(self._folder / file)
-        return spec_from_file_location(name, path, loader=ExtensionFileLoader(name, path))
+        place = str(self._folder / file)
+        return spec_from_file_location(name, place, loader=ExtensionFileLoader(name, place))
 
 
 def install() -> None:

@@ -116,8 +116,10 @@ These names of earlier versions still work, with a warning at the start and at e
 | variable | meaning |
 |---|---|
 | `FOLDMQ_CONFIG` | the TOML file, if there is no `--config` |
+| `FOLDMQ_COMPILE` | at installation: `0` compiles nothing, `1` fails if compiling fails |
 | `FOLDMQ_NATS_SERVER` | the nats-server program to use instead of the installed one |
 | `FOLDMQ_PASSWORD` | the password of `foldmq pub` and `foldmq sub` |
+| `FOLDMQ_PLAIN` | `1` runs a checkout as plain Python although it is compiled |
 | `FOLDMQ_URL` | their `--url` |
 """
 

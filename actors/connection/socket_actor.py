@@ -12,7 +12,7 @@ from actors.transports import local_peer
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from actors.connection.keep_alive import KeepAlive
     from actors.kernel import Timers
@@ -235,11 +235,25 @@ class SocketActor(LoopActor):
             self.bytes_out += len(data)
             self._node.counters.bytes_out += len(data)
             transport.write(data)
-            if self.observer is not None:
-                self.observer.wrote(self, data)
-            if self.starved and not self.gated:
-                self.starved = False
-                self._tell_session(Writable(cast("ClientConnection", self)))
+            if self.observer is not None or self.starved:
+                self._written((data,))
+
+    def _written(self, pieces: Sequence[bytes]) -> None:
+        if self.observer is not None:
+            self.observer.wrote(self, b"".join(pieces))
+        if self.starved and not self.gated:
+            self.starved = False
+            self._tell_session(Writable(cast("ClientConnection", self)))
+
+    def writelines(self, pieces: Sequence[bytes]) -> None:
+        """Send large output, which ``write`` would need in one piece."""
+        transport = self._transport
+        if transport is not None and not self._closed and not transport.is_closing():
+            size = sum(map(len, pieces))
+            self.bytes_out += size
+            self._node.counters.bytes_out += size
+            transport.writelines(pieces)
+            self._written(pieces)
 
     def throttle_publisher(self, publisher: ClientConnection, count: int) -> None:
         """Pause a publisher until this client, which reads too slowly, has caught up."""

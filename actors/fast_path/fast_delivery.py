@@ -9,6 +9,7 @@ from actors.routing import is_shared
 from actors.session import Batch, Outgoing
 from actors.session.decisions import PACKET_IDS
 from eventstore.format import TurnDelivered, to_runs
+from eventstore.log import LARGE_PAYLOAD
 from protocol.mqtt import PID_BYTES, publish_head
 from protocol.mqtt5 import with_length
 
@@ -184,11 +185,14 @@ class FastDelivery:
         size = 0
         for target, session, connection, pid, at in rows:
             payload = payloads[at]
-            if connection.properties is not None:
-                payload = with_length(messages.blocks[at]) + payload
-            data = publish_head(qos, topics[at], len(payload)) + PID_BYTES[pid] + payload
-            after(connection, data)
-            size += len(data)
+            if len(payload) >= LARGE_PAYLOAD:
+                size += self._send_large(connection, qos, at, pid)
+            else:
+                if connection.properties is not None:
+                    payload = with_length(messages.blocks[at]) + payload
+                data = publish_head(qos, topics[at], len(payload)) + PID_BYTES[pid] + payload
+                after(connection, data)
+                size += len(data)
             connection.messages_out += 1
             session.handled += 1
             actor: Subscription | None = target.actor  # type: ignore[assignment]
@@ -200,6 +204,15 @@ class FastDelivery:
         counters.sent[qos] += len(rows)
         counters.packets_out += len(rows)
         counters.publish_bytes_out += size
+
+    def _send_large(self, connection: ClientConnection, qos: int, at: int, pid: int) -> int:
+        """Send a message without copying its payload; return the bytes of its packet."""
+        messages = self._messages
+        payload = messages.payloads[at]
+        block = b"" if connection.properties is None else with_length(messages.blocks[at])
+        head = publish_head(qos, messages.topics[at], len(block) + len(payload))
+        pieces = (head + PID_BYTES[pid] + block, payload)
+        return self._node.journal.send_pieces_when_durable(connection, pieces)
 
     def _tell(self, target: Subscriber, some: Sequence[int]) -> None:
         """Pass some messages to the receiving session, which decides on them."""

@@ -26,7 +26,7 @@ from eventstore.format import (
     format_position,
     to_runs,
 )
-from eventstore.log import Message, StoredMessages
+from eventstore.log import LARGE_PAYLOAD, Message, StoredMessages
 from projections.state import QOS_MASK, RAP_FLAG, RETAIN_FLAG
 from protocol.mqtt import PacketType, PublishEncoder, encode_acks
 from protocol.mqtt5 import RETAIN_AS_PUBLISHED, SHARE
@@ -173,12 +173,7 @@ class Delivery:
             elif type(event) is Queued:
                 queued = covered
         if sent and connection is not None:
-            if encoder is None:
-                data = batch.prepared(qos).render(delivery.packet_ids, 0, sent)
-            else:
-                data = encoder.render(batch, subscriber, qos, delivery.packet_ids, sent)
-            self._node.journal.send_when_durable(connection, data)
-            self._node.counters.gave(connection, qos, sent, len(data))
+            self._send(connection, message, delivery.packet_ids)
             self.expect_acks()
         if connection is not None and sent < queued:
             self._hold(batch, sent, queued)
@@ -187,6 +182,29 @@ class Delivery:
                     self._slow_down(publisher, connection, count)
         if connection is None:
             self._session.last_active = self._node.clock.monotonic()
+
+    def _send(
+        self, connection: ClientConnection, message: Outgoing, packet_ids: Sequence[int]
+    ) -> None:
+        """Send the first messages of a batch, one for each packet identifier."""
+        subscriber, batch, qos = message
+        journal, encoder, count = self._node.journal, self.encoder, len(packet_ids)
+        if batch.size >= LARGE_PAYLOAD * len(batch):
+            pieces = (
+                [*batch.prepared(qos).pieces(packet_ids, 0, count)]
+                if encoder is None
+                else encoder.pieces(batch, subscriber, qos, packet_ids, count)
+            )
+            size = journal.send_pieces_when_durable(connection, pieces)
+        else:
+            data = (
+                batch.prepared(qos).render(packet_ids, 0, count)
+                if encoder is None
+                else encoder.render(batch, subscriber, qos, packet_ids, count)
+            )
+            journal.send_when_durable(connection, data)
+            size = len(data)
+        self._node.counters.gave(connection, qos, count, size)
 
     def _slow_down(
         self, publisher: ClientConnection, connection: ClientConnection, count: int

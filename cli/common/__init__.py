@@ -6,10 +6,10 @@ from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from cli.common import interpreter, logging_setup, text
+    from cli.common.allocator import keep_large_blocks, trim
     from cli.common.allowed_hosts import Hosts, is_wildcard
     from cli.common.colour import Style, has_colours, painted
     from cli.common.endpoints import Endpoint, endpoint
-    from cli.common.memory_trim import trim
     from cli.common.option_groups import given_flags, with_option_groups
     from cli.common.package_version import version
     from cli.common.progress_bar import progress
@@ -25,7 +25,7 @@ else:
             "endpoints": "Endpoint endpoint",
             "interpreter": "interpreter",
             "logging_setup": "logging_setup",
-            "memory_trim": "trim",
+            "allocator": "keep_large_blocks trim",
             "option_groups": "given_flags with_option_groups",
             "package_version": "version",
             "progress_bar": "progress",
@@ -53,6 +53,7 @@ __all__ = [
     "idle",
     "interpreter",
     "is_wildcard",
+    "keep_large_blocks",
     "logging_setup",
     "name",
     "painted",

@@ -1,10 +1,13 @@
-"""Detects a Python built without optimizations, on which foldmq needs 25 % more CPU.
+"""Detects a Python built without optimizations, and modules of foldmq that are not compiled.
+
+On such a Python foldmq needs 25 % more CPU, and as plain Python a third more.
 
 ``python cli/common/interpreter.py`` prints ``optimised``, ``plain`` or ``unknown``;
 ``tools/choose_python.sh`` runs it with every interpreter before there is a virtual environment.
 Hence only the standard library is imported here.
 """
 
+import importlib.util
 import platform
 import shlex
 import sys
@@ -12,6 +15,12 @@ import sysconfig
 
 NOT_OPTIMISED = (
     "this Python was built without --enable-optimizations: foldmq needs about 25 % more CPU"
+)
+
+
+NOT_COMPILED = (
+    "foldmq runs as plain Python, which needs about a third more CPU: it was installed without a C "
+    "compiler, or its sources have changed since (in a checkout: make install)"
 )
 
 
@@ -34,10 +43,17 @@ def own() -> bool | None:
     return optimised(sysconfig.get_config_var("CONFIG_ARGS"))
 
 
+def compiled() -> bool:
+    """Return whether this process uses the compiled modules of foldmq (``setup.py``)."""
+    found = importlib.util.find_spec("protocol.mqtt.decoder")
+    return found is not None and not str(found.origin).endswith(".py")
+
+
 def described() -> str:
-    """Return name, version and build of this process's interpreter."""
+    """Return name, version and build of this process's interpreter, and of foldmq's modules."""
     build = {True: "optimised build", False: "not optimised", None: "unknown build"}[own()]
-    return f"{platform.python_implementation()} {platform.python_version()} ({build})"
+    modules = "compiled modules" if compiled() else "plain modules"
+    return f"{platform.python_implementation()} {platform.python_version()} ({build}, {modules})"
 
 
 if __name__ == "__main__":

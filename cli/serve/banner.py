@@ -128,6 +128,8 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
         out.flush()
     if interpreter.own() is False:
         log.info(interpreter.NOT_OPTIMISED, python=sys.executable)
+    if not interpreter.compiled():
+        log.info(interpreter.NOT_COMPILED)
     if any(own.anonymous and own.reachable and not own.certified for own in settings.listeners()):
         log.warning("any client that can reach this machine may connect (allow_anonymous = true)")
     if settings.nats_anonymous and settings.nats_tls_client_ca is None:

@@ -20,7 +20,7 @@ from actors.configuration import BridgeOptions, BrokerOptions
 from actors.kernel import SystemClock, set_short_time_slice
 from actors.maintenance import ClusterHooks, StateDigestService, subject_of
 from actors.node import watch_loop
-from cli.common import Endpoint, logging_setup, trim
+from cli.common import Endpoint, keep_large_blocks, logging_setup, trim
 from cli.indexing import IndexProcess
 from cli.logsource import Store, answer_requests, check_files, fit_packet_size, nats_tls, open_store
 from cli.monitoring import HttpMonitor, Notifier, serve_inspector
@@ -95,6 +95,7 @@ def run_service(flags: dict[str, object], config: Path | None) -> None:
 
     settings = reread()
     logging_setup.configure(settings.log_level, settings.log_format)
+    keep_large_blocks()
     set_short_time_slice()  # before the NATS server is started
     with asyncio.Runner(loop_factory=loop_factory(settings.event_loop)) as runner:
         try:

@@ -16,7 +16,14 @@ PREFIX = "FOLDMQ_"
 CONFIG_VARIABLE = "FOLDMQ_CONFIG"
 # Variables that are not settings: of the TOML file, of eventstore.server.binary, and of foldmq pub
 # and sub.
-OTHER_VARIABLES = (CONFIG_VARIABLE, "FOLDMQ_NATS_SERVER", "FOLDMQ_PASSWORD", "FOLDMQ_URL")
+OTHER_VARIABLES = (
+    CONFIG_VARIABLE,
+    "FOLDMQ_COMPILE",
+    "FOLDMQ_NATS_SERVER",
+    "FOLDMQ_PASSWORD",
+    "FOLDMQ_PLAIN",
+    "FOLDMQ_URL",
+)
 # Kubernetes sets these in every pod of a namespace with a service named "foldmq".
 _SERVICE_LINK = re.compile(r"FOLDMQ_(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP).*)?)")
 

@@ -63,6 +63,8 @@ HEADER_FROM = _HEAD.size
 _SIGNED_FROM = 36
 """Offset from which the digest covers the record: everything behind the digest itself."""
 _LINK, _PREVIOUS = slice(4, 36), slice(36, 68)
+_LARGE = 16 * 1024
+"""Mean bytes of payloads from which each is hashed by itself."""
 _OBJECTS = frozenset({dict})
 _TURN = b'"e":"Turn'
 """Prefix of the type of an event of several sessions."""
@@ -102,8 +104,14 @@ def encode_record(
             "events": list(map(json_object, events)),
         }
     )
-    signed = b"".join((previous, len(header).to_bytes(4, "big"), header, *payloads))
-    return MAGIC + hashlib.sha256(signed).digest() + signed
+    head = b"".join((previous, len(header).to_bytes(4, "big"), header))
+    if sum(map(len, payloads)) < _LARGE * len(payloads):
+        signed = b"".join((head, *payloads))
+        return b"".join((MAGIC, hashlib.sha256(signed).digest(), signed))
+    digest = hashlib.sha256(head)  # without a copy of large payloads
+    for payload in payloads:
+        digest.update(payload)
+    return b"".join((MAGIC, digest.digest(), head, *payloads))
 
 
 @dataclass(slots=True)

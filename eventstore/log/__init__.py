@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from eventstore.log.jetstream_log import EventLog
     from eventstore.log.journal import (
         ENTRY_BYTES,
+        LARGE_PAYLOAD,
         Clock,
         GatedOutput,
         Journal,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ENTRY_BYTES",
+    "LARGE_PAYLOAD",
     "Appended",
     "Clock",
     "EventLog",
@@ -98,6 +100,7 @@ _MODULE_OF = {
     "read_stored": "record_reader",
     "read_tail": "record_reader",
     "ENTRY_BYTES": "journal",
+    "LARGE_PAYLOAD": "journal",
     "Clock": "journal",
     "GatedOutput": "journal",
     "Journal": "journal",

@@ -66,12 +66,18 @@ _EVENT_BYTES = 320
 """Largest size of an event's JSON without its columns and strings."""
 _OFFSET_BYTES = 20
 """Bytes by which an event's JSON may still grow when its payloads get their offset."""
+LARGE_PAYLOAD = 16 * 1024
+"""Mean bytes of payloads from which output and records are not joined into one piece: copying
+them costs more than handling the pieces."""
 ENTRY_BYTES = 48
 """Largest size of one entry in an event's columns: position, packet identifier, size."""
 
 
 class OutputSink(Protocol):
-    """A receiver of effects: a connection."""
+    """A receiver of effects: a connection.
+
+    One with a method ``writelines`` gets large output in pieces, which are not joined.
+    """
 
     waits_for: GatedOutput | None
     """The effects that this sink waits for, see :meth:`Journal.send_unlogged`."""
@@ -398,6 +404,19 @@ class Journal:
         else:
             chunks.append(data)
 
+    def send_pieces_when_durable(self, sink: OutputSink, pieces: Sequence[bytes]) -> int:
+        """Send bytes in pieces as ``send_when_durable`` does; return their number."""
+        size = sum(map(len, pieces))
+        if self.observer is not None:
+            self.observer.gated(sink, b"".join(pieces))
+        self._count(sink, size)
+        chunks = self._turn.get(sink)
+        if chunks is None:
+            self._turn[sink] = [*pieces]
+        else:
+            chunks += pieces
+        return size
+
     def order_behind(self, sink: OutputSink) -> None:
         """Order all later output for the sink behind this turn's effects for it."""
         sink.waits_for = self._turn
@@ -502,10 +521,15 @@ class Journal:
         if sink.waits_for is effects:
             sink.waits_for = None
         if chunks:
-            data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-            self._count(sink, -len(data))
+            size = sum(map(len, chunks))
+            self._count(sink, -size)
             try:
-                sink.write(data)
+                if len(chunks) == 1:
+                    sink.write(chunks[0])
+                elif 4 * size < LARGE_PAYLOAD * len(chunks) or not hasattr(sink, "writelines"):
+                    sink.write(b"".join(chunks))
+                else:
+                    sink.writelines(chunks)
             except Exception as error:  # noqa: BLE001 - the other sinks must get their output
                 _log.error("effect not written", exc_info=error)
 

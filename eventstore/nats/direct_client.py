@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
+_LARGE: Final = 64 * 1024
+"""Bytes of a payload from which it is written without a copy."""
 API: Final = "$JS.API."
 """Prefix of the subjects of JetStream's API where no domain is named."""
 
@@ -62,27 +64,35 @@ class DirectClient(Client):
 
         Names and values must be legal: they are sent unchecked.
         """
-        if not self.is_connected:
+        transport = self._transport
+        if not self.is_connected or transport is None:
             return False
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = f"NATS/1.0\r\n{lines}\r\n".encode()
         if len(head) + len(payload) > self.max_payload:  # the server would end the connection
             return False
         first = f"HPUB {subject} {reply} {len(head)} {len(head) + len(payload)}\r\n".encode()
-        return self._write_now(b"".join((first, head, payload, b"\r\n")))
+        writer = transport._io_writer if isinstance(transport, TcpTransport) else None  # noqa: SLF001
+        try:
+            if writer is not None and len(payload) >= _LARGE:
+                writer.transport.writelines((first, head, payload, b"\r\n"))
+                return True
+            command = b"".join((first, head, payload, b"\r\n"))
+            if not isinstance(transport, TcpTransport):
+                self._send_soon(command)
+                return True
+            transport.write(command)  # type: ignore[no-untyped-call]
+        except (OSError, RuntimeError):  # it is closed, and nats-py does not know yet
+            return False
+        return True
 
     def publish_now(self, subject: str, payload: bytes) -> bool:
-        """Publish a message without headers, as :meth:`send_now`."""
-        if not self.is_connected or len(payload) > self.max_payload:
+        """Publish a message without headers; return False if that is impossible."""
+        transport = self._transport
+        if not self.is_connected or transport is None or len(payload) > self.max_payload:
             return False
         first = f"PUB {subject} {len(payload)}\r\n".encode()
-        return self._write_now(b"".join((first, payload, b"\r\n")))
-
-    def _write_now(self, command: bytes) -> bool:
-        """Write a command to the socket; return False if that is impossible."""
-        transport = self._transport
-        if transport is None:
-            return False
+        command = b"".join((first, payload, b"\r\n"))
         if not isinstance(transport, TcpTransport):
             self._send_soon(command)
             return True

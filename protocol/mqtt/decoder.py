@@ -74,6 +74,8 @@ _FLAG_STATEMENTS = {
 }
 
 
+_LARGE_PIECE = 4096
+"""Bytes from which a piece of an incomplete packet is kept by itself: it is copied only once."""
 _LEVEL_AT = 6
 """Offset of the protocol level in a CONNECT of MQTT 3.1.1 or later."""
 
@@ -133,6 +135,7 @@ class Decoder:
     """
 
     __slots__ = (
+        "_buffered",
         "_decoder_v5",
         "_ended",
         "_legal",
@@ -169,14 +172,16 @@ class Decoder:
         self._max_packet_size = max_packet_size
         self._limit = min(max_packet_size, MAX_CONNECT_SIZE)
         self._legal = _FIRST
-        self._partial = bytearray()
+        self._partial: list[bytes | bytearray] = []
+        """The beginning of an incomplete packet, in pieces as they arrived."""
+        self._buffered = 0
         self._needed = 0
         self._ended = False
 
     @property
     def buffered(self) -> int:
         """Number of buffered bytes of an incomplete packet."""
-        return len(self._partial)
+        return self._buffered
 
     @property
     def empty(self) -> bool:
@@ -197,7 +202,8 @@ class Decoder:
     def stop(self) -> None:
         """Ignore all further input."""
         self._ended = True
-        self._partial = bytearray()
+        self._partial = []
+        self._buffered = 0
         self._unread = self._reader = None
 
     def feed(self, data: bytes) -> list[Packet]:
@@ -208,11 +214,14 @@ class Decoder:
         if self.error is not None or self._ended:
             return []
         if self._partial:
-            if len(self._partial) + len(data) < self._needed:
-                self._partial += data
+            self._buffered += len(data)
+            if self._buffered < self._needed:
+                self._keep_piece(data)
                 return []
-            data = b"".join((self._partial, data))
-            self._partial = bytearray()
+            self._partial.append(data)
+            data = b"".join(self._partial)
+            self._partial = []
+            self._buffered = 0
         data, at = self._take_unread(data)
         packets: list[Packet] = []
         try:
@@ -231,8 +240,20 @@ class Decoder:
                 packets.pop()
             return packets
         if at < len(data) and not self._ended and self._unread is None:
-            self._partial += memoryview(data)[at:]
+            self._partial = [data[at:] if at else data]
+            self._buffered = len(data) - at
         return packets
+
+    def _keep_piece(self, data: bytes) -> None:
+        """Keep a piece of an incomplete packet; small ones are joined, so that they stay few."""
+        if len(data) >= _LARGE_PIECE:
+            self._partial.append(data)
+            return
+        last = self._partial[-1]
+        if isinstance(last, bytearray):
+            last += data
+        else:
+            self._partial.append(bytearray(data))
 
     def _take_unread(self, data: bytes) -> tuple[bytes, int]:
         """Return the input that is due, and the offset of its first unread byte."""

@@ -6,7 +6,7 @@ receivers.
 
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from protocol.mqtt.connect_subscribe_decoder import MQTT_3_1
@@ -125,6 +125,17 @@ class PublishEncoder:
         """
         if not self.qos:
             return self._render_qos0(start, stop)
+        return b"".join(self.pieces(packet_ids, start, stop, dup=dup))
+
+    def pieces(
+        self,
+        packet_ids: Sequence[int],
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        dup: bool = False,
+    ) -> Iterable[bytes]:
+        """Encode messages of QoS 1 or 2 as ``render`` does, without copying payloads."""
         heads = self._heads
         if dup:
             if self._again is None:
@@ -136,7 +147,7 @@ class PublishEncoder:
         if len(heads) != len(packet_ids):
             raise ValueError(f"{len(packet_ids)} packet identifiers for {len(heads)} messages")
         numbers = map(PID_BYTES.__getitem__, packet_ids)
-        return b"".join(chain.from_iterable(zip(heads, numbers, payloads, strict=True)))
+        return chain.from_iterable(zip(heads, numbers, payloads, strict=True))
 
     def _render_qos0(self, start: int, stop: int | None) -> bytes:
         if not start and (stop is None or stop >= len(self)):

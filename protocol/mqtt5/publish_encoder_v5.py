@@ -154,6 +154,17 @@ class PublishEncoderV5:
         """
         if not self.qos:
             return self._render_qos0(start, stop)
+        return b"".join(self.pieces(packet_ids, start, stop, dup=dup))
+
+    def pieces(
+        self,
+        packet_ids: Sequence[int],
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        dup: bool = False,
+    ) -> Iterable[bytes]:
+        """Encode messages of QoS 1 or 2 as ``render`` does, without copying payloads."""
         heads, payloads, ends = self._heads, self._payloads, self._ends
         if dup:
             if self._again is None:
@@ -166,9 +177,9 @@ class PublishEncoderV5:
             raise ValueError(f"{len(packet_ids)} packet identifiers for {len(heads)} messages")
         if ends is None:
             numbers = map(_closed_ids().__getitem__, packet_ids)
-            return b"".join(chain.from_iterable(zip(heads, numbers, payloads, strict=True)))
+            return chain.from_iterable(zip(heads, numbers, payloads, strict=True))
         numbers = map(PID_BYTES.__getitem__, packet_ids)
-        return b"".join(chain.from_iterable(zip(heads, numbers, ends, payloads, strict=True)))
+        return chain.from_iterable(zip(heads, numbers, ends, payloads, strict=True))
 
     def _render_qos0(self, start: int, stop: int | None) -> bytes:
         if not start and (stop is None or stop >= len(self)):

@@ -44,6 +44,17 @@ def test_serve_says_that_its_python_is_not_optimised(
     assert [line["python"] for line in said] == [sys.executable] * lines
 
 
+@pytest.mark.parametrize(("compiled", "lines"), [(False, 1), (True, 0)])
+def test_serve_says_that_its_modules_are_not_compiled(
+    monkeypatch: pytest.MonkeyPatch, compiled: bool, lines: int
+) -> None:
+    monkeypatch.setattr(interpreter, "compiled", lambda: compiled)
+    facts = Facts([], None, None, "", 0, "/d", "n", "x", "y", durable=True)
+    with structlog.testing.capture_logs() as logged:
+        announce(load_settings({}, {}), facts)
+    assert [line["event"] for line in logged].count(interpreter.NOT_COMPILED) == lines
+
+
 def interpreter_in(directory: Path, name: str, *, version: int, build: str, venv: int = 0) -> str:
     """A program that answers what tools/choose_python.sh asks an interpreter."""
     path = directory / name

@@ -163,6 +163,25 @@ class DeliveryEncoder:
                 parts.append(prepared.render(packet_ids[begin:end], begin, end))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def pieces(
+        self,
+        batch: PreparedMessages,
+        subscriber: Subscriber,
+        qos: int,
+        packet_ids: Sequence[int],
+        stop: int,
+    ) -> list[bytes]:
+        """Encode messages of QoS 1 or 2 as ``render`` does, without copying payloads."""
+        found: list[bytes] = []
+        for wire, begin, end in self._wires(batch, subscriber, qos, stop):
+            aliased = self._with_aliases(batch, wire, begin, end, gated=True)
+            if aliased is not None:
+                prepared = batch.prepared5(aliased, self._numbers.numbers)
+            else:
+                prepared = batch.prepared5(wire)
+            found += prepared.pieces(packet_ids[begin:end], begin, end)
+        return found
+
     def _with_aliases(
         self, batch: PreparedMessages, wire: PacketVariant, begin: int, end: int, *, gated: bool
     ) -> PacketVariant | None:

@@ -28,7 +28,7 @@ from eventstore.format import (
 from eventstore.log import GatedOutput, Journal, Message, MessageStore, PendingRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 LIMIT = 4000
 
@@ -119,6 +119,35 @@ def shape(records: Iterable[Record]) -> list[tuple[int, int, bool, int]]:
 
 
 # ------------------------------------------------------------- group commit
+
+
+class FakePieceSink(FakeSink):
+    """A sink that takes output in pieces, as a connection does."""
+
+    def writelines(self, pieces: Sequence[bytes]) -> None:
+        self._released += [(self.name, bytes(piece[:4])) for piece in pieces]
+
+
+def test_large_output_is_not_joined_where_the_sink_takes_pieces() -> None:
+    bench = Bench()
+    sink = FakePieceSink("c", bench.released)
+    payload = b"pay!" * 8192
+    bench.event(3)
+    bench.journal.send_when_durable(sink, b"ack1")
+    size = bench.journal.send_pieces_when_durable(sink, [b"head", payload])
+    bench.journal.send_pieces_when_durable(bench.a, [b"head", payload])
+    bench.journal.end_turn()
+    assert size == len(payload) + 4
+    assert (sink.gated, bench.a.gated) == (size + 4, size)
+    assert bench.released == []
+    bench.commit(1)
+    assert bench.released == [
+        ("c", b"ack1"),
+        ("c", b"head"),
+        ("c", b"pay!"),
+        ("a", b"head" + payload),
+    ]
+    assert (sink.gated, bench.a.gated, bench.journal.gated) == (0, 0, 0)
 
 
 def test_the_events_of_a_turn_are_one_record() -> None:
