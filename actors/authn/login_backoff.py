@@ -72,7 +72,7 @@ class LoginBackoff:
         self._names: OrderedDict[bytes, float] = OrderedDict()
         """When a login of a user last failed, from any address."""
         self._sites: OrderedDict[bytes, _Record] = OrderedDict()
-        """Failures of whole networks, which lock nobody out."""
+        """Failures of whole networks; they lock no client out."""
 
     @property
     def options(self) -> BackoffOptions:

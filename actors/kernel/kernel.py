@@ -329,7 +329,7 @@ class Kernel(ActorRegistry):
             self._schedule(self.run_turn)
 
     def yield_once(self) -> None:
-        """Let callbacks that are due run before the next turn: the log has answered."""
+        """Run due callbacks of the event loop before the next turn: the log has answered."""
         self._yields = True
 
     @property

@@ -173,7 +173,7 @@ class Delivery:
             elif type(event) is Queued:
                 queued = covered
         if sent and connection is not None:
-            self._send(connection, Outgoing(subscriber, batch, qos), delivery.packet_ids)
+            self._send(connection, subscriber, batch, qos, delivery.packet_ids)
             self.expect_acks()
         if connection is not None and sent < queued:
             self._hold(batch, sent, queued)
@@ -184,10 +184,14 @@ class Delivery:
             self._session.last_active = self._node.clock.monotonic()
 
     def _send(
-        self, connection: ClientConnection, message: Outgoing, packet_ids: Sequence[int]
+        self,
+        connection: ClientConnection,
+        subscriber: Subscriber,
+        batch: Batch,
+        qos: int,
+        packet_ids: Sequence[int],
     ) -> None:
         """Send the first messages of a batch, one for each packet identifier."""
-        subscriber, batch, qos = message
         journal, encoder, count = self._node.journal, self.encoder, len(packet_ids)
         if batch.size >= LARGE_PAYLOAD * len(batch):
             pieces = (

@@ -87,7 +87,7 @@ def _nodes_move(
     ] = None,
     cluster: _Cluster = None,
 ) -> None:
-    """Let another node lead.
+    """Hand the leadership over to another node.
 
     The leader writes everything, closes its clients and follows. Clients that connect
     meanwhile wait.

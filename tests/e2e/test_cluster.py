@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.drill, pytest.mark.system, pytest.mark.timeout(300 + 60 * ROUNDS)]
 
-# Wills wait for nobody: the account expects them.
+# Wills are published without a delay: the account expects them.
 CLUSTER = f"{ACCESS}cluster = 'c1'\nfailover_grace = 0\n"
 
 

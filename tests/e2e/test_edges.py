@@ -184,7 +184,7 @@ def test_no_message_of_a_client_of_any_node_is_lost(
 ) -> None:
     if ROUNDS < 3 and fault not in (strike_kill, strike_move):
         pytest.skip("two faults are enough for make test; make drills has all")
-    # Wills wait for nobody: the account expects them.
+    # Wills are published without a delay: the account expects them.
     config = f"cluster_key_file = '{key}'\nfailover_grace = 0\n"
     nodes = cluster_of(tmp_path, nats, config, spread=True)
     try:

@@ -356,7 +356,7 @@ class DeviceConnection(SimClient):
     def may_overtake(self) -> None:
         """Note that the CONNECT of this connection may still reach the broker, behind later ones.
 
-        Only where clients connect to several nodes; then nobody can tell which session it meets.
+        Only where clients connect to several nodes; then it is not known which session it meets.
         """
         if self.world.reorders and not self.accepted:
             self.device.unsure_until = asyncio.get_running_loop().time() + _OVERTAKES

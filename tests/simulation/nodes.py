@@ -293,7 +293,7 @@ class SimNode:
             self._task.cancel()
 
     def cut_off(self, seconds: float) -> None:
-        """Let nothing through between this node and NATS for some time."""
+        """Cut the connection between this node and NATS for some time."""
         nats, messages = self.log.nats, self.messages
         nats.silent = True
 
@@ -304,7 +304,7 @@ class SimNode:
         asyncio.get_running_loop().call_later(seconds, restore)
 
     def unplug(self, seconds: float) -> None:
-        """Let nothing through between this node and the other nodes for some time."""
+        """Cut the connection between this node and the other nodes for some time."""
         self.unplugged = True
 
         def plug_in() -> None:
