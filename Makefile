@@ -50,7 +50,7 @@ $(VENV)/installed-test: $(VENV)/python pyproject.toml
 	@touch $(VENV)/installed $(VENV)/installed-spark $@
 
 # The order only: installing other packages changes no compiled module.
-$(VENV)/compiled-modules: $(COMPILED_SOURCES) setup.py tools/compile_modules.py tools/compiled_finder.py \
+$(VENV)/compiled-modules: $(COMPILED_SOURCES) pyproject.toml setup.py tools/compile_modules.py tools/compiled_finder.py \
     tools/mypyc.ini | $(VENV)/installed
 	$(BIN)/python tools/compile_modules.py
 	@touch $@

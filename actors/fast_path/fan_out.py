@@ -52,7 +52,7 @@ class FanOut(LoopActor):
     def on_receive(self, message: DeliveriesLeft) -> None:
         """Do some deliveries; hand the input over after the last ones."""
         try:
-            message.deliveries = deliver(message.deliveries, self.step)
+            message.deliveries = do_deliveries(message.deliveries, self.step)
         except Exception as error:  # noqa: BLE001 - what is half done must not go on
             _log.error("turn failed", exc_info=error)
             self._node.fail(
@@ -71,7 +71,7 @@ class FanOut(LoopActor):
                 self.kernel.tell_first(connection, b"".join(rest))
 
 
-def deliver(deliveries: list[TurnDelivery], most: int) -> list[TurnDelivery]:
+def do_deliveries(deliveries: list[TurnDelivery], most: int) -> list[TurnDelivery]:
     """Do up to ``most`` deliveries; return what is left."""
     done = 0
     for delivery in deliveries:

@@ -271,10 +271,13 @@ class FastDelivery(TurnDelivery):
 class FastDeliveryQos0(TurnDelivery):
     """Sends messages of QoS 0, which are not recorded, as they came."""
 
-    __slots__ = ("_shared",)
+    __slots__ = ("_aside", "_shared")
 
     def __init__(self, node: NodeContext, messages: MessageColumns) -> None:
         super().__init__(node, messages)
+        self._aside: set[Session] = set()
+        """Sessions whose actors got messages: later messages must not overtake these, although the
+        client may be ready for them by then."""
         self._shared: dict[tuple[Subscriber, bool], list[int]] = {}
         """Messages for shared subscriptions, from publishers with and without MQTT 5."""
 
@@ -295,8 +298,10 @@ class FastDeliveryQos0(TurnDelivery):
                 connection is None
                 or not connection.writable
                 or not actor.free
+                or session in self._aside
                 or not session.takes_plain(publisher)
             ):
+                self._aside.add(session)
                 batch = self._batch([at], v5=v5)
                 if actor.stopped:
                     session_ref = node.directory.session(target.session)

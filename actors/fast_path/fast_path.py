@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import structlog
 
-from actors.fast_path.fan_out import DeliveriesLeft, FanOut, deliver
+from actors.fast_path.fan_out import DeliveriesLeft, FanOut, do_deliveries
 from actors.fast_path.fast_delivery import FastDelivery, FastDeliveryQos0
 from actors.fast_path.read_columns import AckColumns, MessageColumns, distinct
 from actors.node import ReadPause
@@ -398,7 +398,7 @@ class FastPath:
             deliveries.append(FastDelivery(self._node, self._released, 2))
         if self._passing.routes:
             deliveries.append(FastDeliveryQos0(self._node, self._passing))
-        self._unfinished = deliver(deliveries, self.delivered_at_once)
+        self._unfinished = do_deliveries(deliveries, self.delivered_at_once)
 
     def _complete(self, first: int, some: AckColumns) -> None:
         """Record acknowledgements of one kind; answer PUBRECs, send queued messages."""
