@@ -95,7 +95,8 @@ class Device:
         """
         if self.connection is not None and self.connection.sending:
             self.connection.drop()
-        self.connection = DeviceConnection(world, self, clean=self.chance.random() < self.clean)
+        opened = DeviceConnection(world, self, clean=self.chance.random() < self.clean)
+        self.connection = opened if opened.open else None
 
     def forget(self) -> None:
         """Start with a new session."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from harness.anonymous import Anonymous
 
@@ -315,6 +315,16 @@ class SimNode:
         asyncio.get_running_loop().call_later(seconds, plug_in)
 
 
+class _NoProcess(asyncio.Protocol):
+    """The machine of a node whose process does not run: it refuses connections."""
+
+    def accept(self) -> asyncio.BaseProtocol:
+        return self
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast("asyncio.Transport", transport).abort()
+
+
 class _Clients(dict[Any, None]):
     """The clients of a world, which knows the node of each one."""
 
@@ -416,13 +426,15 @@ class NodesWorld(World):
     def has_entrance(self) -> bool:
         return self.up or (self._served and bool(self._following))
 
-    def entrance(self) -> SimEdges | None:
+    def entrance(self) -> SimEdges | _NoProcess | None:
         """Return what a new client connects to; None: the broker's own listener."""
         there = self._following if not self.direct else []
-        if self.up and self.serving is not None:
+        if self.up and self.serving is not None and self.serving.edges is not None:
             there.append(self.serving)
         self.entered = self.faults.chance.choice(there) if there else None
-        if self.entered is None or self.entered.peer_listener is not None:
+        if self.entered is None:
+            return _NoProcess()
+        if self.entered.peer_listener is not None:
             return None
         self.faults.counts["client of a node that follows"] += 1
         return self.entered.edges
