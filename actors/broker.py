@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from actors.configuration import BridgeOptions, BrokerOptions
     from actors.connection import ListenerOptions
     from actors.kernel import Clock
-    from actors.maintenance import ReadState
+    from actors.maintenance import FollowedState
     from actors.session import ClientConnection
     from eventstore.format import Record
     from projections.state import SessionState
@@ -156,10 +156,12 @@ class Broker(LoopActor):
         """
         await self._begin(await recover(self.node, self.projector, self._reset, progress))
 
-    async def adopt(self, found: ReadState, since_ms: int) -> None:
+    async def adopt(self, found: FollowedState, since_ms: int) -> None:
         """Continue with the state of a follower; ``since_ms`` is the time of the last record."""
+        self._use(found.router)
         await adopt(self.node, self.projector, found, since_ms)
         await self._begin(None)
+        self.node.spawn_task(self._watch_all())
 
     async def _begin(self, mark: ProjectionMark | None) -> None:
         """Serve from the state; ``mark`` is that of the projections that were used for it."""
@@ -374,10 +376,16 @@ class Broker(LoopActor):
         node.state = NodeState()
         if self.bridge is not None:
             self.bridge.interest.clear()
-        node.router = Router(self.session, self.bridge, node.clock.stopwatch)
-        node.router.too_deep = node.permissions.too_deep
-        node.router.on_gone = self._sweep_later
+        self._use(Router())
         return node.state
+
+    def _use(self, router: Router) -> None:
+        """Route with an index of the present state."""
+        node = self.node
+        node.router = router
+        router.too_deep = node.permissions.too_deep
+        router.on_gone = self._sweep_later
+        router.attach(self.session, self.bridge, node.clock.stopwatch)
 
     def watch_expiry(self, state: SessionState) -> None:
         """Check an offline session when it may have expired, or its will is due."""

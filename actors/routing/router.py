@@ -241,10 +241,11 @@ class Router:
 
     def __init__(
         self,
-        activate: Callable[[str], object],
+        activate: Callable[[str], object] | None = None,
         observer: SubscriptionObserver | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
+        """Begin empty; with ``activate`` None topics are not matched before :meth:`attach`."""
         self.clock = clock
         """A clock in seconds, to measure how long matching takes."""
         self._observer = observer
@@ -253,7 +254,7 @@ class Router:
         connected."""
         self._index: FilterTrie[Subscriber | str] = FilterTrie()
         self._subscribers: dict[str, dict[str, Subscriber]] = {}
-        self._activate = activate
+        self._activate = activate or _no_session
         self.routes = Routes(self)
         self.patterns = Patterns()
         self.shares = SubscriptionShares()
@@ -274,6 +275,28 @@ class Router:
         """Subscriptions below ``$SYS`` of sessions that are not passive."""
         self.groups = SharedGroups()
         """The shared subscriptions; their members are not in the index."""
+
+    def attach(
+        self,
+        activate: Callable[[str], object],
+        observer: SubscriptionObserver | None,
+        clock: Callable[[], float],
+    ) -> None:
+        """Serve a broker, which has the states that the index was filled from.
+
+        The observer is not notified of the subscriptions that are there: see :meth:`report`.
+        """
+        self._activate, self._observer, self.clock = activate, observer, clock
+        self.routes.forget()
+        if self._gone:
+            self.on_gone()
+
+    def report(self, state: SessionState) -> None:
+        """Notify the observer of the subscriptions of a session."""
+        if self._observer is not None:
+            for held in state.active():
+                if not is_shared(held.filter) and not held.filter.startswith(REQUESTS):
+                    self._observer.added(state.session, held.filter)
 
     @property
     def subscriptions(self) -> int:
@@ -559,6 +582,10 @@ def _is_better(found: Subscriber, other: Subscriber) -> bool:
     if found.qos != other.qos:
         return found.qos > other.qos
     return bool(found.options & ~other.options & RETAIN_AS_PUBLISHED)
+
+
+def _no_session(_name: str) -> None:
+    """Activate nothing."""
 
 
 def _never(_topic: bytes) -> bool:

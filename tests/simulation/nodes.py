@@ -34,7 +34,7 @@ from eventstore.errors import Fenced, LogUnavailable
 from eventstore.format import BrokerStarted, Event, decode_record
 from eventstore.nodes import LeaderAnswer
 from simulation.edges import KEY, PipeEnd, SimEdges
-from simulation.fold import compare_states, fold
+from simulation.fold import compare_index, compare_states, fold
 from simulation.jetstream import Sent, SimMsg, SimNats
 from simulation.loop import SimClock
 from simulation.world import SimLog, SimWatermark, World, tasks_of
@@ -230,7 +230,10 @@ class SimNode:
                 edges.heard(status)
 
         await self.messages.listen(follow)
+        edges.on_lost = standby.suspect
         leadership: Leadership = await standby.lead(_nothing)
+        await self.messages.answer_as_leader(bytes)
+        await self.messages.publish(standby.status().encode())
         broker = Broker(
             world.options, self.log, Anonymous(), clock, world.bridge, world.permissions
         )
@@ -243,7 +246,6 @@ class SimNode:
         leader = Leader(self.messages, members, clock, me, leadership.epoch, led)  # type: ignore[arg-type]  # likewise
         leader.peers = f"{self.name}:1"
         await self.messages.listen(leader.take)
-        await self.messages.answer_as_leader(bytes)
         self.peer_listener = PeerListener(broker.node, broker.admission, KEY)
         edges.heard(leader.status())
         self._leading = asyncio.create_task(leader.run())
@@ -396,6 +398,7 @@ class NodesWorld(World):
             return
         assert leadership.epoch > self.epoch
         compare_states(leadership.found.state, fold(self.disk.decoded()))
+        compare_index(leadership.found)
         started = [one.epoch for one in self.history() if isinstance(one, BrokerStarted)]
         assert started == list(range(1, leadership.epoch + 1))
         self.epoch, self._newest = leadership.epoch, node

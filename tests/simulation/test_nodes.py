@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from harness import packets as p
 
+from cluster.failover import take_over
+from cluster.failure_detector import Cause
+from cluster.follower import Follower
 from eventstore.errors import CorruptLog, Fenced
 from eventstore.format import GENESIS, BrokerStarted, decode_record, encode_record
+from eventstore.log import Appended
 from simulation.chaos import errors_of_the_broker
+from simulation.fold import compare_index
 from simulation.jetstream import SimMsg
+from simulation.loop import SimClock
 from simulation.nodes import NodesWorld
 from simulation.world import SimClient, SimLog, World, simulate
 
@@ -125,6 +131,68 @@ def test_records_that_are_gone_are_damage() -> None:
         await world.go(20)
         assert isinstance(world.failure(), CorruptLog)
         await world.crash()
+
+    simulate(scenario)
+
+
+def test_a_node_that_took_over_is_not_replaced_by_a_third_one() -> None:
+    """It has appended its start, and does not serve yet: the third one looks for the dead one."""
+
+    async def scenario() -> None:
+        world = World()
+        append(world)
+        logs = [SimLog(world.server, world.watermark, world.keyed) for _ in range(2)]
+        followers = [Follower(log) for log in logs]
+        outcomes = []
+        for follower in followers:
+            await follower.begin(lambda _done, _total: None)
+        for number, (log, follower) in enumerate(zip(logs, followers, strict=True)):
+            log.nats.write_from_now_on()
+            outcome = await take_over(
+                log,
+                follower,
+                SimClock(),
+                name="sim",
+                node=f"n{number}",
+                software="0",
+                cause=Cause.DEAD,
+                replaces=1,
+            )
+            outcomes.append(outcome)
+        assert outcomes == [Appended.STORED, Appended.REFUSED]
+        assert world.disk.stream.last == 2
+
+    simulate(scenario)
+
+
+def test_the_index_of_a_follower_is_that_of_its_state() -> None:
+    """Sessions that subscribe, unsubscribe and end while the log is followed."""
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            log = SimLog(world.server, world.watermark, world.keyed, reads=True)
+            follower = Follower(log)
+            await world.connect("before", filters=[("a/#", 1), ("b/+", 0)])
+            await world.go(5)  # the projections have it
+            await follower.begin(lambda _done, _total: None)
+            for number in range(200):
+                client = await world.connect(f"c{number}", filters=[(f"t/{number}", 1), ("all", 2)])
+                if number % 2:
+                    client.send(p.unsubscribe(5, "all"))
+                if number % 3 == 0:
+                    client.send(p.disconnect())
+                    await world.connect(f"c{number}", clean=True, filters=[("new", 1)])
+                elif number % 5 == 0:
+                    client.drop()
+                await follower.read_to(world.broker.node.journal.durable)
+            again = await world.connect("before")
+            again.send(p.unsubscribe(5, "a/#"))
+            again.send(p.subscribe(6, ("b/+", 2), ("$share/g/x", 1)))
+            await world.go(1)
+            await follower.read_to(world.broker.node.journal.durable)
+            found = await follower.result()
+            assert len(found.router.active_sessions()) > 100
+            compare_index(found)
 
     simulate(scenario)
 
