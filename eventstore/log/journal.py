@@ -64,7 +64,7 @@ _STALE_MS = 1000
 """Age of an open record from which further events begin another one, with a time of its own."""
 _EVENT_BYTES = 320
 """Largest size of an event's JSON without its columns and strings."""
-_MAX_EVENTS = 4096
+_MAX_EVENTS = 1024
 """Maximum number of events in a record: encoding that many takes about 10 ms."""
 _OFFSET_BYTES = 20
 """Bytes by which an event's JSON may still grow when its payloads get their offset."""

@@ -50,6 +50,7 @@ class StandbyWorld(World):
         self.takeovers += 1
         found, since_ms = await follower.result(), follower.time_ms
         compare_index(found)
+        self.cut_matching(found.router)
         await self.begin(lambda broker: broker.adopt(found, since_ms))
         self._following = asyncio.create_task(self._follow())
 
