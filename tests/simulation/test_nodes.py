@@ -9,8 +9,9 @@ import pytest
 from harness import packets as p
 
 from cluster.failover import take_over
-from cluster.failure_detector import Cause
+from cluster.failure_detector import SILENT_AFTER, Cause
 from cluster.follower import Follower
+from cluster.status import STATUS_EVERY
 from eventstore.errors import CorruptLog, Fenced
 from eventstore.format import GENESIS, BrokerStarted, decode_record, encode_record
 from eventstore.log import Appended
@@ -161,6 +162,31 @@ def test_a_node_that_took_over_is_not_replaced_by_a_third_one() -> None:
             outcomes.append(outcome)
         assert outcomes == [Appended.STORED, Appended.REFUSED]
         assert world.disk.stream.last == 2
+
+    simulate(scenario)
+
+
+def test_an_edge_asks_for_the_leader_that_closes_a_connection() -> None:
+    """It does not wait until the leader's status is overdue. The time is virtual."""
+
+    async def scenario() -> None:
+        world = NodesWorld()
+        await world.start()
+        await world.go(1)
+        client = SimClient(world)
+        while not client.through_edge:
+            client = SimClient(world)
+        client.send(p.connect("c"))
+        await world.go(0.5)
+        assert client.take()
+        loop = asyncio.get_running_loop()
+        killed_at, leader = loop.time(), world.serving
+        world.kill()
+        while not world.up:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.001)
+        assert world.serving is not leader
+        assert loop.time() - killed_at < SILENT_AFTER - STATUS_EVERY
+        await world.stop()
 
     simulate(scenario)
 
