@@ -87,8 +87,8 @@ _DEFER = 0.01
 """Maximum seconds that events without a waiting output stay in memory."""
 _RETRY_LOAD = 0.5
 _LONGEST_TIMER = 3600.0
-_WATCH_AT_ONCE = 500
-"""Offline sessions checked at a time."""
+_WATCH_AT_ONCE, _WATCH_PAUSE = 500, 0.02
+"""Offline sessions checked at a time, and the seconds between two times."""
 _SWEEP_INDEX = object()
 """Message of the broker to itself while ended subscriptions are in the index, or their actors still
 run."""
@@ -550,7 +550,7 @@ class Broker(LoopActor):
             if state is not None and not state.connected:
                 self.watch_expiry(state)
             if number % _WATCH_AT_ONCE == 0:
-                await asyncio.sleep(0)
+                await asyncio.sleep(_WATCH_PAUSE)
 
     async def _load(self, session: Session, refs: Sequence[Position]) -> None:
         sequences = {ref >> INDEX_BITS for ref in refs}

@@ -38,7 +38,8 @@ _log = structlog.get_logger("foldmq")
 
 _POLL = 0.002
 _FROZEN_AT_ONCE = 16
-"""Sessions frozen between two returns to the event loop: about a millisecond of work."""
+_FREEZE_PAUSE = 0.005
+"""Sessions frozen at a time, about a millisecond of work, and the seconds between two times."""
 _REPORTED_AT_ONCE = 256
 
 
@@ -105,7 +106,7 @@ async def _freeze(node: NodeContext, names: list[str]) -> None:
     """Freeze sessions, unless they are in use meanwhile."""
     for number, name in enumerate(names):
         if number % _FROZEN_AT_ONCE == 0:
-            await asyncio.sleep(0)
+            await asyncio.sleep(_FREEZE_PAUSE)
         state = node.state.sessions.live.get(name)
         unused = node.directory.find_session(name) is None
         if state is not None and not state.connected and unused:
