@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
-_STEP = 128
+_STEP = 64
 """Deliveries between two occasions to cut the turn; the kernel looks at the clock after a few."""
 
 

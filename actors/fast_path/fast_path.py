@@ -56,7 +56,7 @@ _ENOUGH = 256
 """Approximate maximum packets of one pass; each delivery and each 256 bytes count as one more."""
 _LONG = 0.004
 """Seconds of a turn after which no further pass begins."""
-_DELIVERED = 1024
+_DELIVERED = 256
 """Maximum deliveries of one pass; ``FanOut`` does the others in the same turn."""
 _NAME = 256
 """Maximum characters of a client identifier: an event contains those of a whole turn."""
