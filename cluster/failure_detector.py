@@ -75,8 +75,13 @@ class FailureDetector:
         self._suspected = True
 
     def answered(self, answer: LeaderAnswer, now: float) -> None:
-        """Record the result of a request to the leader."""
+        """Record the result of a request to the leader.
+
+        It does not matter once the leader has announced its end: it may be from before that.
+        """
         self._asked = now
+        if self.cause is Cause.STOPPED:
+            return
         if answer is LeaderAnswer.HERE:
             self._suspected = False
             self.heard(now)

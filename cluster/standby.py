@@ -74,6 +74,8 @@ class Standby:
         self._leader: NodeStatus | None = None
         self._news = asyncio.Event()
         self._outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asking: asyncio.Task[None] | None = None
+        """The request to the leader, while there is one."""
         self._said = ""
         self._epoch = 0
         """Epoch of the last leader that this node knows to have led."""
@@ -146,6 +148,7 @@ class Standby:
         """
         telling = asyncio.create_task(self._tell(), name="status")
         following: asyncio.Task[None] | None = None
+        self._asking = None
         try:
             await self._follower.begin(progress)
             self._epoch = max(self._epoch, self._follower.state.epoch)
@@ -155,7 +158,7 @@ class Standby:
             following = asyncio.create_task(self._follow(), name="follow")
             return await self._until_leading(following)
         finally:
-            for task in (telling, following):
+            for task in (telling, following, self._asking):
                 if task is not None:
                     task.cancel()
                     await asyncio.wait({task})
@@ -202,14 +205,18 @@ class Standby:
                 following.result()
             now = self._clock.monotonic()
             step = self._detector.step(now)
-            if step is Step.ASK:
-                answer: LeaderAnswer = await self._messages.ask_leader(ASK_SECONDS)
-                self._detector.answered(answer, self._clock.monotonic())
+            if step is Step.ASK and (self._asking is None or self._asking.done()):
+                # A leader that ends in order may say so while it is asked.
+                self._asking = asyncio.create_task(self._ask(), name="ask leader")
             elif step is Step.TAKE_OVER:
                 leadership = await self._try()
                 if leadership is not None:
                     return leadership
             await asyncio.sleep(_TICK)
+
+    async def _ask(self) -> None:
+        answer: LeaderAnswer = await self._messages.ask_leader(ASK_SECONDS)
+        self._detector.answered(answer, self._clock.monotonic())
 
     async def _try(self) -> Leadership | None:
         """Try to become the leader, unless another node does first."""

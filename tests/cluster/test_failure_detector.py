@@ -61,6 +61,7 @@ HERE, NONE, SILENT = LeaderAnswer.HERE, LeaderAnswer.NONE, LeaderAnswer.SILENT
         (((0.6, SILENT), (1.0, SILENT)), PATIENCE + LITTLE, Step.TAKE_OVER),
         (((0.1, "stopped"),), 0.1, Step.TAKE_OVER),
         (((0.1, "stopped"), (0.2, "heard")), 0.2, Step.FOLLOW),
+        (((0.1, "stopped"), (0.2, HERE)), 0.2, Step.TAKE_OVER),
         (((0.1, "heard"), (0.1, "suspect")), 0.1, Step.ASK),
         (((0.1, "suspect"), (0.11, "heard")), 0.11, Step.ASK),
         (((0.1, "suspect"), (0.11, HERE)), 0.11 + ASK_AGAIN + LITTLE, Step.FOLLOW),
