@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from actors.configuration import BridgeOptions, BrokerOptions
     from actors.connection import ListenerOptions
     from actors.kernel import Clock
-    from actors.maintenance import ReadState
+    from actors.maintenance import FollowedState
     from actors.session import ClientConnection
     from eventstore.format import Record
     from projections.state import SessionState
@@ -87,8 +87,8 @@ _DEFER = 0.01
 """Maximum seconds that events without a waiting output stay in memory."""
 _RETRY_LOAD = 0.5
 _LONGEST_TIMER = 3600.0
-_WATCH_AT_ONCE = 500
-"""Offline sessions checked at a time."""
+_WATCH_AT_ONCE, _WATCH_PAUSE = 500, 0.02
+"""Offline sessions checked at a time, and the seconds between two times."""
 _SWEEP_INDEX = object()
 """Message of the broker to itself while ended subscriptions are in the index, or their actors still
 run."""
@@ -157,10 +157,12 @@ class Broker(LoopActor):
         """
         await self._begin(await recover(self.node, self.projector, self._reset, progress))
 
-    async def adopt(self, found: ReadState, since_ms: int) -> None:
+    async def adopt(self, found: FollowedState, since_ms: int) -> None:
         """Continue with the state of a follower; ``since_ms`` is the time of the last record."""
+        self._use(found.router)
         await adopt(self.node, self.projector, found, since_ms)
         await self._begin(None)
+        self.node.spawn_task(self._watch_all())
 
     async def _begin(self, mark: ProjectionMark | None) -> None:
         """Serve from the state; ``mark`` is that of the projections that were used for it."""
@@ -375,10 +377,16 @@ class Broker(LoopActor):
         node.state = NodeState()
         if self.bridge is not None:
             self.bridge.interest.clear()
-        node.router = Router(self.session, self.bridge, node.clock.stopwatch)
-        node.router.too_deep = node.permissions.too_deep
-        node.router.on_gone = self._sweep_later
+        self._use(Router())
         return node.state
+
+    def _use(self, router: Router) -> None:
+        """Route with an index of the present state."""
+        node = self.node
+        node.router = router
+        router.too_deep = node.permissions.too_deep
+        router.on_gone = self._sweep_later
+        router.attach(self.session, self.bridge, node.clock.stopwatch)
 
     def watch_expiry(self, state: SessionState) -> None:
         """Check an offline session when it may have expired, or its will is due."""
@@ -542,7 +550,7 @@ class Broker(LoopActor):
             if state is not None and not state.connected:
                 self.watch_expiry(state)
             if number % _WATCH_AT_ONCE == 0:
-                await asyncio.sleep(0)
+                await asyncio.sleep(_WATCH_PAUSE)
 
     async def _load(self, session: Session, refs: Sequence[Position]) -> None:
         sequences = {ref >> INDEX_BITS for ref in refs}

@@ -26,10 +26,12 @@ async def take_over(
     node: str,
     software: str,
     cause: Cause,
+    replaces: int | None = None,
 ) -> Appended:
     """Append the start of this node's leadership; the follower has folded it if it is stored.
 
-    REFUSED also means that the record is stored, but another node leads already.
+    ``replaces`` is the epoch of the leader that is gone; None: any. REFUSED also means that another
+    node has taken over from it, even if the record of this one is stored.
 
     ``name`` is the name of the log. Raises CorruptLog when the log ends before a record that this
     node, or a leader that it heard, knew to be stored, FellBehind, LogUnavailable.
@@ -37,6 +39,8 @@ async def take_over(
     tail = await log.tail()
     await follower.read_to(tail.sequence)
     if follower.sequence != tail.sequence:
+        return Appended.REFUSED
+    if replaces is not None and follower.state.epoch > replaces:
         return Appended.REFUSED
     behind = LogTail(follower.sequence, follower.link)
     started = BrokerStarted(software, epoch=follower.state.epoch + 1, leader=node, cause=cause)

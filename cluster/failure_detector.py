@@ -1,9 +1,9 @@
 """Rules that decide when a follower takes over; the time is an argument.
 
-A leader that is heard leads. A leader that is silent for :data:`SILENT_AFTER` is asked. NATS knows
-whether a process is there to answer: if there is none, twice in a row, the leader is dead. A
-process that is there and does not answer has been suspended or cut off, and is replaced after
-:data:`PATIENCE`.
+A leader that is heard leads. A leader that is silent for :data:`SILENT_AFTER` is asked, and at once
+if it closed the connection of a client that this node passes on. NATS knows whether a process is
+there to answer: if there is none, twice in a row, the leader is dead. A process that is there and
+does not answer has been suspended or cut off, and is replaced after :data:`PATIENCE`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ ASK_SECONDS = 0.25
 """Seconds within which the leader has to answer."""
 ASK_AGAIN = 0.1
 """Seconds between two requests to the leader."""
+CONFIRM_AFTER = 0.05
+"""The same for one that did not exist when it was asked."""
 PATIENCE = 2.0
 """Seconds without a status or an answer, after which the leader is replaced."""
 MOST_PATIENCE = 16.0
@@ -53,6 +55,7 @@ class FailureDetector:
         self._heard = now
         self._asked = float("-inf")
         self._absent = 0
+        self._suspected = False
         self._patience = PATIENCE
         self.cause: Cause | None = None
         """Reason for a takeover; None: there is no reason yet."""
@@ -67,10 +70,20 @@ class FailureDetector:
         """Record that the leader announced its end."""
         self.cause = Cause.STOPPED
 
+    def suspect(self) -> None:
+        """Record that the leader closed a connection: its process may be gone."""
+        self._suspected = True
+
     def answered(self, answer: LeaderAnswer, now: float) -> None:
-        """Record the result of a request to the leader."""
+        """Record the result of a request to the leader.
+
+        It does not matter once the leader has announced its end: it may be from before that.
+        """
         self._asked = now
+        if self.cause is Cause.STOPPED:
+            return
         if answer is LeaderAnswer.HERE:
+            self._suspected = False
             self.heard(now)
             self._patience = PATIENCE
         elif answer is LeaderAnswer.NONE:
@@ -89,9 +102,10 @@ class FailureDetector:
         """Return the action that is due now."""
         if self.cause is not None:
             return Step.TAKE_OVER
-        if now - self._heard < SILENT_AFTER:
+        if now - self._heard < SILENT_AFTER and not self._suspected:
             return Step.FOLLOW
         if now - self._heard >= self._patience:
             self.cause = Cause.SILENT
             return Step.TAKE_OVER
-        return Step.ASK if now - self._asked >= ASK_AGAIN else Step.FOLLOW
+        wait = CONFIRM_AFTER if self._absent else ASK_AGAIN
+        return Step.ASK if now - self._asked >= wait else Step.FOLLOW

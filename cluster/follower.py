@@ -1,11 +1,17 @@
-"""The state of a log that another node leads, folded as the log grows."""
+"""The state of a log that another node leads, folded as the log grows.
+
+The subscription index of the state is kept as well, so that a node that takes over has it at once:
+frozen sessions are in it by name, as in the index of a broker, and those changed by an event are
+indexed again some time later, or when the node takes over.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
 
-from actors.maintenance import ReadState, StateReader
+from actors.maintenance import FollowedState, StateReader
+from actors.routing import Router
 from eventstore.errors import CorruptLog, EventStoreError
 from eventstore.format import ChainChecker
 from eventstore.log import LogTail
@@ -17,10 +23,16 @@ if TYPE_CHECKING:
 
     from eventstore.format import Record
     from eventstore.log import EventLog
+    from projections.state import SessionState
+    from projections.storage import LoadedProjections
 
 _BREATHE_EVERY = 16
 """Records folded between two returns to the event loop."""
 _FREEZE_EVERY = 1024
+_FROZEN_AT_ONCE = 16
+"""Sessions frozen between two returns to the event loop."""
+_INDEXED_AT_ONCE = 64
+"""Sessions indexed between two returns to the event loop."""
 
 
 class FellBehind(EventStoreError):  # noqa: N818 - named for the condition, as in eventstore.errors
@@ -37,8 +49,9 @@ class Follower:
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
-        self._reader = StateReader(log, _nothing, _nothing)
+        self._reader = StateReader(log, self._index_frozen, self._index_thawed)
         self._state = NodeState()
+        self._router = Router()
         self._checker = ChainChecker()
         self._reading = asyncio.Lock()
         self.time_ms = 0
@@ -67,8 +80,9 @@ class Follower:
         Raises the EventStoreError that prevents it, FellBehind when the log is cut meanwhile.
         """
         try:
-            found = await self._reader.read(self._state, NodeState, progress)
+            found = await self._reader.read(self._state, self._begin_anew, progress)
             self._state = found.state
+            await self._index(frozen=found.loaded is None)
             self._checker = ChainChecker(found.tail.sequence, found.tail.link)
             if found.tail.sequence:
                 for record in await self._log.read_some([found.tail.sequence]):
@@ -102,8 +116,10 @@ class Follower:
             await self._take(record)
             if record.sequence % _BREATHE_EVERY == 0:
                 await asyncio.sleep(0)
+                if len(self._state.dirty or ()) > _INDEXED_AT_ONCE:
+                    await self._index_changes()
             if record.sequence % _FREEZE_EVERY == 0:
-                self._reader.freeze_offline()
+                await self._freeze_offline()
         if self.sequence < last:
             raise CorruptLog(self.sequence + 1, "is missing")
 
@@ -138,11 +154,67 @@ class Follower:
         """Return the end of the log; raises as :meth:`EventLog.tail`."""
         return await self._log.tail()
 
-    def result(self) -> ReadState:
+    async def result(self) -> FollowedState:
         """Return the state, for a broker to adopt; do not use the follower afterwards."""
+        async with self._reading:
+            await self._index_changes()
+        self._state.dirty = None
         self._state.begin = self._log.first
-        return ReadState(self._state, LogTail(self.sequence, self.link), None)
+        return FollowedState(self._state, LogTail(self.sequence, self.link), self._router)
 
+    # The subscription index.
 
-def _nothing(_: object) -> None:
-    """Do nothing."""
+    def _begin_anew(self) -> NodeState:
+        self._router = Router()
+        return NodeState()
+
+    def _index_frozen(self, state: SessionState) -> None:
+        self._router.passivate(state.session, [held.filter for held in state.active()])
+
+    def _index_thawed(self, _loaded: LoadedProjections) -> None:
+        """Index sessions by their subscriptions as soon as an event is about to change them."""
+        self._state.sessions.on_thaw = self._router.restore
+
+    async def _index(self, *, frozen: bool) -> None:
+        """Index the sessions that are not yet; with ``frozen``, also those that are frozen."""
+        sessions = self._state.sessions
+        for number, (name, state) in enumerate(sessions.items()):
+            if name in sessions.live:
+                self._router.restore(state)
+            elif frozen:
+                self._index_frozen(state)
+            else:
+                break  # the others come behind
+            if number % _INDEXED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        for name in self._router.active_sessions():
+            if name not in sessions:
+                self._router.remove_session(name)
+        sessions.on_thaw = self._router.restore
+        self._state.dirty = {}
+
+    async def _index_changes(self) -> None:
+        """Index the sessions that were changed by events."""
+        sessions, router = self._state.sessions, self._router
+        changed = self._state.dirty or {}
+        number = 0
+        while changed:
+            number += 1
+            if number % _INDEXED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            name, _ = changed.popitem()
+            state = sessions.live.get(name)
+            if state is not None:
+                router.restore(state)
+            elif name not in sessions:
+                router.remove_session(name)
+        while router.sweep():  # noqa: ASYNC110 - a part at a time
+            await asyncio.sleep(0)
+
+    async def _freeze_offline(self) -> None:
+        """Freeze the sessions without a connection if there are many sessions in memory."""
+        await self._index_changes()
+        for number, state in enumerate(self._reader.freeze_offline(), 1):
+            self._index_frozen(state)
+            if number % _FROZEN_AT_ONCE == 0:
+                await asyncio.sleep(0)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.kernel import Clock
-    from actors.maintenance import ReadState
+    from actors.maintenance import FollowedState
     from cluster.members import Members
     from eventstore.log import EventLog
     from eventstore.nodes import LeaderAnswer, NodeMessages
@@ -39,7 +39,7 @@ class Leadership:
     """The result of a takeover: the values that a new leader starts with."""
 
     epoch: int
-    found: ReadState
+    found: FollowedState
     """The fold of the log up to this node's BrokerStarted."""
     since_ms: int
     """Time of this node's BrokerStarted, Unix time in milliseconds."""
@@ -74,7 +74,11 @@ class Standby:
         self._leader: NodeStatus | None = None
         self._news = asyncio.Event()
         self._outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asking: asyncio.Task[None] | None = None
+        """The request to the leader, while there is one."""
         self._said = ""
+        self._epoch = 0
+        """Epoch of the last leader that this node knows to have led."""
         self._successor = ""
         """The node that the leader handed over to; empty: to any."""
         self.role = Role.STARTING
@@ -121,6 +125,7 @@ class Standby:
             if leader is None or leader.node != status.node:
                 _log.info("following", leader=status.node, host=status.host, epoch=status.epoch)
             self._leader, self._successor = status, ""
+            self._epoch = status.epoch
             self._detector.heard(now)
             if self._log.watermark is not None:
                 self._log.watermark.note(status.sequence, bytes.fromhex(status.link))
@@ -129,6 +134,10 @@ class Standby:
             self._leader = None
             self._successor = status.to
             self._detector.stopped()
+
+    def suspect(self) -> None:
+        """Ask the leader at once whether it is there: it closed a connection."""
+        self._detector.suspect()
 
     async def lead(self, progress: Callable[[int, int], None]) -> Leadership:
         """Follow the leader until this node leads.
@@ -139,15 +148,17 @@ class Standby:
         """
         telling = asyncio.create_task(self._tell(), name="status")
         following: asyncio.Task[None] | None = None
+        self._asking = None
         try:
             await self._follower.begin(progress)
+            self._epoch = max(self._epoch, self._follower.state.epoch)
             self._on_following()
             self.role = Role.FOLLOWING
             self._detector = FailureDetector(self._clock.monotonic())
             following = asyncio.create_task(self._follow(), name="follow")
             return await self._until_leading(following)
         finally:
-            for task in (telling, following):
+            for task in (telling, following, self._asking):
                 if task is not None:
                     task.cancel()
                     await asyncio.wait({task})
@@ -194,14 +205,18 @@ class Standby:
                 following.result()
             now = self._clock.monotonic()
             step = self._detector.step(now)
-            if step is Step.ASK:
-                answer: LeaderAnswer = await self._messages.ask_leader(ASK_SECONDS)
-                self._detector.answered(answer, self._clock.monotonic())
+            if step is Step.ASK and (self._asking is None or self._asking.done()):
+                # A leader that ends in order may say so while it is asked.
+                self._asking = asyncio.create_task(self._ask(), name="ask leader")
             elif step is Step.TAKE_OVER:
                 leadership = await self._try()
                 if leadership is not None:
                     return leadership
             await asyncio.sleep(_TICK)
+
+    async def _ask(self) -> None:
+        answer: LeaderAnswer = await self._messages.ask_leader(ASK_SECONDS)
+        self._detector.answered(answer, self._clock.monotonic())
 
     async def _try(self) -> Leadership | None:
         """Try to become the leader, unless another node does first."""
@@ -226,6 +241,7 @@ class Standby:
                 node=self._me.node,
                 software=self._me.version,
                 cause=cause,
+                replaces=self._epoch,
             )
         except LogUnavailable as error:
             self._say(str(error))
@@ -235,8 +251,9 @@ class Standby:
             epoch = self._follower.state.epoch
             _log.info("this node leads", epoch=epoch, cause=str(cause))
             self.role = Role.LEADING
-            return Leadership(epoch, self._follower.result(), self._follower.time_ms)
+            return Leadership(epoch, await self._follower.result(), self._follower.time_ms)
         if outcome is Appended.REFUSED:
             _log.info("another node wrote to the log: this one goes on following it")
+            self._epoch = max(self._epoch, self._follower.state.epoch)
             detector.refused(self._clock.monotonic())
         return None

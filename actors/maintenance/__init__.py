@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from actors.maintenance.recovery import adopt, rebuild_session, recover, software
     from actors.maintenance.retention import Retention
     from actors.maintenance.state_digests import StateDigestService, subject_of
-    from actors.maintenance.state_reader import ReadState, StateReader
+    from actors.maintenance.state_reader import FollowedState, StateReader
 else:
     __getattr__ = lazy_exports(
         __name__,
@@ -26,15 +26,15 @@ else:
             "projector": "Projector",
             "recovery": "adopt rebuild_session recover software",
             "retention": "Retention",
-            "state_reader": "ReadState StateReader",
+            "state_reader": "FollowedState StateReader",
         },
     )
 
 __all__ = [
     "ClusterHooks",
     "Expiries",
+    "FollowedState",
     "Projector",
-    "ReadState",
     "Retention",
     "StateDigestService",
     "StateReader",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from eventstore.errors import CorruptLog, LogUnavailable
+from eventstore.errors import CorruptLog, Fenced, LogUnavailable
 from eventstore.format import ChainChecker
 
 if TYPE_CHECKING:
@@ -49,6 +49,9 @@ async def verify_in_background(node: NodeContext, last: int, link: bytes) -> Non
             continue
         except CorruptLog as error:
             damage = error
+        except Fenced as error:
+            node.fail(error)
+            return
         if done + 1 < node.state.begin:  # the log was cut meanwhile
             done, checker = node.state.begin - 1, None
         elif damage is not None:

@@ -118,8 +118,9 @@ class Projector:
     def begin(self) -> None:
         """Begin with empty projections: everything must be written."""
         node_state = self._node.state
-        node_state.dirty = dict.fromkeys(node_state.sessions.names(), 0)
-        node_state.retained.dirty = dict.fromkeys(node_state.retained.topics(), 0)
+        # What changes from now on; the rest is added before it is written.
+        node_state.dirty = {}
+        node_state.retained.dirty = {}
         self._marked = None
         self._parts = {}
         self._digest = self._stored_digest = 0
@@ -136,6 +137,7 @@ class Projector:
                     await self._store.open()
                     await self._store.clear()
                     self._last = await self._store.last()
+                    await self._mark_all()
                     self._void = False
                 await self.round()
                 self._tell(None)
@@ -150,6 +152,21 @@ class Projector:
                 await asyncio.sleep(_RETRY)
             else:
                 await self._rest(max(_ROUND_EVERY, self._busy * _SHARE))
+
+    async def _mark_all(self) -> None:
+        """Count everything as changed since it was written, which it never was."""
+        node_state = self._node.state
+        topics: dict[str, Position] = {}
+        for part in node_state.retained.parts():
+            topics.update(dict.fromkeys(part, 0))
+            await asyncio.sleep(0)
+        sessions: dict[str, Position] = {}
+        for part in node_state.sessions.parts():
+            sessions.update(dict.fromkeys(part, 0))
+            await asyncio.sleep(0)
+        topics.update(dict.fromkeys(node_state.retained.dirty or (), 0))
+        sessions.update(dict.fromkeys(node_state.dirty or (), 0))
+        node_state.retained.dirty, node_state.dirty = topics, sessions
 
     async def _rest(self, seconds: float) -> None:
         """Pause for some time, or until it is urgent."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.maintenance.projector import Projector
-    from actors.maintenance.state_reader import ReadState
+    from actors.maintenance.state_reader import FollowedState
     from actors.session import NodeContext
     from eventstore.log import LogTail
     from projections.state import SessionState
@@ -38,7 +38,9 @@ _log = structlog.get_logger("foldmq")
 
 _POLL = 0.002
 _FROZEN_AT_ONCE = 16
-"""Sessions frozen between two returns to the event loop: about a millisecond of work."""
+_FREEZE_PAUSE = 0.005
+"""Sessions frozen at a time, about a millisecond of work, and the seconds between two times."""
+_REPORTED_AT_ONCE = 256
 
 
 async def recover(
@@ -65,21 +67,30 @@ async def recover(
         projector.begin()
     crashed = await _ended_by_crash(node, found.tail)
     node.emit(BrokerStarted(software(), crashed=crashed))
+    for state in node.state.sessions.live.values():
+        if not state.connected:
+            node.directory.watch_expiry(state)
     _begin_anew(node)
     for name in _offline(node):
         node.directory.passivate(name)
     return found.loaded.mark if found.loaded is not None else None
 
 
-async def adopt(node: NodeContext, projector: Projector, found: ReadState, since_ms: int) -> None:
+async def adopt(
+    node: NodeContext, projector: Projector, found: FollowedState, since_ms: int
+) -> None:
     """Take the state of a follower, which has folded the log up to this broker's BrokerStarted.
 
-    ``since_ms`` is the time of the last record, Unix time in milliseconds: later ones are not
-    earlier.
+    The node has its router. ``since_ms`` is the time of the last record, Unix time in milliseconds:
+    later ones are not earlier. The expiry of offline sessions is not watched yet.
     """
     node.state = found.state
+    if node.bridge is not None:
+        for number, (_, state) in enumerate(node.state.sessions.items()):
+            node.router.report(state)
+            if number % _REPORTED_AT_ONCE == 0:
+                await asyncio.sleep(0)
     await _open_journal(node, found.tail, since_ms)
-    _restore(node, None)
     projector.begin()
     _begin_anew(node)
     # Clients wait for this broker, but not for that.
@@ -95,7 +106,7 @@ async def _freeze(node: NodeContext, names: list[str]) -> None:
     """Freeze sessions, unless they are in use meanwhile."""
     for number, name in enumerate(names):
         if number % _FROZEN_AT_ONCE == 0:
-            await asyncio.sleep(0)
+            await asyncio.sleep(_FREEZE_PAUSE)
         state = node.state.sessions.live.get(name)
         unused = node.directory.find_session(name) is None
         if state is not None and not state.connected and unused:
@@ -176,8 +187,8 @@ def _end_connections(node: NodeContext) -> None:
     grace = node.will_grace
     for name, state in list(node.state.sessions.live.items()):
         if not state.connected:
-            node.directory.watch_expiry(state)
-        elif (state.will is not None and not grace) or shared_in_flight(state):
+            continue
+        if (state.will is not None and not grace) or shared_in_flight(state):
             node.kernel.tell(
                 node.directory.session(name), ConnectionDetached(None, "broker_restarted", False)
             )

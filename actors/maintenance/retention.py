@@ -30,7 +30,7 @@ from actors.maintenance.checkpoints import (
 )
 from actors.maintenance.limits_event import applied_limits
 from actors.maintenance.log_quota import LogQuota
-from eventstore.errors import CorruptLog, EventTooLarge, LogUnavailable
+from eventstore.errors import CorruptLog, EventTooLarge, Fenced, LogUnavailable
 from eventstore.format import (
     INDEX_BITS,
     Bridged,
@@ -113,17 +113,11 @@ class Retention:
 
     async def run(self) -> None:
         """Maintain the log until cancelled."""
-        while True:
-            try:
-                await self._learn()
-                break
-            except LogUnavailable:
-                await asyncio.sleep(_RETRY)
-            except CorruptLog as error:
-                self._give_up(error)
-                return
         try:
+            await self._learn_in_time()
             await self._look_again_and_again()
+        except Fenced as error:
+            self._node.fail(error)
         except CorruptLog as error:
             self._give_up(error)
         except EventTooLarge as error:
@@ -132,6 +126,15 @@ class Retention:
                 "a message in the log cannot be repeated: the log is not cut", reason=str(error)
             )
         self._node.journal.raise_ceiling(None)
+
+    async def _learn_in_time(self) -> None:
+        while True:
+            try:
+                await self._learn()
+            except LogUnavailable:
+                await asyncio.sleep(_RETRY)
+            else:
+                return
 
     async def _look_again_and_again(self) -> None:
         while True:

@@ -28,8 +28,9 @@ from projections.state import NodeState, RetainedMessage
 from projections.storage import BadProjection, ProjectionLoader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
+    from actors.routing import Router
     from eventstore.format import Position, Record
     from eventstore.log import EventLog, LogTail
     from projections.state import SessionState
@@ -51,6 +52,16 @@ class ReadState:
     tail: LogTail
     loaded: LoadedProjections | None
     """The projections, if they were used: the log up to their mark was not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedState:
+    """The state of a node that follows the log of another one."""
+
+    state: NodeState
+    tail: LogTail
+    router: Router
+    """The subscription index of the state."""
 
 
 class StateReader:
@@ -227,7 +238,8 @@ class StateReader:
                 await self.take(record)
                 if record.sequence % _BREATHE_EVERY == 0:
                     if loaded is None:
-                        self.freeze_offline()
+                        for _ in self.freeze_offline():
+                            pass
                     progress(record.sequence - first + 1, last - first + 1)
                     await asyncio.sleep(0)
             if checker is None or checker.sequence != last:
@@ -241,13 +253,18 @@ class StateReader:
             await self._recall(_unknown_releases(self._state, record, self._before))
         self._state.apply_record(record)
 
-    def freeze_offline(self) -> None:
-        """Freeze the sessions without a connection if there are many sessions in memory."""
+    def freeze_offline(self) -> Iterator[SessionState]:
+        """Freeze the sessions without a connection if there are many sessions in memory.
+
+        Yields their states. Nothing may be folded meanwhile.
+        """
         table = self._state.sessions
         if len(table.live) > _FREEZE_FROM:
             bound = position(self._state.applied + 1, 0)
             for name in [name for name, state in table.live.items() if not state.connected]:
-                table.freeze(name, bound)
+                state = table.freeze(name, bound)
+                if state is not None:
+                    yield state
 
     def _check_begin(self, tail: LogTail) -> None:
         """Raise CorruptLog unless the log begins where it was cut, with a whole checkpoint."""

@@ -190,10 +190,11 @@ class Router:
 
     def __init__(
         self,
-        activate: Callable[[str], object],
+        activate: Callable[[str], object] | None = None,
         observer: SubscriptionObserver | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
+        """Begin empty; with ``activate`` None topics are not matched before :meth:`attach`."""
         self.clock = clock
         """A clock in seconds, to measure how long matching takes."""
         self._observer = observer
@@ -202,7 +203,7 @@ class Router:
         connected."""
         self._index: FilterTrie[Subscriber | str] = FilterTrie()
         self._subscribers: dict[str, dict[str, Subscriber]] = {}
-        self._activate = activate
+        self._activate = activate or _no_session
         self.routes = Routes(self)
         self.patterns = Patterns()
         self.shares = SubscriptionShares()
@@ -227,6 +228,28 @@ class Router:
         """Topics that are being matched."""
         self.evaluated_at_once = _EVALUATED
         """Subscriptions that match a topic and are evaluated between two looks at the clock."""
+
+    def attach(
+        self,
+        activate: Callable[[str], object],
+        observer: SubscriptionObserver | None,
+        clock: Callable[[], float],
+    ) -> None:
+        """Serve a broker, which has the states that the index was filled from.
+
+        The observer is not notified of the subscriptions that are there: see :meth:`report`.
+        """
+        self._activate, self._observer, self.clock = activate, observer, clock
+        self.routes.forget()
+        if self._gone:
+            self.on_gone()
+
+    def report(self, state: SessionState) -> None:
+        """Notify the observer of the subscriptions of a session."""
+        if self._observer is not None:
+            for held in state.active():
+                if not is_shared(held.filter) and not held.filter.startswith(REQUESTS):
+                    self._observer.added(state.session, held.filter)
 
     @property
     def subscriptions(self) -> int:
@@ -495,6 +518,10 @@ class Router:
                 self.unsubscribe(state.session, found.filter)
         for topic_filter, held in wanted.items():
             self.subscribe(state.session, topic_filter, held.qos, options=held.options)
+
+
+def _no_session(_name: str) -> None:
+    """Activate nothing."""
 
 
 def _never(_topic: bytes) -> bool:

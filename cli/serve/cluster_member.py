@@ -110,14 +110,19 @@ class ClusterMember:
         stack.push_async_callback(self._say_goodbye)
         await self._messages.listen(self._take)
         await self._messages.answer(self._status)
-        return await standby.lead(progress)
+        if self.edges is not None:
+            self.edges.on_lost = standby.suspect
+        leadership = await standby.lead(progress)
+        # At once, so that no other node takes over from this one while it adopts the state.
+        await self._messages.answer_as_leader(self._status)
+        await self._messages.publish(standby.status().encode())
+        return leadership
 
     async def begin(self, stack: contextlib.AsyncExitStack, led: ClusterHooks, epoch: int) -> None:
         """Announce from now on that this node leads."""
         leader = Leader(self._messages, self._members, self._clock, self._me, epoch, led)
         leader.count = self._count
         self._leader = leader
-        await self._messages.answer_as_leader(self._status)
         await self._messages.answer_moves(self._asked_to_move)
         running = asyncio.create_task(self._leader.run(), name="cluster leader")
 

@@ -68,6 +68,9 @@ class EdgeOwner(Protocol):
     def closing(self, client: EdgeClient) -> None:
         """Close a client at once that does not read its last bytes in time."""
 
+    def upstream_lost(self) -> None:
+        """Record that the leader closed the connection for a client."""
+
 
 class EdgeClient(asyncio.Protocol):
     """A client; the top of the stages of its listener."""
@@ -279,6 +282,12 @@ class EdgeClient(asyncio.Protocol):
         if self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 
+    def upstream_lost(self) -> None:
+        """Close the client: the leader, or its process, has closed the connection for it."""
+        if not self.ended:
+            self._edge.upstream_lost()
+        self.close()
+
     def close(self) -> None:
         """Close the client behind the bytes that it was sent."""
         if self.transport is not None and not self.transport.is_closing():
@@ -345,7 +354,7 @@ class Upstream(asyncio.Protocol):
         """Close the client, or let it wait for another connection."""
         del exc
         if self._head is None:
-            self._client.close()
+            self._client.upstream_lost()
         elif not self.answered.done():
             self.answered.set_result(PeerAnswer.LATER)
 

@@ -97,6 +97,9 @@ class Edges:
         self._said_at = float("-inf")
         self._sweeping: asyncio.TimerHandle | None = None
         self._swept_at = now()
+        self.on_lost: Callable[[], object] = lambda: None
+        """Called when the leader has closed the connection for a client, or refuses one: perhaps
+        its process is gone."""
         self.longest_parked = 0.0
         """The longest time in seconds that a client was parked before it was passed on."""
 
@@ -209,6 +212,10 @@ class Edges:
         """Close a client at once that does not read its last bytes in time."""
         self._closing[client] = self._now() + _LINGER
 
+    def upstream_lost(self) -> None:
+        """Record that the leader closed the connection for a client."""
+        self.on_lost()
+
     def ended(self, client: EdgeClient, error: Exception | None) -> None:
         """Forget a client whose connection is closed; ``error``: a stage below failed."""
         self._parked.pop(client, None)
@@ -312,6 +319,8 @@ class Edges:
                 answer = await upstream.answered
         except (OSError, TimeoutError) as error:
             problem = str(error) or "no answer"
+            if self._leader == leader:
+                self.on_lost()
         finally:
             if client.stage is not ClientStage.OPEN:
                 if upstream is not None:

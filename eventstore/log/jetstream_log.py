@@ -126,8 +126,23 @@ class EventLog:
         """Append one record behind the last record of the log, without a writer."""
         return await append_behind(self._nc, self._stream, self._subject, tail, data)
 
-    def read(self, first: int, last: int) -> AsyncIterator[Record]:
-        """Yield the records between two stream sequences (both included), in order."""
+    async def read(self, first: int, last: int) -> AsyncIterator[Record]:
+        """Yield the records between two stream sequences (both included), in order.
+
+        The caller checks that none is missing. Raises Fenced when one is because another broker
+        writes the log of this writer and has cut it, CorruptLog for a record whose checksum is
+        wrong, LogUnavailable when JetStream does not answer.
+        """
+        expected = first
+        async for record in self._read(first, last):
+            if record.sequence != expected:
+                await self._check_fence()
+            yield record
+            expected = record.sequence + 1
+        if expected <= last:
+            await self._check_fence()
+
+    def _read(self, first: int, last: int) -> AsyncIterator[Record]:
         if self._replicas == 1:
             return read_records(self._nc, self._stream, first, last)
         return self._read_anywhere(first, last)
@@ -147,11 +162,24 @@ class EventLog:
                 return
 
     async def read_some(self, sequences: Iterable[int]) -> list[Record]:
-        """Return the records with these stream sequences, and possibly some between them."""
+        """Return the records with these stream sequences, and possibly some between them.
+
+        Raises CorruptLog when one of them is missing or damaged, Fenced when it is missing because
+        another broker writes the log of this writer and has cut it, LogUnavailable when JetStream
+        does not answer.
+        """
         wanted = list(sequences)
-        return await self._until_answered(
-            lambda seconds: read_some(self._nc, self._stream, wanted, seconds)
-        )
+        try:
+            return await self._until_answered(
+                lambda seconds: read_some(self._nc, self._stream, wanted, seconds)
+            )
+        except CorruptLog:
+            await self._check_fence()
+            raise
+
+    async def _check_fence(self) -> None:
+        if self._writer is not None:
+            await self._until_answered(self._writer.check_fence)
 
     def writer(self, clock: Clock, on_fatal: Callable[[EventStoreError], None]) -> LogWriter:
         """Return a writer that appends to this log."""

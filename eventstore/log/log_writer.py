@@ -362,6 +362,12 @@ class LogWriter:
         self._look_at_bounds(journal)
         first, last = info["state"]["first_seq"], info["state"]["last_seq"]
         if durable and first > self.first:
+            try:
+                await self.check_fence(_ALIGN_TIMEOUT)
+            except LogUnavailable:
+                return None
+            except EventStoreError as error:
+                return error
             gone = f"is gone from stream {self._stream}, which begins later now"
             return CorruptLog(self.first, gone)
         if last < durable:
@@ -444,19 +450,32 @@ class LogWriter:
             return
         if not self._nc.is_connected:
             raise LogUnavailable("no connection to NATS")
+        durable = journal.durable
+        if self._replicas > 1:
+            check_replication(self._nc, self._replicas)
+        stored = await self.check_fence(seconds)
+        if stored > durable:
+            if self._recovery is not None:  # the record was written, but perhaps not synced
+                await self._recovery.sync()
+            journal.committed(stored)
+
+    async def check_fence(self, seconds: float | None) -> int:
+        """Return the sequence of the last record of the stream, which is this writer's.
+
+        Raises Fenced when another writer has appended, CorruptLog when the stream lost records that
+        were stored, LogUnavailable when JetStream does not answer in time.
+        """
+        journal = self._journal
+        if journal is None:
+            return 0
         # Answers on their way may still advance the journal while the stream is asked.
         durable, durable_link = journal.durable, journal.durable_link
         pending = {record.sequence: record.link for record in journal.pending}
-        if self._replicas > 1:
-            check_replication(self._nc, self._replicas)
         tail = await read_tail(self._nc, self._stream, self._subject, seconds)
         if tail.sequence < durable:
             raise CorruptLog(tail.sequence + 1, self._gone())
         if tail.sequence == durable and tail.link != durable_link:
             raise CorruptLog(tail.sequence, "is not the one that was stored")
-        if tail.sequence > durable:
-            if pending.get(tail.sequence) != tail.link:
-                raise Fenced(self._stream, durable, tail.sequence)
-            if self._recovery is not None:  # the record was written, but perhaps not synced
-                await self._recovery.sync()
-            journal.committed(tail.sequence)
+        if tail.sequence > durable and pending.get(tail.sequence) != tail.link:
+            raise Fenced(self._stream, durable, tail.sequence)
+        return tail.sequence

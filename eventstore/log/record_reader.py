@@ -66,17 +66,24 @@ async def read_tail(
     when there is no such stream, CorruptLog when it was emptied or the last record is damaged.
     """
     body = {"last_by_subj": subject}
-    answer = await request_stream(nc, stream, f"STREAM.MSG.GET.{stream}", body, timeout)
-    if "error" not in answer:
-        sequence = answer["message"]["seq"]
-    else:  # there is no last record, or JetStream cannot read it
-        first, sequence = await read_bounds(nc, stream, timeout)
-        if not sequence:
-            return LogTail(0, GENESIS)
-        if first > sequence:
-            raise CorruptLog(1, f"is gone with all others: stream {stream} was emptied")
-    data = await get_message(nc, stream, sequence, timeout)
-    return LogTail(sequence, decode_record(sequence, data).link)
+    while True:
+        answer = await request_stream(nc, stream, f"STREAM.MSG.GET.{stream}", body, timeout)
+        if "error" not in answer:
+            sequence = answer["message"]["seq"]
+        else:  # there is no last record, or JetStream cannot read it
+            first, sequence = await read_bounds(nc, stream, timeout)
+            if not sequence:
+                return LogTail(0, GENESIS)
+            if first > sequence:
+                raise CorruptLog(1, f"is gone with all others: stream {stream} was emptied")
+        try:
+            data = await get_message(nc, stream, sequence, timeout)
+        except CorruptLog:
+            first, last = await read_bounds(nc, stream, timeout)
+            if sequence < first <= last:
+                continue  # another node has written more meanwhile, and cut the log behind it
+            raise
+        return LogTail(sequence, decode_record(sequence, data).link)
 
 
 class _BatchReader:

@@ -319,7 +319,7 @@ class SessionAudit:
                 self._ends.expired(self.fold.state, event, at, ms)
 
     def _acted(self, event: OperatorActed, at: Position, _ms: int) -> None:
-        self._ends.acted(event, at)
+        self._ends.acted(event, at, known=self._known)
 
     def _snapshot(self, event: SessionSnapshot, at: Position, _ms: int) -> None:
         if not self._known or at < self.fold.whole:

@@ -6,6 +6,7 @@ import pytest
 
 from cluster.failure_detector import (
     ASK_AGAIN,
+    CONFIRM_AFTER,
     MOST_PATIENCE,
     PATIENCE,
     SILENT_AFTER,
@@ -28,6 +29,8 @@ def after(*told: tuple[float, LeaderAnswer | str]) -> FailureDetector:
             suspicion.stopped()
         elif what == "refused":
             suspicion.refused(at)
+        elif what == "suspect":
+            suspicion.suspect()
         elif what == "looked":
             suspicion.step(at)
         else:
@@ -58,6 +61,14 @@ HERE, NONE, SILENT = LeaderAnswer.HERE, LeaderAnswer.NONE, LeaderAnswer.SILENT
         (((0.6, SILENT), (1.0, SILENT)), PATIENCE + LITTLE, Step.TAKE_OVER),
         (((0.1, "stopped"),), 0.1, Step.TAKE_OVER),
         (((0.1, "stopped"), (0.2, "heard")), 0.2, Step.FOLLOW),
+        (((0.1, "stopped"), (0.2, HERE)), 0.2, Step.TAKE_OVER),
+        (((0.1, "heard"), (0.1, "suspect")), 0.1, Step.ASK),
+        (((0.1, "suspect"), (0.11, "heard")), 0.11, Step.ASK),
+        (((0.1, "suspect"), (0.11, HERE)), 0.11 + ASK_AGAIN + LITTLE, Step.FOLLOW),
+        (((0.1, "suspect"), (0.11, NONE)), 0.11 + LITTLE, Step.FOLLOW),
+        (((0.1, "suspect"), (0.11, NONE)), 0.11 + CONFIRM_AFTER + LITTLE, Step.ASK),
+        (((0.1, "suspect"), (0.11, NONE), (0.2, NONE)), 0.2, Step.TAKE_OVER),
+        (((0.1, "suspect"), (0.2, SILENT)), 0.2 + LITTLE, Step.FOLLOW),
         (((1.0, "refused"),), 1.0 + PATIENCE + LITTLE, Step.ASK),
         (((1.0, "refused"),), 1.0 + 2 * PATIENCE + LITTLE, Step.TAKE_OVER),
     ],

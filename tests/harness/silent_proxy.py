@@ -63,6 +63,8 @@ class SilentProxy:
             _end(near)
             return
         far.settimeout(None)
+        for end in (near, far):  # as the ends of the connection have it
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._lock:
             self._open |= {near, far}
         for source, sink in ((near, far), (far, near)):

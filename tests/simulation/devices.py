@@ -95,7 +95,8 @@ class Device:
         """
         if self.connection is not None and self.connection.sending:
             self.connection.drop()
-        self.connection = DeviceConnection(world, self, clean=self.chance.random() < self.clean)
+        opened = DeviceConnection(world, self, clean=self.chance.random() < self.clean)
+        self.connection = opened if opened.open else None
 
     def forget(self) -> None:
         """Start with a new session."""
@@ -125,13 +126,14 @@ class DeviceConnection(SimClient):
         """Acknowledgements that were put off, in order."""
         self.accepted = self.leaving = False
         self.alone = True
-        """No other connection of the device came since DISCONNECT was sent."""
+        """No other connection of the device came since DISCONNECT was sent, or will."""
         self.requests: dict[int, tuple[str, list[Period]]] = {}
         before = device.connection
         device.connects += 1
         if before is not None:
             before.alone = False
             before.may_overtake()
+            self.alone = asyncio.get_running_loop().time() >= device.unsure_until
         self.will = self._will()
         if clean:
             device.account.session_ending(device.name)

@@ -6,6 +6,8 @@ import dataclasses
 from collections import defaultdict
 from typing import Any
 
+from actors.maintenance import FollowedState
+from actors.routing import Subscriber, is_shared
 from eventstore.format import MessageDropped, Record, decode_record, from_runs
 from eventstore.log import messages_of
 from projections.state import NodeState, OutstandingTotals, SessionState, SubscriptionState
@@ -74,6 +76,25 @@ def compare_states(state: NodeState, other: NodeState) -> None:
                 }
                 assert not different, f"{name}: live and folded: {different}"
         assert live[part] == wanted, f"{part}: {live[part]}, folded: {wanted}"
+
+
+def compare_index(found: FollowedState) -> None:
+    """Raise AssertionError where a follower's subscription index is not that of its state."""
+    router, sessions = found.router, found.state.sessions
+    wanted = {
+        (name, held.filter): None if name not in sessions.live else (held.qos, held.options)
+        for name, state in sessions.items()
+        for held in state.active()
+    }
+    for (name, topic_filter), granted in wanted.items():
+        if is_shared(topic_filter):
+            assert name in router.groups.find(topic_filter).members, (name, topic_filter)
+            continue
+        one = router._index.get(topic_filter, name)
+        indexed = (one.qos, one.options) if isinstance(one, Subscriber) else None
+        assert one is not None, (name, topic_filter)
+        assert indexed == granted, (name, topic_filter, indexed, granted)
+    assert router.subscriptions == len(wanted), f"{router.subscriptions} indexed, not {wanted}"
 
 
 def compare(world: World) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from harness.anonymous import Anonymous
 
@@ -34,7 +34,7 @@ from eventstore.errors import Fenced, LogUnavailable
 from eventstore.format import BrokerStarted, Event, decode_record
 from eventstore.nodes import LeaderAnswer
 from simulation.edges import KEY, PipeEnd, SimEdges
-from simulation.fold import compare_states, fold
+from simulation.fold import compare_index, compare_states, fold
 from simulation.jetstream import Sent, SimMsg, SimNats
 from simulation.loop import SimClock
 from simulation.world import SimLog, SimWatermark, World, tasks_of
@@ -230,7 +230,10 @@ class SimNode:
                 edges.heard(status)
 
         await self.messages.listen(follow)
+        edges.on_lost = standby.suspect
         leadership: Leadership = await standby.lead(_nothing)
+        await self.messages.answer_as_leader(bytes)
+        await self.messages.publish(standby.status().encode())
         broker = Broker(
             world.options, self.log, Anonymous(), clock, world.bridge, world.permissions
         )
@@ -243,7 +246,6 @@ class SimNode:
         leader = Leader(self.messages, members, clock, me, leadership.epoch, led)  # type: ignore[arg-type]  # likewise
         leader.peers = f"{self.name}:1"
         await self.messages.listen(leader.take)
-        await self.messages.answer_as_leader(bytes)
         self.peer_listener = PeerListener(broker.node, broker.admission, KEY)
         edges.heard(leader.status())
         self._leading = asyncio.create_task(leader.run())
@@ -313,6 +315,16 @@ class SimNode:
                 end.deliver()
 
         asyncio.get_running_loop().call_later(seconds, plug_in)
+
+
+class _NoProcess(asyncio.Protocol):
+    """The machine of a node whose process does not run: it refuses connections."""
+
+    def accept(self) -> asyncio.BaseProtocol:
+        return self
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast("asyncio.Transport", transport).abort()
 
 
 class _Clients(dict[Any, None]):
@@ -386,6 +398,7 @@ class NodesWorld(World):
             return
         assert leadership.epoch > self.epoch
         compare_states(leadership.found.state, fold(self.disk.decoded()))
+        compare_index(leadership.found)
         started = [one.epoch for one in self.history() if isinstance(one, BrokerStarted)]
         assert started == list(range(1, leadership.epoch + 1))
         self.epoch, self._newest = leadership.epoch, node
@@ -416,13 +429,15 @@ class NodesWorld(World):
     def has_entrance(self) -> bool:
         return self.up or (self._served and bool(self._following))
 
-    def entrance(self) -> SimEdges | None:
+    def entrance(self) -> SimEdges | _NoProcess | None:
         """Return what a new client connects to; None: the broker's own listener."""
         there = self._following if not self.direct else []
-        if self.up and self.serving is not None:
+        if self.up and self.serving is not None and self.serving.edges is not None:
             there.append(self.serving)
         self.entered = self.faults.chance.choice(there) if there else None
-        if self.entered is None or self.entered.peer_listener is not None:
+        if self.entered is None:
+            return _NoProcess()
+        if self.entered.peer_listener is not None:
             return None
         self.faults.counts["client of a node that follows"] += 1
         return self.entered.edges

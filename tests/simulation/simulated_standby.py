@@ -14,7 +14,7 @@ from cluster.failure_detector import Cause
 from cluster.follower import FellBehind, Follower
 from eventstore.errors import LogUnavailable
 from eventstore.log import Appended
-from simulation.fold import compare_states, fold
+from simulation.fold import compare_index, compare_states, fold
 from simulation.loop import SimClock
 from simulation.world import SimLog, World
 
@@ -48,7 +48,9 @@ class StandbyWorld(World):
             await asyncio.sleep(0.1)
         compare_states(follower.state, fold(self.disk.decoded()))
         self.takeovers += 1
-        found, since_ms = follower.result(), follower.time_ms
+        found, since_ms = await follower.result(), follower.time_ms
+        compare_index(found)
+        self.cut_matching(found.router)
         await self.begin(lambda broker: broker.adopt(found, since_ms))
         self._following = asyncio.create_task(self._follow())
 

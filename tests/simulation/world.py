@@ -21,6 +21,7 @@ from actors.authz.rules import Permissions
 from actors.broker import Broker
 from actors.configuration.bridge_options import BridgeOptions
 from actors.configuration.broker_options import BrokerOptions
+from actors.routing import Router
 from eventstore.errors import Fenced, LogUnavailable
 from eventstore.format import GENESIS, ChainChecker, Event, Record, decode_record
 from eventstore.log import EventLog, Watermark
@@ -217,8 +218,7 @@ class World:
         )
         if self.cutting:
             self.broker.kernel.turn_slice = 0.0
-            self.broker.node.router.routes.matched_at_once = 1
-            self.broker.node.router.evaluated_at_once = 1
+            self.cut_matching(self.broker.node.router)
             fast_path = self.broker.fast_path
             fast_path.delivered_at_once = fast_path.fan_out.step = 1
         self._corpses.append(self.broker)
@@ -227,6 +227,12 @@ class World:
             self.broker.node.journal.released_at_once = 1
             self._tell_of_cuts(self.broker)
         self.up = not self.broker.node.failed.done() and not self.log.nats.dead
+
+    def cut_matching(self, router: Router) -> None:
+        """Let a router match in the smallest parts there are, if every turn is cut."""
+        if self.cutting:
+            router.routes.matched_at_once = 1
+            router.evaluated_at_once = 1
 
     def _tell_of_cuts(self, broker: Broker) -> None:
         def turn_cut() -> None:

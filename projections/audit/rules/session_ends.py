@@ -44,10 +44,13 @@ class SessionEnds:
             self._tell(self._owed, f"an operator's {self._acted} did not end anything")
         self._acted, self._owed = "", -1
 
-    def acted(self, event: OperatorActed, at: Position) -> None:
-        """Record an operator's action on the session."""
+    def acted(self, event: OperatorActed, at: Position, *, known: bool) -> None:
+        """Record an operator's action on the session; ``known``: its end will be recorded here.
+
+        It is not where the log was cut and the session is not known yet.
+        """
         if event.action in (_KICK, _REMOVE):
-            self._acted, self._owed = event.action, at
+            self._acted, self._owed = event.action, at if known else -1
             if event.target != event.session:
                 self._tell(at, f"an operator's {event.action} is about another session")
         elif event.action == "clear_retained":

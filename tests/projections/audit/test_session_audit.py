@@ -16,6 +16,7 @@ from eventstore.format import (
     Event,
     MessageDropped,
     MessagePublished,
+    OperatorActed,
     Queued,
     Received,
     Redelivered,
@@ -410,6 +411,17 @@ def test_a_cut_log_is_checked_from_where_its_state_is_known() -> None:
     assert [(one.rule, one.at) for one in audit.violations] == [
         (Rule.ACKNOWLEDGEMENT, position(305, 0))
     ]
+
+
+@pytest.mark.parametrize("whole", [0, 60])
+def test_a_kick_in_the_turn_in_which_a_cut_log_begins_need_not_end_anything(whole: int) -> None:
+    """The end of the connection is not checked before the session is known."""
+    audit = SessionAudit("s", whole=position(whole, 0))
+    events: list[Event] = [OperatorActed("kick", "o", "s", "s")]
+    for index, event in enumerate(events):
+        audit.take(event, position(50, index), 0)
+    audit.finish()
+    assert [one.rule for one in audit.violations] == ([] if whole else [Rule.SESSION])
 
 
 def test_messages_from_before_a_cut_are_not_unexpected() -> None:
