@@ -47,7 +47,7 @@ _JAVA_OPTIONS = (
 )
 _SHORT_BYTES = 1 << 30
 """Logs up to this size are read in less time than Java takes to optimize its code fully."""
-_SHORT_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
+_SHORT_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _TINY_BYTES = 16 << 20
 """Logs up to this size are read in less time than Spark takes to compile and improve its plans."""
 _TINY_SETTINGS = {
@@ -276,6 +276,8 @@ def _environment(master: str, directory: Path) -> dict[str, str | None]:
         "SPARK_HOME": str(_home(own, directory)) if bundled else os.environ.get("SPARK_HOME"),
         # Otherwise Spark looks up the address of its host's name, which takes long without a DNS.
         "SPARK_LOCAL_IP": "127.0.0.1",
+        # The JVM that puts together the command for the one with Spark.
+        "SPARK_LAUNCHER_OPTS": _SHORT_JAVA_OPTIONS,
         # It would override spark.local.dir.
         "SPARK_LOCAL_DIRS": None,
         # Otherwise memory for the workers' batches would be released and allocated anew each time.
