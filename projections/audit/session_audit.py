@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from eventstore.format import (
     INDEX_BITS,
@@ -196,7 +196,7 @@ class SessionAudit:
             self._begin_turn(turn)
         if not self._known and at >= fold.whole:
             self._known = True  # anything that the checkpoint does not contain did not exist
-        check = _CHECKS.get(type(event))
+        check = self._CHECKS.get(type(event))
         try:
             if type(event) is RetainedSnapshot:
                 if self._known and at >= fold.whole:
@@ -238,7 +238,7 @@ class SessionAudit:
             if isinstance(event, Delivered | Queued):
                 self._tell(Rule.NO_SUBSCRIPTION, at, "there is no session to deliver to")
             return
-        check = _CHECKS_WITH_STATE.get(type(event))
+        check = self._CHECKS_WITH_STATE.get(type(event))
         if check is not None:
             check(self, state, event, at, time_ms)
         pure = checks.WITH_STATE.get(type(event))
@@ -569,33 +569,31 @@ class SessionAudit:
         if latency_ms > self.slowest_ms.get(qos, -1):
             self.slowest_ms[qos] = latency_ms
 
+    _CHECKS: ClassVar[dict[type, Callable[[SessionAudit, Any, Position, int], None]]] = {
+        SessionOpened: _opened,
+        SessionClosed: _ended,
+        SessionExpired: _ended,
+        SessionSnapshot: _snapshot,
+        OperatorActed: _acted,
+        Subscribed: _subscribed,
+        Unsubscribed: _unsubscribed,
+    }
+    """Type of event -> its check, whether the state is known or not."""
 
-_CHECKS: Final[dict[type, Callable[[SessionAudit, Any, Position, int], None]]] = {
-    SessionOpened: SessionAudit._opened,
-    SessionClosed: SessionAudit._ended,
-    SessionExpired: SessionAudit._ended,
-    SessionSnapshot: SessionAudit._snapshot,
-    OperatorActed: SessionAudit._acted,
-    Subscribed: SessionAudit._subscribed,
-    Unsubscribed: SessionAudit._unsubscribed,
-}
-"""Type of event -> its check, whether the state is known or not."""
-
-
-_CHECKS_WITH_STATE: Final[
-    dict[type, Callable[[SessionAudit, SessionState, Any, Position, int], None]]
-] = {
-    Delivered: SessionAudit._delivered,
-    Queued: SessionAudit._queued,
-    MessageDropped: SessionAudit._dropped,
-    MessagePublished: SessionAudit._own_published,
-    Expired: SessionAudit._expired,
-    Assigned: SessionAudit._assigned,
-    Refused: SessionAudit._refused,
-    Returned: SessionAudit._refused,
-    Acked: SessionAudit._acked,
-    Received: SessionAudit._received,
-    Completed: SessionAudit._completed,
-    Redelivered: SessionAudit._redelivered,
-}
-"""Type of event -> its check where the state is known, besides ``checks.WITH_STATE``."""
+    _CHECKS_WITH_STATE: ClassVar[
+        dict[type, Callable[[SessionAudit, SessionState, Any, Position, int], None]]
+    ] = {
+        Delivered: _delivered,
+        Queued: _queued,
+        MessageDropped: _dropped,
+        MessagePublished: _own_published,
+        Expired: _expired,
+        Assigned: _assigned,
+        Refused: _refused,
+        Returned: _refused,
+        Acked: _acked,
+        Received: _received,
+        Completed: _completed,
+        Redelivered: _redelivered,
+    }
+    """Type of event -> its check where the state is known, besides ``checks.WITH_STATE``."""

@@ -106,3 +106,10 @@ def test_the_driver_is_told_of_the_first_of_many_violations(spark: SparkSession)
     }
     first = {(row["node"], row["at"]) for row in told if row["rule"] == "order"}
     assert first == {("a", at) for at in range(MOST_VIOLATIONS)}
+
+
+def test_of_few_tasks_the_driver_is_told_all_that_they_kept(spark: SparkSession) -> None:
+    rows = [result(VIOLATION, "order", "a", 1), result(NEEDED, None, "a", 2)]
+    rows += [result(TOTALS, None, "", 0)]
+    told = _told_of(spark.createDataFrame(rows, OF_RESULTS), 1).collect()
+    assert Counter(row["kind"] for row in told) == {VIOLATION: 1, TOTALS: 1}

@@ -9,7 +9,7 @@ time [MQTT-3.1.3-9], and published when the delay has passed or the session ends
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 from zlib import crc32
 
 from eventstore.display import name as shown
@@ -112,7 +112,7 @@ class WillAudit:
         if turn != self._turn:
             self.end_turn()
             self._turn, self._opened = turn, False
-        taker = _HANDLERS.get(type(event))
+        taker = self._HANDLERS.get(type(event))
         if taker is not None:
             taker(self, event, state, at, ms)
 
@@ -283,6 +283,17 @@ class WillAudit:
         if self._publication is not None and event.reason in _WITHHELD and not event.refs:
             self._publication = None
 
+    _HANDLERS: ClassVar[dict[type, Callable[[WillAudit, Any, Any, Position, int], None]]] = {
+        SessionOpened: _on_opened,
+        SessionClosed: _on_closed,
+        SessionExpired: _on_expired,
+        WillArmed: _on_armed,
+        WillFired: _on_fired,
+        WillCancelled: _on_cancelled,
+        MessagePublished: _on_published,
+        MessageDropped: _on_dropped,
+    }
+
 
 def _differences(event: MessagePublished, owed: _Publication) -> list[str]:
     """Return the names of the fields in which a will and its publication differ."""
@@ -301,15 +312,3 @@ def _differences(event: MessagePublished, owed: _Publication) -> list[str]:
         elif size != armed.size and not is_death(owed.topic):
             found.append("size")
     return found
-
-
-_HANDLERS: Final[dict[type, Callable[[WillAudit, Any, Any, Position, int], None]]] = {
-    SessionOpened: WillAudit._on_opened,
-    SessionClosed: WillAudit._on_closed,
-    SessionExpired: WillAudit._on_expired,
-    WillArmed: WillAudit._on_armed,
-    WillFired: WillAudit._on_fired,
-    WillCancelled: WillAudit._on_cancelled,
-    MessagePublished: WillAudit._on_published,
-    MessageDropped: WillAudit._on_dropped,
-}

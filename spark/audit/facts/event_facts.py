@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise, repeat
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from zlib import crc32
 
 from eventstore.format import (
@@ -425,6 +425,33 @@ class FactMakers:
             for topic, payload, *rest in columns
         ]
 
+    OF: ClassVar[dict[type, Callable[[FactMakers, Any, Position], bool | None]]] = {
+        **dict.fromkeys(OF_SPANS, _of_span),
+        MessagePublished: _published,
+        Released: _released,
+        Delivered: _delivered,
+        Queued: _queued,
+        MessageDropped: _dropped,
+        Subscribed: _subscribed,
+        WillArmed: _armed,
+        SessionSnapshot: _snapshot,
+        RetainedSnapshot: _repeated_messages,
+        RetainedCleared: _cleared,
+        RetainedExpired: _cleared,
+        MessagesCarried: _carried,
+        CheckpointBegun: _begun,
+        CheckpointCompleted: _completed,
+        LogCut: _cut,
+        BrokerStarted: _started,
+        BrokerStopped: _stopped,
+        LimitsApplied: _limits,
+        OperatorActed: _acted,
+        LogArchived: _archived,
+    }
+    """Type of event -> method that makes its facts; other types make none.
+
+    A method returns True if it has passed the event to its session."""
+
 
 def _publishers(event: MessagesCarried | RetainedSnapshot) -> list[str]:
     """Return the publisher of each message, "" where it is not known."""
@@ -459,31 +486,3 @@ def _check(runs: Iterable[Run]) -> None:
     for run in runs:
         if type(run) is not int and not 0 <= run[1] <= MAX_INDEX:  # type: ignore[index]
             raise ValueError("a run that is too long")
-
-
-FACT_MAKERS: Final[dict[type, Callable[[FactMakers, Any, Position], bool | None]]] = {
-    **dict.fromkeys(OF_SPANS, FactMakers._of_span),
-    MessagePublished: FactMakers._published,
-    Released: FactMakers._released,
-    Delivered: FactMakers._delivered,
-    Queued: FactMakers._queued,
-    MessageDropped: FactMakers._dropped,
-    Subscribed: FactMakers._subscribed,
-    WillArmed: FactMakers._armed,
-    SessionSnapshot: FactMakers._snapshot,
-    RetainedSnapshot: FactMakers._repeated_messages,
-    RetainedCleared: FactMakers._cleared,
-    RetainedExpired: FactMakers._cleared,
-    MessagesCarried: FactMakers._carried,
-    CheckpointBegun: FactMakers._begun,
-    CheckpointCompleted: FactMakers._completed,
-    LogCut: FactMakers._cut,
-    BrokerStarted: FactMakers._started,
-    BrokerStopped: FactMakers._stopped,
-    LimitsApplied: FactMakers._limits,
-    OperatorActed: FactMakers._acted,
-    LogArchived: FactMakers._archived,
-}
-"""Type of event -> method that makes its facts; other types make none.
-
-A method returns True if it has passed the event to its session."""
