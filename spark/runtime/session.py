@@ -48,9 +48,11 @@ _JAVA_OPTIONS = (
 )
 _SHORT_BYTES = 1 << 30
 """Logs up to this size are read in less time than Java takes to optimize its code fully."""
-_SHORT_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_SHORT_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
 _TINY_BYTES = 16 << 20
 """Logs up to this size are read in less time than Spark takes to compile and improve its plans."""
+# One thread collects garbage in less processor time than several.
+_TINY_JAVA_OPTIONS = "-XX:+UseSerialGC"
 _TINY_SETTINGS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -273,6 +275,7 @@ def _settings(master: str, memory: str, directory: Path, log_bytes: int | None) 
         options += f" {_SHORT_JAVA_OPTIONS}"
     if log_bytes is not None and log_bytes <= _TINY_BYTES:
         settings |= _TINY_SETTINGS
+        options += f" {_TINY_JAVA_OPTIONS}"
     return {
         **settings,
         "spark.driver.host": "127.0.0.1",
@@ -322,7 +325,7 @@ def _environment(
         # Otherwise Spark looks up the address of its host's name, which takes long without a DNS.
         "SPARK_LOCAL_IP": "127.0.0.1",
         # The JVM that puts together the command for the one with Spark.
-        "SPARK_LAUNCHER_OPTS": _SHORT_JAVA_OPTIONS,
+        "SPARK_LAUNCHER_OPTS": f"{_SHORT_JAVA_OPTIONS} {_TINY_JAVA_OPTIONS}",
         # It would override spark.local.dir.
         "SPARK_LOCAL_DIRS": None,
         # Otherwise memory for the workers' batches would be released and allocated anew each time.
