@@ -38,6 +38,24 @@ class Wanted:
     """Whether the nodes form one cluster."""
 
 
+_RECORDS_TO_PREPARE = 1000
+
+
+def run_prepare(flags: SparkFlags) -> None:
+    """Audit the beginning of a log, and let Java store the classes that this needs."""
+
+    def work(job: Job, _claims: ClaimedStates) -> None:
+        log = job.log
+        bounds = list(log.bounds().values())
+        if len(bounds) == 1 and bounds[0].last - bounds[0].first >= _RECORDS_TO_PREPARE:
+            log = log.until(bounds[0].first + _RECORDS_TO_PREPARE)
+        with job.busy("preparing") as tell:
+            audit(log, progress=tell)
+
+    run_job(flags, None, no_claims, work, record_classes=True)
+    write_result("prepared: jobs on this machine start with the stored classes of Spark")
+
+
 def run_audit(flags: SparkFlags, wanted: Wanted) -> bool:
     """Audit, print the report; return whether there is no violation.
 

@@ -48,11 +48,14 @@ def run_job(
     gather: Callable[[Found], Awaitable[_Gathered]],
     work: Callable[[Job, _Gathered], _Result],
     idle: Callable[[_Gathered], _Result | None] = lambda _gathered: None,
+    *,
+    record_classes: bool = False,
 ) -> _Result:
     """Find the log, collect data while it is open, run the job; return its result.
 
     ``at`` is the position up to which the log is read. Errors are found before Spark starts, if
-    possible. If ``idle`` has a result, Spark is not started. Everything that was started has ended
+    possible. If ``idle`` has a result, Spark is not started. ``record_classes`` is as for
+    ``running_session``. Everything that was started has ended
     when this returns or raises, even after Ctrl-C.
     """
     if is_submitted() and flags.of_session:
@@ -80,7 +83,10 @@ def run_job(
         with contextlib.ExitStack() as session:
             options = {**found.options, **option}
             with busy("starting Spark"):
-                spark = session.enter_context(_session(flags, _log_bytes(options)))
+                log_bytes = 0 if record_classes else _log_bytes(options)
+                spark = session.enter_context(
+                    _session(flags, log_bytes, record_classes=record_classes)
+                )
             session.enter_context(_ended_by(signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
             return work(Job(spark, Log(spark, options), found), gathered)
 
@@ -91,13 +97,16 @@ def _log_bytes(given: Mapping[str, str]) -> int:
     return sum(map(bytes_of, plan_ranges(find_logs(options), options, options.pushed)))
 
 
-def _session(flags: SparkFlags, log_bytes: int) -> contextlib.AbstractContextManager[SparkSession]:
+def _session(
+    flags: SparkFlags, log_bytes: int, *, record_classes: bool
+) -> contextlib.AbstractContextManager[SparkSession]:
     return running_session(
         flags.master or MASTER,
         flags.memory or MEMORY,
         flags.conf,
         verbose=flags.source.verbose,
         log_bytes=log_bytes,
+        record_classes=record_classes,
     )
 
 

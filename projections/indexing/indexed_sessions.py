@@ -67,6 +67,8 @@ class IndexedSessions:
         self._source = source
         self._index = index
         self._whole: Position | None = None
+        self._completed: Position = 0
+        """Position of the CheckpointCompleted from which on states are known; 0: none is needed."""
 
     async def covers(self, at: Position) -> bool:
         """Return whether the states as of a position are known."""
@@ -75,18 +77,24 @@ class IndexedSessions:
         return self._whole >= 0 and at >= self._whole and at >= position(self._index.first, 0)
 
     async def _known_from(self) -> Position:
-        """Return the position from which on the states of all sessions are known; -1: none."""
+        """Return the position from which on the states of all sessions are known; -1: none.
+
+        A checkpoint takes effect as its turn does: with the last part.
+        """
         source, index = self._source, self._index
         if index.first > source.begin:  # older segments were removed; their last states remain
             return 0 if index.known_before else -1
         if source.begin <= 1:
             return 0
+        turns = TurnAssembler()
         for sequence in index.rare("CheckpointCompleted", source.begin):
             (record,) = await fetch_listed(source, [sequence])
-            for at, event in record.events():
-                began = event.begun if isinstance(event, CheckpointCompleted) else 0
-                if began >= position(source.begin, 0):
-                    return position(sequence, at)
+            for part in turns.take(record)[1]:
+                for at, event in part.events():
+                    began = event.begun if isinstance(event, CheckpointCompleted) else 0
+                    if began >= position(source.begin, 0):
+                        self._completed = position(part.sequence, at)
+                        return max(self._completed, position(sequence, 0))
         return -1
 
     async def at(self, name: str, point: LogPoint) -> SessionState | None:
@@ -172,7 +180,7 @@ class IndexedSessions:
             return fold, max(saved.bound >> INDEX_BITS, index.first)
         # Without a saved state, the session did not exist in the removed older segments.
         own = index.first == source.begin and source.begin > 1
-        return SessionFold(name, (self._whole or 0) if own else 0), index.first
+        return SessionFold(name, self._completed if own else 0), index.first
 
     def _records(self, name: str, first: int, last: int) -> AsyncIterator[Record]:
         return read_listed(

@@ -25,7 +25,7 @@ from spark.audit.facts import CARRIED, EFFECT, RELEASED, SENT, SPANS, unpack_eve
 from spark.runtime import mark_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from pyspark.sql import Column, DataFrame
 
@@ -181,17 +181,18 @@ def with_wildcard(name: str) -> Column:
     return F.col(name).contains("+") | F.col(name).contains("#")
 
 
-def topics_to_filters(topics: DataFrame, filters: DataFrame) -> DataFrame:
+def topics_to_filters(
+    topics: DataFrame, filters: DataFrame, wild: Mapping[str, Collection[str]]
+) -> DataFrame:
     """Return (node, topic, filter) for all distinct topics and filters that match.
 
     ``topics`` has the columns node and topic, ``filters`` node and filter, both without duplicates.
+    ``wild`` are the filters with wildcards of each node, perhaps with some that are not in
+    ``filters``; the driver holds them anyway, and so no job of Spark has to collect them.
     """
     exact = filters.where(~with_wildcard("filter")).select(
         "node", F.col("filter").alias("topic"), "filter"
     )
-    wild: dict[str, list[str]] = {}
-    for row in filters.where(with_wildcard("filter")).collect():
-        wild.setdefault(row["node"], []).append(row["filter"])
     if not wild:
         return exact
     shared = filters.sparkSession.sparkContext.broadcast(wild)
@@ -203,7 +204,7 @@ def topics_to_filters(topics: DataFrame, filters: DataFrame) -> DataFrame:
 
 
 def _matched(
-    filters: Mapping[str, list[str]], batches: Iterator[pa.RecordBatch]
+    filters: Mapping[str, Collection[str]], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     tries: dict[str, FilterTrie[str]] = {}
     rows: list[tuple[Any, ...]] = []
@@ -231,14 +232,16 @@ OWED_FLAG: Final = 16
 subscription shifted by two bits."""
 
 
-def expected_deliveries_of(effects: DataFrame, held: DataFrame) -> DataFrame:
+def expected_deliveries_of(
+    effects: DataFrame, held: DataFrame, wild: Mapping[str, Collection[str]]
+) -> DataFrame:
     """Return the possible deliveries.
 
     The rows are (node, session, at, ref, time_ms, topic, number, origin, size, expires): each
     message with each subscription that existed in the turn in which it took effect, once for every
     matching filter. With ``OWED_FLAG`` the subscription existed from before the message took effect
     until after the end of the turn: then the session had to get the message. ``held`` are spans; it
-    is read more than once.
+    is read more than once. ``wild`` are the filters with wildcards.
     """
     lasted = F.col("ends") - F.col("begins")
     widths = held.groupBy("node", "filter").agg(
@@ -246,7 +249,7 @@ def expected_deliveries_of(effects: DataFrame, held: DataFrame) -> DataFrame:
     )
     filters = held.select("node", "filter").distinct()
     topics = effects.select("node", "topic").distinct()
-    pairs = topics_to_filters(topics, filters).join(widths, ["node", "filter"])
+    pairs = topics_to_filters(topics, filters, wild).join(widths, ["node", "filter"])
     bins = F.explode(F.expr("sequence(begins div width, ends div width)"))
     binned = held.join(widths, ["node", "filter"]).select(
         "node", "filter", "session", "qos", "since", "begins", "ends", "no_local", bins.alias("bin")

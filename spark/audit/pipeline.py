@@ -32,6 +32,7 @@ from spark.audit.facts import (
     COUNTS,
     DROPS,
     EVENTS,
+    FILTERS,
     GRANT,
     MANY,
     MOST_VIOLATIONS,
@@ -40,6 +41,7 @@ from spark.audit.facts import (
     REPLAY,
     RETAINED,
     SESSION_CLAIM,
+    SHARED_THERE,
     FactTables,
     LogNote,
     LogSummaries,
@@ -60,7 +62,7 @@ from spark.audit.session_audit_task import (
 from spark.audit.session_checker import session_marks
 from spark.audit.session_result_rows import DDL as OF_RESULTS
 from spark.audit.session_result_rows import TOTALS, VIOLATION, AuditTotals
-from spark.audit.shared_rules import audit_shared, has_shared
+from spark.audit.shared_rules import audit_shared
 from spark.storage import check_claimed_nodes
 
 if TYPE_CHECKING:
@@ -79,6 +81,8 @@ _ROW: Final = {
     "expires": "bigint", "data": "binary", "payload": "binary",
 }  # fmt: skip
 """Columns of the rows for the audit of sessions."""
+_FEW_TASKS: Final = 4
+"""Maximum tasks of which the driver takes all violations that they keep."""
 
 
 def audit(
@@ -154,6 +158,8 @@ class _Audit:
         self._totals = AuditTotals()
         self._tasks = 1
         """Number of partitions of shuffles."""
+        self._shared = False
+        """Whether there are shared subscriptions."""
         self._retained = 0
         """Number of changes and repetitions of retained messages."""
 
@@ -181,7 +187,8 @@ class _Audit:
             if any(log.trusted < BEYOND_ALL for log in found.logs.values()):
                 trusted = F.col("at") < position_of("trusted", found.logs)
                 facts, few = facts.where(trusted), few.where(trusted)
-            self._audit(FactTables(facts, few, counts), found)
+            self._shared = any(note.about == SHARED_THERE for note in notes)
+            self._audit(FactTables(facts, few, counts, _filters_of(notes)), found)
         return self._told(notes, found, counts)
 
     def _keep(self, table: DataFrame) -> DataFrame:
@@ -219,7 +226,7 @@ class _Audit:
         subscribed = self._keep(subscription_spans(facts, logs, tasks))
         rows = [
             _row(facts.of(EVENTS), HAPPENED),
-            _row(expected_deliveries_of(messages.effects, subscribed), EXPECTED),
+            _row(expected_deliveries_of(messages.effects, subscribed, facts.wild), EXPECTED),
         ]
         if held is not None and facts.has(GRANT):
             rows.append(_row(retained_rules.expected_retained(facts, held, logs), OWED))
@@ -236,14 +243,13 @@ class _Audit:
             .sortWithinPartitions("node", "session", "at", "rank")
             .mapInArrow(partial(audit_sessions, plan), OF_RESULTS)
         )
-        shared = has_shared(facts)
-        if shared or connections or any(log.cuts for log in logs.values()):
+        if self._shared or connections or any(log.cuts for log in logs.values()):
             results = self._keep(results)
         told = results
-        if shared:
+        if self._shared:
             told = results.unionByName(audit_shared(results, logs, tasks))
         unexpected = []
-        for row in _told_of(told).collect():
+        for row in _told_of(told, tasks).collect():
             if row["kind"] == TOTALS:
                 self._totals.merge(orjson.loads(bytes(row["data"])))
             elif row["rule"] == UNEXPECTED:
@@ -377,16 +383,26 @@ class _Audit:
         return remarks
 
 
-def _told_of(results: DataFrame) -> DataFrame:
+def _filters_of(notes: Iterable[LogNote]) -> dict[str, set[str]]:
+    """Return the filters with wildcards of each node."""
+    found: dict[str, set[str]] = {}
+    for note in notes:
+        if note.about == FILTERS:
+            found.setdefault(note.node, set()).update(note.values["filters"])
+    return found
+
+
+def _told_of(results: DataFrame, tasks: int) -> DataFrame:
     """Return the rows for the driver: totals, and the first violations of each rule.
 
-    Each task keeps that many, which together can be too many for one machine.
+    Each task keeps that many; those of many tasks are too many for one machine.
     """
+    told = results.where(F.col("kind").isin(VIOLATION, TOTALS))
+    if tasks <= _FEW_TASKS:
+        return told
     ordered = Window.partitionBy("kind", "rule").orderBy("node", "at")
-    return (
-        results.where(F.col("kind").isin(VIOLATION, TOTALS))
-        .withColumn("number", F.row_number().over(ordered))
-        .where((F.col("kind") == TOTALS) | (F.col("number") <= MOST_VIOLATIONS))
+    return told.withColumn("number", F.row_number().over(ordered)).where(
+        (F.col("kind") == TOTALS) | (F.col("number") <= MOST_VIOLATIONS)
     )
 
 

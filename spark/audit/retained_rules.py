@@ -33,7 +33,7 @@ from spark.audit.facts import (
 from spark.runtime import mark_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
 
@@ -244,7 +244,7 @@ def expected_retained(
         .where(F.col("at") >= position_of("whole", logs))
         .select("node", "session", "at", F.col("topic").alias("filter"), _no_local())
     )
-    asked = _asked(grants, _periods(held)).withColumn(
+    asked = _asked(grants, _periods(held), facts.wild).withColumn(
         "is", F.lit(None).cast("struct<ref:bigint,origin:bigint,there:boolean>")
     )
     known = held.select(
@@ -293,7 +293,7 @@ def _periods(held: DataFrame) -> DataFrame:
     )
 
 
-def _asked(grants: DataFrame, periods: DataFrame) -> DataFrame:
+def _asked(grants: DataFrame, periods: DataFrame, wild: Mapping[str, Collection[str]]) -> DataFrame:
     """Return the columns of the grants and the topic, for each topic with a message at a grant.
 
     The grants of each filter are numbered. The grants within a period are found by going through
@@ -302,7 +302,7 @@ def _asked(grants: DataFrame, periods: DataFrame) -> DataFrame:
     by_filter = ["node", "filter"]
     filters = grants.select(*by_filter).distinct()
     topics = periods.select("node", "topic").distinct()
-    matching = periods.join(topics_to_filters(topics, filters), ["node", "topic"])
+    matching = periods.join(topics_to_filters(topics, filters, wild), ["node", "topic"])
     nothing = F.lit(None).cast("string").alias("topic")
     ends = F.explode(F.array("begins", "ends")).alias("at")
     steps = matching.select(*by_filter, "topic", "begins", ends).unionByName(

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from projections.audit import SHARE, SharedAudit, SharedStep
-from spark.audit.facts import SPANS
+from projections.audit import SharedAudit, SharedStep
 from spark.audit.session_result_rows import DDL, SHARED, SessionResults
 from spark.runtime import mark_errors
 
@@ -22,14 +21,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from projections.audit import Violation
-    from spark.audit.facts import FactTables, LogSummary
+    from spark.audit.facts import LogSummary
 
 _COLUMNS: Final = ("node", "session", "data")
-
-
-def has_shared(facts: FactTables) -> bool:
-    """Return whether any log has a shared subscription."""
-    return bool(facts.of(SPANS).where(F.col("session").startswith(SHARE)).head(1))
 
 
 def audit_shared(results: DataFrame, logs: Mapping[str, LogSummary], partitions: int) -> DataFrame:

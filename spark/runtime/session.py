@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from protocol.errors import FoldmqError
+from spark.runtime.class_archive import RECORD_SECONDS, ClassArchive, find_class_archive
 from spark.runtime.errors import (
     INSTALL,
     NOT_INSTALLED,
@@ -50,6 +51,8 @@ _SHORT_BYTES = 1 << 30
 _SHORT_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
 _TINY_BYTES = 16 << 20
 """Logs up to this size are read in less time than Spark takes to compile and improve its plans."""
+# One thread collects garbage in less processor time than several.
+_TINY_JAVA_OPTIONS = "-XX:+UseSerialGC"
 _TINY_SETTINGS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -106,16 +109,36 @@ def running_session(
     *,
     verbose: bool = False,
     log_bytes: int | None = None,
+    record_classes: bool = False,
 ) -> Iterator["SparkSession"]:
     """Yield a session as `spark_session` does, and end it with its JVM; immediately after Ctrl-C.
 
+    ``record_classes``: at the end store the classes that were loaded, for the starts of later
+    sessions on this machine; the session must be one that this process starts. Raises NoSpark if
+    that does not work.
+
     Errors of Spark in the block are raised as the FoldmqError that explains them.
     """
-    session = spark_session(master, memory, conf, verbose=verbose, log_bytes=log_bytes)
+    require_pyspark()
+    archive = _class_archive(master) if record_classes else None
+    if archive is not None:
+        check_settings(master, memory)
+        if not verbose:
+            _quieten()
+        archive.prepare()
+        session = _started(
+            master, memory, conf or {}, verbose=verbose, log_bytes=log_bytes, record=archive
+        )
+    elif record_classes:
+        raise NoSpark("only a Spark that foldmq starts on this machine can store its classes")
+    else:
+        session = spark_session(master, memory, conf, verbose=verbose, log_bytes=log_bytes)
     with _ended_by_errors():
         yield session
         session.stop()
     _end()
+    if archive is not None:
+        archive.keep()
 
 
 @contextlib.contextmanager
@@ -190,22 +213,31 @@ def _started(
     *,
     verbose: bool,
     log_bytes: int | None,
+    record: "ClassArchive | None" = None,
 ) -> "SparkSession":
     global _jvm
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-    from spark.runtime.jvm import Jvm
+    from spark.runtime.jvm import END_SECONDS, Jvm
 
-    jvm = _jvm = Jvm(verbose=verbose)
+    archive = record or _class_archive(master)
+    if archive is not None and record is None and not archive.usable:
+        archive = None
+    jvm = _jvm = Jvm(verbose=verbose, end_seconds=END_SECONDS if record is None else RECORD_SECONDS)
     atexit.register(jvm.kill)
     settings = SparkConf(loadDefaults=False)
     level = {"spark.log.level": "INFO"} if verbose else {}
     own = _settings(master, memory, jvm.directory, log_bytes)
+    if archive is not None:
+        option = f'"-XX:SharedArchiveFile={archive.file}"'
+        if record is not None:
+            option = f'"-XX:ArchiveClassesAtExit={archive.draft}"'
+        own["spark.driver.extraJavaOptions"] += f" {option}"
     for key, value in {**own, **level, **conf}.items():
         settings.set(key, value)
     with _ended_by_errors():
-        session = SparkSession(jvm.launch(settings, _environment(master, jvm.directory)))
+        session = SparkSession(jvm.launch(settings, _environment(master, jvm.directory, archive)))
         if is_local(master) and SHUFFLE_PARTITIONS not in conf:
             # Not in the settings of the context, where it would be the operator's choice.
             session.conf.set(SHUFFLE_PARTITIONS, _PARTITIONS_PER_CORE * _cores(master))
@@ -243,6 +275,7 @@ def _settings(master: str, memory: str, directory: Path, log_bytes: int | None) 
         options += f" {_SHORT_JAVA_OPTIONS}"
     if log_bytes is not None and log_bytes <= _TINY_BYTES:
         settings |= _TINY_SETTINGS
+        options += f" {_TINY_JAVA_OPTIONS}"
     return {
         **settings,
         "spark.driver.host": "127.0.0.1",
@@ -254,10 +287,23 @@ def _settings(master: str, memory: str, directory: Path, log_bytes: int | None) 
     }
 
 
-def _environment(master: str, directory: Path) -> dict[str, str | None]:
+def _class_archive(master: str) -> ClassArchive | None:
+    """Return the place of the archive of Spark's classes; None where there can be none."""
+    import pyspark
+
+    package = Path(pyspark.__file__).parent
+    if not is_local(master) or is_submitted() or not (package / "jars").is_dir():
+        return None
+    return find_class_archive(package, pyspark.__version__)
+
+
+def _environment(
+    master: str, directory: Path, archive: ClassArchive | None
+) -> dict[str, str | None]:
     """Return the changes to this process's environment for the JVM.
 
-    ``directory`` belongs to this session alone.
+    ``directory`` belongs to this session alone. The classes of ``archive`` are those of the jars
+    under its path.
     """
     import pyspark
 
@@ -273,9 +319,13 @@ def _environment(master: str, directory: Path) -> dict[str, str | None]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         # Another Spark would not understand this PySpark.
-        "SPARK_HOME": str(_home(own, directory)) if bundled else os.environ.get("SPARK_HOME"),
+        "SPARK_HOME": str(_home(own, directory if archive is None else archive.folder))
+        if bundled
+        else os.environ.get("SPARK_HOME"),
         # Otherwise Spark looks up the address of its host's name, which takes long without a DNS.
         "SPARK_LOCAL_IP": "127.0.0.1",
+        # The JVM that puts together the command for the one with Spark.
+        "SPARK_LAUNCHER_OPTS": f"{_SHORT_JAVA_OPTIONS} {_TINY_JAVA_OPTIONS}",
         # It would override spark.local.dir.
         "SPARK_LOCAL_DIRS": None,
         # Otherwise memory for the workers' batches would be released and allocated anew each time.
@@ -290,9 +340,10 @@ def _home(own: Path, directory: Path) -> Path:
     the eight processes of a first job. This way they find the installed one.
     """
     home = directory / "home"
-    home.mkdir()
+    home.mkdir(exist_ok=True)
     for name in ("bin", "jars"):
-        (home / name).symlink_to(own / name)
+        with contextlib.suppress(FileExistsError):
+            (home / name).symlink_to(own / name)
     return home
 
 

@@ -133,6 +133,7 @@ class _Compared:
                 if sequence == point.sequence and point.index != MAX_INDEX:
                     record = head(record, point.index)
                 fold(node, record, name)
+            assert not node.partial, at
             expected = node.sessions.peek(name)
             assert (found.state is None) == (expected is None), at
             if found.state is not None and expected is not None:
@@ -219,9 +220,8 @@ def test_stories_of_messages(
         asyncio.run(compared.stories(client))
 
 
-# The same examples each time: others fail in about one of six runs (docs/status.md).
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None)
 @given(**INDEXED, more=MANY, client=st.sampled_from(NAMES))
 def test_a_log_that_was_cut(
     steps: Steps, max_record: int, step: int, share: float, more: Steps, client: str

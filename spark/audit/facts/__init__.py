@@ -22,7 +22,14 @@ if TYPE_CHECKING:
         SlowSession,
         StateClaim,
     )
-    from spark.audit.facts.chain_check import COUNTS, DROPS, RATES, LogNote
+    from spark.audit.facts.chain_check import (
+        COUNTS,
+        DROPS,
+        FILTERS,
+        RATES,
+        SHARED_THERE,
+        LogNote,
+    )
     from spark.audit.facts.checkpoint_lookup import (
         cuts_behind,
         cuts_within,
@@ -57,7 +64,7 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "chain_check": "COUNTS DROPS LogNote RATES",
+            "chain_check": "COUNTS DROPS FILTERS LogNote RATES SHARED_THERE",
             "event_codec": "Packed unpack_events",
             "fact_scan": "collect_seldom",
             "fact_schema": (
@@ -88,6 +95,7 @@ __all__ = [
     "EFFECT",
     "EVENTS",
     "EXPIRED_SO",
+    "FILTERS",
     "GRANT",
     "MANY",
     "MOST_VIOLATIONS",
@@ -102,6 +110,7 @@ __all__ = [
     "SENT",
     "SESSION_CLAIM",
     "SET",
+    "SHARED_THERE",
     "SPANS",
     "WILL",
     "ClaimsCompared",

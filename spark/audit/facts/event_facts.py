@@ -33,6 +33,7 @@ from eventstore.format import (
     position,
 )
 from eventstore.log import properties_of
+from projections.audit import SHARE
 from projections.audit import SUBSCRIPTION_EVENTS as OF_SPANS
 from projections.audit.rules import with_content
 from projections.state import RetainedMessage, retained_digest
@@ -44,8 +45,10 @@ from spark.audit.facts.chain_check import (
     CLEARED_BY,
     COMPLETED,
     CUT,
+    FILTERS,
     LIMITS,
     REPEATED,
+    SHARED_THERE,
     STARTED,
     STOPPED,
 )
@@ -62,6 +65,8 @@ if TYPE_CHECKING:
 
 _SENT: Final = 65_536
 """Maximum QoS 2 messages held until their release; others are joined by Spark."""
+_FILTERS: Final = 4096
+"""Maximum filters with wildcards in one note, unless one event has more."""
 _MOST_REF: Final = 1 << 62
 _OF_SUBSCRIPTIONS: Final = frozenset({"generation", "clean", "connected", "subscriptions"})
 """Fields of a session's snapshot that concern its subscriptions."""
@@ -90,11 +95,15 @@ class FactMakers:
         """Unreleased QoS 2 messages, as rows of ``FactBuffer.sent``."""
         self._repeated = [0, 0]
         """Sessions and retained messages repeated since the last note."""
+        self._filters: set[str] = set()
+        """Filters with wildcards that are not noted yet."""
+        self._shared = False
 
     def finish(self, last: Position) -> None:
         """Emit the remaining facts; no events follow until ``last``."""
         self._give_sent()
         self._note_repeated(last)
+        self._note_filters()
 
     # Messages.
 
@@ -205,12 +214,16 @@ class FactMakers:
     # Subscriptions.
 
     def _of_span(self, event: Any, at: Position) -> None:
+        if not self._shared and event.session.startswith(SHARE):
+            self._shared = True
+            self._note(0, SHARED_THERE, {})
         one = packed_item(event, at, self.record.time_ms, self.record.part)
         self._facts.spans.add(event.session, at, 0, pack_events([one]))
 
     def _subscribed(self, event: Subscribed, at: Position) -> None:
         self._of_span(event, at)
         names = [topic_filter for topic_filter, _ in event.filters]
+        self._collect_filters(names)
         options = dict(zip(names, event.options, strict=False))
         for topic_filter, qos in dict(event.filters).items():
             if qos:
@@ -229,10 +242,22 @@ class FactMakers:
 
     def _snapshot(self, event: SessionSnapshot, at: Position) -> None:
         self._repeated[0] += event.last
+        self._collect_filters(one[0] for one in event.state.get("subscriptions", ()))
         state = {name: event.state[name] for name in event.state if name in _OF_SUBSCRIPTIONS}
         short = SessionSnapshot(event.session, state, event.part, event.last)
         one = packed_item(short, at, self.record.time_ms, self.record.part)
         self._facts.spans.add(event.session, at, 1, pack_events([one]))
+
+    def _collect_filters(self, filters: Iterable[str]) -> None:
+        found = self._filters
+        found.update(one for one in filters if "+" in one or "#" in one)
+        if len(found) >= _FILTERS:
+            self._note_filters()
+
+    def _note_filters(self) -> None:
+        if self._filters:
+            self._note(0, FILTERS, {"filters": list(self._filters)})
+            self._filters.clear()
 
     # Retained messages and repetitions.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from spark.audit.facts.fact_schema import MANY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from pyspark.sql import DataFrame
 
@@ -25,6 +25,8 @@ class FactTables:
     """All facts except the kinds ``fact_schema.MANY``."""
     counts: Mapping[int, int]
     """Number of facts of each kind."""
+    wild: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """The filters with wildcards in each node's log; the driver holds all of them."""
 
     def has(self, kind: int) -> bool:
         """Return whether there are facts of a kind."""
