@@ -22,7 +22,7 @@ _TOPICS: Final = {
     "Log on an external NATS server": (
         "nats_url nats_user nats_password nats_password_file nats_creds nats_nkey nats_ca "
         "nats_cert nats_key nats_domain nats_replicas cluster "
-        "cluster_key_file"
+        "cluster_key_file processes"
     ),
     "Sessions and delivery": (
         "session_expiry ack_wait max_ack_pending max_queued_messages max_queued_bytes "
