@@ -79,6 +79,11 @@ class DataDir:
         return self.path / "jetstream"
 
     @property
+    def processes(self) -> Path:
+        """The file with the number of broker processes; it exists if there are several."""
+        return self.path / "processes"
+
+    @property
     def nats_config(self) -> Path:
         """The configuration file of the embedded NATS server."""
         return self.path / "nats.conf"

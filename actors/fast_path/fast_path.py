@@ -37,7 +37,7 @@ from eventstore.format import (
 from eventstore.log import StoredMessages
 from projections.state import QOS_MASK
 from protocol.errors import FoldmqError
-from protocol.mqtt import PID_BYTES, PacketType
+from protocol.mqtt import PID_BYTES, PacketType, Publishes
 from protocol.mqtt5 import known_blocks
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from actors.connection import Connection, ReceiveWindow
     from actors.routing import Route, Subscriber
-    from actors.session import NodeContext, Session, Subscription
+    from actors.session import MessageExchange, NodeContext, Session, Subscription
 
 _log = structlog.get_logger("foldmq")
 
@@ -447,11 +447,27 @@ class FastPath:
         self._node.emit(TurnReleased(names, by, messages.pids, to_runs(messages.refs)))
         self._answer(messages.publishers, b"\x70\x02", messages.pids)
 
+    def _send_to_others(self, exchange: MessageExchange, messages: MessageColumns) -> None:
+        """Send QoS 0 messages to the brokers of other logs."""
+        payloads, blocks = [], []
+        for publisher, packet, topic, block in zip(
+            *(messages.publishers, messages.payloads, messages.topics, messages.blocks), strict=True
+        ):
+            single = Publishes(0)
+            single.topics.append(topic)
+            single.packets.append(packet)
+            single.blocks = [block] if publisher.properties is not None else None
+            payloads.append(single.payloads[0])
+            blocks.append(block)
+        exchange.pass_on(messages.topics, payloads, blocks)
+
     def _pass_on(self, messages: MessageColumns) -> None:
         """Send QoS 0 messages, which are not recorded, as they came."""
         node = self._node
         tell, journal, counters = node.kernel.tell, node.journal, node.counters
         shared: dict[tuple[Subscriber, bool], list[int]] = {}
+        if node.exchange is not None:
+            self._send_to_others(node.exchange, messages)
         columns = zip(
             messages.publishers,
             messages.routes,
