@@ -130,6 +130,7 @@ class LogExchange(LoopActor):
         """Whether anything of the other log was recorded in this turn."""
         self._due: set[str] = set()
         """Logs whose position is to be recorded soon."""
+        self._began = False
         self._loop = asyncio.get_running_loop()
 
     # The life of the exchange.
@@ -137,6 +138,7 @@ class LogExchange(LoopActor):
     def begin(self) -> None:
         """Follow the other logs behind the positions that this one has recorded."""
         node = self._node
+        self._began = True
         for name, follower in self._followers.items():
             known = node.state.followed.get(name)
             through, link = (known.through, known.link) if known is not None else (0, "")
@@ -458,8 +460,12 @@ class LogExchange(LoopActor):
     # QoS 0 of other brokers.
 
     def arrived(self, log: str, batch: bytes) -> None:
-        """Route a batch of QoS 0 messages of another broker in the next turn."""
-        if log in self._followers and not self._node.draining:
+        """Route a batch of QoS 0 messages of another broker in the next turn.
+
+        During recovery the sessions are not complete, and nothing may be done with them; no client
+        is connected yet, so none misses the messages.
+        """
+        if self._began and log in self._followers and not self._node.draining:
             self._node.kernel.tell(self, _Volatile(log, batch))
 
     def _route_volatile(self, message: _Volatile) -> None:

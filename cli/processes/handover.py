@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,9 @@ class Handover:
         self._listeners: list[socket.socket] = []
         self._waiting: dict[socket.socket, float] = {}
         """Sockets without a process, and until when they may wait."""
+        self._queues: list[deque[tuple[int, socket.socket]]] = [deque() for _ in range(processes)]
+        """Sockets, with the numbers of their listeners, that wait for each process: a client's
+        later connection must not precede an earlier one."""
         self._next = count()
         self.refused = 0
         """Connections closed because too many others waited, or they waited for too long."""
@@ -117,10 +121,22 @@ class Handover:
         """Give a socket to a process; while the process is away the client waits."""
         if client not in self._waiting:
             return
-        if self._give(process, number, client):
-            self._drop(client)
-        else:
-            self._loop.call_later(_RETRY, self._pass_on, number, client, process)
+        queue = self._queues[process]
+        queue.append((number, client))
+        if len(queue) == 1:
+            self._give_all(process)
+
+    def _give_all(self, process: int) -> None:
+        """Give a process the sockets that wait for it, in the order of their CONNECT packets."""
+        queue = self._queues[process]
+        while queue:
+            number, client = queue[0]
+            if client in self._waiting:
+                if not self._give(process, number, client):
+                    self._loop.call_later(_RETRY, self._give_all, process)
+                    return
+                self._drop(client)
+            queue.popleft()
 
     def _expire(self, client: socket.socket) -> None:
         if client in self._waiting:

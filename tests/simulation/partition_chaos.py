@@ -45,6 +45,7 @@ class PartitionChaos:
         self.errors = errors
         self.chance = chance = random.Random(f"partitions {seed}")
         self.trace: list[str] = []
+        self.settling = False
         self.counts: Counter[str] = Counter()
         self.account = Account()
         self.account.late = True
@@ -232,7 +233,15 @@ class PartitionChaos:
         await world.crash()
         if self.chance.random() < 0.2:
             world.keyed.lose(min(3, len(world.keyed.history)))
-        await world.start_surely()
+        starting = asyncio.ensure_future(world.start_surely())
+        try:
+            while not starting.done():  # the others go on meanwhile
+                if not self.settling:
+                    self.publish(self.chance.choice(self.devices))
+                await asyncio.sleep(self.chance.choice([0.0, 0.001, 0.02, 0.5]))
+            await starting
+        finally:
+            starting.cancel()
 
     def _look(self) -> None:
         for world in self.worlds:
@@ -242,6 +251,7 @@ class PartitionChaos:
 
     async def _settle(self) -> None:
         self.faults.off()
+        self.settling = True
         for world in self.worlds:
             world.fuse, world.lost = None, 0.0
         for seconds in range(_PATIENCE):

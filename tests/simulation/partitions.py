@@ -47,7 +47,7 @@ class SimExchangeLink:
 
     @staticmethod
     def _deliver(other: PartitionWorld, what: str, said: tuple[Any, ...]) -> None:
-        if other.up and other.broker.exchange is not None:
+        if other.listens:
             getattr(other.broker.exchange, what)(*said)
 
 
@@ -67,6 +67,11 @@ class PartitionWorld(World):
     def others(self) -> list[PartitionWorld]:
         """The other brokers."""
         return [one for one in self.all if one is not self]
+
+    @property
+    def listens(self) -> bool:
+        """Whether the broker hears the others: also while it recovers."""
+        return bool(self._links) and self.broker.exchange is not None
 
     async def start(self) -> None:
         self.log = self.open_log()

@@ -70,6 +70,30 @@ def test_a_message_reaches_a_client_of_another_log(qos: int) -> None:
     two(scenario)
 
 
+def test_messages_of_qos_0_that_arrive_during_recovery_disturb_no_session() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        sender = await here.connect(name_in(worlds, 0))
+        reader = await there.connect(name_in(worlds, 1), filters=[("a", 1)])
+        reader.drop()
+        await here.go(1)
+        for _ in range(2):
+            await there.crash()
+            starting = asyncio.ensure_future(there.start())
+            while not starting.done():
+                sender.send(p.publish("a", b"0"))
+                await asyncio.sleep(0.0002)
+            await starting
+        for number in range(10):
+            sender.send(p.publish("a", b"%d" % number, 1, number + 1))
+        await here.go(2)
+        state = there.broker.node.state.sessions.peek(name_in(worlds, 1))
+        assert state is not None
+        assert state.queued + len(state.inflight) == 10
+
+    two(scenario)
+
+
 def test_retained_messages_are_those_of_all_logs() -> None:
     async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
         worlds = [here, there]
