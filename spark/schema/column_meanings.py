@@ -95,7 +95,8 @@ ENTRY_MEANINGS: Final[Mapping[str, str]] = {
     "part": "number of the part of a repeated session",
     "last": "whether no more parts follow",
     "first": "first record that remains after the cut",
-    "link": "link of the last archived or cut record; of Followed that of the record of the other log",
+    "link": "link of the last archived or cut record; of Followed that of the record in the other "
+    "log",
     "begins_ms": "time of the first remaining record, Unix time in milliseconds",
     "through": "last archived record; of Bridged the position up to which messages are with NATS, "
     "of Followed the position in the other log up to which it was taken",
