@@ -180,7 +180,7 @@ def _only_node(datadir: DataDir) -> str:
     node = datadir.node()
     if not datadir.processes.exists():
         return node
-    names = [f"{node}-{one.parent.name}" for one in sorted(datadir.path.glob("p*/node"))]
+    names = datadir.log_names()
     raise NoLiveBroker(
         f"there are {len(names)} broker processes on {datadir.path}: give --node, one of "
         f"{', '.join(names)}"

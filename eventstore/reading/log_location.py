@@ -148,6 +148,8 @@ def _running_access(datadir: DataDir) -> ConnectionOptions:
 
 
 def stream_of(path: Path) -> str | None:
-    """Return the stream of a data directory's own node; None if the directory names no node."""
+    """Return the stream of a data directory's own node; None if it names none, or has several."""
     datadir = DataDir(path)
-    return LOG_STREAM_PREFIX + datadir.node() if (datadir.path / "node").is_file() else None
+    if datadir.processes.exists() or not (datadir.path / "node").is_file():
+        return None
+    return LOG_STREAM_PREFIX + datadir.node()

@@ -30,7 +30,7 @@ class Given:
         return self.takes
 
 
-async def until(count: int, given: Given) -> None:
+async def wait_for(count: int, given: Given) -> None:
     async with asyncio.timeout(30):
         while len(given.by_process) < count:  # noqa: ASYNC110 - the sockets set the pace
             await asyncio.sleep(0.01)
@@ -53,7 +53,7 @@ async def test_connections_of_a_client_stay_in_order_while_its_process_is_away()
             sent.append((partition_of(name, 2), packet))
             await asyncio.sleep(0.02)  # other waits begin at other times
         given.takes = True
-        await until(20, given)
+        await wait_for(20, given)
     for process in range(2):
         assert [one for one in given.by_process if one[0] == process] == [
             one for one in sent if one[0] == process
@@ -81,4 +81,4 @@ async def test_a_connection_waits_no_longer_than_it_may() -> None:
         given.takes = True
         late = stack.enter_context(socket.create_connection(listening.getsockname()))
         late.sendall(p.connect("client"))
-        await until(1, given)
+        await wait_for(1, given)

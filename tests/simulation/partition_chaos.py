@@ -11,7 +11,7 @@ import random
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if __name__ == "__main__":
     _ROOT = Path(__file__).parents[2]
@@ -20,6 +20,7 @@ if __name__ == "__main__":
 from harness import packets as p
 
 from eventstore.format import decode_record
+from projections.verification import audit_exchange
 from projections.verification.exchange_check import ExchangeCheck
 from simulation.chaos import errors_of_the_broker, small_checkpoints
 from simulation.delivery_ledger import Account
@@ -32,7 +33,9 @@ from simulation.network import SimClient
 from simulation.partitions import PartitionWorld, make_partitions, name_in, world_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from eventstore.format import Record
 
 STEPS = 150
 _PATIENCE = 400
@@ -298,6 +301,7 @@ class PartitionChaos:
             await world.broker.wait_durable()
             compare(world)
             check_partition(world)
+        await check_exchange(self.worlds)
 
     async def _retained(self, world: PartitionWorld) -> dict[str, bytes]:
         """Return the retained messages that a new client of a broker gets."""
@@ -323,6 +327,31 @@ def check_partition(world: PartitionWorld) -> None:
     for record in records:
         check.take(record, record.events())
     assert not problems, problems
+
+
+class _HistorySource:
+    """The records of a log, those that were cut off too, for an audit."""
+
+    begin = 1
+
+    def __init__(self, world: PartitionWorld) -> None:
+        self._history = world.disk.stream.history
+        self.last = max(self._history, default=0)
+
+    async def records(self, first: int, last: int) -> AsyncIterator[Record]:
+        """Yield records."""
+        for sequence in range(first, last + 1):
+            yield decode_record(sequence, self._history[sequence])
+
+
+async def check_exchange(worlds: Sequence[PartitionWorld]) -> None:
+    """Raise AssertionError where a log lacks what its sessions should have got from another."""
+    logs: dict[str, Any] = {world.name: _HistorySource(world) for world in worlds}
+    for name, log in logs.items():
+        lacking: list[tuple[int, str]] = []
+        others = {other: one for other, one in logs.items() if other != name}
+        await audit_exchange(log, others, lambda *said, found=lacking: found.append(said))
+        assert not lacking, (name, lacking[:10])
 
 
 def run(seed: int) -> Counter[str]:

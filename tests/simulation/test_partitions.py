@@ -11,14 +11,14 @@ from harness import packets as p
 from harness.packets import Publish
 
 from actors.exchange.exchange import LogExchange
-from actors.exchange.taken_messages import Taken
+from actors.exchange.taken_messages import Taken, TakenMessages
 from eventstore.format import INDEX_BITS, Followed
 from protocol.errors import FoldmqError
 from simulation.chaos import small_checkpoints
 from simulation.fold import compare
 from simulation.loop import simulate
 from simulation.network import SimClient
-from simulation.partition_chaos import check_partition, run
+from simulation.partition_chaos import check_exchange, check_partition, run
 from simulation.partitions import PartitionWorld, make_partitions, name_in, world_of
 
 MOST_SEEDS = 60
@@ -40,6 +40,7 @@ def two(
                 await world.broker.wait_durable()
                 compare(world)
                 check_partition(world)
+            await check_exchange([here, there])
         finally:
             await here.crash()
             await there.crash()
@@ -92,6 +93,27 @@ def test_messages_of_qos_0_that_arrive_during_recovery_disturb_no_session() -> N
         assert state.queued + len(state.inflight) == 10
 
     two(scenario)
+
+
+def test_the_audit_finds_messages_that_were_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    publish = LogExchange._publish_parts
+    lost = iter([False, True])
+
+    def forgetful(self: LogExchange, name: str, taken: TakenMessages, count: int) -> None:
+        if not next(lost, False):
+            publish(self, name, taken, count)
+
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        sender = await here.connect(name_in(worlds, 0))
+        await there.connect(name_in(worlds, 1), filters=[("a/+", 1)])
+        for number in range(3):
+            sender.send(p.publish("a/b", b"%d" % number, 1, number + 1))
+            await here.go(1)
+
+    monkeypatch.setattr(LogExchange, "_publish_parts", forgetful)
+    with pytest.raises(AssertionError, match=r"lacks the message .* which matches a/\+ of c"):
+        two(scenario)
 
 
 def test_retained_messages_are_those_of_all_logs() -> None:
