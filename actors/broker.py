@@ -145,6 +145,7 @@ class Broker(LoopActor):
             self
         )
         node.kernel = self.kernel
+        self.fast_path = FastPath(node)
         self.inspection = BrokerInspection(node, self.admission, self.projector, self.bridge)
         self.inspection.start()
         self.exchange: LogExchange | None = None
@@ -181,7 +182,7 @@ class Broker(LoopActor):
         SharedSubscriptions(self.node).begin()
         self.node.recovered = True
         self.kernel.turn_ended = self._end_turn
-        self.kernel.take_gathered = FastPath(self.node).take
+        self.kernel.take_gathered = self.fast_path.take
         self.kernel.turn_cut = self.node.journal.cut_turn
         self.node.journal.call_soon = self._loop.call_soon
         self.node.journal.on_relief = self._on_relief

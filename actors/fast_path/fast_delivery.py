@@ -1,4 +1,7 @@
-"""Deliveries of a turn to receivers that need no queueing, permissions check or tracing."""
+"""Deliveries of a turn to receivers that need no queueing, permissions check or tracing.
+
+A message may have tens of thousands of receivers: the deliveries are done in steps.
+"""
 
 from __future__ import annotations
 
@@ -27,24 +30,56 @@ _ROWS_OF_EVENT = 256
 """Maximum deliveries of one event."""
 
 
-class FastDelivery:
-    """Sends messages of one QoS to their receivers."""
+class TurnDelivery:
+    """The deliveries of messages of one QoS, done in steps."""
 
-    __slots__ = (
-        "_aside",
-        "_left",
-        "_messages",
-        "_more",
-        "_node",
-        "_pids",
-        "_qos",
-        "_rows",
-        "_sent",
-    )
+    __slots__ = ("_at", "_messages", "_node", "_target")
 
-    def __init__(self, node: NodeContext, messages: MessageColumns, qos: int) -> None:
+    def __init__(self, node: NodeContext, messages: MessageColumns) -> None:
         self._node = node
         self._messages = messages
+        self._at = self._target = 0
+        """The next delivery: the number of the message, and of its receiver."""
+
+    def run(self, most: int) -> bool:
+        """Do up to ``most`` deliveries; return whether all are done."""
+        routes, publishers = self._messages.routes, self._messages.publishers
+        deliveries = 0
+        while self._at < len(routes) and deliveries < most:
+            at, begin = self._at, self._target
+            targets = routes[at].targets
+            end = min(len(targets), begin + most - deliveries)
+            self._deliver_to(at, targets if end - begin == len(targets) else targets[begin:end])
+            publishers[at].caused += end - begin
+            deliveries += end - begin
+            self._target = end
+            if end == len(targets):
+                self._at, self._target = at + 1, 0
+        self._node.router.deliveries += deliveries
+        done = self._at >= len(routes)
+        self._end_step(done=done)
+        return done
+
+    def _deliver_to(self, at: int, targets: Sequence[Subscriber]) -> None:
+        """Deliver a message to some of its receivers."""
+        raise NotImplementedError
+
+    def _end_step(self, *, done: bool) -> None:
+        """Record and send what was collected in this step."""
+        raise NotImplementedError
+
+
+class FastDelivery(TurnDelivery):
+    """Sends messages of QoS 1 or 2 to their receivers.
+
+    Receivers that can take a message are sent it; the sessions of the others are told. A shared
+    subscription gets all of its messages in one batch, which it divides.
+    """
+
+    __slots__ = ("_aside", "_left", "_more", "_pids", "_qos", "_rows", "_sent", "_shared")
+
+    def __init__(self, node: NodeContext, messages: MessageColumns, qos: int) -> None:
+        super().__init__(node, messages)
         self._qos = qos
         self._rows: dict[int, list[_Row]] = {1: [], 2: []}
         """The collected deliveries, by their QoS."""
@@ -57,36 +92,31 @@ class FastDelivery:
         self._aside: set[Session] = set()
         """Sessions whose actors get messages: later messages must not overtake these."""
         self._left: list[tuple[Subscriber, int]] = []
-        """Messages for the actors of subscribers, by their number."""
+        """Messages of this step for the actors of subscribers, by their number."""
+        self._shared: dict[Subscriber, list[int]] = {}
+        """Messages for shared subscriptions."""
 
-    def run(self) -> None:
-        """Send to each receiver that can take a message; tell the sessions of the others.
+    def _deliver_to(self, at: int, targets: Sequence[Subscriber]) -> None:
+        for target in targets:
+            if not self._send(target, at):
+                actor: Subscription | None = target.actor  # type: ignore[assignment]
+                if actor is not None:
+                    self._aside.add(actor.session)
+                elif is_shared(target.session):
+                    self._shared.setdefault(target, []).append(at)
+                    continue
+                if actor is not None or target.qos:
+                    self._left.append((target, at))
 
-        A shared subscription gets all of its messages in one batch, which it divides.
-        """
-        node, messages = self._node, self._messages
-        shared: dict[Subscriber, list[int]] = {}
-        deliveries = 0
-        for at, route in enumerate(messages.routes):
-            targets = route.targets
-            messages.publishers[at].caused += len(targets)
-            deliveries += len(targets)
-            for target in targets:
-                if not self._send(target, at):
-                    actor: Subscription | None = target.actor  # type: ignore[assignment]
-                    if actor is not None:
-                        self._aside.add(actor.session)
-                    elif is_shared(target.session):
-                        shared.setdefault(target, []).append(at)
-                        continue
-                    if actor is not None or target.qos:
-                        self._left.append((target, at))
-        node.router.deliveries += deliveries
+    def _end_step(self, *, done: bool) -> None:
         self._flush()
-        for target, left in self._runs():
-            self._tell(target, left)
-        for target, some in shared.items():
-            self._tell(target, some)
+        if self._left:
+            for target, left in self._runs():
+                self._tell(target, left)
+            self._left.clear()
+        if done:
+            for target, some in self._shared.items():
+                self._tell(target, some)
 
     def _send(self, target: Subscriber, at: int) -> bool:
         """Send a message if its receiver is ready; return whether it was sent."""
@@ -236,3 +266,63 @@ class FastDelivery:
         qos = min(self._qos, target.qos)
         if qos or actor is not None:
             node.kernel.tell(node.directory.session(target.session), Outgoing(target, batch, qos))
+
+
+class FastDeliveryQos0(TurnDelivery):
+    """Sends messages of QoS 0, which are not recorded, as they came."""
+
+    __slots__ = ("_shared",)
+
+    def __init__(self, node: NodeContext, messages: MessageColumns) -> None:
+        super().__init__(node, messages)
+        self._shared: dict[tuple[Subscriber, bool], list[int]] = {}
+        """Messages for shared subscriptions, from publishers with and without MQTT 5."""
+
+    def _deliver_to(self, at: int, targets: Sequence[Subscriber]) -> None:
+        node, messages = self._node, self._messages
+        journal, counters = node.journal, node.counters
+        publisher, packet = messages.publishers[at], messages.payloads[at]
+        v5 = publisher.properties is not None
+        for target in targets:
+            actor: Subscription | None = target.actor  # type: ignore[assignment]
+            if actor is None:
+                if is_shared(target.session):
+                    self._shared.setdefault((target, v5), []).append(at)
+                continue
+            session = actor.session
+            connection = session.connection
+            if (
+                connection is None
+                or not connection.writable
+                or not actor.free
+                or not session.takes_plain(publisher)
+            ):
+                batch = self._batch([at], v5=v5)
+                if actor.stopped:
+                    session_ref = node.directory.session(target.session)
+                    node.kernel.tell(session_ref, Outgoing(target, batch, 0))
+                else:
+                    node.kernel.tell(actor, batch)
+                continue
+            actor.matched += 1
+            journal.send_unlogged(connection, packet)
+            counters.gave(connection, 0, 1, len(packet))
+
+    def _end_step(self, *, done: bool) -> None:
+        if done:
+            node = self._node
+            for (target, v5), some in self._shared.items():
+                batch = self._batch(some, v5=v5)
+                node.kernel.tell(node.directory.session(target.session), Outgoing(target, batch, 0))
+
+    def _batch(self, some: Sequence[int], *, v5: bool) -> Batch:
+        messages = self._messages
+        return Batch(
+            0,
+            [messages.topics[at] for at in some],
+            (),
+            (),
+            packets=[messages.payloads[at] for at in some],
+            publisher=messages.publishers[some[-1]],
+            blocks=[messages.blocks[at] for at in some] if v5 else None,
+        )

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import structlog
 
-from actors.fast_path.fast_delivery import FastDelivery
+from actors.fast_path.fan_out import DeliveriesLeft, FanOut, deliver
+from actors.fast_path.fast_delivery import FastDelivery, FastDeliveryQos0
 from actors.fast_path.read_columns import AckColumns, MessageColumns, distinct
 from actors.node import ReadPause
-from actors.routing import is_shared
-from actors.session import Batch, Outgoing, Writable
+from actors.session import Writable
 from eventstore.format import (
     TurnAcked,
     TurnPublished,
@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from actors.connection import Connection, ReceiveWindow
-    from actors.routing import Route, Subscriber
-    from actors.session import MessageExchange, NodeContext, Session, Subscription
+    from actors.fast_path.fast_delivery import TurnDelivery
+    from actors.routing import Route
+    from actors.session import MessageExchange, NodeContext, Session
 
 _log = structlog.get_logger("foldmq")
 
@@ -55,8 +56,8 @@ _ENOUGH = 256
 """Approximate maximum packets of one pass; each delivery and each 256 bytes count as one more."""
 _LONG = 0.004
 """Seconds of a turn after which no further pass begins."""
-_RECEIVERS = 8
-"""Maximum receivers of a message: more receivers share the output prepared for a batch."""
+_DELIVERED = 256
+"""Maximum deliveries of one pass; ``FanOut`` does the others in the same turn."""
 _NAME = 256
 """Maximum characters of a client identifier: an event contains those of a whole turn."""
 _TOPICS, _TOPICS_QOS0 = {4: 1, 16: 5, 64: 21}, {4: 2, 16: 12, 64: 48}
@@ -88,12 +89,21 @@ class FastPath:
         "_released",
         "_seen",
         "_size",
+        "_unfinished",
         "_windowed",
         "_windows",
+        "delivered_at_once",
+        "fan_out",
     )
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node
+        self.fan_out = FanOut(node)
+        """Does the deliveries that are too many for a pass."""
+        node.kernel.spawn(self.fan_out)
+        self.delivered_at_once = _DELIVERED
+        """Maximum deliveries of one pass."""
+        self._unfinished: list[TurnDelivery] = []
         self._begin()
 
     def _begin(self) -> None:
@@ -132,9 +142,13 @@ class FastPath:
                 left.setdefault(connection, []).append(data)
         while count < len(reads) and (not count or kernel.clock() < until):
             count = self._take_some(reads, count, left)
-        for connection, rest in left.items():
-            if not connection.stopped:
-                kernel.tell_first(connection, b"".join(rest))
+            if self._unfinished:
+                break
+        if self._unfinished:
+            kernel.tell(self.fan_out, DeliveriesLeft(self._unfinished, left))
+            self._unfinished = []
+        else:
+            self.fan_out.hand_over(left)
         if node.journal.congested:
             for connection, _ in reads[:count]:
                 connection.pause(ReadPause.LOG)
@@ -324,10 +338,7 @@ class FastPath:
         route = router.routes.get(raw)
         if route is None or route.denied or route.no_local or raw[0] == _RESERVED:
             return None
-        if not route.targets:
-            if node.limits.topics.refuses_topic(raw) is not None:
-                return None
-        elif len(route.targets) > _RECEIVERS:
+        if not route.targets and node.limits.topics.refuses_topic(raw) is not None:
             return None
         if router.births and raw in router.births:
             return None
@@ -348,7 +359,7 @@ class FastPath:
         if ref is None or message is None or node.state.retained.known(session.name, ref):
             return 0
         route = node.router.routes.get(message.topic)
-        if route is None or route.denied or route.no_local or len(route.targets) > _RECEIVERS:
+        if route is None or route.denied or route.no_local:
             return 0
         if len(session.name) > _NAME or message.topic in node.router.births:
             return 0
@@ -380,12 +391,16 @@ class FastPath:
             self._record(self._inbound, 2)
         if self._released.pids:
             self._release(self._released)
+        deliveries: list[TurnDelivery] = []
         if self._published.pids:
-            FastDelivery(self._node, self._published, 1).run()
+            deliveries.append(FastDelivery(self._node, self._published, 1))
         if self._released.pids:
-            FastDelivery(self._node, self._released, 2).run()
+            deliveries.append(FastDelivery(self._node, self._released, 2))
         if self._passing.routes:
-            self._pass_on(self._passing)
+            if self._node.exchange is not None:
+                self._send_to_others(self._node.exchange, self._passing)
+            deliveries.append(FastDeliveryQos0(self._node, self._passing))
+        self._unfinished = deliver(deliveries, self.delivered_at_once)
 
     def _complete(self, first: int, some: AckColumns) -> None:
         """Record acknowledgements of one kind; answer PUBRECs, send queued messages."""
@@ -460,69 +475,6 @@ class FastPath:
             payloads.append(single.payloads[0])
             blocks.append(block)
         exchange.pass_on(messages.topics, payloads, blocks)
-
-    def _pass_on(self, messages: MessageColumns) -> None:
-        """Send QoS 0 messages, which are not recorded, as they came."""
-        node = self._node
-        tell, journal, counters = node.kernel.tell, node.journal, node.counters
-        shared: dict[tuple[Subscriber, bool], list[int]] = {}
-        if node.exchange is not None:
-            self._send_to_others(node.exchange, messages)
-        columns = zip(
-            messages.publishers,
-            messages.routes,
-            messages.topics,
-            messages.payloads,
-            messages.blocks,
-            strict=True,
-        )
-        for at, (publisher, route, topic, packet, block) in enumerate(columns):
-            publisher.caused += len(route.targets)
-            node.router.deliveries += len(route.targets)
-            for target in route.targets:
-                actor: Subscription | None = target.actor  # type: ignore[assignment]
-                if actor is None:
-                    if is_shared(target.session):
-                        v5 = publisher.properties is not None
-                        shared.setdefault((target, v5), []).append(at)
-                    continue
-                session = actor.session
-                connection = session.connection
-                if (
-                    connection is None
-                    or not connection.writable
-                    or not actor.free
-                    or not session.takes_plain(publisher)
-                ):
-                    v5 = publisher.properties is not None
-                    batch = Batch(
-                        0,
-                        (topic,),
-                        (),
-                        (),
-                        packets=(packet,),
-                        publisher=publisher,
-                        blocks=(block,) if v5 else None,
-                    )
-                    if actor.stopped:
-                        tell(node.directory.session(target.session), Outgoing(target, batch, 0))
-                    else:
-                        tell(actor, batch)
-                    continue
-                actor.matched += 1
-                journal.send_unlogged(connection, packet)
-                counters.gave(connection, 0, 1, len(packet))
-        for (target, v5), some in shared.items():
-            batch = Batch(
-                0,
-                [messages.topics[at] for at in some],
-                (),
-                (),
-                packets=[messages.payloads[at] for at in some],
-                publisher=messages.publishers[some[-1]],
-                blocks=[messages.blocks[at] for at in some] if v5 else None,
-            )
-            tell(node.directory.session(target.session), Outgoing(target, batch, 0))
 
 
 def is_bulk(data: bytes) -> bool:

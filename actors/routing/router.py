@@ -15,22 +15,22 @@ removed from the index gradually, and match nothing meanwhile.
 from __future__ import annotations
 
 from collections import deque
-from operator import attrgetter
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 from actors.configuration import REQUESTS
 from actors.routing.shared_groups import SharedGroups, is_shared
+from actors.routing.subscriber import SessionEnd, Subscriber
 from actors.routing.subscription_shares import SubscriptionShares
+from actors.routing.topic_match import Receivers, TopicMatch
 from actors.routing.wildcard_patterns import Patterns
 from protocol.mqtt import FilterTrie, certificate_topic, is_reserved_topic
 from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, split_share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from actors.authz import TopicAcl
-    from actors.kernel import LoopActor
     from projections.state import SessionState
 
 _CACHED_TOPICS = 65_536
@@ -42,6 +42,10 @@ _REMOVED_AT_ONCE = 64
 """Subscriptions of an ended session that are removed from the index at once."""
 _THAWED_AT_ONCE = 64
 """Passive sessions activated in one turn for one client."""
+_EVALUATED = 1024
+_MATCHES, _ABANDONED = 8, 1.0
+"""Topics with more subscriptions than that which are matched at a time, and the seconds after which
+a match that is not continued makes room for another one."""
 _ROUTED: int = NO_LOCAL | RETAIN_AS_PUBLISHED
 """Subscription options that routes depend on."""
 _STALE = 1024
@@ -59,69 +63,6 @@ class SubscriptionObserver(Protocol):
         """Record the end of a subscription."""
 
 
-class SessionEnd:
-    """Tells all subscriptions of a session, removed ones included, whether it has ended."""
-
-    __slots__ = ("happened",)
-
-    def __init__(self) -> None:
-        self.happened = False
-
-
-class Subscriber:
-    """One subscription of one session, as the index knows it."""
-
-    __slots__ = (
-        "acl",
-        "actor",
-        "filter",
-        "may_read",
-        "options",
-        "qos",
-        "session",
-        "session_end",
-        "shared",
-    )
-
-    def __init__(
-        self, session: str, topic_filter: str, qos: int, session_end: SessionEnd | None = None
-    ) -> None:
-        self.session = session
-        self.session_end = session_end or SessionEnd()
-        self.filter = topic_filter
-        self.qos = qos
-        self.shared = is_shared(topic_filter)
-        """Whether it is a member's subscription to a shared subscription."""
-        self.options = 0
-        """Subscription options of MQTT 5 without the QoS."""
-        self.actor: LoopActor | None = None
-        """The subscription actor; None while the session is offline."""
-        self.acl: TopicAcl | None = None
-        """The topics that the client may read; None: all, or the client is offline."""
-        self.may_read = True
-        """Whether the client may still subscribe to the filter; some of its topics may be
-        denied."""
-
-    @property
-    def ended(self) -> bool:
-        """True once its session is gone: pending messages are discarded.
-
-        A subscription ended by UNSUBSCRIBE still gets what matched before.
-        """
-        return self.session_end.happened
-
-    def __repr__(self) -> str:
-        """Return session, filter and QoS."""
-        return f"Subscriber({self.session!r}, {self.filter!r}, QoS {self.qos})"
-
-
-_Receivers: TypeAlias = tuple[
-    tuple[Subscriber, ...], tuple[Subscriber, ...], tuple[Subscriber, ...]
-]
-"""The receivers of a message, the subscribers that may not read it, and the subscriptions through
-which sessions get their own publications (see :class:`Route`)."""
-
-
 class Route:
     """The subscribers of a topic, one for each session. Compared by identity."""
 
@@ -132,11 +73,13 @@ class Route:
         targets: tuple[Subscriber, ...],
         denied: tuple[Subscriber, ...] = (),
         own: tuple[Subscriber, ...] = (),
+        *,
+        no_local: bool = False,
     ) -> None:
         self.targets = targets
         self.denied = denied
         """Subscribers that may not read the messages."""
-        self.no_local = any(target.options & NO_LOCAL for target in targets)
+        self.no_local = no_local
         """Whether some targets have the option No Local: they do not get their own publications."""
         self.own = {one.session: one for one in own}
         """Session -> the subscription without No Local through which it gets its own publications
@@ -144,7 +87,7 @@ class Route:
 
 
 NOWHERE = Route(())
-_NO_RECEIVERS: _Receivers = ((), (), ())
+_NO_RECEIVERS: Receivers = ((), (), (), False)
 
 
 class _EnoughMatched(Exception):  # noqa: N818 - a signal, no error
@@ -159,7 +102,7 @@ class Routes(dict[bytes, Route]):
     def __init__(self, router: Router) -> None:
         super().__init__()
         self._router = router
-        self._interned: dict[_Receivers, Route] = {}
+        self._interned: dict[Receivers, Route] = {}
         self._size = 0
         self._forgot = False
         """All routes were dropped since this was set to False."""
@@ -172,7 +115,8 @@ class Routes(dict[bytes, Route]):
     def look_up(self, topics: Sequence[bytes]) -> list[Route]:
         """Return the routes of the first topics: of all if there are few, otherwise of some.
 
-        Return none while passive receivers of the first topic are activated.
+        Return none while the first topic is being matched, which takes several turns if it has many
+        receivers or passive ones.
         """
         self._left = self.matched_at_once
         self._until = self._router.clock() + _MATCHING
@@ -206,7 +150,12 @@ class Routes(dict[bytes, Route]):
             self._router.record_birth(topic, raw)
         route = NOWHERE
         if receivers != _NO_RECEIVERS:
-            route = self._interned.setdefault(receivers, Route(*receivers))
+            known = self._interned.get(receivers)
+            if known is None:
+                targets, denied, own, no_local = receivers
+                known = Route(targets, denied, own, no_local=no_local)
+                self._interned[receivers] = known
+            route = known
         self[raw] = route
         self._size += len(raw)
         if self._left < _UNBOUNDED:
@@ -274,55 +223,63 @@ class Router:
         """Subscriptions below ``$SYS`` of sessions that are not passive."""
         self.groups = SharedGroups()
         """The shared subscriptions; their members are not in the index."""
+        self._matches: dict[str, TopicMatch] = {}
+        """Topics that are being matched."""
+        self.evaluated_at_once = _EVALUATED
+        """Subscriptions that match a topic and are evaluated between two looks at the clock."""
 
     @property
     def subscriptions(self) -> int:
         """The number of subscriptions."""
         return len(self._index) + self.groups.memberships
 
-    def match(self, topic: str, until: float | None = None) -> _Receivers:
-        """Return the subscribers of a topic.
+    def match(self, topic: str, until: float | None = None) -> Receivers:
+        """Return the receivers of a topic.
 
-        Of each session the subscription with the highest QoS counts, of several such one with
-        Retain As Published. ``until`` limits the time for activating passive sessions, of which at
-        least one is activated; raises _EnoughMatched if it is over.
+        ``until`` limits the time, of which a part is always granted: if it is over, raises
+        _EnoughMatched, and the next call continues.
         """
         if is_reserved_topic(topic):
             return _NO_RECEIVERS
-        matching = self._index.match(topic)
-        passive = dict.fromkeys(found for found in matching if isinstance(found, str))
-        if passive:
-            for count, name in enumerate(passive):
-                if until is not None and count and self._enough(count, until):
-                    raise _EnoughMatched
+        match = self._matches.pop(topic, None)
+        if match is None:
+            found = self._index.match(topic)
+            match = TopicMatch(topic, found, large=len(found) > self.evaluated_at_once)
+            if until is not None and match.large and not self._may_begin():
+                raise _EnoughMatched
+        self._matches[topic] = match
+        activated = 0
+        while not match.done or match.resume(self._index.match):
+            name = match.evaluate(self.evaluated_at_once)
+            over = until is not None and self.clock() >= until
+            if name is not None and (
+                until is None or not activated or not (over or activated >= _THAWED_AT_ONCE)
+            ):
                 self._activate(name)
-            matching = self._index.match(topic)
-        best: dict[str, Subscriber] = {}
-        own: tuple[Subscriber, ...] = ()
-        denied: list[Subscriber] = []
-        no_local = False
-        for found in matching:
-            if isinstance(found, str) or found.ended:
-                continue
-            if found.acl is not None and not found.acl.may_read(topic):
-                denied.append(found)
-                continue
-            if found.options & NO_LOCAL:
-                no_local = True
-            other = best.get(found.session)
-            if other is None or _is_better(found, other):
-                best[found.session] = found
-        without: dict[str, Subscriber] = {}
-        for found in sorted(denied, key=attrgetter("qos")):
-            if found.session not in best:
-                without[found.session] = found
-        if no_local:
-            own = _without_no_local(best, matching, topic)
-        return tuple(best.values()), tuple(without.values()), own
+                match.activated(name)
+                activated += 1
+            elif name is not None or (over and not match.done):
+                match.last = self.clock()
+                if not match.large:
+                    del self._matches[topic]  # soon evaluated again
+                raise _EnoughMatched
+        del self._matches[topic]
+        return match.receivers()
 
-    def _enough(self, thawed: int, until: float) -> bool:
-        """Return whether to activate no further passive session in this turn."""
-        return thawed >= _THAWED_AT_ONCE or self.clock() >= until
+    def _may_begin(self) -> bool:
+        """Return whether a match may begin that takes several turns: few do so at a time."""
+        if len(self._matches) >= _MATCHES:
+            oldest = self.clock() - _ABANDONED
+            for topic, match in list(self._matches.items()):
+                if match.last < oldest:
+                    del self._matches[topic]
+        return len(self._matches) < _MATCHES
+
+    def _changed(self, session: str) -> None:
+        """Tell the matches that are not finished that subscriptions of a session changed."""
+        if self._matches:
+            for match in self._matches.values():
+                match.changed(session)
 
     def record_birth(self, topic: str, raw: bytes) -> None:
         """Record the retained topic of a Sparkplug birth, if the topic is one."""
@@ -363,6 +320,7 @@ class Router:
             changed |= self._set_acl(found, access)
         if changed:
             self.routes.forget()
+            self._changed(session)
             self.groups.has_room(session)
 
     def _set_acl(self, found: Subscriber, access: TopicAcl | None) -> bool:
@@ -403,6 +361,7 @@ class Router:
         found.qos = qos
         found.options = options
         guarded = self._set_acl(found, access)
+        self._changed(session)
         if before is not None and (before[1] ^ options) & NO_LOCAL:
             self.routes.forget()  # a route knows whether its targets have No Local
         elif guarded or before != (qos, options & _ROUTED):
@@ -419,6 +378,7 @@ class Router:
             self.patterns.ended(session, split_share(topic_filter)[1])
             self.shares.ended(session)
             self.routes.changed(topic_filter)
+            self._changed(session)
             if not held:
                 del self._subscribers[session]
         return found
@@ -455,6 +415,7 @@ class Router:
         end = self._session_ends.pop(session, None)
         if end is not None:
             end.happened = True
+        self._changed(session)
         for found in gone:
             self.system.discard(found)
         indexed = []
@@ -486,6 +447,7 @@ class Router:
         self._session_ends.pop(session, None)
         for topic_filter in filters:
             self._insert(topic_filter, session, session)
+        self._changed(session)
         self.routes.forget()
 
     def remember(self, subscriber: Subscriber) -> None:
@@ -533,32 +495,6 @@ class Router:
                 self.unsubscribe(state.session, found.filter)
         for topic_filter, held in wanted.items():
             self.subscribe(state.session, topic_filter, held.qos, options=held.options)
-
-
-def _without_no_local(
-    targets: Mapping[str, Subscriber], matching: Iterable[Subscriber | str], topic: str
-) -> tuple[Subscriber, ...]:
-    """Return each session's best subscription without No Local, if its target has that option."""
-    best: dict[str, Subscriber] = {}
-    for found in matching:
-        if isinstance(found, str) or found.ended or found.options & NO_LOCAL:
-            continue
-        target = targets.get(found.session)
-        if target is None or not target.options & NO_LOCAL:
-            continue
-        other = best.get(found.session)
-        if (other is None or _is_better(found, other)) and (
-            found.acl is None or found.acl.may_read(topic)
-        ):
-            best[found.session] = found
-    return tuple(best.values())
-
-
-def _is_better(found: Subscriber, other: Subscriber) -> bool:
-    """Return whether messages are sent for one subscription of a session, not for the other."""
-    if found.qos != other.qos:
-        return found.qos > other.qos
-    return bool(found.options & ~other.options & RETAIN_AS_PUBLISHED)
 
 
 def _never(_topic: bytes) -> bool:

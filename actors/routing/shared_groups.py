@@ -15,7 +15,7 @@ from protocol.mqtt5 import SHARE, split_share
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from actors.routing.router import Subscriber
+    from actors.routing.subscriber import Subscriber
 
 
 def is_shared(topic_filter: str) -> bool:

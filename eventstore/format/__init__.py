@@ -107,6 +107,7 @@ if TYPE_CHECKING:
         link_of,
         payload_bounds,
         previous_of,
+        record_pieces,
     )
     from eventstore.format.stored_properties import (
         BlockColumns,
@@ -239,6 +240,7 @@ __all__ = [
     "position",
     "positions_text",
     "previous_of",
+    "record_pieces",
     "sequence_of",
     "several",
     "split_pieces",
@@ -360,6 +362,7 @@ _MODULE_OF = {
     "decode_record": "records",
     "encode_record": "records",
     "link_of": "records",
+    "record_pieces": "records",
     "payload_bounds": "records",
     "previous_of": "records",
 }

@@ -90,10 +90,25 @@ def encode_record(
     part: int = 0,
     last: bool = True,
 ) -> bytes:
-    """Return the bytes of a record.
+    """Return the bytes of a record; see :func:`record_pieces` for the arguments."""
+    return b"".join(record_pieces(previous, node, time_ms, events, payloads, part, last=last))
 
-    ``previous`` is the link of the record before it, ``time_ms`` Unix time in milliseconds,
-    ``payloads`` the payload area in pieces, in the order in which the events refer to it.
+
+def record_pieces(
+    previous: bytes,
+    node: str,
+    time_ms: int,
+    events: Sequence[LogEvent],
+    payloads: Sequence[bytes],
+    part: int = 0,
+    *,
+    last: bool = True,
+) -> Sequence[bytes]:
+    """Return the bytes of a record in pieces, of which the first one has the whole head.
+
+    Large payloads are pieces of their own: they are not copied. ``previous`` is the link of the
+    record before it, ``time_ms`` Unix time in milliseconds, ``payloads`` the payload area in
+    pieces, in the order in which the events refer to it.
     """
     header = orjson.dumps(
         {
@@ -107,11 +122,11 @@ def encode_record(
     head = b"".join((previous, len(header).to_bytes(4, "big"), header))
     if sum(map(len, payloads)) < _LARGE * len(payloads):
         signed = b"".join((head, *payloads))
-        return b"".join((MAGIC, hashlib.sha256(signed).digest(), signed))
+        return (b"".join((MAGIC, hashlib.sha256(signed).digest(), signed)),)
     digest = hashlib.sha256(head)  # without a copy of large payloads
     for payload in payloads:
         digest.update(payload)
-    return b"".join((MAGIC, digest.digest(), head, *payloads))
+    return (b"".join((MAGIC, digest.digest(), head)), *payloads)
 
 
 @dataclass(slots=True)

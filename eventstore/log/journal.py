@@ -49,9 +49,9 @@ from eventstore.format import (
     TurnPublished,
     TurnReleased,
     WillArmed,
-    encode_record,
     json_object,
     link_of,
+    record_pieces,
 )
 from eventstore.log.journal_stats import JournalStats
 
@@ -64,7 +64,7 @@ _STALE_MS = 1000
 """Age of an open record from which further events begin another one, with a time of its own."""
 _EVENT_BYTES = 320
 """Largest size of an event's JSON without its columns and strings."""
-_MAX_EVENTS = 4096
+_MAX_EVENTS = 1024
 """Maximum number of events in a record: encoding that many takes about 10 ms."""
 _OFFSET_BYTES = 20
 """Bytes by which an event's JSON may still grow when its payloads get their offset."""
@@ -110,12 +110,22 @@ class GatedOutput(dict[OutputSink, list[bytes]]):
 class PendingRecord:
     """A closed record that is not known to be on disk."""
 
-    __slots__ = ("begun", "data", "effects", "entries", "events", "last", "sent_at", "sequence")
+    __slots__ = (
+        "begun",
+        "effects",
+        "entries",
+        "events",
+        "last",
+        "pieces",
+        "sent_at",
+        "sequence",
+        "size",
+    )
 
     def __init__(
         self,
         sequence: int,
-        data: bytes,
+        pieces: Sequence[bytes],
         effects: list[GatedOutput],
         events: int,
         entries: int,
@@ -128,12 +138,25 @@ class PendingRecord:
         """Monotonic time at which its first event was appended."""
         self.last = last
         """Whether a turn ends with it."""
-        self.data = data
+        self.pieces = pieces
+        """Its bytes; the first piece has the whole head."""
+        self.size = sum(map(len, pieces))
+        """Its bytes in total."""
         self.effects = effects
         self.events = events
         self.entries = entries
         self.sent_at = 0.0
         """Monotonic time of the last attempt, set by the store."""
+
+    @property
+    def link(self) -> bytes:
+        """The link by which the next record names it."""
+        return link_of(self.pieces[0])
+
+    @property
+    def data(self) -> bytes:
+        """Its bytes in one piece."""
+        return b"".join(self.pieces)
 
 
 class RecordStore(Protocol):
@@ -478,16 +501,16 @@ class Journal:
             if record.sequence <= sequence:
                 newest = record
         if newest is not None:
-            self.on_durable(newest.sequence, link_of(newest.data))
+            self.on_durable(newest.sequence, newest.link)
         now = self._clock.monotonic()
         while inflight and inflight[0].sequence <= sequence:
             record = inflight.popleft()
             self._durable = record.sequence
             if record.last:
                 self.last_complete_turn = record.sequence
-            self.durable_link = link_of(record.data)
-            self._pending_bytes -= len(record.data)
-            self.stats.stored(record.events, record.entries, len(record.data))
+            self.durable_link = record.link
+            self._pending_bytes -= record.size
+            self.stats.stored(record.events, record.entries, record.size)
             self.stats.commit.observe(now - record.begun)
             for effects in record.effects:
                 self._release(effects)
@@ -571,22 +594,22 @@ class Journal:
         effects: list[GatedOutput] = []
         if last:
             effects, self._effects = self._effects, effects
-        data = encode_record(
-            previous=self._link,
-            node=self.node,
-            time_ms=self.time_ms,
-            events=self._events,
-            payloads=self._payloads,
-            part=self._part,
+        pieces = record_pieces(
+            self._link,
+            self.node,
+            self.time_ms,
+            self._events,
+            self._payloads,
+            self._part,
             last=last,
         )
         count = len(self._events)
         record = PendingRecord(
-            self._next, data, effects, count, self._index, last=last, begun=self._begun
+            self._next, pieces, effects, count, self._index, last=last, begun=self._begun
         )
         self._sealed.append(record)
-        self._pending_bytes += len(data)
-        self._link = link_of(data)
+        self._pending_bytes += record.size
+        self._link = record.link
         self._next += 1
         self._part = 0 if last else self._part + 1
         self._events = []

@@ -28,7 +28,6 @@ from eventstore.format import (
     LEAST_RECORD,
     RECORD_OVERHEAD,
     largest_record,
-    link_of,
     previous_of,
 )
 from eventstore.log.record_reader import read_tail
@@ -215,13 +214,13 @@ class LogWriter:
         """Append a record. During trouble it is kept: pending records are sent again afterwards."""
         record.sent_at = self._clock.monotonic()
         if self._recovering is None and not self._lost:
-            if len(record.data) + HEADERS > self._nc.max_payload and self._nc.is_connected:
+            if record.size + HEADERS > self._nc.max_payload and self._nc.is_connected:
                 what = f"NATS takes {self._nc.max_payload} bytes at most"
-                self._fail(RecordTooLarge(self._stream, len(record.data), what))
+                self._fail(RecordTooLarge(self._stream, record.size, what))
                 return
             sent = self._nc.send_now(
                 self._subject,
-                record.data,
+                record.pieces,
                 reply=f"{self._inbox}.{self._attempt}.{record.sequence}",
                 headers=self._fence(record),
             )
@@ -251,10 +250,10 @@ class LogWriter:
         """
         headers = {
             "Nats-Expected-Last-Sequence": str(record.sequence - 1),
-            "Nats-Msg-Id": link_of(record.data).hex(),
+            "Nats-Msg-Id": record.link.hex(),
         }
         if self._journal is not None and record.sequence > self._journal.durable + 1:
-            headers["Nats-Expected-Last-Msg-Id"] = previous_of(record.data).hex()
+            headers["Nats-Expected-Last-Msg-Id"] = previous_of(record.pieces[0]).hex()
         return headers
 
     def _on_reply(self, subject: str, data: bytes) -> None:
@@ -288,7 +287,7 @@ class LogWriter:
         """Fail when a pending record can never be stored."""
         for record in self._journal.pending if self._journal is not None else ():
             if record.sequence == sequence:
-                self._fail(RecordTooLarge(self._stream, len(record.data), what))
+                self._fail(RecordTooLarge(self._stream, record.size, what))
 
     def _committed(self, sequence: int) -> None:
         if self._recovering is None and self.outage is not None:
@@ -333,7 +332,7 @@ class LogWriter:
             return NatsUnavailable("NATS closed the connection permanently: see its log")
         pending = self._journal.pending if self._journal is not None else []
         # The server does not name the message; it was no larger than the previous limit of NATS.
-        size = max((len(one.data) for one in pending), default=0) or self._nc.max_payload
+        size = max((one.size for one in pending), default=0) or self._nc.max_payload
         return RecordTooLarge(self._stream, size, f"NATS closed the connection: {_OVER_SERVER}")
 
     async def _inspect(self, journal: Journal) -> None:
@@ -447,7 +446,7 @@ class LogWriter:
             raise LogUnavailable("no connection to NATS")
         # Answers on their way may still advance the journal while the stream is asked.
         durable, durable_link = journal.durable, journal.durable_link
-        pending = {record.sequence: link_of(record.data) for record in journal.pending}
+        pending = {record.sequence: record.link for record in journal.pending}
         if self._replicas > 1:
             check_replication(self._nc, self._replicas)
         tail = await read_tail(self._nc, self._stream, self._subject, seconds)

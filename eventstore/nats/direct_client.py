@@ -20,7 +20,7 @@ from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 
 _LARGE: Final = 64 * 1024
@@ -99,9 +99,11 @@ class DirectClient(Client):
         await super().flush(timeout)
 
     def send_now(
-        self, subject: str, payload: bytes, *, reply: str, headers: Mapping[str, str]
+        self, subject: str, payload: Sequence[bytes], *, reply: str, headers: Mapping[str, str]
     ) -> bool:
-        """Publish without waiting; return False if that is impossible: nothing is kept for later.
+        """Publish a message in pieces without waiting.
+
+        Return False if that is impossible: nothing is kept for later.
 
         Names and values must be legal: they are sent unchecked.
         """
@@ -110,15 +112,16 @@ class DirectClient(Client):
             return False
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = f"NATS/1.0\r\n{lines}\r\n".encode()
-        if len(head) + len(payload) > self.max_payload:  # the server would end the connection
+        size = sum(map(len, payload))
+        if len(head) + size > self.max_payload:  # the server would end the connection
             return False
-        first = f"HPUB {subject} {reply} {len(head)} {len(head) + len(payload)}\r\n".encode()
+        first = f"HPUB {subject} {reply} {len(head)} {len(head) + size}\r\n".encode()
         writer = transport._io_writer if isinstance(transport, TcpTransport) else None  # noqa: SLF001
         try:
-            if writer is not None and len(payload) >= _LARGE:
-                writer.transport.writelines((first, head, payload, b"\r\n"))
+            if writer is not None and size >= _LARGE:
+                writer.transport.writelines((first, head, *payload, b"\r\n"))
                 return True
-            command = b"".join((first, head, payload, b"\r\n"))
+            command = b"".join((first, head, *payload, b"\r\n"))
             if not isinstance(transport, TcpTransport):
                 self._send_soon(command)
                 return True

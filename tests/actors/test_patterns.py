@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from actors.routing.router import Router, Subscriber
+from actors.routing import Router, Subscriber
 from actors.routing.wildcard_patterns import Patterns, pattern_of
 
 
@@ -127,7 +127,7 @@ def test_a_large_session_that_ended_matches_nothing_and_goes_little_by_little() 
     gone = [router.subscribe("s", f"a/{number}", 1) for number in range(200)]
     assert router.remove_session("s") == gone
     assert called == [True]
-    assert router.match("a/7") == ((), (), ())
+    assert router.match("a/7") == ((), (), (), False)
     assert router.matching("a/7") == []
     assert router.routes[b"a/7"].targets == ()
     # It comes back before the index is clean: what is new stays.

@@ -11,8 +11,8 @@ import pytest
 
 from actors.configuration.broker_options import BrokerOptions
 from actors.kernel import Kernel, LoopActor
+from actors.routing import Router, Subscriber
 from actors.routing import router as router_module
-from actors.routing.router import Router, Subscriber
 from actors.session.publisher import Publisher
 from actors.session.session_messages import Batch, DeniedMessages, Outgoing
 from eventstore.format import (
@@ -53,7 +53,7 @@ class FakeNode:
         self.messages = MessageStore(1 << 20)
         self.dropped: Counter[str] = Counter()
         self.publish_observer = None
-        self.bridge = None
+        self.bridge = self.exchange = None
         self.permissions = SimpleNamespace(too_deep=self.router.too_deep)
         self.directory = self
         self.boxes: dict[str, Box] = {}

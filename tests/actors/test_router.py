@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from actors.routing import NOWHERE, Router, Subscriber
 from actors.routing import router as router_module
-from actors.routing.router import NOWHERE, Router, Subscriber
 from eventstore.format import Subscribed, Unsubscribed, position
 from projections.state import SessionState, evolve
 from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
@@ -139,7 +139,7 @@ def test_the_cache_is_bounded_by_bytes(router: Router, monkeypatch: pytest.Monke
 def test_reserved_topics_lead_nowhere(router: Router, topic: str) -> None:
     router.subscribe("s", topic, 1)
     router.subscribe("s", "#", 1)
-    assert router.match(topic) == ((), (), ())
+    assert router.match(topic) == ((), (), (), False)
 
 
 @pytest.mark.mqtt("MQTT-4.7.2-1")
@@ -199,7 +199,7 @@ def test_a_passive_session_is_activated_by_what_matches() -> None:
     router.subscribe("d", "a/+", 0)
     router.passivate("c", ["a/+", "b"])
     assert (router.subscriptions, router.active_sessions()) == (3, ["d"])
-    assert router.match("nothing") == ((), (), ())
+    assert router.match("nothing") == ((), (), (), False)
     assert asked == []
     assert who(router, "a/x") == {"c": ("a/+", 1), "d": ("a/+", 0)}
     assert asked == ["c"]

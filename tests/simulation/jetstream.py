@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -341,11 +341,11 @@ class SimNats:
         self._listeners[subject.removesuffix(".*.*")] = callback
 
     def send_now(
-        self, subject: str, payload: bytes, *, reply: str, headers: dict[str, str]
+        self, subject: str, payload: Sequence[bytes], *, reply: str, headers: dict[str, str]
     ) -> bool:
         self._server.on_step("before an append")
         if self.is_connected:
-            self._send(Sent(subject, payload, reply, headers))
+            self._send(Sent(subject, b"".join(payload), reply, headers))
         return self.is_connected or self.dead
 
     async def publish(

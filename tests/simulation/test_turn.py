@@ -92,6 +92,42 @@ def test_what_many_clients_send_at_once_is_one_event_of_each_kind(qos: int) -> N
     simulate(scenario)
 
 
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_message_to_many_receivers_is_delivered_in_steps_and_in_order(qos: int) -> None:
+    """What the client sent behind it does not overtake it, whichever way it takes."""
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            names = [f"s{at}" for at in range(60)]
+            receivers = [await world.connect(name, filters=[("t", 2)]) for name in names]
+            publisher = await world.connect("p")
+            publisher.send(p.publish("t", b"first", 0))
+            await world.go(SETTLED)
+            for client in (publisher, *receivers):
+                client.take()
+            fast_path = world.broker.fast_path
+            fast_path.delivered_at_once = fast_path.fan_out.step = 7
+            world.broker.kernel.turn_slice = 0.0
+            handled = fast_path.fan_out.handled
+            publisher.send(
+                p.publish("t", b"1", qos, 1 if qos else None),
+                p.publish("t", b"2", qos, 2 if qos else None, retain=True),  # by the actors
+                p.publish("t", b"3", qos, 3 if qos else None),
+            )
+            if qos == 2:
+                await world.go(1)
+                publisher.send(*(p.pubrel(pid) for pid in (1, 2, 3)))
+            await world.go(1)
+            if qos != 2:
+                assert fast_path.fan_out.handled - handled >= len(names) // 7
+            for client in receivers:
+                got = [one for one in client.take() if isinstance(one, Publish)]
+                assert [one.payload for one in got] == [b"1", b"2", b"3"]
+                assert all(one.qos == qos for one in got)
+
+    simulate(scenario)
+
+
 def test_messages_of_qos_0_leave_at_once() -> None:
     async def scenario() -> None:
         async with World().running() as world:

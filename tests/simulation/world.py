@@ -218,6 +218,9 @@ class World:
         if self.cutting:
             self.broker.kernel.turn_slice = 0.0
             self.broker.node.router.routes.matched_at_once = 1
+            self.broker.node.router.evaluated_at_once = 1
+            fast_path = self.broker.fast_path
+            fast_path.delivered_at_once = fast_path.fan_out.step = 1
         self._corpses.append(self.broker)
         await how(self.broker)
         if self.cutting:

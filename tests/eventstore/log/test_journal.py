@@ -441,10 +441,10 @@ def test_a_record_has_a_bounded_number_of_events() -> None:
     bench.journal.send_when_durable(bench.a, b"ack")
     bench.journal.end_turn()
     records = shape(bench.store.records)
-    assert records == [(1, 0, False, 4096), (2, 1, False, 4096), (3, 2, True, 1808)]
-    bench.commit(1, 2)
+    assert records == [*((at + 1, at, False, 1024) for at in range(9)), (10, 9, True, 784)]
+    bench.commit(1, 9)
     assert bench.effects() == []
-    bench.commit(3)
+    bench.commit(10)
     assert bench.effects() == [b"ack"]
 
 

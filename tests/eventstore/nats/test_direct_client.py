@@ -42,7 +42,8 @@ async def prompt(folder: Path, **notices: Any) -> AsyncIterator[tuple[Nats, Dire
 
 
 def send(client: DirectClient, subject: str, payload: bytes, reply: str = "r") -> bool:
-    return client.send_now(subject, payload, reply=reply, headers={"Name": "value", "Other": "2"})
+    pieces = payload[:9], payload[9:]
+    return client.send_now(subject, pieces, reply=reply, headers={"Name": "value", "Other": "2"})
 
 
 async def test_what_is_sent_is_what_nats_py_would_send(tmp_path: Path) -> None:

@@ -1,0 +1,81 @@
+"""Deliveries of a pass that are too many for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from actors.kernel import LoopActor
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from actors.connection import Connection
+    from actors.fast_path.fast_delivery import TurnDelivery
+    from actors.session import NodeContext
+
+_log = structlog.get_logger("foldmq")
+
+_STEP = 64
+"""Deliveries between two occasions to cut the turn; the kernel looks at the clock after a few."""
+
+
+class DeliveriesLeft:
+    """Deliveries that are not done, and input that was read behind their messages."""
+
+    __slots__ = ("deliveries", "input")
+
+    def __init__(
+        self, deliveries: list[TurnDelivery], behind: Mapping[Connection, Sequence[bytes]]
+    ) -> None:
+        self.deliveries = deliveries
+        self.input = behind
+
+    def __repr__(self) -> str:
+        """Return the number of deliveries, by QoS."""
+        return f"DeliveriesLeft({len(self.deliveries)})"
+
+
+class FanOut(LoopActor):
+    """Does the deliveries that a pass leaves, in the same turn, which may be cut between them."""
+
+    __slots__ = ("_node", "step")
+
+    def __init__(self, node: NodeContext) -> None:
+        super().__init__()
+        self._node = node
+        self.step = _STEP
+        """Maximum deliveries in one step."""
+
+    def on_receive(self, message: DeliveriesLeft) -> None:
+        """Do some deliveries; hand the input over after the last ones."""
+        try:
+            message.deliveries = deliver(message.deliveries, self.step)
+        except Exception as error:  # noqa: BLE001 - what is half done must not go on
+            _log.error("turn failed", exc_info=error)
+            self._node.fail(
+                FoldmqError(f"a turn failed: {error!r}; this is a bug, please report it")
+            )
+            return
+        if message.deliveries:
+            self.kernel.tell(self, message)
+        else:
+            self.hand_over(message.input)
+
+    def hand_over(self, reads: Mapping[Connection, Sequence[bytes]]) -> None:
+        """Pass input to the actors of connections, before what waits for them."""
+        for connection, rest in reads.items():
+            if not connection.stopped:
+                self.kernel.tell_first(connection, b"".join(rest))
+
+
+def deliver(deliveries: list[TurnDelivery], most: int) -> list[TurnDelivery]:
+    """Do up to ``most`` deliveries; return what is left."""
+    done = 0
+    for delivery in deliveries:
+        if not delivery.run(most):
+            break
+        done += 1
+    return deliveries[done:]

@@ -1,0 +1,67 @@
+"""A subscription of a session, as the subscription index knows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.routing.shared_groups import is_shared
+
+if TYPE_CHECKING:
+    from actors.authz import TopicAcl
+    from actors.kernel import LoopActor
+
+
+class SessionEnd:
+    """Tells all subscriptions of a session, removed ones included, whether it has ended."""
+
+    __slots__ = ("happened",)
+
+    def __init__(self) -> None:
+        self.happened = False
+
+
+class Subscriber:
+    """One subscription of one session, as the index knows it."""
+
+    __slots__ = (
+        "acl",
+        "actor",
+        "filter",
+        "may_read",
+        "options",
+        "qos",
+        "session",
+        "session_end",
+        "shared",
+    )
+
+    def __init__(
+        self, session: str, topic_filter: str, qos: int, session_end: SessionEnd | None = None
+    ) -> None:
+        self.session = session
+        self.session_end = session_end or SessionEnd()
+        self.filter = topic_filter
+        self.qos = qos
+        self.shared = is_shared(topic_filter)
+        """Whether it is a member's subscription to a shared subscription."""
+        self.options = 0
+        """Subscription options of MQTT 5 without the QoS."""
+        self.actor: LoopActor | None = None
+        """The subscription actor; None while the session is offline."""
+        self.acl: TopicAcl | None = None
+        """The topics that the client may read; None: all, or the client is offline."""
+        self.may_read = True
+        """Whether the client may still subscribe to the filter; some of its topics may be
+        denied."""
+
+    @property
+    def ended(self) -> bool:
+        """True once its session is gone: pending messages are discarded.
+
+        A subscription ended by UNSUBSCRIBE still gets what matched before.
+        """
+        return self.session_end.happened
+
+    def __repr__(self) -> str:
+        """Return session, filter and QoS."""
+        return f"Subscriber({self.session!r}, {self.filter!r}, QoS {self.qos})"

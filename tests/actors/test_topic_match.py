@@ -1,0 +1,169 @@
+"""Matching a topic in steps, between which subscriptions change."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.routing import Router
+from actors.routing import router as router_module
+from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED
+
+if TYPE_CHECKING:
+    from actors.routing.topic_match import Receivers
+
+FILTERS = ["a/b", "a/+", "+/b", "a/#", "#", "x"]
+OPTIONS = [0, NO_LOCAL, RETAIN_AS_PUBLISHED]
+
+
+class Acl:
+    """An ACL that denies one session's filters everything, or nothing."""
+
+    def __init__(self, *, denies: bool) -> None:
+        self.denies = denies
+
+    def guards(self, _topic_filter: str) -> bool:
+        return True
+
+    def may_read(self, _topic: str) -> bool:
+        return not self.denies
+
+    def may_subscribe(self, _topic_filter: str) -> bool:
+        return True
+
+
+ALLOWS, DENIES = Acl(denies=False), Acl(denies=True)
+
+changes = st.one_of(
+    st.tuples(
+        st.just("subscribe"),
+        st.integers(0, 7),
+        st.sampled_from(FILTERS),
+        st.integers(0, 2),
+        st.sampled_from(OPTIONS),
+    ),
+    st.tuples(st.just("unsubscribe"), st.integers(0, 7), st.sampled_from(FILTERS)),
+    st.tuples(st.just("remove"), st.integers(0, 7)),
+    st.tuples(st.just("passivate"), st.integers(0, 7)),
+    st.tuples(st.just("deny"), st.integers(0, 7)),
+    st.tuples(st.just("allow"), st.integers(0, 7)),
+)
+
+
+class Sessions:
+    """A router, and what its passive sessions have."""
+
+    def __init__(self) -> None:
+        self.router = Router(self.activate)
+        self.passive: dict[str, list[tuple[str, int, int]]] = {}
+
+    def activate(self, name: str) -> None:
+        for topic_filter, qos, options in self.passive.pop(name):
+            self.router.subscribe(name, topic_filter, qos, options=options)
+
+    def change(self, change: tuple[object, ...]) -> None:
+        kind, number, *rest = change
+        name, router = f"s{number}", self.router
+        if kind == "passivate":
+            held = [(one.filter, one.qos, one.options) for one in router.subscribers(name)]
+            if held and name not in self.passive:
+                router.passivate(name, [topic_filter for topic_filter, *_ in held])
+                self.passive[name] = held
+            return
+        if name in self.passive:
+            self.activate(name)
+        if kind == "subscribe":
+            topic_filter, qos, options = rest
+            router.subscribe(name, topic_filter, qos, options=options)  # type: ignore[arg-type]
+        elif kind == "unsubscribe":
+            router.unsubscribe(name, rest[0])  # type: ignore[arg-type]
+        elif kind == "remove":
+            router.remove_session(name)
+        else:
+            router.set_acl(name, DENIES if kind == "deny" else ALLOWS)  # type: ignore[arg-type]
+
+
+def summary(found: Receivers) -> tuple[object, ...]:
+    """What the receivers come to, whatever the order in which they were found."""
+    targets, denied, own, no_local = found
+    return (
+        {(one.session, one.qos, one.options & RETAIN_AS_PUBLISHED) for one in targets},
+        {(one.session, one.qos) for one in denied},
+        {(one.session, one.qos, one.options & RETAIN_AS_PUBLISHED) for one in own},
+        no_local,
+    )
+
+
+@given(st.lists(changes, max_size=30), st.lists(st.lists(changes, max_size=3), max_size=12))
+def test_steps_with_changes_between_them_come_to_the_same_as_one_match(
+    before: list[tuple[object, ...]], between: list[list[tuple[object, ...]]]
+) -> None:
+    sessions = Sessions()
+    for change in before:
+        sessions.change(change)
+    router = sessions.router
+    found: Receivers | None = None
+    router.evaluated_at_once = 2
+    ticks = count(1)
+    router.clock = lambda: float(next(ticks))
+    for some in [*between, *[[]] * 50]:
+        try:
+            found = router.match("a/b", until=0.0)
+            break
+        except router_module._EnoughMatched:
+            for change in some:
+                sessions.change(change)
+    assert found is not None
+    assert not router._matches
+    assert summary(found) == summary(router.match("a/b"))
+    assert all(one.session not in sessions.passive for one in found[0])
+    assert len({one.session for one in found[0]}) == len(found[0])
+
+
+def test_of_overlapping_subscriptions_the_own_one_is_the_best_without_no_local() -> None:
+    router = Router(lambda _name: None)
+    router.subscribe("s", "a/+", 1)
+    router.subscribe("s", "a/#", 2, options=NO_LOCAL)
+    router.subscribe("s", "#", 0)
+    targets, denied, own, no_local = router.match("a/b")
+    assert [one.filter for one in targets] == ["a/#"]
+    assert [one.filter for one in own] == ["a/+"]
+    assert (denied, no_local) == ((), True)
+
+
+def test_many_receivers_are_looked_up_in_several_turns() -> None:
+    router = Router(lambda _name: None)
+    router.evaluated_at_once = 100
+    for number in range(1000):
+        router.subscribe(f"s{number}", "a/#", 1)
+    ticks = count(1)
+    router.clock = lambda: float(next(ticks))
+    turns = 0
+    while not router.routes.look_up([b"a/b"]):
+        turns += 1
+        router.subscribe(f"late{turns}", "a/b", 0)
+    assert turns == 9
+    assert len(router.routes.look_up([b"a/b"])[0].targets) == 1000 + turns
+
+
+def test_few_long_matches_are_under_way_and_abandoned_ones_make_room() -> None:
+    router = Router(lambda _name: None)
+    router.evaluated_at_once = 1
+    for number in range(10):
+        router.subscribe(f"s{number}", "#", 1)
+    now = [1.0]
+    router.clock = lambda: now[0]
+    topics = [f"t/{number}" for number in range(router_module._MATCHES + 1)]
+    for topic in topics:
+        with pytest.raises(router_module._EnoughMatched):
+            router.match(topic, until=0.0)
+    assert len(router._matches) == router_module._MATCHES
+    assert topics[-1] not in router._matches
+    now[0] += 2 * router_module._ABANDONED
+    with pytest.raises(router_module._EnoughMatched):
+        router.match(topics[-1], until=0.0)
+    assert list(router._matches) == [topics[-1]]
