@@ -18,7 +18,7 @@ import structlog
 from actors.authz import Permissions
 from actors.bridge import BridgeSupervisor
 from actors.connection import Admission, PreviousConnection, TakeoverThrottle
-from actors.exchange import LogExchange, partition_of
+from actors.exchange import LogExchange
 from actors.fast_path import FastPath
 from actors.inspection import BrokerInspection, Inspector, SysTopicTree
 from actors.kernel import ActorFailed, Kernel, LoopActor
@@ -62,6 +62,7 @@ from eventstore.format import (
     format_position,
 )
 from eventstore.log import EventLog, Message, MessageStore
+from eventstore.partitions import partition_of
 from projections.state import NodeState
 from protocol.errors import FoldmqError
 from protocol.mqtt import Connect, ConnectCode

@@ -12,11 +12,10 @@ from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from actors.exchange.exchange import ExchangeLink, LogExchange, OtherLog
-    from actors.exchange.partitions import partition_of
 else:
     __getattr__ = lazy_exports(
         __name__,
-        {"exchange": "LogExchange ExchangeLink OtherLog", "partitions": "partition_of"},
+        {"exchange": "LogExchange ExchangeLink OtherLog"},
     )
 
-__all__ = ["ExchangeLink", "LogExchange", "OtherLog", "partition_of"]
+__all__ = ["ExchangeLink", "LogExchange", "OtherLog"]

@@ -5,7 +5,6 @@ import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-from actors.exchange import partition_of
 from cli.logsource.source import find_location, index_path
 from cli.logsource.source_flags import SourceFlags
 from cli.settings import LogLocationSettings, load_log_settings
@@ -13,6 +12,7 @@ from eventstore.datadir import DataDir
 from eventstore.display import name
 from eventstore.errors import UsageError
 from eventstore.nats import LOG_STREAM_PREFIX
+from eventstore.partitions import partition_of
 from eventstore.reading import LogSource, with_index
 
 

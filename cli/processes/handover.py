@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.exchange import partition_of
 from cli.processes.connect_peek import Peeked, client_id_in
+from eventstore.partitions import partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.exchange import partition_of
 from actors.exchange.retained_versions import RetainedVersion, RetainedVersions
 from actors.exchange.volatile_messages import VolatileMessages, decode_frames, encode_frame
+from eventstore.partitions import partition_of
 
 MESSAGES = st.lists(
     st.tuples(

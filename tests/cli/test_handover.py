@@ -9,8 +9,8 @@ import socket
 import pytest
 from harness import packets as p
 
-from actors.exchange import partition_of
 from cli.processes.handover import Handover
+from eventstore.partitions import partition_of
 
 pytestmark = pytest.mark.system
 

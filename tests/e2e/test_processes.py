@@ -16,7 +16,7 @@ from harness.packets import Publish, Suback
 from harness.rawclient import RawClient
 from harness.waiting import until
 
-from actors.exchange import partition_of
+from eventstore.partitions import partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
