@@ -21,11 +21,12 @@ PIECE, PROBLEM, OPEN, BEGUN, COMPLETED, CUT, REPEATED, RATES, DROPS, COUNTS = (
     "piece", "problem", "open", "begun", "completed", "cut", "repeated", "rates", "drops",
     "counts",
 )  # fmt: skip
-STARTED, STOPPED, LIMITS, ACTED, CLEARED_BY, ARCHIVED = (
-    "started", "stopped", "limits", "acted", "cleared", "archived",
+STARTED, STOPPED, LIMITS, ACTED, CLEARED_BY, ARCHIVED, FOLLOWED = (
+    "started", "stopped", "limits", "acted", "cleared", "archived", "followed",
 )  # fmt: skip
 """Subjects of notes. OPEN: the turn that begins there is not checked to its end. COUNTS: the number
-of facts of each kind. ACTED: an operator removed retained messages, CLEARED_BY: their removal."""
+of facts of each kind. ACTED: an operator removed retained messages, CLEARED_BY: their removal.
+FOLLOWED: the log takes messages of another one."""
 
 
 class LogNote(NamedTuple):
