@@ -244,10 +244,9 @@ def test_an_audit_says_that_it_does_not_compare_logs() -> None:
         story(Followed("p1", at(sequence), "00"))
     story(Followed("p2", at(1), "00"))
     found = summarize_logs(notes(scanned(story.log)))
-    assert [one for one in found.remarks if "is not judged here" in one] == [
-        "node n: whether it took what its sessions should get from p1, p2 is not judged here: "
-        "foldmq log verify compares the logs"
-    ]
+    (remark,) = (one for one in found.remarks if "is not judged here" in one)
+    assert "from p1, p2" in remark
+    assert "foldmq log verify" in remark
 
 
 def test_facts_are_counted() -> None:
