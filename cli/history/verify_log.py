@@ -98,8 +98,8 @@ async def _verify_all(logs: Mapping[str, LogSource], *, as_json: bool) -> bool:
 
 def _exchange_summary(found: ExchangeAudit, lacking: int) -> str:
     """Return what an audit of the exchange found, in a line."""
-    due = f"{found.due:,} messages of other logs matched its subscriptions"
-    taken = f"{lacking:,} of them are lacking" if lacking else "all of them are there"
+    due = f"{text.count_of(found.due, 'message')} of other logs matched its subscriptions"
+    taken = f"{lacking:,} lacking" if lacking else "all there"
     ends = ", ".join(
         f"{text.name(one.log)} up to record {one.through:,} of {one.last:,}" for one in found.ends
     )

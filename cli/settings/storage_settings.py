@@ -190,7 +190,7 @@ def _process_contradictions(settings: "Settings") -> Iterator[str]:
             )
     if settings.cluster is not None:
         yield f"{several} and cluster cannot be combined: set one of them"
-    for name in ("bridge", "nats_listen", "keep_until_archived", "auth_subject"):
+    for name in ("bridge", "nats_listen", "keep_until_archived", "auth_subject", "pseudonyms"):
         if getattr(settings, name) and name in settings.model_fields_set:
             yield f"{several} and {name} cannot be combined yet: use one process for {name}"
     if settings.web is not None and "web" in settings.model_fields_set:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from harness import drill as drills
+from harness import mqtt5_packets as v5
 from harness import packets as p
-from harness.broker import Broker, children_of, wait_until_gone
+from harness.broker import Broker, children_of, environment, foldmq, wait_until_gone
 from harness.drill import ROUNDS, SEED, Drill
+from harness.mqtt5_rawclient import RawClient5
 from harness.packets import Publish, Suback
 from harness.rawclient import RawClient
 from harness.waiting import until
 
 from eventstore.partitions import partition_of
+from protocol.mqtt5.property_table import SHARED_SUBSCRIPTION_AVAILABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -160,6 +164,84 @@ def test_sessions_and_retained_messages_are_there_after_a_restart(
     broker.stop()
 
 
+def test_clients_of_mqtt_5_are_told_that_there_are_no_shared_subscriptions(
+    make_processes: Callable[..., Broker],
+) -> None:
+    broker = make_processes(*TWO)
+    broker.start()
+    with RawClient5(broker.port) as client:
+        connack = client.connect(client_of(0, "one"))
+        assert connack.number(SHARED_SUBSCRIPTION_AVAILABLE, 1) == 0
+        client.send(v5.subscribe(1, ("$share/g/a", 1), ("a", 1)))
+        suback = client.receive()
+        assert isinstance(suback, v5.Answer)
+        assert suback.codes == (0x9E, 1)
+    broker.stop()
+
+
+def run(broker: Broker, *args: str) -> tuple[int, str]:
+    """Run a command on the data directory of a broker; return its exit code and output."""
+    command = [foldmq(), *args, "--data-dir", str(broker.data_dir)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env=environment(), check=False
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_commands_follow_messages_from_log_to_log(make_processes: Callable[..., Broker]) -> None:
+    broker = make_processes(*TWO)
+    broker.start()
+    reader, sender = client_of(0, "reader"), client_of(1, "sender")
+    with RawClient(broker.port) as one, RawClient(broker.port) as other:
+        one.connect(reader, clean=False)
+        one.send(p.subscribe(1, ("a/+", 1)))
+        one.receive()
+        other.connect(sender, clean=False)
+        for number, topic in enumerate(("a/taken", "b/unwanted"), 1):
+            other.send(p.publish(topic, b"1", 1, number))
+            other.receive()
+        found = one.receive(20)
+        assert isinstance(found, Publish)
+        one.send(p.puback(found.packet_id or 0))
+        one.disconnect()
+    node = Path(broker.data_dir, "node").read_text().strip()
+
+    def check_history() -> None:
+        code, said = run(broker, "why", "--client", reader, "--topic", "a/taken")
+        assert code == 0, said
+        home, copy = said.split("\n\n")
+        assert home.startswith(f"log {node}-p1\n")
+        assert f"published by {sender} as packet 1" in home
+        assert copy.startswith(f"log {node}-p0\n")
+        assert f"for {reader}, subscription a/+ at QoS 1" in copy
+        code, said = run(broker, "why", "--client", reader, "--topic", "b/unwanted")
+        assert code == 0, said
+        assert f"log {node}-p0, which has the session {reader}, does not have it" in said
+        code, said = run(broker, "replay", "--session", reader)
+        assert (code, "a/+" in said) == (0, True)
+        code, said = run(broker, "log", "verify")
+        assert code == 0, said
+        assert f"log {node}-p0: 1 message of other logs matched its subscriptions, all" in said
+        wrong = ("--node", f"{node}-p1")
+        code, said = run(broker, "why", "--client", reader, "--topic", "a/taken", *wrong)
+        assert code == 2
+        assert f"belongs to the log {node}-p0" in said
+        code, said = run(broker, "log", "-n", "1")
+        assert code == 2
+        assert f"give --node, one of {node}-p0, {node}-p1" in said
+
+    check_history()
+    code, said = run(broker, "sessions", "show", reader)
+    assert (code, "a/+" in said) == (0, True)
+    for command in (["sessions", "ls"], ["status"], ["retained", "ls"], ["doctor"], ["web"]):
+        code, said = run(broker, *command)
+        assert code == (2 if command == ["web"] else 69)
+        assert f"give --node, one of {node}-p0, {node}-p1" in said
+    broker.stop()
+    check_history()
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -169,6 +251,7 @@ def test_sessions_and_retained_messages_are_there_after_a_restart(
         ),
         (["--processes", "2", "--web", "127.0.0.1:14223"], "set web = off"),
         (["--processes", "2", "--listen", "ws://127.0.0.1:14224"], "only TCP without TLS"),
+        (["--processes", "2", "--pseudonyms"], "pseudonyms cannot be combined yet"),
         (["--processes", "99"], "must be at most 32"),
     ],
 )
