@@ -248,8 +248,8 @@ class SessionLifecycle:
         assigned = connection.given_id if connection.id_assigned else None
         prefix = self._response_information(connection, asked)
         shared = self._node.exchange is None
-        special = assigned, prefix, asked.authentication_method
-        if shared and not any(one is not None for one in special):
+        plain = assigned is None and prefix is None and asked.authentication_method is None
+        if plain and shared:
             return _usual_connack(*usual)
         return _encode_connack(
             *usual,
