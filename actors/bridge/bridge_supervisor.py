@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
+_ARRIVED = 128
+"""Messages from NATS that are handled at once."""
+
 _DIAL_AGAIN = 2.0
 _AT_ONCE = 1.0
 """Seconds within which an available server is expected to accept the connection."""
@@ -247,7 +250,9 @@ class BridgeSupervisor:
         self._try(self.interest.refused, subject)
 
     def _arrived(self, messages: list[NatsMessage]) -> None:
-        self._tell(messages)
+        """Tell the actor in parts, between which the turn can be cut."""
+        for at in range(0, len(messages), _ARRIVED):
+            self._tell(messages[at : at + _ARRIVED])
 
     def _tell(self, message: object) -> None:
         actor = self._actor

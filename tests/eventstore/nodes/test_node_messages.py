@@ -45,10 +45,12 @@ async def test_a_leader_answers_until_its_connection_ends(server: EmbeddedServer
     await leader.answer_as_leader(lambda: b"here")
     assert await node.ask_leader(5.0) is LeaderAnswer.HERE
     await disconnect(leading)
-    answer = LeaderAnswer.HERE
-    while answer is LeaderAnswer.HERE:
-        answer = await node.ask_leader(5.0)
-    assert answer is LeaderAnswer.NONE
+    # The server may pass a question to the connection before it knows that it has ended.
+    answers: list[LeaderAnswer] = []
+    while LeaderAnswer.NONE not in answers and len(answers) < 20:
+        answers.append(await node.ask_leader(0.5))
+    assert answers[-1] is LeaderAnswer.NONE
+    assert answers[:-1] in ([], [LeaderAnswer.SILENT])
     await disconnect(asking)
 
 
