@@ -18,6 +18,7 @@ import structlog
 from actors.authz import Permissions
 from actors.bridge import BridgeSupervisor
 from actors.connection import Admission, PreviousConnection, TakeoverThrottle
+from actors.exchange import LogExchange
 from actors.fast_path import FastPath
 from actors.inspection import BrokerInspection, Inspector, SysTopicTree
 from actors.kernel import ActorFailed, Kernel, LoopActor
@@ -52,6 +53,7 @@ from actors.supervision import inherit, replace, start_successor
 from eventstore.errors import CorruptLog, LogUnavailable
 from eventstore.format import (
     INDEX_BITS,
+    LOG_SESSION,
     NATS_SESSION,
     Bridged,
     BrokerStopped,
@@ -60,6 +62,7 @@ from eventstore.format import (
     format_position,
 )
 from eventstore.log import EventLog, Message, MessageStore
+from eventstore.partitions import partition_of
 from projections.state import NodeState
 from protocol.errors import FoldmqError
 from protocol.mqtt import Connect, ConnectCode
@@ -71,6 +74,7 @@ if TYPE_CHECKING:
     from actors.authn import Authenticator
     from actors.configuration import BridgeOptions, BrokerOptions
     from actors.connection import ListenerOptions
+    from actors.exchange import ExchangeLink, OtherLog
     from actors.kernel import Clock
     from actors.maintenance import FollowedState
     from actors.session import ClientConnection
@@ -80,7 +84,6 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
-_SHARE = len(SHARE)
 _IDLE_SWEEP = 1.0
 """Seconds between checks for offline sessions to passivate, and for a stuck log."""
 _DEFER = 0.01
@@ -146,8 +149,21 @@ class Broker(LoopActor):
         self.fast_path = FastPath(node)
         self.inspection = BrokerInspection(node, self.admission, self.projector, self.bridge)
         self.inspection.start()
+        self.exchange: LogExchange | None = None
+        """The exchange with the other logs of the node; None: there are none."""
+        self._partition = 0, 1
 
     # Start and end.
+
+    def join(
+        self, names: Sequence[str], others: Sequence[OtherLog], link: ExchangeLink
+    ) -> LogExchange:
+        """Exchange messages with other logs; ``names`` are those of all. Call before recovery."""
+        exchange = LogExchange(self.node, names, others, link)
+        self.exchange = self.node.exchange = exchange
+        self._partition = names.index(self.node.options.node), len(names)
+        self.kernel.spawn(exchange, self)
+        return exchange
 
     async def recover(self, progress: Callable[[int, int], None]) -> None:
         """Fold the log and begin to write it; ``progress(done, total)`` counts records.
@@ -177,6 +193,8 @@ class Broker(LoopActor):
         self.kernel.wake()
         await self.wait_durable()
         self.node.timers.after(_IDLE_SWEEP, self._sweep)
+        if self.exchange is not None:
+            self.exchange.begin()
         self._systree.begin()
         self._background = [
             self._loop.create_task(work, name=name)
@@ -222,6 +240,8 @@ class Broker(LoopActor):
         await self.wait_durable()
         if self.bridge is not None:
             await self.bridge.stop()
+        if self.exchange is not None:
+            self.exchange.end()
         if self.node.dropped:
             _log.warning("dropped since the start", **self.node.dropped)
         self.node.emit(BrokerStopped(to=to))
@@ -448,14 +468,17 @@ class Broker(LoopActor):
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "unavailable")
             return
         if not connect.client_id:
-            connection.given_id = f"auto-{secrets.token_hex(10)}"
+            connection.given_id = self._assigned_id()
             connect.client_id = self.admission.known_as(connection.given_id)
             connection.client_id = connect.client_id
             connection.id_assigned = True
         name = connect.client_id
         given = connection.given_id
-        if NATS_SESSION in (name, given) or SHARE in (name[:_SHARE], given[:_SHARE]):
+        if _is_reserved(name) or _is_reserved(given):
             connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "reserved_client_id")
+            return
+        if not self._owns(given):
+            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "other_partition")
             return
         if self.admission.refuses_stranger(connection, name):
             return
@@ -480,6 +503,17 @@ class Broker(LoopActor):
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "too_many_sessions")
             return
         self._attach(request)
+
+    def _assigned_id(self) -> str:
+        """Return a new client identifier, of a session that belongs to this log."""
+        while not self._owns(found := f"auto-{secrets.token_hex(10)}"):
+            pass
+        return found
+
+    def _owns(self, client_id: str) -> bool:
+        """Return whether the session of a client identifier belongs to this log."""
+        number, count = self._partition
+        return count == 1 or partition_of(client_id, count) == number
 
     def _fought(self, name: str, new: ClientConnection, old: ClientConnection) -> bool:
         """Return whether clients keep taking over this session, so that the new one must wait."""
@@ -540,6 +574,10 @@ class Broker(LoopActor):
             )
         elif isinstance(actor, Inspector):
             self.inspection.start()
+        elif isinstance(actor, LogExchange):
+            self.node.fail(
+                FoldmqError(f"the exchange failed: {failed.error}; this is a bug, please report it")
+            )
 
     # Work outside turns.
 
@@ -650,6 +688,11 @@ class Broker(LoopActor):
             for connection in list(self.admission.connections):
                 connection.abort("log_unavailable")
         self._given_up = stuck
+
+
+def _is_reserved(client_id: str) -> bool:
+    """Return whether no client may have an identifier: the broker uses it."""
+    return client_id == NATS_SESSION or client_id.startswith((SHARE, LOG_SESSION))
 
 
 def _delivery_limits(options: BrokerOptions) -> DeliveryLimits:

@@ -79,6 +79,24 @@ class DataDir:
         return self.path / "jetstream"
 
     @property
+    def processes(self) -> Path:
+        """The file with the number of broker processes; it exists if there are several."""
+        return self.path / "processes"
+
+    def log_names(self) -> list[str]:
+        """Return the names of the logs of several processes; none if there is one process.
+
+        Raises DataDirError if the directory cannot be read.
+        """
+        try:
+            count = int(self.processes.read_text("utf-8"))
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError) as error:
+            raise DataDirError(self.processes, f"cannot be read: {error}") from None
+        return [f"{self.node()}-p{number}" for number in range(count)]
+
+    @property
     def nats_config(self) -> Path:
         """The configuration file of the embedded NATS server."""
         return self.path / "nats.conf"

@@ -37,7 +37,7 @@ from eventstore.format import (
 from eventstore.log import StoredMessages
 from projections.state import QOS_MASK
 from protocol.errors import FoldmqError
-from protocol.mqtt import PID_BYTES, PacketType
+from protocol.mqtt import PID_BYTES, PacketType, Publishes
 from protocol.mqtt5 import known_blocks
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from actors.connection import Connection, ReceiveWindow
     from actors.fast_path.fast_delivery import TurnDelivery
     from actors.routing import Route
-    from actors.session import NodeContext, Session
+    from actors.session import MessageExchange, NodeContext, Session
 
 _log = structlog.get_logger("foldmq")
 
@@ -397,6 +397,8 @@ class FastPath:
         if self._released.pids:
             deliveries.append(FastDelivery(self._node, self._released, 2))
         if self._passing.routes:
+            if self._node.exchange is not None:
+                self._send_to_others(self._node.exchange, self._passing)
             deliveries.append(FastDeliveryQos0(self._node, self._passing))
         self._unfinished = do_deliveries(deliveries, self.delivered_at_once)
 
@@ -459,6 +461,20 @@ class FastPath:
         names = [session.name for session in sessions]
         self._node.emit(TurnReleased(names, by, messages.pids, to_runs(messages.refs)))
         self._answer(messages.publishers, b"\x70\x02", messages.pids)
+
+    def _send_to_others(self, exchange: MessageExchange, messages: MessageColumns) -> None:
+        """Send QoS 0 messages to the brokers of other logs."""
+        payloads, blocks = [], []
+        for publisher, packet, topic, block in zip(
+            *(messages.publishers, messages.payloads, messages.topics, messages.blocks), strict=True
+        ):
+            single = Publishes(0)
+            single.topics.append(topic)
+            single.packets.append(packet)
+            single.blocks = [block] if publisher.properties is not None else None
+            payloads.append(single.payloads[0])
+            blocks.append(block)
+        exchange.pass_on(messages.topics, payloads, blocks)
 
 
 def is_bulk(data: bytes) -> bool:

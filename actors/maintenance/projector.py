@@ -341,6 +341,7 @@ class Projector:
             else (node_state.archived.at, node_state.archived.said),
             node_state.bridged,
             node_state.epoch,
+            [(name, *one) for name, one in node_state.followed.items()],
         )
         # The mark names checkpoints, cuts and repetitions that may be newer than the record.
         await self._until_whole(self._node.journal.next_position)

@@ -36,6 +36,7 @@ from eventstore.format import (
     Bridged,
     CheckpointBegun,
     CheckpointCompleted,
+    Followed,
     LogCut,
     RetainedSnapshot,
     position,
@@ -166,7 +167,10 @@ class Retention:
             self._room.settle()
 
     async def _cut_if_wanted(self) -> None:
-        wanted = self._wanted()
+        wanted, exchange = self._wanted(), self._node.exchange
+        if wanted is not None and exchange is not None and not exchange.is_taken(wanted[0].begun):
+            self._room.stop_waiting("another log has not taken its messages yet")
+            return
         allowed = self._guard.allowed(wanted, self._room.size, self._begins_ms)
         if allowed is not None:
             await self.cut(*allowed)
@@ -290,6 +294,8 @@ class Retention:
             self._node.emit(applied_limits(self._node.options, self._node.permissions.permissions))
             if node_state.bridged is not None:
                 self._node.emit(Bridged(node_state.bridged))
+            for name, one in node_state.followed.items():
+                self._node.emit(Followed(name, *one))
             self._node.kernel.wake()
             if journal.last_closed is not None:
                 return number, begun
@@ -340,6 +346,11 @@ class Retention:
         # repeated.
         while self._projector.marked < needed:
             await self._wait("the projections have not caught up", self._projector.progress)
+        # Messages that were released meanwhile are not repeated, and other logs need them until
+        # they have taken the release.
+        last = node.exchange.last_to_take if node.exchange is not None else 0
+        while node.exchange is not None and not node.exchange.is_taken(last):
+            await self._wait("another log has not taken its messages yet", last)
         (record,) = await node.log.read_some([first])
         if not self._guard.lets_go(first):
             return  # the sessions that hold messages have changed meanwhile

@@ -167,7 +167,9 @@ class StateReader:
     async def _fill_carried(self, loaded: LoadedProjections) -> None:
         """Read which messages some records repeat, and where the log was cut."""
         node_state, mark = self._state, loaded.mark
-        node_state.take_marks(mark.checkpoints, mark.cut, mark.archived, mark.bridged, mark.epoch)
+        node_state.take_marks(
+            mark.checkpoints, mark.cut, mark.archived, mark.bridged, mark.epoch, mark.followed
+        )
         carriers = [sequence for sequence in mark.carriers if sequence >= self._log.first]
         for start in range(0, len(carriers), _BREATHE_EVERY):
             for record in await self._read(carriers[start : start + _BREATHE_EVERY]):

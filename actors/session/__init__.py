@@ -2,7 +2,7 @@
 
 from actors.session.authorization import Authorizer
 from actors.session.delivery import Delivery
-from actors.session.interfaces import ClientConnection
+from actors.session.interfaces import ClientConnection, MessageExchange
 from actors.session.node_context import NEVER_EXPIRES, NodeContext
 from actors.session.operator_commands import OperatorCommand
 from actors.session.publisher import Publisher, select
@@ -47,6 +47,7 @@ __all__ = [
     "Expire",
     "Kick",
     "Loaded",
+    "MessageExchange",
     "NodeContext",
     "OperatorCommand",
     "Outgoing",

@@ -214,6 +214,33 @@ class PublicationBridge(Protocol):
         """Update the bridge to changed permissions."""
 
 
+class MessageExchange(Protocol):
+    """The exchange with the other logs of a node: ``actors.exchange.exchange.LogExchange``."""
+
+    def published(self, qos: int, content: StoredMessages, *, retain: bool, gated: bool) -> None:
+        """Note messages that take effect in this turn; pass on those of QoS 0."""
+
+    def pass_on(
+        self,
+        topics: Sequence[bytes],
+        payloads: Sequence[bytes],
+        blocks: Sequence[bytes] | None,
+        *,
+        retain: bool = False,
+    ) -> None:
+        """Send messages of QoS 0 to the other brokers."""
+
+    def settle(self) -> None:
+        """Record how far the other logs were taken; this belongs to each new subscription."""
+
+    @property
+    def last_to_take(self) -> Position:
+        """The last position that other logs record to have taken; behind it are only positions."""
+
+    def is_taken(self, through: Position) -> bool:
+        """Return whether all other logs record to have taken this one up to a position."""
+
+
 class SystemTopics(Protocol):
     """The topics ``$SYS/...``: ``actors.inspection.sys_topics.SysTopicTree``."""
 

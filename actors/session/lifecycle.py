@@ -247,12 +247,15 @@ class SessionLifecycle:
         )
         assigned = connection.given_id if connection.id_assigned else None
         prefix = self._response_information(connection, asked)
-        if assigned is None and prefix is None and asked.authentication_method is None:
+        shared = self._node.exchange is None
+        plain = assigned is None and prefix is None and asked.authentication_method is None
+        if plain and shared:
             return _usual_connack(*usual)
         return _encode_connack(
             *usual,
             ConnackProperties(
                 assigned_client_identifier=assigned,
+                shared_subscriptions=shared,
                 response_information=prefix,
                 authentication_method=asked.authentication_method,
                 authentication_data=connection.authentication_data,

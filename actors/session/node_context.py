@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from actors.session.decisions import DeliveryLimits
     from actors.session.interfaces import (
         LogHold,
+        MessageExchange,
         Paused,
         PublicationBridge,
         SessionDirectory,
@@ -69,6 +70,7 @@ class NodeContext:
         "directory",
         "draining",
         "dropped",
+        "exchange",
         "failed",
         "journal",
         "kernel",
@@ -130,6 +132,8 @@ class NodeContext:
         self.permissions: Authorizer
         self.bridge: PublicationBridge | None = None
         """The bridge to NATS; None: there is none."""
+        self.exchange: MessageExchange | None = None
+        """The exchange with the other logs of the node; None: there are none."""
         self.system_topics: SystemTopics
         self.retention: LogHold
         self.publish_observer: Callable[[Publication], None] | None = None

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
+    from eventstore.format import Run
 
 
 _Chosen: TypeAlias = "tuple[Sequence[Subscriber], Sequence[int] | None]"
@@ -79,6 +80,8 @@ class Publisher:
                 node.publish_observer(_publication(self._name, packet))
             if node.bridge is not None:
                 node.bridge.packets(self._name, packet, session.connection)
+            if node.exchange is not None:
+                node.exchange.pass_on(topics, packet.payloads, packet.blocks)
             payloads = () if packet.packets else packet.payloads
             whole = Batch(
                 0,
@@ -164,6 +167,29 @@ class Publisher:
         return [
             (self._publish_now(part, accepts=accepts), len(part)) for part in self._admit(packet)
         ]
+
+    def publish_taken(self, packet: Publishes, origins: Sequence[Position], *, live: bool) -> None:
+        """Record messages of another log, which take effect at once, and route them if ``live``.
+
+        ``origins`` are their positions there. They fit into a record.
+        """
+        content = self._record(packet, will=False, origins=to_runs(origins))
+        refs = range(content.first, content.first + len(packet))
+        if packet.qos == 2:
+            self._node.emit(Released(self._name, to_runs(packet.packet_ids), refs=to_runs(refs)))
+        if live:
+            took_effect = refs[0], refs[-1]
+            self._route(
+                *(packet.qos, content, refs, took_effect),
+                retain=packet.retain,
+                gated=not packet.qos,
+                taken=True,
+            )
+
+    def route_taken(self, packet: Publishes) -> None:
+        """Route QoS 0 messages of another broker, which are not recorded."""
+        content = StoredMessages(0, packet.topics, packet.payloads, 0, packet.blocks or ())
+        self._route(0, content, (), _NOT_LOGGED, retain=packet.retain, taken=True)
 
     def _publish_now(
         self,
@@ -283,7 +309,9 @@ class Publisher:
         self._node.count_dropped(reason, dropped, client=self._name, position=format_position(at))
         return select(packet, keep)
 
-    def _record(self, packet: Publishes, *, will: bool) -> StoredMessages:
+    def _record(
+        self, packet: Publishes, *, will: bool, origins: Sequence[Run] = ()
+    ) -> StoredMessages:
         """Append a MessagePublished; return the messages that it records."""
         topics, payloads = packet.topics, packet.payloads
         distinct = dict.fromkeys(topics)
@@ -309,6 +337,7 @@ class Publisher:
             will,
             blocks=block_sizes,
             block_of=block_of,
+            origins=origins,
         )
         pieces, space = payloads, size
         expires: Sequence[int] = ()
@@ -333,11 +362,15 @@ class Publisher:
         retain: bool,
         gated: bool = False,
         accepts: Callable[[Subscriber], bool] | None = None,
+        taken: bool = False,
     ) -> None:
+        """Route messages; those ``taken`` from another broker are not passed on."""
         node, topics, payloads = self._node, content.topics, content.payloads
         if node.publish_observer is not None:
             node.publish_observer(Publication(self._name, qos, topics, payloads, refs))
-        if node.bridge is not None:
+        if node.exchange is not None and not taken:
+            node.exchange.published(qos, content, retain=retain, gated=gated)
+        if node.bridge is not None and not taken:
             node.bridge.published(
                 self._name, qos, content, refs, took_effect, retain=retain, gated=gated
             )
@@ -361,7 +394,7 @@ class Publisher:
             )
         if withheld and refs:
             self._tell_denied(withheld, refs)
-        if not gated and accepts is None and self._has_birth(topics):
+        if not gated and not taken and accepts is None and self._has_birth(topics):
             self._keep_births(topics, payloads)
 
     def _tell_denied(self, withheld: Sequence[_Chosen], refs: Sequence[Position]) -> None:

@@ -182,6 +182,8 @@ class SubscriptionHandler:
             if count:
                 now = node.clock.monotonic()
                 node.limits.refused.add(reason, now, client=session.name, filters=count)
+        if node.exchange is not None:
+            node.exchange.settle()
         for event in grant.events:
             session.emit(event)
         return grant
@@ -195,6 +197,8 @@ class SubscriptionHandler:
             return 0
         if split_share(topic_filter)[1].split("/", 1)[0] == "$SYS":
             return ReasonCode.TOPIC_FILTER_INVALID
+        if self._node.exchange is not None:  # its members may belong to other logs
+            return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
         if connection.properties is not None:
             return 0
         if not self._node.options.shared_for_mqtt3:

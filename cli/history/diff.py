@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from cli.common import progress, text
 from cli.history.replay import expiry_text
-from cli.logsource import SourceFlags, open_source, parse_point, point_at
+from cli.logsource import SourceFlags, flags_of_session, open_source, parse_point, point_at
 from eventstore.errors import NotFound, UsageError
 from eventstore.format import MAX_INDEX, Position
 from projections.comparison import Granted, SessionFacts, StateFacts, WillFacts, state_facts
@@ -24,7 +24,7 @@ async def _run(
     flags: SourceFlags, before: str, after: str, session: str | None, *, as_json: bool
 ) -> None:
     moments = [parse_point(before), parse_point(after)]
-    async with open_source(flags) as source:
+    async with open_source(flags_of_session(flags, session)) as source:
         first, second = [await point_at(source, one) for one in moments]
         if (first.sequence, first.index) > (second.sequence, second.index):
             raise UsageError(f"{before} is later than {after}: give the earlier point first")

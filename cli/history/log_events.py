@@ -13,6 +13,7 @@ from cli.logsource import (
     SourceFlags,
     check_filter,
     cut_off,
+    flags_of_session,
     open_source,
     parse_point,
     point_at,
@@ -102,7 +103,7 @@ def run_events(flags: SourceFlags, wanted: Selection, look: Look) -> None:
 
 async def _run(flags: SourceFlags, wanted: Selection, look: Look) -> None:
     selected = EventFilter(wanted.types, wanted.session, wanted.topic)
-    async with open_source(flags) as source:
+    async with open_source(flags_of_session(flags, wanted.session)) as source:
         if wanted.follow and not source.live:
             raise UsageError(f"cannot follow the log: no broker is running on {source.where}")
         await _check_bounds(source, wanted)

@@ -8,7 +8,14 @@ from heapq import nsmallest
 from itertools import chain, islice
 
 from cli.common import progress, text
-from cli.logsource import SourceFlags, check_filter, open_source, parse_point, point_at
+from cli.logsource import (
+    SourceFlags,
+    check_filter,
+    flags_of_session,
+    open_source,
+    parse_point,
+    point_at,
+)
 from eventstore.errors import NotFound, UsageError
 from eventstore.format import PointSpec, Position, format_position
 from eventstore.reading import LogPoint, LogSource, time_of
@@ -60,7 +67,7 @@ async def _run(
     *,
     as_json: bool,
 ) -> None:
-    async with open_source(flags) as source:
+    async with open_source(flags_of_session(flags, session)) as source:
         point = await point_at(source, moment)
         if session is not None:
             lines = await _session(source, session, point, moment, as_json=as_json)

@@ -2,52 +2,62 @@
 
 import asyncio
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from cli.common import progress, text
-from cli.logsource import SourceFlags, open_source
-from projections.verification import LogVerifier, verify_log
+from cli.logsource import SourceFlags, open_node_logs, open_source
+from eventstore.reading import LogSource
+from projections.verification import ExchangeAudit, LogVerifier, audit_exchange, verify_log
 
 _MOST_PROBLEMS = 100
 
 
 @dataclass(slots=True)
 class _Problems:
-    """Prints problems as they are found."""
+    """Prints problems as they are found, or keeps the first ones for JSON."""
 
+    prefix: str
+    as_json: bool
     count: int = 0
+    listed: list[dict[str, object]] = field(default_factory=list)
 
     def __call__(self, sequence: int, what: str) -> None:
         self.count += 1
-        if self.count <= _MOST_PROBLEMS:
-            sys.stdout.write(f"record {sequence} {what}\n")
+        if self.as_json:
+            if self.count <= _MOST_PROBLEMS:
+                self.listed.append({"record": sequence, "what": what})
+        elif self.count <= _MOST_PROBLEMS:
+            sys.stdout.write(f"{self.prefix}record {sequence} {what}\n")
         elif self.count == _MOST_PROBLEMS + 1:
-            sys.stdout.write("further problems are only counted\n")
+            sys.stdout.write(f"{self.prefix}further problems are only counted\n")
+
+    def fields(self) -> dict[str, object]:
+        """Return the fields of a JSON object."""
+        return {"problems": self.count, "listed": self.listed}
 
 
 def run_verify_log(flags: SourceFlags, *, as_json: bool = False) -> bool:
-    """Check the log, print problems and a summary; return whether it is intact."""
+    """Check the log, print problems and a summary; return whether it is intact.
+
+    Where a node has several logs, and none is named, check all of them, and what each took.
+    """
     return asyncio.run(_run(flags, as_json=as_json))
 
 
 async def _run(flags: SourceFlags, *, as_json: bool) -> bool:
-    problems: list[dict[str, object]] = []
-    printed = _Problems()
-
-    def report(sequence: int, what: str) -> None:
-        if not as_json:
-            printed(sequence, what)
-        elif len(problems) < _MOST_PROBLEMS:
-            problems.append({"record": sequence, "what": what})
-            printed.count += 1
-        else:
-            printed.count += 1
-
+    if flags.node is None:
+        async with open_node_logs(flags) as logs:
+            if logs:
+                return await _verify_all(logs, as_json=as_json)
     async with open_source(flags) as source:
-        verifier = await verify_log(source, report, progress)
-        where = source.where
-        if source.cut is not None and not as_json:
-            sys.stdout.write(source.beginning() + "\n")
+        return await _verify(source, as_json=as_json)
+
+
+async def _verify(source: LogSource, log: str = "", *, as_json: bool) -> bool:
+    """Check a log and print the result; ``log`` is its name if there are several."""
+    problems = _Problems(f"log {log}: " if log else "", as_json=as_json)
+    verifier = await verify_log(source, problems, progress)
     if as_json:
         times = {
             key: None if value is None else text.iso(value)
@@ -55,11 +65,45 @@ async def _run(flags: SourceFlags, *, as_json: bool) -> bool:
         }
         found = {"records": verifier.records, "entries": verifier.entries, **times}
         found["first_record"] = source.begin
-        rest = {"void_parts": verifier.void, "problems": printed.count, "listed": problems}
-        sys.stdout.write(text.json_line({**found, **rest}) + "\n")
+        rest = {"void_parts": verifier.void, **problems.fields()}
+        sys.stdout.write(text.json_line({**({"log": log} if log else {}), **found, **rest}) + "\n")
     else:
-        sys.stdout.write(verification_summary(verifier, printed.count, where) + "\n")
-    return not printed.count
+        if source.cut is not None:
+            sys.stdout.write(problems.prefix + source.beginning() + "\n")
+        summary = verification_summary(verifier, problems.count, source.where)
+        sys.stdout.write(f"{problems.prefix}{summary}\n")
+    return not problems.count
+
+
+async def _verify_all(logs: Mapping[str, LogSource], *, as_json: bool) -> bool:
+    """Check the logs of a node, and whether each took what its sessions subscribed to."""
+    intact = [await _verify(source, log, as_json=as_json) for log, source in logs.items()]
+    if not all(intact):
+        if not as_json:
+            sys.stdout.write("the exchange between the logs is not checked: a log is damaged\n")
+        return False
+    for log, source in logs.items():
+        problems = _Problems(f"log {log}: ", as_json=as_json)
+        others = {name: one for name, one in logs.items() if name != log}
+        found = await audit_exchange(source, others, problems, progress)
+        intact.append(not problems.count)
+        if as_json:
+            ends = [one._asdict() for one in found.ends]
+            line = {"exchange": log, "due": found.due, "followed": ends, **problems.fields()}
+            sys.stdout.write(text.json_line(line) + "\n")
+        else:
+            sys.stdout.write(f"{problems.prefix}{_exchange_summary(found, problems.count)}\n")
+    return all(intact)
+
+
+def _exchange_summary(found: ExchangeAudit, lacking: int) -> str:
+    """Return what an audit of the exchange found, in a line."""
+    due = f"{text.count_of(found.due, 'message')} of other logs matched its subscriptions"
+    taken = f"{lacking:,} lacking" if lacking else "all there"
+    ends = ", ".join(
+        f"{text.name(one.log)} up to record {one.through:,} of {one.last:,}" for one in found.ends
+    )
+    return f"{due}, {taken}; it has taken {ends}"
 
 
 def verification_summary(verifier: LogVerifier, problems: int, where: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from cli.common import progress, text
 from cli.live import NoBroker, StateClient
-from cli.logsource import SourceFlags, open_source
+from cli.logsource import SourceFlags, flags_of_session, open_source
 from eventstore.errors import CutMeanwhile
 from eventstore.format import Position, format_position
 from projections.comparison import (
@@ -44,7 +44,7 @@ def run_verify_state(
 
 
 async def _run(flags: SourceFlags, session: str | None, *, stored: bool, as_json: bool) -> bool:
-    async with open_source(flags) as source:
+    async with open_source(flags_of_session(flags, session)) as source:
         source.require_whole()
         node = await source.node()
         broker: StateClient | None = None

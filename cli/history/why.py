@@ -1,15 +1,25 @@
 """``foldmq why``: explains what happened to a message."""
 
 import asyncio
+import contextlib
 import sys
 import time
 from collections.abc import Iterator
 
 from cli.common import progress, text
 from cli.history.no_message import denial_text, explain_no_message
-from cli.logsource import SourceFlags, check_filter, open_source, parse_point, point_at
+from cli.history.why_logs import LogStory, not_taken, stories_elsewhere
+from cli.logsource import (
+    SourceFlags,
+    check_filter,
+    flags_of_session,
+    open_node_logs,
+    open_source,
+    parse_point,
+    point_at,
+)
 from eventstore.errors import CutOff, NotFound, UsageError
-from eventstore.format import Position, format_position, position
+from eventstore.format import LOG_SESSION, Position, format_position, position
 from projections.audit import (
     DeliveryCopy,
     DeniedFilter,
@@ -114,8 +124,15 @@ async def _run(
     moment = parse_point(when) if when is not None else None
     matches = topic_matcher(topic) if topic is not None else None
     place = _position(where) if where is not None else None
-    async with open_source(flags) as source:
-        source.require_whole()
+    flags = flags_of_session(flags, client)
+    async with contextlib.AsyncExitStack() as stack:
+        logs = await stack.enter_async_context(open_node_logs(flags))
+        if logs and flags.node is not None:
+            source = logs[flags.node]
+        else:
+            source = await stack.enter_async_context(open_source(flags))
+        for one in logs.values() or [source]:
+            one.require_whole()
         ref = await message_at(source, place) if place is not None else None
         until = None
         if moment is not None:
@@ -131,27 +148,47 @@ async def _run(
             until=until,
             progress=progress,
         )
+        groups = [[LogStory("", one)] for one in stories]
+        if logs and flags.node is not None:
+            groups = await stories_elsewhere(logs, flags.node, stories)
+            if topic is not None and client is not None:
+                groups += await not_taken(logs, flags.node, client, topic, last, moment)
+                groups.sort(key=lambda group: group[0].story.time_ms or 0)
+        found = [one for group in groups[-last:] for one in group]
         explanation = ""
-        if not stories and topic is not None:
+        if not found and topic is not None:
             explanation = await explain_no_message(source, topic, client, until)
-    if not stories and ref is not None:
+    if not found and ref is not None:
         raise CutOff(
             f"position {format_position(ref)} was deleted, and no record refers to it: "
             f"{source.beginning()}"
         )
-    if not stories:
+    if not found:
         cut = f"; {source.beginning()}" if source.cut is not None else ""
         by = f" until {text.escaped(when)}" if when is not None else ""
-        known = f"the log records no message on {text.name(topic or '')}{by}{cut}"
+        which = f"logs of {', '.join(logs)} record" if logs else "log records"
+        known = f"the {which} no message on {text.name(topic or '')}{by}{cut}"
         raise NotFound(f"{known}; {explanation}")
-    for number, story in enumerate(stories):
+    _write(found, flags.node, client, as_json=as_json)
+
+
+def _write(found: list[LogStory], node: str | None, client: str | None, *, as_json: bool) -> None:
+    """Print histories; ``node`` is the log that has the session of the client."""
+    for number, (log, story, note) in enumerate(found):
+        elsewhere = log not in ("", node)
+        mine = None if elsewhere else client
         if as_json:
-            sys.stdout.write(text.json_line(story_object(story, client)) + "\n")
+            more = {"log": log, **({"note": note} if note else {})} if log else {}
+            sys.stdout.write(text.json_line({**more, **story_object(story, mine)}) + "\n")
             continue
         if number:
             sys.stdout.write("\n")
-        for line in story_lines(story, client):
+        if log:
+            sys.stdout.write(f"log {log}\n")
+        for line in story_lines(story, mine, brief=elsewhere and client is not None):
             sys.stdout.write(line + "\n")
+        if note:
+            sys.stdout.write(f"  {note}\n")
 
 
 def _position(where: str) -> Position:
@@ -163,8 +200,8 @@ def _position(where: str) -> Position:
     return moment.position
 
 
-def story_lines(story: MessageStory, client: str | None) -> Iterator[str]:
-    """Yield the history of a message as text, with other sessions in short."""
+def story_lines(story: MessageStory, client: str | None, *, brief: bool = False) -> Iterator[str]:
+    """Yield the history of a message as text, with other sessions in short; ``brief``: all."""
     yield _message(story)
     by = _publisher(story)
     if story.before:
@@ -177,6 +214,8 @@ def story_lines(story: MessageStory, client: str | None) -> Iterator[str]:
         yield _matched(story)
     elif not any(step.what == "discarded" for step in story.steps):
         yield "  waiting for PUBREL from its publisher before it is delivered"
+    if brief:
+        return
     mine = [copy for copy in story.copies if client is None or copy.session == client]
     if client is not None and story.effective and not any(not copy.retain for copy in mine):
         yield f"  {text.name(client)} {_reason(story)}"
@@ -203,6 +242,8 @@ def _message(story: MessageStory) -> str:
 def _publisher(story: MessageStory) -> str:
     if story.session is None:
         return ""
+    if story.session.startswith(LOG_SESSION):
+        return f" in log {text.name(story.session.removeprefix(LOG_SESSION))} and taken from there"
     if story.will:
         return f" as the will of {text.name(story.session)}"
     return f" by {text.name(story.session)}" + (f" as packet {story.pid}" if story.pid else "")

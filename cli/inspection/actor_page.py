@@ -19,7 +19,7 @@ from cli.inspection.session_page import (
     subscription_lines,
 )
 from cli.live import LiveBroker, Refused, TooLarge, open_broker
-from cli.logsource import SourceFlags
+from cli.logsource import SourceFlags, flags_of_session
 
 ACTOR_ID = re.compile(r"[a-z]+:[0-9]+")
 
@@ -39,6 +39,7 @@ def run_actor(flags: SourceFlags, which: str, *, full: bool, as_json: bool) -> N
 
 def run_session(flags: SourceFlags, client: str, *, full: bool, as_json: bool) -> None:
     """Print a session in full; raises Refused if there is none."""
+    flags = flags_of_session(flags, client)
     asyncio.run(_ActorPageText(flags, full=full, as_json=as_json).session(client))
 
 

@@ -172,7 +172,19 @@ async def _in_directory(
         urls=(f"nats://127.0.0.1:{port}",), user=known.user, password=known.password
     )
     client = await _connect(stack, access)
-    return LiveBroker(node or datadir.node(), str(datadir.path), client)
+    return LiveBroker(node or _only_node(datadir), str(datadir.path), client)
+
+
+def _only_node(datadir: DataDir) -> str:
+    """Return the node of a data directory. Raises NoLiveBroker when there are several."""
+    node = datadir.node()
+    if not datadir.processes.exists():
+        return node
+    names = datadir.log_names()
+    raise NoLiveBroker(
+        f"there are {len(names)} broker processes on {datadir.path}: give --node, one of "
+        f"{', '.join(names)}"
+    )
 
 
 def _not_there(datadir: DataDir, port: int | None) -> str:

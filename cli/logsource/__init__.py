@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         open_store,
     )
     from cli.logsource.nats_access import external_access
+    from cli.logsource.node_logs import flags_of_session, log_names, open_node_logs
     from cli.logsource.point_resolution import cut_off, parse_point, point_at, start_at
     from cli.logsource.source import (
         find_location,
@@ -35,6 +36,7 @@ else:
                 "Store answer_requests check_files cluster_key fit_packet_size nats_tls nats_users "
                 "open_store"
             ),
+            "node_logs": "flags_of_session log_names open_node_logs",
             "point_resolution": "cut_off parse_point point_at start_at",
             "nats_access": "external_access",
             "source": (
@@ -57,11 +59,14 @@ __all__ = [
     "external_access",
     "find_location",
     "fit_packet_size",
+    "flags_of_session",
     "index_directory",
     "index_path",
+    "log_names",
     "named_stream",
     "nats_tls",
     "nats_users",
+    "open_node_logs",
     "open_source",
     "open_store",
     "parse_point",

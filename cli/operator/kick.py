@@ -7,7 +7,7 @@ from typing import Any
 from cli.common import text
 from cli.inspection import ask_session, find_actor, log_broker
 from cli.live import LiveBroker, Refused, open_broker
-from cli.logsource import SourceFlags
+from cli.logsource import SourceFlags, flags_of_session
 from cli.operator.bulk_change import ChangeOptions, ChangeResult, change, confirmed, tell
 
 
@@ -27,6 +27,9 @@ def restart(flags: SourceFlags, which: str, manner: ChangeOptions) -> None:
 
 
 async def _kick(flags: SourceFlags, clients: Iterable[str], manner: ChangeOptions) -> None:
+    clients = list(clients)
+    for client in clients:
+        flags = flags_of_session(flags, client)
     async with open_broker(flags) as broker:
         if flags.verbose:
             log_broker(broker)

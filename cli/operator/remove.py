@@ -8,7 +8,7 @@ from typing import Any
 from cli.common import text
 from cli.inspection import gather, log_broker, session_selection
 from cli.live import LiveBroker, Refused, open_broker
-from cli.logsource import SourceFlags, check_filter
+from cli.logsource import SourceFlags, check_filter, flags_of_session
 from cli.operator.bulk_change import ChangeOptions, ChangeResult, change, confirmed, portions, tell
 from eventstore.errors import UsageError
 
@@ -34,6 +34,9 @@ def clear(flags: SourceFlags, topic_filter: str, manner: ChangeOptions) -> None:
 
 
 async def _remove(flags: SourceFlags, clients: Iterable[str], manner: ChangeOptions) -> None:
+    clients = list(clients)
+    for client in clients:
+        flags = flags_of_session(flags, client)
     async with open_broker(flags) as broker:
         if flags.verbose:
             log_broker(broker)

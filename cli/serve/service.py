@@ -25,6 +25,7 @@ from cli.common import Endpoint, keep_large_blocks, logging_setup, trim
 from cli.indexing import IndexProcess
 from cli.logsource import Store, answer_requests, check_files, fit_packet_size, nats_tls, open_store
 from cli.monitoring import HttpMonitor, Notifier, serve_inspector
+from cli.processes import ProcessMember, Supervisor, check_process_count, member_settings
 from cli.serve.auth_factory import (
     Access,
     make_permissions,
@@ -43,6 +44,7 @@ from cluster import FellBehind, Leadership, Replaced
 from eventstore.datadir import DataDir
 from eventstore.errors import Fenced, RecordTooLarge
 from eventstore.format import LEAST_RECORD, largest_packet
+from eventstore.nats import durability_promise
 from protocol.errors import FoldmqError
 from protocol.nats import Mapping, allowed_names, parse_users
 
@@ -83,21 +85,24 @@ def run_service(flags: dict[str, object], config: Path | None) -> None:
     The process starts again when the log refused a record as too large, with its size known, and
     when it no longer leads its cluster.
     """
-    settings = load_settings(flags, os.environ, config)
-    logging_setup.configure(settings.log_level, settings.log_format)
-    _warn_of_old_names(settings)
+    environment = dict(os.environ)
+    process = ProcessMember.from_environment(os.environ)
 
     def reread() -> Settings:
         found = load_settings(flags, os.environ, config)
         _warn_of_old_names(found)
-        return found
+        return found if process is None else member_settings(found, process.facts)
 
-    environment = dict(os.environ)
+    settings = reread()
+    logging_setup.configure(settings.log_level, settings.log_format)
     keep_large_blocks()
     set_short_time_slice()  # before the NATS server is started
     with asyncio.Runner(loop_factory=loop_factory(settings.event_loop)) as runner:
         try:
-            runner.run(Service(settings, reread, _refused_before()).run())
+            if settings.processes > 1 and process is None:
+                runner.run(_supervise(settings))
+            else:
+                runner.run(Service(settings, reread, _refused_before(), process).run())
         except RecordTooLarge as refused:
             if refused.size <= LEAST_RECORD:
                 raise
@@ -112,6 +117,40 @@ def run_service(flags: dict[str, object], config: Path | None) -> None:
     log.error(what, reason=reason)
     # As after a kill. Nothing unwritten was acknowledged.
     os.execve(sys.executable, sys.orig_argv, environment)  # noqa: S606 - this very program
+
+
+async def _supervise(settings: Settings) -> None:
+    """Run several broker processes; raises the FoldmqError that prevents it."""
+    listeners = Listeners(settings)
+    listeners.probe(settings)
+    make_permissions(settings)
+    check_files(settings)
+    authenticator = Access(settings, "", None).authenticator(settings)
+    users = authenticator.user_count
+    authenticator.close()
+
+    def tell(listening: list[Endpoint], datadir: DataDir, where: str) -> None:
+        embedded = settings.nats_url is None
+        facts = Facts(
+            listening=listening,
+            metrics=settings.metrics,
+            web=None,
+            web_token="",
+            users=users,
+            data=str(datadir.path),
+            node=datadir.node(),
+            nats=where,
+            promise=durability_promise(1, settings.sync if embedded else None),
+            durable=embedded and settings.sync == "always",
+        )
+        announce(settings, facts)
+
+    try:
+        await Supervisor(
+            settings, lambda: [listeners.bind(own) for own in settings.listeners()], tell
+        ).run()
+    finally:
+        listeners.close()
 
 
 def _warn_of_old_names(settings: Settings) -> None:
@@ -188,12 +227,18 @@ class Service:
     """One run of the broker: start, serve, reload on SIGHUP, drain on SIGTERM and SIGINT."""
 
     def __init__(
-        self, settings: Settings, reread: Callable[[], Settings], refused: int = 0
+        self,
+        settings: Settings,
+        reread: Callable[[], Settings],
+        refused: int = 0,
+        process: ProcessMember | None = None,
     ) -> None:
         """Use these settings, and their sources for reloads.
 
-        ``refused`` is the size in bytes of a record that the log refused, or 0.
+        ``refused`` is the size in bytes of a record that the log refused, or 0; ``process`` is this
+        process among several of the machine.
         """
+        self._process = process
         self._refused = refused
         self._settings = settings
         self._reread = reread
@@ -268,7 +313,8 @@ class Service:
         settings = self._settings
         self._listeners = Listeners(settings)
         stack.callback(self._listeners.close)
-        self._listeners.probe(settings)
+        if self._process is None:
+            self._listeners.probe(settings)
         make_permissions(settings)
         self._metrics = await self._monitor.serve(stack, settings)
         await stack.enter_async_context(self._web)
@@ -278,6 +324,8 @@ class Service:
         datadir = stack.enter_context(DataDir(settings.data_dir))
         for line in datadir.narrowed:
             log.warning(line)
+        if self._process is None:
+            check_process_count(datadir, 1)
         datadir.node()  # created before the wait for NATS
         store = await open_store(stack, settings, datadir, self._refused)
         self._node = store.name
@@ -301,6 +349,8 @@ class Service:
         broker = Broker(options, store.log, self._authenticator, SystemClock(), bridge, permissions)
         store.client.on_arrival = broker.kernel.yield_once
         self._monitor.inspection = broker.inspection
+        if self._process is not None:
+            await self._process.join(broker.join, store)
         await _recover(broker, self._notifier, leadership)
         if self._member is not None and leadership is not None:
             led = ClusterHooks(broker.node, broker.admission.connections)
@@ -314,6 +364,8 @@ class Service:
         await serve_inspector(stack, store.client, broker.inspection)
         if broker.bridge is not None and store.bridge is not None:
             await broker.bridge.start(store.bridge)
+        if broker.exchange is not None:
+            await broker.exchange.catch_up()
         listening = self._listen(broker, waiting)
         self._monitor.listening = True
         if self._member is not None:
@@ -327,7 +379,10 @@ class Service:
         await stack.enter_async_context(self._index)
         journal = broker.node.journal
         self._index.start(settings, datadir, lambda: journal.durable)
-        self._announce(listening, datadir, store)
+        if self._process is None:
+            self._announce(listening, datadir, store)
+        else:
+            log.info("broker process serves", process=self._process.facts.number, log=self._node)
         return broker
 
     async def _lead(
@@ -402,6 +457,9 @@ class Service:
         """
         found = []
         holding = self._listeners.options(self._settings, largest_packet(self._largest))
+        if self._process is not None:
+            self._process.take_connections(broker.node, broker.admission, holding)
+            return []
         for own, options in zip(self._settings.listeners(), holding, strict=True):
             if options.name in waiting:
                 where, bound = self._places[options.name], waiting[options.name]
@@ -465,6 +523,8 @@ class Service:
     async def _drain(self, broker: Broker) -> None:
         """Drain and stop; raises DrainError if the log could not be written completely."""
         log.info("draining: new connections are refused, pending events are written")
+        if self._process is not None:
+            self._process.stop_taking()
         limit = self._settings.commit_timeout
         member, to = self._member, self._moves_to
         handed_over = None

@@ -27,6 +27,7 @@ _TOPICS: Final = {
         "cluster cluster_key_file cluster_listen cluster_advertise cluster_tls_cert "
         "cluster_tls_key cluster_tls_ca failover_grace"
     ),
+    "Several processes on one machine": "processes",
     "Sessions and delivery": (
         "session_expiry ack_wait max_ack_pending max_queued_messages max_queued_bytes "
         "max_keep_alive receive_maximum max_topic_aliases topic_aliases_out check_payload_format "

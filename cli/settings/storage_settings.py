@@ -84,7 +84,16 @@ def storage_contradictions(settings: "Settings") -> Iterator[str]:
 
 
 class ClusterFields(BaseModel):
-    """Settings of a cluster."""
+    """Settings of a cluster, and of several processes on one machine."""
+
+    processes: int = Field(
+        default=1,
+        ge=1,
+        le=32,
+        description="Number of broker processes, for machines with several cores. Each has a log "
+        "of its own and the sessions of some clients, by a hash of the client identifier; all "
+        "clients connect to the same address. The number cannot change later.",
+    )
 
     cluster: str | None = Field(
         default=None,
@@ -129,6 +138,8 @@ class ClusterFields(BaseModel):
 
 def cluster_contradictions(settings: "Settings") -> Iterator[str]:
     """Yield one message for each contradiction among these settings, with the remedy."""
+    if settings.processes > 1:
+        yield from _process_contradictions(settings)
     if settings.cluster is None:
         for name in ("cluster_key_file", "cluster_listen"):
             if getattr(settings, name) is not None:
@@ -165,3 +176,22 @@ def _peer_contradictions(settings: "Settings") -> Iterator[str]:
             f"cluster_listen = {place} also needs cluster_advertise, the address at which other "
             "nodes reach this one"
         )
+
+
+def _process_contradictions(settings: "Settings") -> Iterator[str]:
+    """Yield a message for each setting that several processes do not support."""
+    several = f"processes = {settings.processes}"
+    for own in settings.listeners():
+        (place,) = own.listen
+        if place.endpoint.kind != "tcp" or own.proxy_protocol:
+            yield (
+                f"{several}: listen = {place}: only TCP without TLS, WebSocket and PROXY protocol "
+                "is possible with several processes"
+            )
+    if settings.cluster is not None:
+        yield f"{several} and cluster cannot be combined: set one of them"
+    for name in ("bridge", "nats_listen", "keep_until_archived", "auth_subject", "pseudonyms"):
+        if getattr(settings, name) and name in settings.model_fields_set:
+            yield f"{several} and {name} cannot be combined yet: use one process for {name}"
+    if settings.web is not None and "web" in settings.model_fields_set:
+        yield f"{several}: the web page shows one process only: set web = off"

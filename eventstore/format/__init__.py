@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from eventstore.format.event_json import field_values, json_object
     from eventstore.format.events import (
+        LOG_SESSION,
         NATS_SESSION,
         UPCASTERS,
         VERSIONS,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
         BrokerStopped,
         CheckpointBegun,
         CheckpointCompleted,
+        Followed,
         LeaderProved,
         LimitsApplied,
         LogArchived,
@@ -139,6 +141,7 @@ __all__ = [
     "HEADER_FROM",
     "INDEX_BITS",
     "LEAST_RECORD",
+    "LOG_SESSION",
     "MAX_INDEX",
     "NAMES",
     "NAME_BYTES",
@@ -162,6 +165,7 @@ __all__ = [
     "Delivered",
     "Event",
     "Expired",
+    "Followed",
     "LeaderProved",
     "LimitsApplied",
     "LogArchived",
@@ -247,6 +251,7 @@ __all__ = [
 ]
 
 _MODULE_OF = {
+    "LOG_SESSION": "events",
     "NATS_SESSION": "events",
     "LogEvent": "events",
     "UPCASTERS": "events",
@@ -266,6 +271,7 @@ _MODULE_OF = {
     "Delivered": "events",
     "Event": "events",
     "LimitsApplied": "node_events",
+    "Followed": "node_events",
     "LeaderProved": "node_events",
     "LogArchived": "events",
     "LogCut": "events",

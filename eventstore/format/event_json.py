@@ -91,7 +91,7 @@ def _published(event: MessagePublished) -> _Object:
         "e": event.e,
         "v": event.v,
     }
-    return _with_added(found, event) if event.blocks else found
+    return _with_added(found, event) if event.blocks or event.origins else found
 
 
 def _delivered(event: Delivered) -> _Object:

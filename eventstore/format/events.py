@@ -33,6 +33,7 @@ from eventstore.format.node_events import (
     BrokerStopped,
     CheckpointBegun,
     CheckpointCompleted,
+    Followed,
     LeaderProved,
     LimitsApplied,
     LogArchived,
@@ -56,6 +57,9 @@ from protocol.errors import FoldmqError
 
 NATS_SESSION: Final = "$nats"
 """The client identifier of publications by NATS clients in the log. No client can have it."""
+LOG_SESSION: Final = "$log/"
+"""Prefix of the client identifiers of messages taken from other logs, before the name of the log.
+No client can have such an identifier."""
 
 
 class UnreadableEvent(FoldmqError):  # noqa: N818 - named as its siblings in errors
@@ -225,6 +229,9 @@ class MessagePublished:
     blocks_at: Sequence[int] = ()
     """Offset of each block in the payload area. Never written: set for a part of an event, whose
     blocks stand elsewhere."""
+    origins: Sequence[Run] = ()
+    """Positions of the messages in the log that they were taken from; empty when a client of this
+    log published them."""
 
 
 @dataclass(slots=True)
@@ -472,6 +479,7 @@ Event: TypeAlias = (
     | LeaderProved
     | CheckpointBegun
     | CheckpointCompleted
+    | Followed
     | LimitsApplied
     | LogArchived
     | LogCut

@@ -178,6 +178,7 @@ _BLOCKS: dict[str, Callable[[object], bool]] = {
     "blocks": _integers,
     "block_of": _integers,
     "blocks_at": _integers,
+    "origins": _runs,
 }
 _ADDED: dict[type, dict[str, Callable[[object], bool]]] = {
     MessagePublished: _BLOCKS,

@@ -239,6 +239,23 @@ class Bridged:
 
 
 @dataclass(slots=True)
+class Followed:
+    """The log has taken from another log of the node what takes effect there up to a position.
+
+    The messages that it took, with their deliveries, are in the same turn.
+    """
+
+    log: str
+    """Name of the other log."""
+    through: int
+    """That position, packed."""
+    link: str
+    """Link of the record at that position, in hexadecimal."""
+    e: Literal["Followed"] = "Followed"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
 class RetainedCleared:
     """Retained messages were removed by an operator; subscribers are not notified."""
 

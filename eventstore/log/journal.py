@@ -414,7 +414,13 @@ class Journal:
 
     def _stale(self) -> bool:
         """Return whether the open record is too old for further events."""
+        if self.time_ms < self._since_ms:
+            return True
         return self._clock.time_ms() - self.time_ms > _STALE_MS
+
+    def not_before(self, time_ms: int) -> None:
+        """Give events of later turns records of this time or later; call this between turns."""
+        self._since_ms = max(self._since_ms, time_ms)
 
     def send_when_durable(self, sink: OutputSink, data: bytes) -> None:
         """Send bytes to a sink once everything appended in this turn is on disk."""

@@ -130,6 +130,22 @@ class DirectClient(Client):
             return False
         return True
 
+    def publish_now(self, subject: str, payload: bytes) -> bool:
+        """Publish a message without headers; return False if that is impossible."""
+        transport = self._transport
+        if not self.is_connected or transport is None or len(payload) > self.max_payload:
+            return False
+        first = f"PUB {subject} {len(payload)}\r\n".encode()
+        command = b"".join((first, payload, b"\r\n"))
+        if not isinstance(transport, TcpTransport):
+            self._send_soon(command)
+            return True
+        try:
+            transport.write(command)  # type: ignore[no-untyped-call]
+        except (OSError, RuntimeError):  # it is closed, and nats-py does not know yet
+            return False
+        return True
+
     async def change_server(self) -> None:
         """Switch to another known server, without waiting for unsent data.
 

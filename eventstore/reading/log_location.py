@@ -67,7 +67,7 @@ class LogLocation:
         """Return a log for reading. Raises NoLog, LostLog, CorruptLog or NatsUnavailable."""
         mark = None
         if self.datadir is not None:
-            mark = Watermark(self.datadir.path / "log.mark", stream)
+            mark = Watermark(_own_directory(self.datadir, stream) / "log.mark", stream)
         return await open_log(client, stream, self.where, live=self.live, mark=mark)
 
     def reading(self, streams: Iterable[str]) -> str:
@@ -90,7 +90,8 @@ async def open_directory(
     """Return the location of the logs in a data directory.
 
     If no broker runs on it, the directory is locked and its NATS server started, until ``stack``
-    is closed. ``stream`` is the requested log; None: the log of the directory's own node.
+    is closed. ``stream`` is the requested log; None: the log of the directory's own node, or of any
+    of its processes.
     ``note`` is called with a line for each file of the directory whose mode was narrowed,
     ``server_log`` with the lines of the NATS server.
 
@@ -105,8 +106,9 @@ async def open_directory(
             f"data directory {datadir.path}: holds no log (is it on a NATS server elsewhere? Then "
             "give --nats-url)"
         )
-    stream = stream or LOG_STREAM_PREFIX + datadir.node()
-    if stream not in {path.name for path in stored}:
+    if stream is None and not datadir.processes.exists():
+        stream = LOG_STREAM_PREFIX + datadir.node()
+    if stream is not None and stream not in {path.name for path in stored}:
         raise NoLog(f"data directory {datadir.path}: holds no log {name(stream)}")
     try:
         datadir.lock()
@@ -121,6 +123,13 @@ async def open_directory(
     stack.push_async_callback(server.stop)
     access = ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
     return LogLocation(access, str(datadir.path), live=False, named=stream, datadir=datadir)
+
+
+def _own_directory(datadir: DataDir, stream: str) -> Path:
+    """Return the directory of the process that writes a log: of one of several, its own."""
+    if not datadir.processes.exists():
+        return datadir.path
+    return datadir.path / stream.rpartition("-")[2]
 
 
 def _running_access(datadir: DataDir) -> ConnectionOptions:
@@ -139,6 +148,8 @@ def _running_access(datadir: DataDir) -> ConnectionOptions:
 
 
 def stream_of(path: Path) -> str | None:
-    """Return the stream of a data directory's own node; None if the directory names no node."""
+    """Return the stream of a data directory's own node; None if it names none, or has several."""
     datadir = DataDir(path)
-    return LOG_STREAM_PREFIX + datadir.node() if (datadir.path / "node").is_file() else None
+    if datadir.processes.exists() or not (datadir.path / "node").is_file():
+        return None
+    return LOG_STREAM_PREFIX + datadir.node()

@@ -6,6 +6,7 @@ from typing import Any
 
 from eventstore import display
 from eventstore.format import (
+    MAX_INDEX,
     Acked,
     Assigned,
     Bridged,
@@ -17,6 +18,7 @@ from eventstore.format import (
     Delivered,
     Event,
     Expired,
+    Followed,
     LeaderProved,
     LimitsApplied,
     LogArchived,
@@ -51,8 +53,10 @@ from eventstore.format import (
     field_values,
     format_position,
     from_runs,
+    index_of,
     payload_bounds,
     range_text,
+    sequence_of,
 )
 from projections.audit import topic_of
 from projections.replay.subscription_text import options_text
@@ -153,7 +157,12 @@ def _published(event: MessagePublished, _topics: Topics) -> str:
     topics = range_text.several(map(display.name, event.topics), len(event.topics))
     retained = " retained" if event.retain else ""
     ids = f", {_ids(event.pids)}" if event.pids else ""
-    return f"{verb}{what} {topics} QoS {event.qos}{retained}, {display.size(total)}{ids}"
+    origins = (
+        f", from {range_text.positions_text(list(event.origins))} of its log"
+        if event.origins
+        else ""
+    )
+    return f"{verb}{what} {topics} QoS {event.qos}{retained}, {display.size(total)}{ids}{origins}"
 
 
 def _delivered(event: Delivered, topics: Topics) -> str:
@@ -336,6 +345,12 @@ def _started(event: BrokerStarted, _topics: Topics) -> str:
     return f"{what}: node {display.name(event.leader)} leads, epoch {event.epoch}{cause}"
 
 
+def _place(through: Position) -> str:
+    """Return a position, or the record that ends there."""
+    sequence, index = sequence_of(through), index_of(through)
+    return f"record {sequence}" if index == MAX_INDEX else format_position(through)
+
+
 _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     BrokerStarted: _started,
     LimitsApplied: _limits,
@@ -385,6 +400,9 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     CheckpointCompleted: _completed,
     MessagesCarried: _carried,
     Bridged: lambda event, _: f"NATS has what was published up to {format_position(event.through)}",
+    Followed: lambda event, _: (
+        f"took from log {display.name(event.log)} what takes effect up to {_place(event.through)}"
+    ),
     LogArchived: _archived,
     LogCut: _cut,
     OperatorActed: _acted,

@@ -15,6 +15,7 @@ from eventstore.format import (
     BrokerStopped,
     CheckpointBegun,
     CheckpointCompleted,
+    Followed,
     LeaderProved,
     LimitsApplied,
     LogArchived,
@@ -63,6 +64,15 @@ class Checkpoint(NamedTuple):
     time_ms: int
 
 
+class FollowedLog(NamedTuple):
+    """How far this log has taken what takes effect in another one."""
+
+    through: Position
+    """Position in the other log."""
+    link: str
+    """Link of the record at that position, in hexadecimal."""
+
+
 class Archived(NamedTuple):
     """The last event about an archive."""
 
@@ -93,6 +103,7 @@ class NodeState:
         "dirty",
         "entries",
         "epoch",
+        "followed",
         "leader",
         "partial",
         "retained",
@@ -119,6 +130,8 @@ class NodeState:
         """The extent of the archive, as recorded in the log."""
         self.bridged: Position | None = None
         """Position up to which NATS has the publications; None: the log never bridged any."""
+        self.followed: dict[str, FollowedLog] = {}
+        """The other logs of the node from which this one takes messages, by name."""
         self.epoch = 0
         """Number of times a node of the cluster became the leader; 0: there is no cluster."""
         self.leader = ""
@@ -256,10 +269,12 @@ class NodeState:
         archived: tuple[Position, LogArchived] | None,
         bridged: Position | None,
         epoch: int = 0,
+        followed: Iterable[tuple[str, Position, str]] = (),
     ) -> None:
         """Adopt the state in the projections' mark: see ``storage.format.ProjectionMark``."""
         self.bridged = bridged
         self.epoch = epoch
+        self.followed = {name: FollowedLog(through, link) for name, through, link in followed}
         self.checkpoints = [Checkpoint(*one) for one in checkpoints]
         if self.checkpoints:
             self.checkpoint = self.checkpoints[-1].number
@@ -329,6 +344,9 @@ class NodeState:
     def _bridged(self, event: Bridged, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.bridged = event.through or None
 
+    def _followed(self, event: Followed, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
+        self.followed[event.log] = FollowedLog(event.through, event.link)
+
     def _cleared(
         self, event: RetainedCleared | RetainedExpired, _at: Position, _ms: int, _: Sequence[bytes]
     ) -> None:
@@ -369,6 +387,7 @@ _OF_THE_NODE: Final[
     BrokerStopped: NodeState._nothing,
     CheckpointBegun: NodeState._checkpoint_begun,
     CheckpointCompleted: NodeState._checkpoint_completed,
+    Followed: NodeState._followed,
     LimitsApplied: NodeState._nothing,
     LeaderProved: NodeState._nothing,
     LogArchived: NodeState._archived,

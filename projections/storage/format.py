@@ -168,12 +168,16 @@ class ProjectionMark:
     """Position up to which NATS has the publications."""
     epoch: int = 0
     """Epoch of the last leader; 0: no cluster."""
+    followed: list[tuple[str, Position, str]] = field(default_factory=list)
+    """Name, position and link of the other logs from which the node takes messages."""
 
     def body(self) -> bytes:
-        """Return the body of the mark's entry; earlier versions know no epoch."""
+        """Return the body of the mark's entry; earlier versions know no epoch, no other logs."""
         found = {one.name: getattr(self, one.name) for one in fields(self)}
         if not self.epoch:
             del found["epoch"]
+        if not self.followed:
+            del found["followed"]
         return orjson.dumps(found)
 
 
@@ -183,6 +187,7 @@ def mark_of(entry: StoredEntry) -> ProjectionMark:
         raw: dict[str, Any] = orjson.loads(entry.body)
         cut, archived = raw.pop("cut"), raw.pop("archived", None)
         raw["checkpoints"] = [tuple(one) for one in raw["checkpoints"]]
+        raw["followed"] = [tuple(one) for one in raw.get("followed", ())]
         return ProjectionMark(
             **raw,
             cut=None if cut is None else LogCut(**cut),

@@ -20,6 +20,7 @@ from eventstore.reading import Progress, check_noted, few_collections, silent
 from projections.verification.checkpoint_check import CheckpointCheck
 from projections.verification.epoch_check import EpochCheck
 from projections.verification.event_checks import event_problem
+from projections.verification.exchange_check import ExchangeCheck
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +58,7 @@ class LogVerifier:
         self._next = begin
         self._checkpoints = CheckpointCheck(report, begin)
         self._epochs = EpochCheck(report, begin)
+        self._exchange = ExchangeCheck(report)
         self._check_beginning(begin, cut)
         self._node: str | None = None
         self._parts = 0
@@ -122,6 +124,7 @@ class LogVerifier:
         self._unknown_from = 0
         self._checkpoints.lose_track(sequence)
         self._epochs.lose_track()
+        self._exchange.lose_track()
 
     def _check_beginning(self, begin: int, cut: RecordedCut | None) -> None:
         self._cut = cut
@@ -180,7 +183,9 @@ class LogVerifier:
             self._unknown_from = 0
             self._checkpoints.lose_track(record.sequence)
             self._epochs.lose_track()
+            self._exchange.lose_track()
         else:
+            self._exchange.take(record, events)
             self._epochs.take(record, events)
             self._checkpoints.take(record, events)
             if self._unknown_from and not self._checkpoints.partial:

@@ -136,6 +136,7 @@ REFUSALS: Mapping[str, ReasonCode] = MappingProxyType(
         "authentication_method": ReasonCode.BAD_AUTHENTICATION_METHOD,
         "flapping": ReasonCode.CONNECTION_RATE_EXCEEDED,
         "login_revoked": ReasonCode.NOT_AUTHORIZED,
+        "other_partition": ReasonCode.USE_ANOTHER_SERVER,
         "other_user": ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
         "packet_too_large": ReasonCode.PACKET_TOO_LARGE,
         "payload_format": ReasonCode.PAYLOAD_FORMAT_INVALID,

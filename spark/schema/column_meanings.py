@@ -95,9 +95,12 @@ ENTRY_MEANINGS: Final[Mapping[str, str]] = {
     "part": "number of the part of a repeated session",
     "last": "whether no more parts follow",
     "first": "first record that remains after the cut",
-    "link": "link of the last archived or cut record",
+    "link": "link of the last archived or cut record; of Followed that of the record in the other "
+    "log",
     "begins_ms": "time of the first remaining record, Unix time in milliseconds",
-    "through": "last archived record; of Bridged the position up to which messages are with NATS",
+    "through": "last archived record; of Bridged the position up to which messages are with NATS, "
+    "of Followed the position in the other log up to which it was taken",
+    "log": "the other log of which Followed says how far it was taken",
     "where": "directory of the archive",
     "action": "what the operator did",
     "by": "name of the operator or of the archiver, as the request says",

@@ -110,6 +110,7 @@ ENTRIES: Final[Mapping[str, str]] = {
     "link": "string",
     "begins_ms": "bigint",
     "through": "bigint",
+    "log": "string",
     "where": "string",
     "action": "string",
     "by": "string",

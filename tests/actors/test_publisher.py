@@ -53,7 +53,7 @@ class FakeNode:
         self.messages = MessageStore(1 << 20)
         self.dropped: Counter[str] = Counter()
         self.publish_observer = None
-        self.bridge = None
+        self.bridge = self.exchange = None
         self.permissions = SimpleNamespace(too_deep=self.router.too_deep)
         self.directory = self
         self.boxes: dict[str, Box] = {}

@@ -13,6 +13,7 @@ from eventstore.format import (
     Delivered,
     Event,
     Expired,
+    Followed,
     LeaderProved,
     LimitsApplied,
     LogArchived,
@@ -56,7 +57,13 @@ WILL = b"gone"
 def every_event() -> list[Event]:
     """One event of every type at least; the payloads are ALL_PAYLOADS."""
     before = sum(map(len, PAYLOADS)) + len(WILL)
-    return [*first_events(), *mqtt5_events(before), *limit_events(), *cluster_events()]
+    return [
+        *first_events(),
+        *mqtt5_events(before),
+        *limit_events(),
+        *cluster_events(),
+        exchange_events()[-1],
+    ]
 
 
 def limit_events() -> list[Event]:
@@ -205,6 +212,20 @@ def cluster_events() -> list[Event]:
         LeaderProved(3),
         CheckpointBegun(4, epoch=3),
     ]
+
+
+def exchange_events() -> list[Event]:
+    """What a log takes from another one; the payloads are EXCHANGE_PAYLOADS."""
+    return [
+        MessagePublished(
+            *("$log/n-1", 1, False, ["a", "b"], [0, 1], [1, 2], 2, 0, 2),
+            origins=[[7 << 20, 2, 1]],
+        ),
+        Followed("n-1", (7 << 20) + 1, "cd" * 32),
+    ]
+
+
+EXCHANGE_PAYLOADS = [b"up", b"ok"]
 
 
 def mqtt5_turn_events() -> list[Event]:

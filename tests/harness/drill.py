@@ -372,6 +372,8 @@ class Drill:
         totals = self.account.totals()
         assert totals["acknowledged"] > 50, f"hardly any load: {totals}"
         head = f"seed {self.seed}: {len(problems)} problems, {totals}"
+        # There may be hundreds that never arrived; what else went wrong says why.
+        problems.sort(key=lambda one: one.endswith("never arrived"))
         assert not problems, "\n".join([head, *self.notes, *problems[:40]])
 
 

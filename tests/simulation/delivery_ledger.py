@@ -123,6 +123,9 @@ class Account:
 
     def __init__(self) -> None:
         self._time = 0
+        self.late = False
+        """What is retained when a SUBSCRIBE comes may arrive as a new message: the broker of the
+        subscriber had not taken it from another log yet."""
         self.messages: dict[bytes, Message] = {}
         """By payload."""
         self.retained: dict[str, list[Message]] = defaultdict(list)
@@ -309,7 +312,7 @@ class Account:
                 if message.acked > period.asked or message.will or not message.qos:
                     continue
                 found = any(
-                    arrival.retain and arrival.at > period.asked
+                    (arrival.retain or self.late) and arrival.at > period.asked
                     for arrival in arrived.get(message.payload, ())
                 )
                 assert found or not message.payload or message.payload in dropped, (

@@ -200,6 +200,7 @@ WHY: Final = {
     "g": "nothing follows from it",
     "h": "acknowledgements to publishers are not recorded: another client may have published it",
     "i": "`foldmq log verify` finds it: leaders follow each other",
+    "j": "it tells of another log: `foldmq log verify` finds a position that does not fit",
 }
 """Why an audit does not tell."""
 
@@ -213,6 +214,7 @@ UNTOLD: Final[dict[str, dict[str, str]]] = {
     "CheckpointCompleted": {"moved": "a"},
     "Completed": {"moved": "a"},
     "Expired": {"moved": "a"},
+    "Followed": dict.fromkeys((*HARMS, "log", "through", "link"), "j"),
     "LeaderProved": {"lost": "g", "twice": "c", "moved": "a", "forged": "i", "epoch": "i"},
     "LimitsApplied": {"twice": "c", "forged": "c", "permissions": "d", "users": "d"},
     "LogArchived": {"lost": "e", "twice": "c", "forged": "c", "by": "e", "where": "e"},

@@ -20,6 +20,7 @@ from eventstore.format import (
     Completed,
     Delivered,
     Expired,
+    Followed,
     LeaderProved,
     LimitsApplied,
     LogArchived,
@@ -167,6 +168,7 @@ def sound_log() -> LogBuilder:
     _ends(tale)
     _checkpoint(tale, will)
     turn(LeaderProved(1))
+    turn(Followed("other", position(3, 1), "ef" * 32))
     turn(WebAccessed("login", "10.0.0.9", "ann", "view", "", 2, 5, "never"))
     turn(BrokerStopped(), after=5)
     turn(

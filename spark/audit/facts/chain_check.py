@@ -21,13 +21,14 @@ PIECE, PROBLEM, OPEN, BEGUN, COMPLETED, CUT, REPEATED, RATES, DROPS, COUNTS = (
     "piece", "problem", "open", "begun", "completed", "cut", "repeated", "rates", "drops",
     "counts",
 )  # fmt: skip
-STARTED, STOPPED, LIMITS, ACTED, CLEARED_BY, ARCHIVED, FILTERS, SHARED_THERE = (
+STARTED, STOPPED, LIMITS, ACTED, CLEARED_BY, ARCHIVED, FILTERS, SHARED_THERE, FOLLOWED = (
     "started", "stopped", "limits", "acted", "cleared", "archived", "filters", "shared",
+    "followed",
 )  # fmt: skip
 """Subjects of notes. OPEN: the turn that begins there is not checked to its end. COUNTS: the number
 of facts of each kind. ACTED: an operator removed retained messages, CLEARED_BY: their removal.
 FILTERS: filters with wildcards, some of them several times. SHARED_THERE: the log has shared
-subscriptions."""
+subscriptions. FOLLOWED: the log takes messages of another one."""
 
 
 class LogNote(NamedTuple):

@@ -13,6 +13,7 @@ from eventstore.format import (
     CheckpointBegun,
     CheckpointCompleted,
     Delivered,
+    Followed,
     LimitsApplied,
     LogArchived,
     LogCut,
@@ -46,6 +47,7 @@ from spark.audit.facts.chain_check import (
     COMPLETED,
     CUT,
     FILTERS,
+    FOLLOWED,
     LIMITS,
     REPEATED,
     SHARED_THERE,
@@ -87,6 +89,8 @@ class FactMakers:
         """Time of the previous record; 0: unknown."""
         self.links: dict[int, str] = {}
         """Links of previous records, by their sequence."""
+        self.followed: set[str] = set()
+        """Logs whose messages this one takes, as far as noted."""
         self._facts = facts
         self._packs = packs
         self._drops = drops
@@ -369,6 +373,11 @@ class FactMakers:
         if event.action == "clear_retained":
             self._note(at, ACTED, {"target": event.target, **self._turn()})
 
+    def _followed(self, event: Followed, at: Position) -> None:
+        if event.log not in self.followed:
+            self.followed.add(event.log)
+            self._note(at, FOLLOWED, {"log": event.log})
+
     def _archived(self, event: LogArchived, at: Position) -> None:
         known = self.links.get(event.through)
         values = {"through": event.through, "link": event.link, "known": known}
@@ -446,6 +455,7 @@ class FactMakers:
         BrokerStopped: _stopped,
         LimitsApplied: _limits,
         OperatorActed: _acted,
+        Followed: _followed,
         LogArchived: _archived,
     }
     """Type of event -> method that makes its facts; other types make none.

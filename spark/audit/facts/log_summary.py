@@ -19,6 +19,7 @@ from spark.audit.facts.chain_check import (
     CLEARED_BY,
     COMPLETED,
     CUT,
+    FOLLOWED,
     LIMITS,
     OPEN,
     PIECE,
@@ -136,6 +137,12 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
                 f"node {node}: the log begins with record {piece.first.sequence} and has no whole "
                 "checkpoint, so that only sessions that began in it are judged"
             )
+    if notes[FOLLOWED]:
+        others = sorted({note.values["log"] for note in notes[FOLLOWED]})
+        found.remarks.append(
+            f"node {node}: whether it took what its sessions should get from {', '.join(others)} "
+            "is not judged here: foldmq log verify compares the logs"
+        )
     breaks += _completions(completed, begun, notes[REPEATED], begin)
     breaks += _cuts(cuts, begun, {one.begun for one in checkpoints}, begin)
     breaks += _without_limits(notes)

@@ -4,7 +4,8 @@ Run this once for each version of the record format or of an event, under a new 
 are never overwritten:  python tests/eventstore/golden/make.py v2
 With ``turn`` behind the name: the events of several sessions, which are read as events of single
 ones. With ``mqtt5``: the additions of MQTT 5 to both. With ``limits``: limits, and denied
-subscriptions. With ``cluster``: the additions of clusters.
+subscriptions. With ``cluster``: the additions of clusters. With ``exchange``: messages from another
+log.
 """
 
 import sys
@@ -16,12 +17,14 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[2])]
 
 from samples import (  # noqa: E402 - found by the line above
+    EXCHANGE_PAYLOADS,
     MQTT5_PAYLOADS,
     MQTT5_TURN_PAYLOADS,
     PAYLOADS,
     TURN_PAYLOADS,
     WILL,
     cluster_events,
+    exchange_events,
     first_events,
     limit_events,
     mqtt5_events,
@@ -59,6 +62,8 @@ def main(name: str, what: str = "") -> None:
         turns = [(limit_events(), [], 0, True)]
     elif what == "cluster":
         turns = [(cluster_events(), [], 0, True)]
+    elif what == "exchange":
+        turns = [(exchange_events(), EXCHANGE_PAYLOADS, 0, True)]
     link = GENESIS
     log, expected = bytearray(), []
     for sequence, (some, payloads, part, last) in enumerate(turns, 1):

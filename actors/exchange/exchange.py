@@ -1,0 +1,501 @@
+"""The actor that takes messages from the logs of the other brokers of a node."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import structlog
+
+from actors.exchange.log_follower import LogFollower
+from actors.exchange.retained_versions import RetainedVersion, RetainedVersions
+from actors.exchange.taken_messages import TakenClearing, TakenMessages
+from actors.exchange.volatile_messages import VolatileMessages, decode_frames, encode_frame
+from actors.kernel import LoopActor
+from actors.session import Publisher
+from actors.session.decisions import PACKET_IDS
+from eventstore.format import (
+    INDEX_BITS,
+    LOG_SESSION,
+    Followed,
+    RetainedCleared,
+    SessionClosed,
+    SessionOpened,
+)
+from protocol.errors import FoldmqError
+from protocol.mqtt import Publishes
+from protocol.mqtt5 import with_remaining_expiry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors.exchange.taken_messages import Taken
+    from actors.session import NodeContext
+    from eventstore.format import Position
+    from eventstore.log import EventLog, StoredMessages
+
+_log = structlog.get_logger("foldmq")
+
+_LEVEL = 5
+"""Protocol level of the sessions under which messages of other logs are recorded."""
+_AT_ONCE, _BYTES_AT_ONCE = 512, 256 * 1024
+"""Messages, and bytes of them, that are recorded in one turn."""
+_LOOK_EVERY = 0.5
+"""Seconds between two announcements of a log that does not grow, and after which a position is
+recorded although nothing was taken."""
+_CATCH_UP = 30.0
+_SENT_AT_ONCE = 256 * 1024
+"""Bytes of QoS 0 messages after which a batch is sent."""
+
+
+class OtherLog(NamedTuple):
+    """The log of another broker."""
+
+    name: str
+    log: EventLog
+
+
+class ExchangeLink(Protocol):
+    """Messages between the brokers; they may be lost, but those of one broker keep their order."""
+
+    largest: int
+    """Maximum size of a message in bytes."""
+
+    def announce(self, log: str, sequence: int) -> None:
+        """Tell the other brokers that a log is stored up to a record."""
+
+    def pass_on(self, batch: bytes) -> bool:
+        """Send a batch of QoS 0 messages to the other brokers; return False if that fails."""
+
+
+class _Take(NamedTuple):
+    """Record the effects of a turn of another log."""
+
+    name: str
+    taken: Taken
+    done: asyncio.Future[None]
+
+
+class _Volatile(NamedTuple):
+    """Route QoS 0 messages of another broker."""
+
+    name: str
+    batch: bytes
+
+
+class LogExchange(LoopActor):
+    """Follows the logs of the other brokers of a node.
+
+    ``names`` are the names of all logs in the order of their numbers, this one included.
+    """
+
+    def __init__(
+        self,
+        node: NodeContext,
+        names: Sequence[str],
+        others: Sequence[OtherLog],
+        link: ExchangeLink,
+    ) -> None:
+        super().__init__()
+        self._node = node
+        self._link = link
+        self._names = list(names)
+        self._number = self._names.index(node.options.node)
+        self._followers = {
+            name: LogFollower(
+                node,
+                name,
+                log,
+                partial(self._taken, name),
+                partial(self._reached, name),
+                partial(self._acknowledged, name),
+            )
+            for name, log in others
+        }
+        self._publishers = {name: Publisher(node, LOG_SESSION + name) for name in self._followers}
+        self._through: dict[str, tuple[Position, str]] = {}
+        """Position and link up to which each log was taken, recorded or not."""
+        self._recorded: dict[str, Position] = {}
+        self._taken_by: dict[str, Position] = {}
+        """Position up to which each of the other logs has taken this one."""
+        self._versions = RetainedVersions()
+        self._packet_id = 0
+        self._frames: list[bytes] = []
+        self._frames_size = 0
+        self._last_to_take = self._last_settled = 0
+        """The last position before this log recorded only positions, and the last of these."""
+        self._emitted = False
+        """Whether anything of the other log was recorded in this turn."""
+        self._due: set[str] = set()
+        """Logs whose position is to be recorded soon."""
+        self._began = False
+        self._loop = asyncio.get_running_loop()
+
+    # The life of the exchange.
+
+    def begin(self) -> None:
+        """Follow the other logs behind the positions that this one has recorded."""
+        node = self._node
+        self._began = True
+        for name, follower in self._followers.items():
+            known = node.state.followed.get(name)
+            through, link = (known.through, known.link) if known is not None else (0, "")
+            self._through[name], self._recorded[name] = (through, link), through
+            node.spawn_task(self._follow(follower, through, link))
+        before = node.journal.on_durable
+
+        def on_durable(sequence: int, link: bytes) -> None:
+            before(sequence, link)
+            self._announce(sequence)
+
+        node.journal.on_durable = on_durable
+        self._announce(node.journal.durable)
+        self._look_after()
+
+    async def _follow(self, follower: LogFollower, through: Position, link: str) -> None:
+        try:
+            await follower.run(through, link)
+        except FoldmqError as error:
+            self._node.fail(error)
+        except Exception as error:  # noqa: BLE001 - the broker starts again from the log
+            _log.error("a log cannot be followed", log=follower.name, exc_info=error)
+            said = f"the exchange with log {follower.name} failed: {error}; please report"
+            self._node.fail(FoldmqError(said))
+
+    def _look_after(self) -> None:
+        """Announce this log, and record positions, from time to time."""
+        node = self._node
+        node.timers.after(_LOOK_EVERY, self._look_after)
+        self._announce(node.journal.durable)
+        due, self._due = self._due, set()
+        self._last_to_take = self.last_to_take
+        if due and not node.draining:
+            self.settle()
+            node.kernel.wake()
+        self._last_settled = node.journal.last
+
+    def _announce(self, sequence: int) -> None:
+        self._link.announce(self._node.options.node, sequence)
+
+    def end(self) -> None:
+        """Close the sessions under which messages of other logs are recorded."""
+        self.settle()
+        for name in self._followers:
+            state = self._node.state.sessions.live.get(LOG_SESSION + name)
+            if state is not None and state.connected:
+                self._node.emit(SessionClosed(state.session, "broker_stopped", state.generation))
+
+    def heard(self, log: str, sequence: int) -> None:
+        """Note that another log is stored up to a record."""
+        follower = self._followers.get(log)
+        if follower is not None:
+            follower.heard(sequence)
+
+    async def catch_up(self) -> None:
+        """Wait until all was taken that the other logs had when this broker started.
+
+        Clients that come later find what was retained before. A log that cannot be read is waited
+        for in vain: :data:`_CATCH_UP` seconds.
+        """
+        waits = [one.caught_up.wait() for one in self._followers.values()]
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*waits), _CATCH_UP)
+
+    @property
+    def behind(self) -> dict[str, int]:
+        """The number of records of each other log that were not taken yet."""
+        return {
+            name: max(0, one.announced - (self._through[name][0] >> INDEX_BITS))
+            for name, one in self._followers.items()
+            if name in self._through
+        }
+
+    @property
+    def last_to_take(self) -> Position:
+        """The last position that other logs record to have taken; behind it are only positions."""
+        last = self._node.journal.last
+        return self._last_to_take if last == self._last_settled else last
+
+    def is_taken(self, through: Position) -> bool:
+        """Return whether all other logs record to have taken this one up to a position."""
+        return all(self._taken_by.get(name, 0) >= through for name in self._followers)
+
+    # What comes from other logs.
+
+    async def _taken(self, name: str, taken: Taken) -> None:
+        newest = max(
+            (one.time_ms for one in taken.effects if not _is_unretained(one)), default=None
+        )
+        if newest is not None:
+            self._node.journal.not_before(newest + 1)
+        done = self._loop.create_future()
+        self._node.kernel.tell(self, _Take(name, taken, done))
+        self._node.kernel.wake()
+        await done
+
+    def _reached(self, name: str, through: Position, link: str, *, more: bool) -> None:
+        """Note the position behind a turn; ``more``: it has more than positions of other logs."""
+        if through > self._through[name][0]:
+            self._through[name] = through, link
+        if more and through > self._recorded[name]:
+            self._due.add(name)
+
+    def _acknowledged(self, by: str, log: str, through: Position) -> None:
+        if log == self._node.options.node:
+            self._taken_by[by] = max(through, self._taken_by.get(by, 0))
+
+    def settle(self) -> None:
+        """Record positions up to which nothing concerned this log.
+
+        This belongs to the turn of each new subscription: after a crash nothing older is matched
+        with it.
+        """
+        for name, (through, link) in self._through.items():
+            if through > self._recorded[name]:
+                self._record(name, through, link)
+
+    def _record(self, name: str, through: Position, link: str) -> None:
+        self._through[name], self._recorded[name] = (through, link), through
+        self._node.emit(Followed(name, through, link))
+
+    def on_receive(self, message: Any) -> None:
+        """Record and route messages of other brokers."""
+        if type(message) is _Take:
+            self._take(message)
+        elif type(message) is _Volatile:
+            self._route_volatile(message)
+
+    def on_dead_letters(self, messages: list[Any]) -> None:
+        """Ignore what is left: the log has it."""
+
+    def _take(self, work: _Take) -> None:
+        """Record and route a part of a turn of another log, with the position behind it."""
+        name, taken, done = work
+        left, through = _AT_ONCE, None
+        self._emitted = False
+        while taken.effects and left > 0:
+            effect = taken.effects[0]
+            if isinstance(effect, TakenClearing):
+                self._clear(name, effect)
+                count = 1
+            else:
+                count = self._publish(name, effect, left)
+                if not count:  # too much was routed in this turn already
+                    break
+            through = effect.first + count - 1
+            left -= count
+            if isinstance(effect, TakenClearing) or count == len(effect):
+                del taken.effects[0]
+            else:
+                taken.effects[0] = _rest(effect, count)
+        if not taken.effects:
+            through = taken.through
+        if through is not None:
+            link = taken.links[through >> INDEX_BITS]
+            self._through[name] = through, link
+            if self._emitted:
+                self._record(name, through, link)
+        if not taken.effects:
+            if not done.done():
+                done.set_result(None)
+            return
+        self.kernel.later(self, work)
+
+    def _publish(self, name: str, taken: TakenMessages, most: int) -> int:
+        """Record and route the first of some messages; return how many, 0: try again later."""
+        publisher = self._publishers[name]
+        count = min(most, len(taken))
+        if taken.live:
+            count = min(count, publisher.at_once(taken.topics[:count], taken.qos))
+        size = 0
+        for number in range(count):
+            size += len(taken.payloads[number])
+            if size > _BYTES_AT_ONCE and number:
+                count = number
+                break
+        self._publish_parts(name, taken, count)
+        return count
+
+    def _publish_parts(self, name: str, taken: TakenMessages, count: int) -> None:
+        """Record and route messages, retained ones apart from those that later ones replaced."""
+        number = self._names.index(name)
+        version = RetainedVersion(taken.time_ms, number)
+        routes = self._node.router.routes
+        now = self._node.clock.time_ms()
+        chosen: list[int] = []
+        keeps = False
+        for at in range(count):
+            topic = taken.topics[at]
+            wanted = keep = taken.retain and self._versions.accepts(topic, version)
+            if taken.live and not keep:
+                route = routes[topic]
+                wanted = bool(route.targets or route.denied)
+            expired = bool(taken.expires and taken.expires[at]) and (
+                taken.expires[at] * 1000 <= now
+            )
+            if not wanted or expired or not self._fits(name, taken, at):
+                continue
+            if chosen and keep is not keeps:
+                self._publish_now(name, taken, chosen, retain=keeps)
+                chosen = []
+            chosen.append(at)
+            keeps = keep
+        if chosen:
+            self._publish_now(name, taken, chosen, retain=keeps)
+
+    def _fits(self, name: str, taken: TakenMessages, at: int) -> bool:
+        """Return whether a record has room for a message with a longer publisher's name."""
+        block = taken.blocks[at] if taken.blocks else b""
+        if self._publishers[name].fits(taken.topics[at], taken.payloads[at], block):
+            return True
+        self._node.count_dropped("message_too_large", 1, client=LOG_SESSION + name)
+        return False
+
+    def _publish_now(
+        self, name: str, taken: TakenMessages, chosen: Sequence[int], *, retain: bool
+    ) -> None:
+        """Record and route some of the messages."""
+        self._emitted = True
+        self._open(name)
+        packet = Publishes(taken.qos, retain=retain)
+        packet.topics += [taken.topics[at] for at in chosen]
+        packet.payloads.extend(taken.payloads[at] for at in chosen)
+        if taken.blocks:
+            packet.blocks = [self._block(taken, at) for at in chosen]
+        if taken.qos:
+            packet.packet_ids += self._packet_ids(len(chosen))
+        origins = [taken.origins[at] for at in chosen]
+        self._publishers[name].publish_taken(packet, origins, live=taken.live)
+
+    def _block(self, taken: TakenMessages, at: int) -> bytes:
+        """Return the properties of a message, with what is left of its expiry."""
+        block = taken.blocks[at]
+        if not taken.expires or not taken.expires[at]:
+            return block
+        left = taken.expires[at] - self._node.clock.time_ms() // 1000
+        return with_remaining_expiry(block, max(1, left))
+
+    def _packet_ids(self, count: int) -> list[int]:
+        """Return packet identifiers for messages that take effect in the turn of their arrival."""
+        ids = [(self._packet_id + number) % PACKET_IDS + 1 for number in range(count)]
+        self._packet_id = ids[-1]
+        return ids
+
+    def _open(self, name: str) -> None:
+        """Open the session under which the messages of a log are recorded."""
+        session = LOG_SESSION + name
+        known = self._node.state.sessions.get(session)
+        if known is not None and known.connected:
+            return
+        generation = known.generation + 1 if known is not None else 1
+        self._node.emit(SessionOpened(session, False, True, _LEVEL, generation=generation))
+
+    def _clear(self, name: str, taken: TakenClearing) -> None:
+        """Remove retained messages that an operator removed elsewhere."""
+        version = RetainedVersion(taken.time_ms, self._names.index(name))
+        retained = self._node.state.retained
+        topics = [
+            topic
+            for topic in taken.topics
+            if self._versions.accepts(topic.encode(), version) and retained.get(topic) is not None
+        ]
+        if topics:
+            self._emitted = True
+            self._node.emit(RetainedCleared(topics))
+
+    # What this broker's clients publish.
+
+    def published(self, qos: int, content: StoredMessages, *, retain: bool, gated: bool) -> None:
+        """Pass on messages of QoS 0; note which messages are retained now."""
+        if retain:
+            version = RetainedVersion(self._node.journal.time_ms, self._number)
+            self._versions.changed(content.topics, version)
+        if not qos and not gated:
+            self.pass_on(content.topics, content.payloads, content.blocks, retain=retain)
+
+    def pass_on(
+        self,
+        topics: Sequence[bytes],
+        payloads: Sequence[bytes],
+        blocks: Sequence[bytes] | None,
+        *,
+        retain: bool = False,
+    ) -> None:
+        """Send messages of QoS 0 to the other brokers, at the end of this iteration of the loop."""
+        if not self._frames:
+            self._loop.call_soon(self._flush)
+        frame = encode_frame(VolatileMessages(topics, payloads, blocks or (), retain))
+        if len(frame) > self._link.largest:
+            self._send_apart(topics, payloads, blocks or (), retain=retain)
+            return
+        if self._frames_size + len(frame) > min(self._link.largest, _SENT_AT_ONCE):
+            self._flush()
+        self._frames.append(frame)
+        self._frames_size += len(frame)
+
+    def _send_apart(
+        self,
+        topics: Sequence[bytes],
+        payloads: Sequence[bytes],
+        blocks: Sequence[bytes],
+        *,
+        retain: bool,
+    ) -> None:
+        """Send messages that are too large together in halves."""
+        if len(topics) == 1:
+            self._node.count_dropped("exchange_too_large", 1)
+            return
+        half = len(topics) // 2
+        for some in (slice(None, half), slice(half, None)):
+            self.pass_on(topics[some], payloads[some], blocks[some], retain=retain)
+
+    def _flush(self) -> None:
+        """Send the batch."""
+        frames, self._frames, self._frames_size = self._frames, [], 0
+        if frames and not self._link.pass_on(b"".join(frames)):
+            self._node.count_dropped("exchange_unavailable", len(frames))
+
+    # QoS 0 of other brokers.
+
+    def arrived(self, log: str, batch: bytes) -> None:
+        """Route a batch of QoS 0 messages of another broker in the next turn.
+
+        During recovery the sessions are not complete, and nothing may be done with them; no client
+        is connected yet, so none misses the messages.
+        """
+        if self._began and log in self._followers and not self._node.draining:
+            self._node.kernel.tell(self, _Volatile(log, batch))
+
+    def _route_volatile(self, message: _Volatile) -> None:
+        publisher = self._publishers[message.name]
+        try:
+            for found in decode_frames(message.batch):
+                packet = Publishes(0, retain=found.retain)
+                packet.topics += found.topics
+                packet.payloads.extend(found.payloads)
+                packet.blocks = list(found.blocks) if found.blocks else None
+                publisher.route_taken(packet)
+        except ValueError as error:
+            _log.warning("a batch of another broker cannot be read", reason=str(error))
+
+
+def _is_unretained(effect: TakenMessages | TakenClearing) -> bool:
+    return isinstance(effect, TakenMessages) and not effect.retain
+
+
+def _rest(taken: TakenMessages, done: int) -> TakenMessages:
+    """Return messages without the first ones."""
+    return TakenMessages(
+        taken.first + done,
+        taken.qos,
+        taken.retain,
+        taken.topics[done:],
+        taken.payloads[done:],
+        taken.origins[done:],
+        taken.time_ms,
+        taken.blocks[done:],
+        taken.expires[done:],
+        live=taken.live,
+    )

@@ -1,0 +1,218 @@
+"""Reads another log as it grows, and passes on what takes effect there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from actors.exchange.taken_messages import (
+    Acknowledged,
+    Taken,
+    TakenRelease,
+    effects_in,
+    split_released,
+)
+from eventstore.errors import CorruptLog, LogUnavailable, LostLog
+from eventstore.format import INDEX_BITS, ChainChecker, TurnAssembler, position
+from eventstore.log import MessageStore, StoredMessages, messages_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from actors.session import NodeContext
+    from eventstore.format import Position, Record
+    from eventstore.log import EventLog, Message
+
+_log = structlog.get_logger("foldmq")
+
+_RECORDS_AT_ONCE = 64
+_QUIET = 2.0
+"""Seconds without news of the other broker after which its log is asked for its end."""
+_RETRY = 0.5
+_POLL = 0.01
+_UNRELEASED = 16 * 1024 * 1024
+"""Bytes of QoS 2 messages kept until they are released; others are read from the log again."""
+
+
+class TurnReached(Protocol):
+    """Notes that everything up to a position was taken."""
+
+    def __call__(self, through: Position, link: str, *, more: bool) -> None:
+        """Note position and link; ``more``: the turn has more than positions of other logs."""
+
+
+class LogFollower:
+    """Follows the log of another broker.
+
+    ``take`` is called with each turn that contains something to take, and returns when it is
+    recorded; ``reached`` with position and link behind each turn, and whether it has more than
+    positions. ``acknowledged`` is called with the positions that the other log reports to have
+    taken of others.
+    """
+
+    def __init__(
+        self,
+        node: NodeContext,
+        name: str,
+        log: EventLog,
+        take: Callable[[Taken], Awaitable[None]],
+        reached: TurnReached,
+        acknowledged: Callable[[str, Position], None],
+    ) -> None:
+        self.name = name
+        self._node = node
+        self._log = log
+        self._take = take
+        self._reached = reached
+        self._acknowledged = acknowledged
+        self._news = asyncio.Event()
+        self._announced = 0
+        """Sequence of the last record that the other broker reported as stored."""
+        self._unreleased = MessageStore(_UNRELEASED)
+        self._said = ""
+        self._first_end = 0
+        """Sequence of the last record of the other log when this one began to follow it."""
+        self.caught_up = asyncio.Event()
+        """Set when everything up to that record was taken."""
+
+    @property
+    def announced(self) -> int:
+        """Stream sequence of the last record that the other broker is known to have stored."""
+        return self._announced
+
+    def heard(self, sequence: int) -> None:
+        """Note that the other log is stored up to a record."""
+        if sequence > self._announced:
+            self._announced = sequence
+            self._news.set()
+
+    async def run(self, through: Position, link: str) -> None:
+        """Follow the log behind a position until cancelled.
+
+        Raises CorruptLog when the log is damaged, or is not the one that was followed before.
+        """
+        sequence, checker = await self._begin(through >> INDEX_BITS, link)
+        if self._first_end <= through >> INDEX_BITS:
+            self.caught_up.set()
+        turns = TurnAssembler(anywhere=True)
+        while True:
+            last = min(await self._end(sequence), sequence + _RECORDS_AT_ONCE - 1)
+            try:
+                records = [record async for record in self._log.read(sequence, last)]
+            except LogUnavailable as error:
+                self._say(str(error))
+                await asyncio.sleep(_RETRY)
+                continue
+            if not records:
+                await asyncio.sleep(_POLL)
+            for record in records:
+                checker.check(record)
+                complete = turns.take(record)[1]
+                if complete:
+                    await self._turn(complete, through)
+                sequence = record.sequence + 1
+            if sequence > self._first_end:
+                self.caught_up.set()
+            self._said = ""
+
+    async def _begin(self, taken: int, link: str) -> tuple[int, ChainChecker]:
+        """Return the record to begin with, and a checker of the chain before it.
+
+        That is the last record that was taken, perhaps in part, or the next one if it was cut off.
+        """
+        while True:
+            try:
+                self._first_end = (await self._log.tail()).sequence
+                first = self._log.first
+                if not taken:
+                    if first > 1:
+                        raise CorruptLog(1, f"of log {self.name} is gone, and was not taken")
+                    return 1, ChainChecker()
+                if first > taken + 1:
+                    raise CorruptLog(taken + 1, f"of log {self.name} is gone, and was not taken")
+                if first == taken + 1:
+                    return first, ChainChecker(taken, bytes.fromhex(link))
+                (record,) = await self._log.read_some([taken])
+            except (LogUnavailable, LostLog) as error:
+                if taken or isinstance(error, LogUnavailable):  # else it may not exist yet
+                    self._say(str(error))
+                await asyncio.sleep(_RETRY)
+                continue
+            if record.link.hex() != link:
+                raise CorruptLog(taken, f"of log {self.name} is not the one that was taken")
+            return taken, ChainChecker.before(record)
+
+    async def _end(self, sequence: int) -> int:
+        """Return the end of the other log, once it has a record ``sequence``."""
+        while self._announced < sequence:
+            self._news.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), _QUIET)
+                continue
+            try:
+                self.heard((await self._log.tail()).sequence)
+            except (LogUnavailable, LostLog) as error:  # it may not exist yet
+                self._say(str(error))
+        return self._announced
+
+    async def _turn(self, parts: list[Record], through: Position) -> None:
+        """Pass on what takes effect in a complete turn, behind a position."""
+        taken = Taken(
+            position(parts[-1].sequence + 1, 0) - 1,
+            {record.sequence: record.link.hex() for record in parts},
+        )
+        more = any(raw["e"] != "Followed" for record in parts for raw in record.raw_events)
+        for record in parts:
+            for found in effects_in(record, through):
+                if isinstance(found, StoredMessages):
+                    self._unreleased.add(found)
+                elif isinstance(found, TakenRelease):
+                    messages = await self._find(found.refs)
+                    taken.effects += split_released(found, messages)
+                elif isinstance(found, Acknowledged):
+                    self._acknowledged(found.log, found.through)
+                else:
+                    taken.effects.append(found)
+        journal = self._node.journal
+        while taken.effects and journal.congested:  # noqa: ASYNC110 - the disk sets the pace
+            await asyncio.sleep(_POLL)
+        if taken.effects:
+            await self._take(taken)
+        self._reached(taken.through, parts[-1].link.hex(), more=more)
+
+    async def _find(self, refs: list[Position]) -> list[Message]:
+        """Return QoS 2 messages of the other log, read again if they are no longer in memory."""
+        missing = {ref >> INDEX_BITS for ref in refs if self._unreleased.get(ref) is None}
+        store = MessageStore(1 << 62)
+        while missing:
+            try:
+                for record in await self._read(missing):
+                    for stored in messages_of(record):
+                        store.add(stored)
+                break
+            except LogUnavailable as error:
+                self._say(str(error))
+                await asyncio.sleep(_RETRY)
+        found = []
+        for ref in refs:
+            message = self._unreleased.get(ref) or store.get(ref)
+            if message is None:
+                what = f"of log {self.name} does not hold a message it should"
+                raise CorruptLog(ref >> INDEX_BITS, what)
+            found.append(message)
+        return found
+
+    async def _read(self, wanted: set[int]) -> list[Record]:
+        """Return records of the other log, or those that repeat their messages since it was cut."""
+        tail = await self._log.tail()
+        if min(wanted) >= self._log.first:
+            return await self._log.read_some(wanted)
+        return [record async for record in self._log.read(self._log.first, tail.sequence)]
+
+    def _say(self, reason: str) -> None:
+        if reason != self._said:
+            self._said = reason
+            _log.warning("another log cannot be followed", log=self.name, reason=reason)

@@ -1,0 +1,169 @@
+"""What takes effect in the records of another log, as columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from eventstore.format import (
+    LOG_SESSION,
+    Followed,
+    MessagePublished,
+    Position,
+    Released,
+    RetainedCleared,
+    entries,
+    expiries,
+    from_runs,
+    position,
+)
+from eventstore.log import StoredMessages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from eventstore.format import Record
+    from eventstore.log import Message
+
+
+@dataclass(slots=True)
+class TakenMessages:
+    """Messages that take effect at consecutive positions of another log, all retained or none."""
+
+    first: Position
+    """Where the first one takes effect; the others follow it."""
+    qos: int
+    retain: bool
+    topics: Sequence[bytes]
+    payloads: Sequence[bytes]
+    origins: Sequence[Position]
+    """Positions of the messages in that log."""
+    time_ms: int
+    """Time of the record in which they take effect."""
+    blocks: Sequence[bytes] = ()
+    expires: Sequence[int] = ()
+    live: bool = True
+    """Whether subscribers get them; else they are only retained, and were passed on before."""
+
+    def __len__(self) -> int:
+        """Return the number of messages."""
+        return len(self.topics)
+
+
+@dataclass(slots=True)
+class TakenRelease:
+    """QoS 2 messages that were released: they have to be found first."""
+
+    first: Position
+    refs: list[Position]
+    time_ms: int
+
+
+@dataclass(slots=True)
+class TakenClearing:
+    """Retained messages that an operator removed."""
+
+    first: Position
+    topics: list[str]
+    time_ms: int
+
+
+@dataclass(slots=True)
+class Acknowledged:
+    """How far the other log has taken a log."""
+
+    log: str
+    through: Position
+
+
+TakenEffect: TypeAlias = TakenMessages | TakenClearing
+_Found: TypeAlias = TakenMessages | TakenRelease | TakenClearing | Acknowledged | StoredMessages
+
+_RELEVANT = frozenset({"MessagePublished", "Released", "RetainedCleared", "Followed"})
+
+
+@dataclass(slots=True)
+class Taken:
+    """What a broker has to take of a complete turn of another log."""
+
+    through: Position = 0
+    """The last position of the turn."""
+    links: dict[int, str] = field(default_factory=dict)
+    """Links of its records, in hexadecimal, by sequence."""
+    effects: list[TakenEffect] = field(default_factory=list)
+
+
+def effects_in(record: Record, through: Position) -> Iterator[_Found]:
+    """Yield what takes effect in a record behind a position, and QoS 2 messages to be released."""
+    if _RELEVANT.isdisjoint([raw["e"] for raw in record.raw_events]):
+        return
+    base = position(record.sequence, 0)
+    for index, event in record.events():
+        at = base + index
+        if isinstance(event, MessagePublished):
+            if not event.session.startswith(LOG_SESSION):
+                yield from _published(record, event, at, through)
+        elif at + entries(event) - 1 <= through:
+            continue
+        elif isinstance(event, Released):
+            if not event.session.startswith(LOG_SESSION):
+                refs = from_runs(event.refs)
+                done = max(0, through + 1 - at)
+                yield TakenRelease(at + done, refs[done:], record.time_ms)
+        elif isinstance(event, RetainedCleared):
+            yield TakenClearing(at, event.topics, record.time_ms)
+        elif isinstance(event, Followed):
+            yield Acknowledged(event.log, event.through)
+
+
+def _published(
+    record: Record, event: MessagePublished, at: Position, through: Position
+) -> Iterator[TakenMessages | StoredMessages]:
+    waits = event.qos == 2 and not event.will
+    done = 0 if waits else max(0, through + 1 - at)
+    if done >= event.count:
+        return
+    names = [topic.encode() for topic in event.topics]
+    topics = [names[number] for number in event.which] if event.which else names * event.count
+    payloads, blocks = record.payloads(event), record.blocks(event)
+    expires = expiries(blocks, record.time_ms) if blocks else []
+    if waits:
+        size = sum(map(len, payloads))
+        yield StoredMessages(
+            *(at, topics, payloads, size, blocks, expires, event.retain, (event.session,))
+        )
+        return
+    yield TakenMessages(
+        at + done,
+        event.qos,
+        event.retain,
+        topics[done:],
+        payloads[done:],
+        range(at + done, at + event.count),
+        record.time_ms,
+        blocks[done:],
+        expires[done:],
+        live=event.qos > 0 or event.will,
+    )
+
+
+def split_released(found: TakenRelease, messages: Sequence[Message]) -> Iterator[TakenMessages]:
+    """Yield released messages, retained ones apart from others."""
+    begin = 0
+    for stop in range(1, len(messages) + 1):
+        if stop < len(messages) and messages[stop].retain == messages[begin].retain:
+            continue
+        some = messages[begin:stop]
+        blocked = any(message.block for message in some)
+        yield TakenMessages(
+            found.first + begin,
+            2,
+            some[0].retain,
+            [message.topic for message in some],
+            [message.payload for message in some],
+            found.refs[begin:stop],
+            found.time_ms,
+            [message.block for message in some] if blocked else (),
+            [message.expires for message in some] if blocked else (),
+        )
+        begin = stop

@@ -1,0 +1,78 @@
+"""Messages of QoS 0 from broker to broker: batches of bytes, in the order of publication.
+
+A batch consists of frames; each has a JSON header with columns and the raw bytes of the blocks of
+properties and of the payloads.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+import orjson
+
+from eventstore.format import block_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_HEAD = struct.Struct(">II")
+"""Sizes in bytes of the header and of the rest of a frame."""
+
+
+class VolatileMessages(NamedTuple):
+    """Messages of QoS 0, all published with RETAIN 1 or none."""
+
+    topics: Sequence[bytes]
+    payloads: Sequence[bytes]
+    blocks: Sequence[bytes]
+    """The properties of each; empty when none has any."""
+    retain: bool
+
+
+def encode_frame(messages: VolatileMessages) -> bytes:
+    """Return the bytes of a frame."""
+    topics, payloads, blocks, retain = messages
+    distinct = {topic: number for number, topic in enumerate(dict.fromkeys(topics))}
+    own, sizes, block_of = block_columns(blocks)
+    header = orjson.dumps(
+        (
+            [topic.decode() for topic in distinct],
+            [distinct[topic] for topic in topics],
+            list(map(len, payloads)),
+            sizes,
+            block_of,
+            retain,
+        )
+    )
+    rest = b"".join((*own, *payloads))
+    return _HEAD.pack(len(header), len(rest)) + header + rest
+
+
+def decode_frames(data: bytes) -> Iterator[VolatileMessages]:
+    """Yield the messages of a batch; raises ValueError for one that is damaged."""
+    at = 0
+    while at < len(data):
+        try:
+            head, rest = _HEAD.unpack_from(data, at)
+            at += _HEAD.size
+            names, which, sizes, own, block_of, retain = orjson.loads(data[at : at + head])
+            area = at + head
+            at = area + rest
+            blocks = [b""]
+            for size in own:
+                blocks.append(data[area : area + size])
+                area += size
+            payloads = []
+            for size in sizes:
+                payloads.append(data[area : area + size])
+                area += size
+            topics = [name.encode() for name in names]
+            spread: list[bytes] = []
+            if own:
+                spread = [blocks[number] for number in block_of or [1] * len(which)]
+            if area != at or len(sizes) != len(which):
+                raise ValueError("its columns do not fit together")
+            yield VolatileMessages([topics[one] for one in which], payloads, spread, bool(retain))
+        except (struct.error, TypeError, IndexError, AttributeError) as error:
+            raise ValueError(str(error)) from None

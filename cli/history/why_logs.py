@@ -1,0 +1,119 @@
+"""``foldmq why`` where a node has several logs: a message where it was published, and taken."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from cli.common import progress, text
+from cli.logsource import point_at
+from eventstore.errors import UsageError
+from eventstore.format import Followed, Position, TurnAssembler, position
+from eventstore.reading import LogPoint
+from projections.replay import (
+    EventFilter,
+    EventReader,
+    find_stories,
+    origin_of,
+    published_here,
+    taken_from,
+    topic_matcher,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from eventstore.format import PointSpec
+    from eventstore.reading import LogSource
+    from projections.audit import MessageStory
+
+
+class LogStory(NamedTuple):
+    """The history of a message in one of the logs."""
+
+    log: str
+    story: MessageStory
+    note: str = ""
+    """What the log of the receiver has to say about it."""
+
+
+async def stories_elsewhere(
+    logs: Mapping[str, LogSource], log: str, stories: list[MessageStory]
+) -> list[list[LogStory]]:
+    """Return for each message of a log its histories in all logs that have it.
+
+    Where it was published comes first. Raises as ``LogSource.records``.
+    """
+    groups: list[list[LogStory]] = []
+    for story in stories:
+        found: list[LogStory] = []
+        origin = await origin_of(logs[log], story.ref)
+        home, ref = (log, story.ref) if origin is None else origin
+        for name, source in sorted(logs.items(), key=lambda one: one[0] != home):
+            if name == log:
+                found.append(LogStory(log, story))
+                continue
+            there = ref
+            if name != home:
+                taken = await taken_from(source, home, [ref])
+                if ref not in taken:
+                    continue
+                there = taken[ref]
+            more = await find_stories(source, ref=there, progress=progress)
+            found += [LogStory(name, one) for one in more]
+        groups.append(found)
+    return groups
+
+
+async def not_taken(
+    logs: Mapping[str, LogSource],
+    log: str,
+    client: str,
+    topic_filter: str,
+    last: int,
+    moment: PointSpec | None,
+) -> list[list[LogStory]]:
+    """Return the last messages on a topic in other logs that the log of a client did not take.
+
+    Raises UsageError if ``moment`` is a position, and as ``LogSource.records``.
+    """
+    if moment is not None and moment.position is not None:
+        raise UsageError("--at needs a time here: positions of several logs cannot be compared")
+    matches = topic_matcher(topic_filter)
+    found: list[list[LogStory]] = []
+    for name, source in logs.items():
+        if name == log:
+            continue
+        refs: deque[Position] = deque(maxlen=last)
+        until = LogPoint(source.last)
+        if moment is not None:
+            until = await point_at(source, moment)
+        await published_here(source, topic_filter, matches, refs, until)
+        taken = await taken_from(logs[log], name, refs)
+        missing = [ref for ref in refs if ref not in taken]
+        through = await _followed(logs[log], name) if missing else 0
+        for ref in missing:
+            for story in await find_stories(source, ref=ref, progress=progress):
+                note = ""
+                if story.effective and (story.effective_at or ref) > through:
+                    note = f"log {log}, which has the session {text.name(client)}, has not taken it"
+                elif story.effective:
+                    note = (
+                        f"log {log}, which has the session {text.name(client)}, does not have it: "
+                        "no session there matched it, or it had expired; foldmq log verify checks "
+                        "that"
+                    )
+                found.append([LogStory(name, story, note)])
+    return found
+
+
+async def _followed(source: LogSource, log: str) -> Position:
+    """Return the position up to which a log has taken another one."""
+    reader = EventReader(source, EventFilter((Followed,)))
+    through = position(0, 0)
+    async for entry in reader.entries(
+        LogPoint(source.begin, 0), LogPoint(source.last), TurnAssembler(), ended=True
+    ):
+        if isinstance(entry.event, Followed) and entry.event.log == log and not entry.void:
+            through = entry.event.through
+    return through

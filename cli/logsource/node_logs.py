@@ -1,0 +1,64 @@
+"""The logs of a node with several processes, and the one of them that a session belongs to."""
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from cli.logsource.source import find_location, index_path
+from cli.logsource.source_flags import SourceFlags
+from cli.settings import LogLocationSettings, load_log_settings
+from eventstore.datadir import DataDir
+from eventstore.display import name
+from eventstore.errors import UsageError
+from eventstore.nats import LOG_STREAM_PREFIX
+from eventstore.partitions import partition_of
+from eventstore.reading import LogSource, with_index
+
+
+def log_names(settings: LogLocationSettings) -> list[str]:
+    """Return the names of the logs of a data directory's processes; none if there is one log."""
+    datadir = DataDir(settings.data_dir)
+    elsewhere = settings.nats_url is not None and "data_dir" not in settings.model_fields_set
+    return [] if elsewhere else datadir.log_names()
+
+
+def flags_of_session(flags: SourceFlags, session: str | None) -> SourceFlags:
+    """Return flags that name the log of a session, where a node has several logs.
+
+    Raises UsageError if they name another one.
+    """
+    if session is None or session.startswith("$") or flags.stream is not None:
+        return flags
+    names = log_names(load_log_settings(flags.settings, os.environ, flags.config))
+    if not names:
+        return flags
+    own = names[partition_of(session, len(names))]
+    if flags.node in names and flags.node != own:
+        raise UsageError(
+            f"the session {name(session)} belongs to the log {own}, not to {flags.node}: name the "
+            "sessions of one log at a time, without --node"
+        )
+    return replace(flags, node=flags.node or own)
+
+
+@contextlib.asynccontextmanager
+async def open_node_logs(flags: SourceFlags) -> AsyncIterator[dict[str, LogSource]]:
+    """Open all logs of a node with several processes, by name; none if it has one log.
+
+    Raises as :func:`cli.logsource.source.open_source`.
+    """
+    settings = load_log_settings(flags.settings, os.environ, flags.config)
+    names = log_names(settings) if flags.stream is None else []
+    if not names or (flags.node is not None and flags.node not in names):
+        yield {}
+        return
+    async with contextlib.AsyncExitStack() as stack:
+        location = await find_location(stack, settings, replace(flags, node=None))
+        client = await location.connect(stack)
+        found = {}
+        for log in names:
+            stream = LOG_STREAM_PREFIX + log
+            source = await location.open(client, stream)
+            found[log] = await with_index(source, index_path(settings.data_dir, stream))
+        yield found

@@ -1,0 +1,150 @@
+"""The main process's side of a connection: which process gets its socket."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from itertools import count
+from typing import TYPE_CHECKING
+
+import structlog
+
+from cli.processes.connect_peek import Peeked, client_id_in
+from eventstore.partitions import partition_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_log = structlog.get_logger("foldmq")
+
+_AT_ONCE = 16
+"""Connections accepted in one turn of the event loop."""
+_MOST_PEEKED = 64 * 1024
+"""Bytes of a CONNECT that are looked at; a client whose identifier lies behind them is closed."""
+_AGAIN = 0.01
+"""Seconds after which an incomplete CONNECT is looked at again."""
+_RETRY = 0.05
+
+
+class Handover:
+    """Accepts connections and passes each to the process of its client.
+
+    ``give(number, listener, socket)`` passes a socket to a process; it returns False while the
+    process cannot take it. ``wait`` is the maximum of seconds until a CONNECT has arrived and a
+    process has taken the socket, ``most`` the maximum of connections for which that takes time.
+    """
+
+    def __init__(
+        self,
+        processes: int,
+        give: Callable[[int, int, socket.socket], bool],
+        *,
+        wait: float,
+        most: int,
+    ) -> None:
+        self._processes = processes
+        self._give = give
+        self._wait = wait
+        self._most = most
+        self._loop = asyncio.get_running_loop()
+        self._listeners: list[socket.socket] = []
+        self._waiting: dict[socket.socket, float] = {}
+        """Sockets without a process, and until when they may wait."""
+        self._queues: list[deque[tuple[int, socket.socket]]] = [deque() for _ in range(processes)]
+        """Sockets, with the numbers of their listeners, that wait for each process: a client's
+        later connection must not precede an earlier one."""
+        self._next = count()
+        self.refused = 0
+        """Connections closed because too many others waited, or they waited for too long."""
+
+    def listen(self, bound: list[list[socket.socket]]) -> None:
+        """Accept connections on the sockets of each listener."""
+        for number, sockets in enumerate(bound):
+            for listener in sockets:
+                self._listeners.append(listener)
+                self._loop.add_reader(listener.fileno(), self._accept, number, listener)
+
+    def close(self) -> None:
+        """Accept nothing more, and close the connections that wait."""
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            self._loop.remove_reader(listener.fileno())
+            listener.close()
+        for waiting in [*self._waiting]:
+            self._drop(waiting)
+
+    def _accept(self, number: int, listener: socket.socket) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                client, _address = listener.accept()
+            except OSError:  # none is left, or the client is gone
+                return
+            client.setblocking(False)
+            if len(self._waiting) >= self._most:
+                self.refused += 1
+                client.close()
+                continue
+            self._waiting[client] = self._loop.time() + self._wait
+            self._loop.call_at(self._waiting[client], self._expire, client)
+            self._look(number, client)
+
+    def _look(self, number: int, client: socket.socket) -> None:
+        """Pass a socket on as soon as its client identifier is known."""
+        if client not in self._waiting:
+            return
+        try:
+            data = client.recv(_MOST_PEEKED, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            self._loop.add_reader(client.fileno(), self._readable, number, client)
+            return
+        except OSError:
+            self._drop(client)
+            return
+        found = client_id_in(data)
+        if not data or (found is Peeked.INCOMPLETE and len(data) >= _MOST_PEEKED):
+            self._drop(client)
+        elif found is Peeked.INCOMPLETE:
+            # The event loop would report the same bytes again and again.
+            self._loop.call_later(_AGAIN, self._look, number, client)
+        elif isinstance(found, str) and found:
+            self._pass_on(number, client, partition_of(found, self._processes))
+        else:
+            # The broker assigns an identifier of its own, or answers the error.
+            self._pass_on(number, client, next(self._next) % self._processes)
+
+    def _readable(self, number: int, client: socket.socket) -> None:
+        self._loop.remove_reader(client.fileno())
+        self._look(number, client)
+
+    def _pass_on(self, number: int, client: socket.socket, process: int) -> None:
+        """Give a socket to a process; while the process is away the client waits."""
+        if client not in self._waiting:
+            return
+        queue = self._queues[process]
+        queue.append((number, client))
+        if len(queue) == 1:
+            self._give_all(process)
+
+    def _give_all(self, process: int) -> None:
+        """Give a process the sockets that wait for it, in the order of their CONNECT packets."""
+        queue = self._queues[process]
+        while queue:
+            number, client = queue[0]
+            if client in self._waiting:
+                if not self._give(process, number, client):
+                    self._loop.call_later(_RETRY, self._give_all, process)
+                    return
+                self._drop(client)
+            queue.popleft()
+
+    def _expire(self, client: socket.socket) -> None:
+        if client in self._waiting:
+            self.refused += 1
+            self._drop(client)
+
+    def _drop(self, client: socket.socket) -> None:
+        """Close this process's copy of a socket."""
+        if self._waiting.pop(client, None) is not None:
+            self._loop.remove_reader(client.fileno())
+            client.close()

@@ -1,0 +1,152 @@
+"""A broker process of ``--processes N``: its settings, its connections and the other processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import orjson
+import structlog
+
+from actors.exchange import OtherLog
+from cli.common import Address
+from cli.processes.nats_exchange_link import NatsExchangeLink
+from eventstore.log import EventLog, KeyedStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, MutableMapping, Sequence
+
+    from actors.connection import Admission, Listener, ListenerOptions
+    from actors.exchange import ExchangeLink, LogExchange
+    from actors.session import NodeContext
+    from cli.logsource import Store
+    from cli.settings import Settings
+
+_log = structlog.get_logger("foldmq")
+
+MEMBER_VARIABLE: Final = "_FOLDMQ_PROCESS"
+"""Environment variable that makes ``foldmq serve`` one of several processes."""
+READY: Final = b"ready"
+ORPHANED: Final = 75
+"""Exit code of a broker process whose main process has ended."""
+_AT_ONCE = 16
+
+
+class MemberFacts(NamedTuple):
+    """What the main process tells a broker process."""
+
+    number: int
+    names: list[str]
+    """Names of the logs of all processes."""
+    data_dir: str
+    nats: dict[str, str]
+    """URL, user and password of the embedded NATS server; empty: it is an external one."""
+    channel: int
+    """Descriptor of the socket to the main process."""
+
+    def encode(self) -> str:
+        """Return the value of the environment variable."""
+        return orjson.dumps(self._asdict()).decode()
+
+
+def member_settings(settings: Settings, facts: MemberFacts) -> Settings:
+    """Return the settings of a broker process."""
+    changed: dict[str, object] = {"data_dir": facts.data_dir, "web": None, "bridge": False}
+    changed["index_bytes"] = 0
+    if facts.nats:
+        changed["nats_url"] = facts.nats["url"]
+        changed["nats_user"] = facts.nats["user"]
+        changed["nats_password"] = facts.nats["password"]
+    if settings.metrics is not None:
+        host, port = settings.metrics
+        changed["metrics"] = Address(host, port + facts.number if port else 0)
+    changed["data_dir"] = type(settings.data_dir)(facts.data_dir)
+    found = settings.model_copy(update=changed)
+    # A copied setting counts as set only if it was set.
+    asked = settings.model_fields_set | (changed.keys() - {"metrics"})
+    found.model_fields_set.intersection_update(asked)
+    return found
+
+
+class ProcessMember:
+    """One of several broker processes of a machine: the one that runs this code."""
+
+    def __init__(self, facts: MemberFacts) -> None:
+        self.facts = facts
+        self._channel = socket.socket(fileno=facts.channel)
+        self._channel.setblocking(False)
+
+    @classmethod
+    def from_environment(cls, environment: MutableMapping[str, str]) -> ProcessMember | None:
+        """Return this process, if it is one of several; its variable is removed."""
+        value = environment.pop(MEMBER_VARIABLE, "")
+        return cls(MemberFacts(**orjson.loads(value))) if value else None
+
+    async def join(
+        self,
+        join: Callable[[Sequence[str], Sequence[OtherLog], ExchangeLink], LogExchange],
+        store: Store,
+    ) -> None:
+        """Exchange messages with the other processes; ``join`` is that of the broker."""
+        names = self.facts.names
+        link = NatsExchangeLink(store.client, names[self.facts.number])
+        others = [OtherLog(name, _log_of(store, name)) for name in names if name != link.name]
+        await link.listen(join(names, others, link), [one.name for one in others])
+
+    def take_connections(
+        self, node: NodeContext, admission: Admission, listeners: Sequence[ListenerOptions]
+    ) -> None:
+        """Take the connections that the main process passes on, for the listeners by number."""
+        for options in listeners:
+            admission.listen(options, [])
+        names = [options.name for options in listeners]
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._channel.fileno(), self._take, node, admission, names)
+        self._channel.send(READY)
+
+    def stop_taking(self) -> None:
+        """Take no more connections."""
+        asyncio.get_running_loop().remove_reader(self._channel.fileno())
+
+    def _take(self, node: NodeContext, admission: Admission, names: Sequence[str]) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                said, descriptors, _, _ = socket.recv_fds(self._channel, 16, 1)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                said, descriptors = b"", []
+            if not said:
+                # As after a kill: nothing that is not in the log was acknowledged.
+                _log.error("the main process has ended: this one stops")
+                os._exit(ORPHANED)
+            for descriptor in descriptors:
+                listener = admission.listeners[names[said[0]]]
+                self._accept(node, listener, socket.socket(fileno=descriptor))
+
+    def _accept(self, node: NodeContext, listener: Listener, client: socket.socket) -> None:
+        try:
+            address = client.getpeername()
+        except OSError:  # the client is gone
+            client.close()
+            return
+        if not listener.admits(address[0]):
+            client.close()
+            return
+        client.setblocking(False)
+        loop = asyncio.get_running_loop()
+        node.spawn_task(_connect(loop, listener.accept, client))
+
+
+async def _connect(loop: asyncio.AbstractEventLoop, make: object, client: socket.socket) -> None:
+    """Begin with the protocol of an accepted socket."""
+    await loop.connect_accepted_socket(make, client)  # type: ignore[arg-type]
+
+
+def _log_of(store: Store, name: str) -> EventLog:
+    """Return the log of another process, for reading."""
+    client = store.client
+    kept = KeyedStore(client, f"FOLDMQ_STATE_{name}", f"foldmq.state.{name}.")
+    return EventLog(client, f"FOLDMQ_LOG_{name}", f"foldmq.log.{name}", projections=kept)

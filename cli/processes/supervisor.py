@@ -1,0 +1,294 @@
+"""The main process of ``--processes N``: NATS server, listeners, and the broker processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from cli.monitoring import Notifier
+from cli.processes.handover import Handover
+from cli.processes.member import MEMBER_VARIABLE, READY, MemberFacts
+from cli.settings import ConfigError
+from eventstore.datadir import DataDir
+from eventstore.server import EmbeddedServer
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cli.common import Endpoint
+    from cli.settings import Settings
+
+_log = structlog.get_logger("foldmq")
+
+_BACK_OFF, _MOST_BACK_OFF = 0.1, 5.0
+"""Seconds before a process that has ended is started again, at first and at most."""
+_STARTS = 5
+"""Starts in a row that may fail before the others are stopped."""
+_GRACE = 5.0
+"""Seconds beyond ``commit_timeout`` that processes get to end."""
+
+
+class ProcessFailed(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
+    """A broker process cannot be started."""
+
+    def __init__(self, number: int, code: int) -> None:
+        super().__init__(f"broker process {number} cannot be started: the lines above say why")
+        self.exit_code = code if code > 0 else 70
+
+
+def check_process_count(datadir: DataDir, processes: int) -> None:
+    """Record the number of processes of a data directory; raise ConfigError for another one.
+
+    Each process has a log of its own, and sessions belong to a log by their number.
+    """
+    file = datadir.processes
+    try:
+        known = int(json.loads(file.read_text("utf-8")))
+    except FileNotFoundError:
+        known = 1 if (datadir.path / "log.mark").exists() else 0
+    except (OSError, ValueError, TypeError):
+        raise ConfigError(
+            f"{file}: damaged: write the number of processes that this data directory is for"
+        ) from None
+    if known not in (0, processes):
+        raise ConfigError(
+            f"processes = {processes}: data directory {datadir.path} has the logs of {known} "
+            f"processes: set processes = {known}, or use another data directory"
+            if known > 1
+            else f"processes = {processes}: data directory {datadir.path} has the log of one "
+            "process: set processes = 1, or use another data directory"
+        )
+    if not known and processes > 1:
+        datadir.write_private(file, f"{processes}\n")
+
+
+class Supervisor:
+    """Runs the broker processes until SIGTERM or SIGINT.
+
+    ``bind`` binds the listeners and returns their addresses and sockets. When all processes take
+    connections, ``announce`` is called with the addresses, the data directory and the NATS server.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        bind: Callable[[], Sequence[tuple[Endpoint, list[socket.socket]]]],
+        announce: Callable[[list[Endpoint], DataDir, str], None],
+    ) -> None:
+        self._settings = settings
+        self._bind = bind
+        self._announce = announce
+        self._stop = asyncio.Event()
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._members = [_Member(self, number) for number in range(settings.processes)]
+        self._facts: dict[str, str] = {}
+        self.ending = False
+        """Whether a process that ends is not started again."""
+
+    async def run(self) -> None:
+        """Run; raises the FoldmqError that prevents it."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        settings, notifier = self._settings, Notifier()
+        async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(notifier.telling())
+            datadir = stack.enter_context(DataDir(settings.data_dir))
+            check_process_count(datadir, settings.processes)
+            node = datadir.node()
+            names = [f"{node}-p{number}" for number in range(settings.processes)]
+            if settings.nats_url is None:
+                await self._start_nats(stack, datadir)
+            bound = self._bind()
+            handover = Handover(
+                settings.processes,
+                self._give,
+                wait=settings.connect_timeout,
+                most=settings.max_connections,
+            )
+            stack.callback(handover.close)
+            for member, name in zip(self._members, names, strict=True):
+                member.prepare(datadir, name, names, self._facts)
+            running = [asyncio.create_task(one.run(), name=one.name) for one in self._members]
+            try:
+                await self._until(asyncio.gather(*(one.ready.wait() for one in self._members)))
+                if not self._stop.is_set():
+                    handover.listen([sockets for _, sockets in bound])
+                    where = f"embedded NATS at {self._facts['url']}" if self._facts else "NATS"
+                    logs = f"{where}, logs {', '.join(names)}"
+                    self._announce([place for place, _ in bound], datadir, logs)
+                    notifier.ready(self._describe)
+                await self._until(asyncio.ensure_future(self._stop.wait()))
+            finally:
+                notifier.stopping("draining")
+                handover.close()
+                self.ending = True
+                await self._end_members()
+                for task in running:
+                    task.cancel()
+        _log.info("all processes stopped")
+
+    async def _until(self, done: asyncio.Future[Any]) -> None:
+        """Wait until something is done, the process is asked to stop, or a process fails."""
+        stopped = asyncio.ensure_future(self._stop.wait())
+        waits: set[asyncio.Future[Any]] = {done, stopped, self._failed}
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for waiting in (done, stopped):
+            waiting.cancel()
+        if self._failed.done():
+            self._failed.result()
+
+    async def _start_nats(self, stack: contextlib.AsyncExitStack, datadir: DataDir) -> None:
+        server = EmbeddedServer(datadir, sync=self._settings.sync, log=lambda line: _log.info(line))
+        await server.start()
+        stack.push_async_callback(server.stop)
+        self._facts = {"url": server.url, "user": server.user, "password": server.password}
+
+    def _describe(self) -> str:
+        away = [str(one.number) for one in self._members if not one.ready.is_set()]
+        return f"processes that start again: {', '.join(away)}" if away else ""
+
+    def _reload(self) -> None:
+        for member in self._members:
+            member.signal(signal.SIGHUP)
+
+    def _give(self, process: int, listener: int, client: socket.socket) -> bool:
+        return self._members[process].give(listener, client)
+
+    async def _end_members(self) -> None:
+        """End all processes in order."""
+        for member in self._members:
+            member.signal(signal.SIGTERM)
+        await asyncio.gather(
+            *(one.ended(self._settings.commit_timeout + _GRACE) for one in self._members)
+        )
+
+    def fail(self, error: FoldmqError) -> None:
+        """Stop everything with an error."""
+        if not self._failed.done():
+            self._failed.set_exception(error)
+
+
+class _Member:
+    """One broker process, as its parent sees it."""
+
+    def __init__(self, supervisor: Supervisor, number: int) -> None:
+        self._supervisor = supervisor
+        self.number = number
+        self.name = ""
+        self.ready = asyncio.Event()
+        """Set while the process takes connections."""
+        self._process: asyncio.subprocess.Process | None = None
+        self._channel: socket.socket | None = None
+        self._facts: MemberFacts
+
+    def prepare(
+        self, datadir: DataDir, name: str, names: Sequence[str], nats: dict[str, str]
+    ) -> None:
+        """Create the data directory of the process."""
+        self.name = name
+        own = DataDir(datadir.path / f"p{self.number}")
+        own.path.mkdir(mode=0o700, exist_ok=True)
+        if not (own.path / "node").exists():
+            own.write_private(own.path / "node", name + "\n")
+        self._facts = MemberFacts(self.number, list(names), str(own.path), nats, 0)
+
+    async def run(self) -> None:
+        """Run the process, again and again."""
+        failures, pause = 0, _BACK_OFF
+        while True:
+            code = await self._run_once()
+            if self._supervisor.ending:
+                return
+            was_ready = self.ready.is_set()
+            self.ready.clear()
+            failures = 0 if was_ready else failures + 1
+            pause = _BACK_OFF if was_ready else min(2 * pause, _MOST_BACK_OFF)
+            if failures >= _STARTS or (failures and 0 < code != 75):
+                self._supervisor.fail(ProcessFailed(self.number, code))
+                return
+            _log.error(
+                "broker process ended and is started again",
+                process=self.number,
+                code=code,
+                seconds=pause,
+            )
+            await asyncio.sleep(pause)
+
+    async def _run_once(self) -> int:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        facts = self._facts._replace(channel=theirs.fileno())
+        environment = {**os.environ, MEMBER_VARIABLE: facts.encode()}
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *sys.orig_argv[1:],
+                env=environment,
+                pass_fds=(theirs.fileno(),),
+            )
+        finally:
+            theirs.close()
+        self._process, self._channel = process, ours
+        loop = asyncio.get_running_loop()
+        loop.add_reader(ours.fileno(), self._heard)
+        try:
+            return await process.wait()
+        finally:
+            loop.remove_reader(ours.fileno())
+            self._channel = None
+            ours.close()
+
+    def _heard(self) -> None:
+        """Note that the process takes connections."""
+        channel = self._channel
+        if channel is None:
+            return
+        try:
+            said = channel.recv(len(READY))
+        except OSError:
+            said = b""
+        if said == READY:
+            self.ready.set()
+        else:  # it ends
+            asyncio.get_running_loop().remove_reader(channel.fileno())
+
+    def give(self, listener: int, client: socket.socket) -> bool:
+        """Pass a socket to the process; return False while it takes none."""
+        channel = self._channel
+        if channel is None or not self.ready.is_set():
+            return False
+        try:
+            socket.send_fds(channel, [bytes((listener,))], [client.fileno()])
+        except OSError:  # the process has ended, or does not keep up
+            return False
+        return True
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process, if it runs."""
+        process = self._process
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    async def ended(self, seconds: float) -> None:
+        """Wait for the end of the process; kill it after so many seconds."""
+        process = self._process
+        if process is None:
+            return
+        try:
+            await asyncio.wait_for(process.wait(), seconds)
+        except TimeoutError:
+            _log.error("broker process does not end and is killed", process=self.number)
+            process.kill()
+            await process.wait()

@@ -1,0 +1,102 @@
+"""Messages that one log of a node took from another: where they come from, and where they went."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from eventstore.format import (
+    LOG_SESSION,
+    MessagePublished,
+    Position,
+    TurnAssembler,
+    from_runs,
+    index_of,
+    sequence_of,
+)
+from eventstore.reading import LogPoint
+from projections.audit import topic_of
+from projections.replay.event_reader import EventFilter, EventReader
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable, Collection
+
+    from eventstore.reading import LogSource
+
+
+class OriginPlace(NamedTuple):
+    """Where a message was published that a log took from another one."""
+
+    log: str
+    """Name of the other log."""
+    ref: Position
+    """Position in that log."""
+
+
+async def origin_of(source: LogSource, ref: Position) -> OriginPlace | None:
+    """Return where a message was taken from; None if a client of this log published it.
+
+    None also if its record was cut off. Raises CorruptLog or CutMeanwhile.
+    """
+    sequence = sequence_of(ref)
+    if not source.first <= sequence <= source.last:
+        return None
+    for record in await source.some([sequence]):
+        if record.sequence != sequence:
+            continue
+        for index, event in record.events():
+            offset = index_of(ref) - index
+            if isinstance(event, MessagePublished) and 0 <= offset < event.count and event.origins:
+                log = event.session.removeprefix(LOG_SESSION)
+                return OriginPlace(log, from_runs(list(event.origins))[offset])
+    return None
+
+
+async def taken_from(
+    source: LogSource, log: str, refs: Collection[Position]
+) -> dict[Position, Position]:
+    """Return where a log has messages of another one: positions there and here.
+
+    Raises as ``LogSource.records``.
+    """
+    wanted = set(refs)
+    found: dict[Position, Position] = {}
+    if not wanted:
+        return found
+    reader = EventReader(source, EventFilter((MessagePublished,), LOG_SESSION + log))
+    async for entry in reader.entries(
+        LogPoint(source.begin, 0), LogPoint(source.last), TurnAssembler(), ended=True
+    ):
+        event = entry.event
+        if isinstance(event, MessagePublished) and not entry.void:
+            for number, ref in enumerate(from_runs(list(event.origins))):
+                if ref in wanted:
+                    found[ref] = entry.at + number
+    return found
+
+
+async def published_here(
+    source: LogSource,
+    topic_filter: str,
+    matches: Callable[[str], bool],
+    found: deque[Position],
+    until: LogPoint,
+) -> None:
+    """Add the positions of messages that clients of this log published on matching topics.
+
+    ``found`` keeps the last ones; messages behind ``until`` are not looked for.
+    Raises as ``LogSource.records``.
+    """
+    reader = EventReader(source, EventFilter((MessagePublished,), topic=topic_filter))
+    async for entry in reader.entries(
+        LogPoint(source.begin, 0), until, TurnAssembler(), ended=True
+    ):
+        event = entry.event
+        if not isinstance(event, MessagePublished) or entry.void:
+            continue
+        if not event.session.startswith(LOG_SESSION):
+            found.extend(
+                entry.at + number
+                for number in range(event.count)
+                if matches(topic_of(event, number))
+            )

@@ -1,0 +1,254 @@
+"""Compares the logs of one node: what took effect in one and matched a session of another is there.
+
+``projections.verification.exchange_check`` checks what a log took; this module finds what it should
+have taken.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from eventstore.display import name
+from eventstore.format import (
+    INDEX_BITS,
+    LOG_SESSION,
+    CheckpointCompleted,
+    Followed,
+    MessagePublished,
+    MessagesCarried,
+    Position,
+    Released,
+    TurnAssembler,
+    expiries,
+    format_position,
+    from_runs,
+    position,
+)
+from eventstore.reading import Progress, silent
+from projections.audit import SUBSCRIPTION_EVENTS, topic_of
+from projections.state import SessionFold
+from protocol.mqtt import FilterTrie, is_reserved_topic
+from protocol.mqtt5 import SHARE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+
+    from eventstore.format import Event, Record
+    from eventstore.reading import LogSource
+    from projections.state import SessionState
+
+_NEVER = 1 << 62
+_UNKNOWN = 1
+"""Expiry of a message whose properties are not looked at."""
+_KNOWN_TOPICS = 100_000
+
+
+class LiveEffect(NamedTuple):
+    """A message that took effect in a log and was due to subscribers of all logs."""
+
+    at: Position
+    """Where it took effect."""
+    ref: Position
+    """Where it was published: another position only at QoS 2."""
+    topic: str
+    expires: int
+    """Unix time in seconds at which it expires; 0: never."""
+
+
+class LiveEffects:
+    """Finds what takes effect in the records of a log, in order."""
+
+    def __init__(self) -> None:
+        self._turns = TurnAssembler(anywhere=True)
+        self._unreleased: dict[Position, tuple[str, int]] = {}
+        self._begin: Position | None = None
+
+    def take(self, record: Record) -> Iterator[LiveEffect]:
+        """Yield the effects of the turns that end with a record."""
+        for part in self._turns.take(record)[1]:
+            base = position(part.sequence, 0)
+            begin = self._begin = base if self._begin is None else self._begin
+            for index, event in part.events():
+                if isinstance(event, MessagePublished):
+                    yield from self._published(part, event, base + index)
+                elif isinstance(event, MessagesCarried):
+                    for number, ref in enumerate(from_runs(event.refs)):
+                        if ref < begin:
+                            self._unreleased[ref] = topic_of(event, number), _UNKNOWN
+                elif isinstance(event, Released) and not event.session.startswith(LOG_SESSION):
+                    for number, ref in enumerate(from_runs(event.refs)):
+                        known = self._unreleased.pop(ref, None)
+                        if known is not None:
+                            yield LiveEffect(base + index + number, ref, *known)
+
+    def _published(
+        self, record: Record, event: MessagePublished, at: Position
+    ) -> Iterator[LiveEffect]:
+        if event.session.startswith(LOG_SESSION) or not (event.qos or event.will):
+            return
+        blocks = record.blocks(event)
+        expires = expiries(blocks, record.time_ms) if blocks else []
+        for number in range(event.count):
+            topic, until = topic_of(event, number), expires[number] if expires else 0
+            if event.qos == 2 and not event.will:
+                self._unreleased[at + number] = topic, until
+            else:
+                yield LiveEffect(at + number, at + number, topic, until)
+
+
+class LogSubscriptions:
+    """The filters of the sessions of a log as it grows.
+
+    ``begin`` is the sequence of its first record: in a log that was cut they are known behind its
+    first checkpoint.
+    """
+
+    def __init__(self, begin: int = 1) -> None:
+        self.known = begin <= 1
+        self._whole = 0 if self.known else _NEVER
+        self._folds: dict[str, SessionFold] = {}
+        self._filters: dict[str, set[str]] = {}
+        self._trie: FilterTrie[str] = FilterTrie()
+        self._matched: dict[str, str] = {}
+
+    def take(self, event: Event, at: Position, time_ms: int) -> None:
+        """Take the next event."""
+        if isinstance(event, CheckpointCompleted) and not self.known:
+            self.known, self._whole = True, at
+            for known in self._folds.values():
+                known.whole = at
+        if not isinstance(event, SUBSCRIPTION_EVENTS):
+            return
+        session = event.session
+        if session not in self._folds:
+            self._folds[session] = SessionFold(session, self._whole)
+        fold = self._folds[session]
+        fold.take(event, at, time_ms)
+        state: SessionState | None = fold.state
+        wanted = {one.filter for one in state.active()} if state is not None else set()
+        held = self._filters.get(session, set())
+        if state is None:
+            del self._folds[session]
+        if wanted != held:
+            self._change(session, held, wanted)
+
+    def _change(self, session: str, held: set[str], wanted: set[str]) -> None:
+        for gone in held - wanted:
+            if not gone.startswith(SHARE):
+                self._trie.remove(gone, session)
+        for new in wanted - held:
+            if not new.startswith(SHARE):
+                self._trie.insert(new, session, f"{name(new)} of {name(session)}")
+        self._filters[session] = wanted
+        self._matched.clear()
+
+    def match(self, topic: str) -> str:
+        """Return a filter that a topic matches, with its session; empty: there is none."""
+        found = self._matched.get(topic)
+        if found is None:
+            if len(self._matched) >= _KNOWN_TOPICS:
+                self._matched.clear()
+            matching = () if is_reserved_topic(topic) else self._trie.match(topic)
+            found = self._matched[topic] = next(iter(matching), "")
+        return found
+
+
+class FollowedEnd(NamedTuple):
+    """How far a log has taken another one."""
+
+    log: str
+    through: int
+    """The last record of the other log that was taken; 0: none."""
+    last: int
+    """The last record that the other log has."""
+
+
+class ExchangeAudit(NamedTuple):
+    """What an audit of one log against the others looked at."""
+
+    due: int
+    """Messages of other logs that matched a session."""
+    ends: tuple[FollowedEnd, ...]
+
+
+async def audit_exchange(
+    taker: LogSource,
+    others: Mapping[str, LogSource],
+    report: Callable[[int, str], None],
+    progress: Progress = silent,
+) -> ExchangeAudit:
+    """Compare a log with those that it follows, by name.
+
+    ``report(sequence, what)`` is called for each message that the log should have taken in that
+    record or before. Messages that expire are not looked at. Raises as ``LogSource.records``.
+    """
+    first = taker.begin <= 1
+    origins = {log: _Origin(source, first=first) for log, source in others.items()}
+    subscriptions = LogSubscriptions(taker.begin)
+    turns = TurnAssembler()
+    with progress("comparing with the other logs", taker.last) as update:
+        async for record in taker.records(taker.begin, taker.last):
+            for part in turns.take(record)[1]:
+                base = position(part.sequence, 0)
+                for index, event in part.events():
+                    if isinstance(event, MessagePublished) and event.origins:
+                        origin = origins.get(event.session.removeprefix(LOG_SESSION))
+                        if origin is not None:
+                            origin.taken.update(from_runs(list(event.origins)))
+                    elif isinstance(event, Followed) and event.log in origins:
+                        await origins[event.log].followed(event, part, subscriptions, report)
+                    subscriptions.take(event, base + index, part.time_ms)
+            update(record.sequence)
+    ends = tuple(
+        FollowedEnd(log, one.through >> INDEX_BITS, one.source.last) for log, one in origins.items()
+    )
+    return ExchangeAudit(sum(one.due for one in origins.values()), ends)
+
+
+class _Origin:
+    """One of the other logs, read along with the log that takes from it."""
+
+    def __init__(self, source: LogSource, *, first: bool) -> None:
+        self.source = source
+        self.taken: set[Position] = set()
+        """Messages taken since the last position that was recorded."""
+        self.through: Position = 0
+        self.due = 0
+        self._looks = first
+        """Whether to look at what lies before the next position: not before the first one of a log
+        that was cut."""
+        self._effects = self._read()
+        self._next: LiveEffect | None = None
+
+    async def _read(self) -> AsyncIterator[LiveEffect]:
+        found = LiveEffects()
+        async for record in self.source.records(self.source.begin, self.source.last):
+            for effect in found.take(record):
+                yield effect
+
+    async def followed(
+        self,
+        event: Followed,
+        record: Record,
+        subscriptions: LogSubscriptions,
+        report: Callable[[int, str], None],
+    ) -> None:
+        """Compare what took effect up to a position with what was taken."""
+        looks = self._looks and subscriptions.known
+        while True:
+            effect = self._next or await anext(self._effects, None)
+            self._next = effect
+            if effect is None or effect.at > event.through:
+                break
+            self._next = None
+            if not looks or effect.expires:
+                continue
+            matched = subscriptions.match(effect.topic)
+            if not matched:
+                continue
+            self.due += 1
+            if effect.ref not in self.taken:
+                what = f"lacks the message {format_position(effect.ref)} of log {event.log}"
+                report(record.sequence, f"{what}, which matches {matched}")
+        self.taken.clear()
+        self.through, self._looks = event.through, True

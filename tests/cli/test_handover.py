@@ -1,0 +1,84 @@
+"""The main process of several passes each connection to the process of its client, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+
+import pytest
+from harness import packets as p
+
+from cli.processes.handover import Handover
+from eventstore.partitions import partition_of
+
+pytestmark = pytest.mark.system
+
+
+class Given:
+    """The processes: what they were given, once they take something."""
+
+    def __init__(self) -> None:
+        self.takes = False
+        self.by_process: list[tuple[int, bytes]] = []
+
+    def give(self, process: int, listener: int, client: socket.socket) -> bool:
+        """Take a socket, or not."""
+        assert listener == 0
+        if self.takes:
+            self.by_process.append((process, client.recv(100, socket.MSG_PEEK)))
+        return self.takes
+
+
+async def wait_for(count: int, given: Given) -> None:
+    async with asyncio.timeout(30):
+        while len(given.by_process) < count:  # noqa: ASYNC110 - the sockets set the pace
+            await asyncio.sleep(0.01)
+
+
+async def test_connections_of_a_client_stay_in_order_while_its_process_is_away() -> None:
+    given = Given()
+    handover = Handover(2, given.give, wait=60, most=100)
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.setblocking(False)
+    handover.listen([[listening]])
+    with contextlib.ExitStack() as stack:
+        stack.callback(handover.close)
+        sent = []
+        for number in range(20):
+            name = f"client{number % 3}"
+            client = stack.enter_context(socket.create_connection(listening.getsockname()))
+            packet = p.connect(name, keepalive=number + 1)
+            client.sendall(packet)
+            sent.append((partition_of(name, 2), packet))
+            await asyncio.sleep(0.02)  # other waits begin at other times
+        given.takes = True
+        await wait_for(20, given)
+    for process in range(2):
+        assert [one for one in given.by_process if one[0] == process] == [
+            one for one in sent if one[0] == process
+        ]
+
+
+async def test_a_connection_waits_no_longer_than_it_may() -> None:
+    given = Given()
+    handover = Handover(2, given.give, wait=0.1, most=100)
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.setblocking(False)
+    handover.listen([[listening]])
+    with contextlib.ExitStack() as stack:
+        stack.callback(handover.close)
+        silent = stack.enter_context(socket.create_connection(listening.getsockname()))
+        away = stack.enter_context(socket.create_connection(listening.getsockname()))
+        away.sendall(p.connect("client"))
+        loop = asyncio.get_running_loop()
+        for client in (silent, away):
+            client.setblocking(False)
+            async with asyncio.timeout(30):
+                with contextlib.suppress(ConnectionResetError):
+                    assert await loop.sock_recv(client, 1) == b""
+        assert handover.refused == 2
+        given.takes = True
+        late = stack.enter_context(socket.create_connection(listening.getsockname()))
+        late.sendall(p.connect("client"))
+        await wait_for(1, given)

@@ -1,0 +1,271 @@
+"""``foldmq serve --processes N``: one port, a log for each process, kills under load."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from harness import drill as drills
+from harness import mqtt5_packets as v5
+from harness import packets as p
+from harness.broker import Broker, children_of, environment, foldmq, wait_until_gone
+from harness.drill import ROUNDS, SEED, Drill
+from harness.mqtt5_rawclient import RawClient5
+from harness.packets import Publish, Suback
+from harness.rawclient import RawClient
+from harness.waiting import until
+
+from eventstore.partitions import partition_of
+from protocol.mqtt5.property_table import SHARED_SUBSCRIPTION_AVAILABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+TWO = ("--processes", "2")
+
+
+@pytest.fixture
+def make_processes(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
+    """Make brokers that are started as a user starts them."""
+    made: list[Broker] = []
+
+    def make(*args: str, directory: str = "broker") -> Broker:
+        place = tmp_path / directory
+        place.mkdir(exist_ok=True)
+        made.append(Broker(place, args=args))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.clean_up()
+        print(f"broker in {one.directory}:\n{one.log[-4000:]}")  # shown if the test failed
+
+
+def processes(broker: Broker) -> dict[int, int]:
+    """Return the broker processes by number: their process identifiers."""
+    found = {}
+    for pid in children_of(broker.pid):
+        for number in range(2):
+            lock = Path(broker.data_dir, f"p{number}", "foldmq.lock")
+            if lock.exists() and lock.read_text().strip() == str(pid):
+                found[number] = pid
+    return found
+
+
+def client_of(number: int, name: str) -> str:
+    """Return a client identifier that belongs to a process."""
+    return next(
+        found for found in (f"{name}{at}" for at in range(100)) if partition_of(found, 2) == number
+    )
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_clients_of_different_processes_exchange_messages(
+    make_processes: Callable[..., Broker], qos: int
+) -> None:
+    broker = make_processes(*TWO)
+    broker.start()
+    with RawClient(broker.port) as reader, RawClient(broker.port) as sender:
+        assert reader.connect(client_of(0, "reader")).code == 0
+        reader.send(p.subscribe(1, ("a/+", qos)))
+        assert reader.receive() == Suback(1, (qos,))
+        assert sender.connect(client_of(1, "sender")).code == 0
+        for number in range(50):
+            sender.send(p.publish("a/b", b"%d" % number, qos, number + 1 if qos else None))
+            if qos == 2:
+                sender.receive()
+                sender.send(p.pubrel(number + 1))
+        got: list[bytes] = []
+        while len(got) < 50:
+            received = reader.receive(20)
+            if isinstance(received, Publish):
+                got.append(received.payload)
+                if received.qos and received.packet_id:
+                    answer = p.puback if received.qos == 1 else p.pubrec
+                    reader.send(answer(received.packet_id))
+            else:
+                reader.send(p.pubcomp(received.packet_id))
+        assert got == [b"%d" % number for number in range(50)]
+    broker.stop()
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(200 + 40 * ROUNDS)
+def test_nothing_is_lost_when_a_process_is_killed(
+    make_processes: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drills, "SETTLE", 120.0)  # what one process queues, two clients publish
+    broker = make_processes(*TWO)
+    broker.start()
+    drill = Drill(broker, SEED)
+    drill.start()
+
+    def kill() -> None:
+        before = processes(broker)
+        victim = drill.random.choice(sorted(before))
+        drill.notes.append(f"process {victim} killed")
+        os.kill(before[victim], signal.SIGKILL)
+        assert wait_until_gone(before[victim])
+        until(lambda: len(processes(broker)) == 2, 30)
+        other = 1 - victim
+        assert processes(broker)[other] == before[other], "the other process ended as well"
+
+    for _ in range(ROUNDS):
+        drill.strike(kill)
+    drill.judge()
+    broker.stop()
+
+
+def test_all_processes_end_with_the_first_one(make_processes: Callable[..., Broker]) -> None:
+    broker = make_processes(*TWO)
+    broker.start()
+    running = processes(broker)
+    assert len(running) == 2
+    broker.stop()
+    assert all(map(wait_until_gone, running.values()))
+
+
+def test_sessions_and_retained_messages_are_there_after_a_restart(
+    make_processes: Callable[..., Broker],
+) -> None:
+    broker = make_processes(*TWO)
+    broker.start()
+    names = [client_of(number, "keeper") for number in range(2)]
+    for name in names:
+        with RawClient(broker.port) as client:
+            client.connect(name, clean=False)
+            client.send(p.subscribe(1, ("q/#", 1)))
+            client.receive()
+            client.send(p.publish(f"r/{name}", b"kept", 1, 5, retain=True))
+            client.receive()
+            client.disconnect()
+    with RawClient(broker.port) as sender:
+        sender.connect(client_of(0, "sender"))
+        sender.send(p.publish("q/a", b"waits", 1, 1))
+        sender.receive()
+    broker.restart(kill=True)
+    for name in names:
+        with RawClient(broker.port) as client:
+            assert client.connect(name, clean=False).session_present
+            found = client.receive(20)
+            assert isinstance(found, Publish)
+            assert found.payload == b"waits"
+            client.send(p.puback(found.packet_id or 0), p.subscribe(2, ("r/#", 1)))
+            kept = set()
+            while len(kept) < 2:
+                one = client.receive(20)
+                if isinstance(one, Publish):
+                    kept.add(one.topic)
+            assert kept == {f"r/{other}" for other in names}
+    broker.stop()
+
+
+def test_clients_of_mqtt_5_are_told_that_there_are_no_shared_subscriptions(
+    make_processes: Callable[..., Broker],
+) -> None:
+    broker = make_processes(*TWO)
+    broker.start()
+    with RawClient5(broker.port) as client:
+        connack = client.connect(client_of(0, "one"))
+        assert connack.number(SHARED_SUBSCRIPTION_AVAILABLE, 1) == 0
+        client.send(v5.subscribe(1, ("$share/g/a", 1), ("a", 1)))
+        suback = client.receive()
+        assert isinstance(suback, v5.Answer)
+        assert suback.codes == (0x9E, 1)
+    broker.stop()
+
+
+def run(broker: Broker, *args: str) -> tuple[int, str]:
+    """Run a command on the data directory of a broker; return its exit code and output."""
+    command = [foldmq(), *args, "--data-dir", str(broker.data_dir)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env=environment(), check=False
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_commands_follow_messages_from_log_to_log(make_processes: Callable[..., Broker]) -> None:
+    broker = make_processes(*TWO)
+    broker.start()
+    reader, sender = client_of(0, "reader"), client_of(1, "sender")
+    with RawClient(broker.port) as one, RawClient(broker.port) as other:
+        one.connect(reader, clean=False)
+        one.send(p.subscribe(1, ("a/+", 1)))
+        one.receive()
+        other.connect(sender, clean=False)
+        for number, topic in enumerate(("a/taken", "b/unwanted"), 1):
+            other.send(p.publish(topic, b"1", 1, number))
+            other.receive()
+        found = one.receive(20)
+        assert isinstance(found, Publish)
+        one.send(p.puback(found.packet_id or 0))
+        one.disconnect()
+    node = Path(broker.data_dir, "node").read_text().strip()
+
+    def check_history() -> None:
+        code, said = run(broker, "why", "--client", reader, "--topic", "a/taken")
+        assert code == 0, said
+        home, copy = said.split("\n\n")
+        assert home.startswith(f"log {node}-p1\n")
+        assert f"published by {sender} as packet 1" in home
+        assert copy.startswith(f"log {node}-p0\n")
+        assert f"for {reader}, subscription a/+ at QoS 1" in copy
+        code, said = run(broker, "why", "--client", reader, "--topic", "b/unwanted")
+        assert code == 0, said
+        assert f"log {node}-p0, which has the session {reader}, does not have it" in said
+        code, said = run(broker, "replay", "--session", reader)
+        assert (code, "a/+" in said) == (0, True)
+        code, said = run(broker, "log", "verify")
+        assert code == 0, said
+        assert f"log {node}-p0: 1 message of other logs matched its subscriptions, all" in said
+        wrong = ("--node", f"{node}-p1")
+        code, said = run(broker, "why", "--client", reader, "--topic", "a/taken", *wrong)
+        assert code == 2
+        assert f"belongs to the log {node}-p0" in said
+        code, said = run(broker, "log", "-n", "1")
+        assert code == 2
+        assert f"give --node, one of {node}-p0, {node}-p1" in said
+
+    check_history()
+    code, said = run(broker, "sessions", "show", reader)
+    assert (code, "a/+" in said) == (0, True)
+    for command in (["sessions", "ls"], ["status"], ["retained", "ls"], ["doctor"], ["web"]):
+        code, said = run(broker, *command)
+        assert code == (2 if command == ["web"] else 69)
+        assert f"give --node, one of {node}-p0, {node}-p1" in said
+    broker.stop()
+    check_history()
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (
+            ["--processes", "2", "--nats-listen", "127.0.0.1:14222"],
+            "nats_listen cannot be combined",
+        ),
+        (["--processes", "2", "--web", "127.0.0.1:14223"], "set web = off"),
+        (["--processes", "2", "--listen", "ws://127.0.0.1:14224"], "only TCP without TLS"),
+        (["--processes", "2", "--pseudonyms"], "pseudonyms cannot be combined yet"),
+        (["--processes", "99"], "must be at most 32"),
+    ],
+)
+def test_settings_that_several_processes_do_not_support(
+    make_processes: Callable[..., Broker], args: list[str], said: str
+) -> None:
+    broker = make_processes(*args)
+    assert said in broker.refused(78)
+
+
+def test_the_number_of_processes_cannot_change(make_processes: Callable[..., Broker]) -> None:
+    broker = make_processes(*TWO)
+    broker.start()
+    broker.stop()
+    for count in ("3", "1"):
+        other = make_processes("--processes", count)
+        assert "has the logs of 2 processes" in other.refused(78)

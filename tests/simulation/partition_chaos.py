@@ -1,0 +1,388 @@
+"""One random run of several brokers that exchange messages; a seed decides everything.
+
+``python tests/simulation/partition_chaos.py --seeds 200`` runs many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if __name__ == "__main__":
+    _ROOT = Path(__file__).parents[2]
+    sys.path[:0] = [str(_ROOT), str(_ROOT / "tests")]
+
+from harness import packets as p
+
+from eventstore.format import decode_record
+from projections.verification import audit_exchange
+from projections.verification.exchange_check import ExchangeCheck
+from simulation.chaos import errors_of_the_broker, small_checkpoints
+from simulation.delivery_ledger import Account
+from simulation.devices import Device, Habits, settled
+from simulation.faults import Faults
+from simulation.fold import compare, dropped
+from simulation.loop import simulate
+from simulation.mqtt_guarantees import violations
+from simulation.network import SimClient
+from simulation.partitions import PartitionWorld, make_partitions, name_in, world_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from eventstore.format import Record
+
+STEPS = 150
+_PATIENCE = 400
+
+
+class PartitionChaos:
+    """One random run."""
+
+    def __init__(self, seed: int, errors: list[str]) -> None:
+        self.errors = errors
+        self.chance = chance = random.Random(f"partitions {seed}")
+        self.trace: list[str] = []
+        self.settling = False
+        self.counts: Counter[str] = Counter()
+        self.account = Account()
+        self.account.late = True
+        delays = chance.choice([[0.0001, 0.001, 0.02], [0.001], [0.001, 0.3]])
+        self.faults = Faults(chance, delay=lambda: chance.choice(delays))
+        self.rates = chance.choice([0.0, 0.02, 0.1]), chance.choice([0.0, 0.05, 0.2])
+        window = chance.choice([1, 3, 1024])
+        self.worlds = make_partitions(
+            chance.choice([2, 2, 3]),
+            self.faults,
+            lost=chance.choice([0.0, 0.1, 0.9]),
+            max_ack_pending=window,
+            message_cache=chance.choice([1, 300, 1 << 20]),
+            ack_wait=chance.choice([0.0, 2.0]),
+            max_record=chance.choice([2048, 1 << 23, 1 << 23]),
+            keep=0.0,
+            keep_bytes=chance.choice([0, 40_000]),
+            takeover_delay=0.01,
+        )
+        for world in self.worlds:
+            world.cutting = chance.random() < 0.3
+        self.devices = self._population(window)
+        self.actions: dict[Callable[[Device], None], float] = {
+            self.publish: 40.0,
+            self.pay: 15.0,
+            self.connect: 8.0,
+            self.drop: 5.0,
+            self.leave: 4.0,
+            self.subscribe: 6.0,
+            self.unsubscribe: 3.0,
+            self.crash: chance.choice([0.0, 2.0, 6.0]),
+            self.fuse: chance.choice([0.0, 2.0, 6.0]),
+            self.hold: 2.0,
+        }
+
+    def _population(self, window: int) -> list[Device]:
+        chance, devices = self.chance, []
+        habits = Habits(lazy=chance.choice([0.0, 0.3, 0.8]), cut=0.0)
+        names = [
+            name_in(self.worlds, number % len(self.worlds), kind)
+            for kind in ("pub", "sub", "both")
+            for number in range(2)
+        ]
+        for name in names:
+            publishes, subscribes = name[:3] in ("pub", "bot"), name[:3] in ("sub", "bot")
+            pool = ["#", "t/#", "r/#", "w/#", "+/+/a1", "t/+/a2", f"r/{names[0]}/a1", "+/#"]
+            chance.shuffle(pool)
+            fixed = chance.randint(1, 3) if subscribes else 0
+            topics = [f"t/{name}/a{qos}" for qos in (0, 1, 1, 2, 2)]
+            topics += [f"r/{name}/a{qos}" for qos in range(3)]
+            devices.append(
+                Device(
+                    name,
+                    self.account,
+                    chance,
+                    habits,
+                    clean=chance.choice([0.0, 0.0, 0.2]),
+                    topics=topics if publishes else [],
+                    filters=[(one, chance.choice([1, 2, 2, 0])) for one in pool[:fixed]],
+                    pool=pool[fixed : fixed + chance.choice([0, 3])] if subscribes else [],
+                    will=chance.choice([None, f"w/{name}"]),
+                    expiry=0.0,
+                    window=window,
+                    latency=0.0,
+                )
+            )
+        return devices
+
+    # Actions.
+
+    def note(self, what: str) -> None:
+        """Record an action for the account of a failure."""
+        self.counts[what] += 1
+        self.trace.append(f"{asyncio.get_running_loop().time():.4f} {what}")
+
+    def world(self, device: Device) -> PartitionWorld:
+        """Return the broker of a device."""
+        return world_of(self.worlds, device.name)
+
+    def connect(self, device: Device) -> None:
+        """Connect, or take over."""
+        if self.world(device).up:
+            self.note("connect")
+            device.connect(self.world(device))
+
+    def publish(self, device: Device) -> None:
+        """Publish some messages."""
+        if not device.topics:
+            device = self.chance.choice([one for one in self.devices if one.topics])
+        if device.connection is None:
+            self.connect(device)
+        else:
+            self.note("publish")
+            device.connection.publish()
+
+    def pay(self, device: Device) -> None:
+        """Send acknowledgements."""
+        if device.connection is not None:
+            device.connection.pay()
+
+    def drop(self, device: Device) -> None:
+        """Lose the connection."""
+        if device.connection is not None:
+            self.note("drop")
+            device.connection.drop()
+
+    def leave(self, device: Device) -> None:
+        """Disconnect in order."""
+        if device.connection is not None:
+            self.note("leave")
+            device.connection.leave()
+
+    def subscribe(self, device: Device) -> None:
+        """Subscribe."""
+        if device.connection is not None and device.pool:
+            self.note("subscribe")
+            device.connection.subscribe()
+
+    def unsubscribe(self, device: Device) -> None:
+        """Unsubscribe."""
+        if device.connection is not None and device.pool:
+            self.note("unsubscribe")
+            device.connection.unsubscribe()
+
+    def crash(self, _device: Device) -> None:
+        """Kill one of the brokers."""
+        world = self.chance.choice(self.worlds)
+        if world.up:
+            self.note(f"crash of {world.name}")
+            world.kill()
+
+    def fuse(self, _device: Device) -> None:
+        """Kill one of the brokers soon, at any step."""
+        world = self.chance.choice(self.worlds)
+        if world.up and world.fuse is None:
+            world.fuse = self.chance.randint(0, 30)
+
+    def hold(self, _device: Device) -> None:
+        """A stream stores nothing for a while."""
+        world = self.chance.choice(self.worlds)
+        if world.up and not world.log.held:
+            self.note("a stream stands still")
+            world.log.hold()
+            log, still = world.log, self.chance.choice([0.01, 0.5, 4.0])
+            asyncio.get_running_loop().call_later(still, log.release)
+
+    # The run.
+
+    async def run(self) -> Counter[str]:
+        """Run; return how often what happened."""
+        chance = self.chance
+        try:
+            for world in self.worlds:
+                await world.start_surely()
+            self.faults.appends, self.faults.asks = self.rates
+            for _ in range(STEPS):
+                await self._step()
+                self._look()
+            await self._settle()
+            await self._check()
+        finally:
+            for world in self.worlds:
+                await world.crash()
+        self.counts["messages"] = len(self.account.messages)
+        self.counts.update(
+            {f"killed: {what}": n for one in self.worlds for what, n in one.killed.items()}
+        )
+        del chance
+        return self.counts
+
+    async def _step(self) -> None:
+        chance = self.chance
+        for world in self.worlds:
+            if (not world.up or world.failure() is not None) and chance.random() < 0.3:
+                await self._restart(world)
+        (action,) = chance.choices(list(self.actions), list(self.actions.values()))
+        action(chance.choice(self.devices))
+        pause = chance.choice([None, None, 0, 0.0005, 0.01, 0.1, 1.0])
+        if pause is not None:
+            await asyncio.sleep(pause)
+
+    async def _restart(self, world: PartitionWorld) -> None:
+        if world.up:
+            world.excuse()
+        await world.crash()
+        if self.chance.random() < 0.2:
+            world.keyed.lose(min(3, len(world.keyed.history)))
+        starting = asyncio.ensure_future(world.start_surely())
+        try:
+            while not starting.done():  # the others go on meanwhile
+                if not self.settling:
+                    self.publish(self.chance.choice(self.devices))
+                await asyncio.sleep(self.chance.choice([0.0, 0.001, 0.02, 0.5]))
+            await starting
+        finally:
+            starting.cancel()
+
+    def _look(self) -> None:
+        for world in self.worlds:
+            if world.problems:
+                raise world.problems[0]
+        assert not self.errors, self.errors[0]
+
+    async def _settle(self) -> None:
+        self.faults.off()
+        self.settling = True
+        for world in self.worlds:
+            world.fuse, world.lost = None, 0.0
+        for seconds in range(_PATIENCE):
+            for world in self.worlds:
+                if not world.up or world.failure() is not None:
+                    await self._restart(world)
+                if world.log.held:
+                    world.log.release()
+            for device in self.devices:
+                if device.connection is None:
+                    device.connect(self.world(device))
+                else:
+                    device.connection.lazy = 0.0
+                    device.connection.pay()
+            await self.worlds[0].go(1.0)
+            self._look()
+            if seconds > 6 and self._settled():
+                return
+        raise AssertionError(f"never settles: {[one for one in self.devices if not settled(one)]}")
+
+    def _settled(self) -> bool:
+        return all(map(settled, self.devices)) and all(
+            world.up
+            and world.failure() is None
+            and world.broker.exchange is not None
+            and not any(world.broker.exchange.behind.values())
+            and not any(
+                state.inflight or state.releasing or state.queued
+                for _, state in world.broker.node.state.sessions.items()
+            )
+            for world in self.worlds
+        )
+
+    async def _check(self) -> None:
+        excused: dict[str, set[bytes]] = {}
+        for world in self.worlds:
+            excused |= dropped(world.disk)
+        self.account.check(excused)
+        for world in self.worlds:
+            self.account.check_retained(await self._retained(world))
+        await self.worlds[0].go(3.0)
+        self._look()
+        for world in self.worlds:
+            await world.broker.wait_durable()
+            compare(world)
+            check_partition(world)
+        await check_exchange(self.worlds)
+
+    async def _retained(self, world: PartitionWorld) -> dict[str, bytes]:
+        """Return the retained messages that a new client of a broker gets."""
+        number = self.worlds.index(world)
+        reader = SimClient(world)
+        reader.send(p.connect(name_in(self.worlds, number, "reader")))
+        for pid, topic in enumerate(self.account.retained, 1):
+            reader.send(p.subscribe(pid, (topic, 0)))
+            await world.go(1.0)
+        packets = [one for one in reader.take() if isinstance(one, p.Publish) and one.retain]
+        reader.send(p.disconnect())
+        await world.go(1.0)
+        return {one.topic: one.payload for one in packets}
+
+
+def check_partition(world: PartitionWorld) -> None:
+    """Raise AssertionError where a log breaks a rule of the audit, or of the exchange."""
+    records = [decode_record(at, data) for at, data in sorted(world.disk.stream.history.items())]
+    found = violations(records)
+    assert not found, found
+    problems: list[str] = []
+    check = ExchangeCheck(lambda sequence, what: problems.append(f"{sequence}: {what}"))
+    for record in records:
+        check.take(record, record.events())
+    assert not problems, problems
+
+
+class _HistorySource:
+    """The records of a log, those that were cut off too, for an audit."""
+
+    begin = 1
+
+    def __init__(self, world: PartitionWorld) -> None:
+        self._history = world.disk.stream.history
+        self.last = max(self._history, default=0)
+
+    async def records(self, first: int, last: int) -> AsyncIterator[Record]:
+        """Yield records."""
+        for sequence in range(first, last + 1):
+            yield decode_record(sequence, self._history[sequence])
+
+
+async def check_exchange(worlds: Sequence[PartitionWorld]) -> None:
+    """Raise AssertionError where a log lacks what its sessions should have got from another."""
+    logs: dict[str, Any] = {world.name: _HistorySource(world) for world in worlds}
+    for name, log in logs.items():
+        lacking: list[tuple[int, str]] = []
+        others = {other: one for other, one in logs.items() if other != name}
+        await audit_exchange(log, others, lambda *said, found=lacking: found.append(said))
+        assert not lacking, (name, lacking[:10])
+
+
+def run(seed: int) -> Counter[str]:
+    """Run a seed; an error names it and says what happened last."""
+    with small_checkpoints(), errors_of_the_broker() as errors:
+        chaos = PartitionChaos(seed, errors)
+        try:
+            return simulate(chaos.run)
+        except BaseException as error:
+            error.add_note(f"seed {seed}: " + "; ".join(chaos.trace[-40:]))
+            raise
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0)
+    asked = parser.parse_args()
+    counts: Counter[str] = Counter()
+    failed = 0
+    for seed in range(asked.first, asked.first + asked.seeds):
+        try:
+            counts += run(seed)
+        except Exception as error:  # noqa: BLE001 - every failure of a seed is to be shown
+            failed += 1
+            print(f"seed {seed}: {type(error).__name__}: {str(error)[:600]}", flush=True)
+    for what, count in counts.most_common():
+        print(f"{count:9} {what}")
+    print(f"{asked.seeds} seeds, {failed} failed")
+
+
+if __name__ == "__main__":
+    main()

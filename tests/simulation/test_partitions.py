@@ -1,0 +1,289 @@
+"""Messages from log to log: exactly once, retained everywhere, at every QoS."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from harness import packets as p
+from harness.packets import Publish
+
+from actors.exchange.exchange import LogExchange
+from actors.exchange.taken_messages import Taken, TakenMessages
+from eventstore.format import INDEX_BITS, Followed
+from protocol.errors import FoldmqError
+from simulation.chaos import small_checkpoints
+from simulation.fold import compare
+from simulation.loop import simulate
+from simulation.network import SimClient
+from simulation.partition_chaos import check_exchange, check_partition, run
+from simulation.partitions import PartitionWorld, make_partitions, name_in, world_of
+
+MOST_SEEDS = 60
+"""Runs within which each mutant is caught."""
+
+
+def two(
+    scenario: Callable[[PartitionWorld, PartitionWorld], Awaitable[None]], **options: Any
+) -> None:
+    async def both() -> None:
+        here, there = make_partitions(2, **options)
+        await here.start()
+        await there.start()
+        await here.go(0.1)
+        try:
+            await scenario(here, there)
+            for world in (here, there):
+                assert world.failure() is None, world.failure()
+                await world.broker.wait_durable()
+                compare(world)
+                check_partition(world)
+            await check_exchange([here, there])
+        finally:
+            await here.crash()
+            await there.crash()
+
+    simulate(both)
+
+
+def payloads(received: list[object]) -> list[bytes]:
+    return [one.payload for one in received if isinstance(one, Publish)]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_message_reaches_a_client_of_another_log(qos: int) -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        sender = await here.connect(name_in(worlds, 0))
+        reader = await there.connect(name_in(worlds, 1), filters=[("a/#", qos)])
+        for number in range(20):
+            sender.send(
+                p.publish("a/b", b"%d" % number, qos=qos, packet_id=number + 1 if qos else None)
+            )
+            if qos == 2:
+                await here.go(0.05)
+                sender.send(p.pubrel(number + 1))
+        await here.go(3)
+        assert payloads(reader.take()) == [b"%d" % number for number in range(20)]
+
+    two(scenario)
+
+
+def test_messages_of_qos_0_that_arrive_during_recovery_disturb_no_session() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        sender = await here.connect(name_in(worlds, 0))
+        reader = await there.connect(name_in(worlds, 1), filters=[("a", 1)])
+        reader.drop()
+        await here.go(1)
+        for _ in range(2):
+            await there.crash()
+            starting = asyncio.ensure_future(there.start())
+            while not starting.done():
+                sender.send(p.publish("a", b"0"))
+                await asyncio.sleep(0.0002)
+            await starting
+        for number in range(10):
+            sender.send(p.publish("a", b"%d" % number, 1, number + 1))
+        await here.go(2)
+        state = there.broker.node.state.sessions.peek(name_in(worlds, 1))
+        assert state is not None
+        assert state.queued + len(state.inflight) == 10
+
+    two(scenario)
+
+
+def test_the_audit_finds_messages_that_were_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    publish = LogExchange._publish_parts
+    lost = iter([False, True])
+
+    def forgetful(self: LogExchange, name: str, taken: TakenMessages, count: int) -> None:
+        if not next(lost, False):
+            publish(self, name, taken, count)
+
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        sender = await here.connect(name_in(worlds, 0))
+        await there.connect(name_in(worlds, 1), filters=[("a/+", 1)])
+        for number in range(3):
+            sender.send(p.publish("a/b", b"%d" % number, 1, number + 1))
+            await here.go(1)
+
+    monkeypatch.setattr(LogExchange, "_publish_parts", forgetful)
+    with pytest.raises(AssertionError, match=r"lacks the message .* which matches a/\+ of c"):
+        two(scenario)
+
+
+def test_retained_messages_are_those_of_all_logs() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        first = await here.connect(name_in(worlds, 0))
+        second = await there.connect(name_in(worlds, 1))
+        for number in range(10):
+            sender = (first, second)[number % 2]
+            sender.send(
+                p.publish("r/a", b"%d" % number, number % 2, number + 1, retain=True)
+                if number % 2
+                else p.publish("r/a", b"%d" % number, retain=True)
+            )
+            await here.go(0.3)
+        first.send(p.publish("r/b", b"x", 1, 90, retain=True))
+        await here.go(1)
+        second.send(p.publish("r/b", b"", 1, 91, retain=True))
+        await here.go(1)
+        for number, world in enumerate(worlds):
+            reader = await world.connect(name_in(worlds, number, "r"), filters=[("r/#", 1)])
+            found = [one for one in reader.received if isinstance(one, Publish)]
+            assert [(one.topic, one.payload, one.retain) for one in found] == [("r/a", b"9", True)]
+
+    two(scenario)
+
+
+def test_messages_retained_at_the_same_time_end_alike_everywhere() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        senders = [await one.connect(name_in(worlds, at)) for at, one in enumerate(worlds)]
+        for number in range(30):
+            for at, sender in enumerate(senders):
+                payload = b"" if number % 7 == at else b"%d-%d" % (at, number)
+                sender.send(p.publish(f"r/{number % 3}", payload, 1, number + 1, retain=True))
+            if number % 4 == 0:
+                await here.go(0.002)
+        await here.go(2)
+        kept = [
+            {one.topic: one.payload for one in world.broker.node.state.retained.all()}
+            for world in worlds
+        ]
+        assert kept[0] == kept[1]
+
+    two(scenario)
+
+
+def test_a_will_and_a_clean_session_reach_the_other_log() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        reader = await there.connect(name_in(worlds, 1), filters=[("w/#", 2)])
+        for qos in range(3):
+            dying = await here.connect(
+                name_in(worlds, 0), clean=True, will=p.Will(f"w/{qos}", b"gone", qos)
+            )
+            dying.drop()
+            await here.go(1)
+        found = [one for one in reader.take() if isinstance(one, Publish)]
+        assert [(one.topic, one.qos) for one in found] == [("w/0", 0), ("w/1", 1), ("w/2", 2)]
+
+    two(scenario)
+
+
+def test_shared_subscriptions_are_refused() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        client = await here.connect(name_in([here, there], 0))
+        client.send(p.subscribe(1, ("$share/g/a", 1), ("a", 1)))
+        await here.go(0.1)
+        (answer,) = client.take()
+        assert isinstance(answer, p.Suback)
+        assert answer.codes == (0x80, 1)
+
+    two(scenario)
+
+
+def test_an_assigned_client_identifier_belongs_to_the_log() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        for _ in range(8):
+            await there.connect("", clean=True)
+        names = [*there.broker.node.state.sessions.names()]
+        assert len(names) == 8
+        assert {world_of([here, there], name) for name in names} == {there}
+
+    two(scenario)
+
+
+def test_a_client_of_another_log_is_refused() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        client = SimClient(here)
+        client.send(p.connect(name_in([here, there], 1)))
+        await here.go(0.1)
+        (answer,) = client.take()
+        assert isinstance(answer, p.Connack)
+        assert answer.code == 3
+
+    two(scenario)
+
+
+def test_the_log_is_not_cut_before_the_others_have_taken_it() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        sender = await here.connect(name_in(worlds, 0))
+        await there.connect(name_in(worlds, 1), filters=[("a", 1)])
+        await there.crash()
+        for number in range(200):
+            sender.send(p.publish("a", b"." * 500, 1, number % 100 + 1))
+            await here.go(0.02)
+        await here.go(20)
+        assert here.log.first == 1
+        await there.start()
+        await here.go(30)
+        assert here.log.first > 1
+        state = there.broker.node.state.sessions.peek(name_in(worlds, 1))
+        assert state is not None
+        assert state.queued + len(state.inflight) == 200
+
+    with small_checkpoints():
+        two(scenario, keep=0.0, keep_bytes=20_000)
+
+
+SEEDS = 30
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_random_run_of_several_logs_keeps_every_promise(seed: int) -> None:
+    run(seed)
+
+
+def _two_turns(exchange: LogExchange, name: str, through: int, link: str) -> None:
+    """Record a position in a turn of its own."""
+    exchange._through[name] = through, link
+    exchange._recorded[name] = through
+    node = exchange._node
+    asyncio.get_running_loop().call_later(
+        0.001, lambda: (node.emit(Followed(name, through, link)), node.kernel.wake())
+    )
+
+
+def _too_early(exchange: LogExchange, name: str, taken: Taken) -> None:
+    """Record the position before the messages."""
+    exchange._record(name, taken.through, taken.links[taken.through >> INDEX_BITS])
+    exchange._node.kernel.wake()
+
+
+def run_many() -> None:
+    for seed in range(MOST_SEEDS):
+        run(seed)
+
+
+MUTANTS = ["position later", "position earlier", "cut at once", "no position with a subscription"]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_an_exchange_that_breaks_a_rule_is_caught(
+    mutant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if mutant == "position later":
+        monkeypatch.setattr(LogExchange, "_record", _two_turns)
+    elif mutant == "position earlier":
+        taken = LogExchange._taken
+
+        async def early(self: LogExchange, name: str, work: Taken) -> None:
+            _too_early(self, name, work)
+            await asyncio.sleep(0.01)
+            await taken(self, name, work)
+
+        monkeypatch.setattr(LogExchange, "_taken", early)
+    elif mutant == "cut at once":
+        monkeypatch.setattr(LogExchange, "is_taken", lambda _self, _through: True)
+    else:
+        monkeypatch.setattr(LogExchange, "settle", lambda _self: None)
+    with pytest.raises((AssertionError, FoldmqError)):
+        run_many()
