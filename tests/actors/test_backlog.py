@@ -10,6 +10,8 @@ import pytest
 from actors.node.backpressure import Backlog
 from actors.node.read_pause import ReadPause
 
+pytestmark = pytest.mark.plain
+
 
 class Publisher:
     """A connection that is read, or not."""

@@ -307,6 +307,7 @@ def blamed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize(("speaks", "seconds"), [(True, 10), (False, 5)])
 def test_a_tls_client_that_waits_for_a_thread_is_not_at_fault(
     speaks: bool, seconds: float, authority: Authority, server: Pair, blamed: list[str]
@@ -327,6 +328,7 @@ def test_a_tls_client_that_waits_for_a_thread_is_not_at_fault(
     simulate(scenario)
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize("speaks", [True, False])
 def test_what_a_handshake_waited_for_a_thread_is_given_to_the_client(
     speaks: bool, authority: Authority, server: Pair, blamed: list[str]
