@@ -306,6 +306,9 @@ class Connection(SocketActor):
         if type(message) is bytes:
             self._on_bytes(message)
             self._resume_turn()
+        elif type(message) is DeferredRead:
+            self.on_read_resumed()
+            self.on_receive(message.data)
         elif message is _TAKE_MORE:
             if self._decoder.more and not self._ended:
                 self.take(b"")
@@ -373,6 +376,9 @@ class Connection(SocketActor):
 
     def _lost(self, message: _Lost) -> None:
         """Handle the input received before the end, then the end."""
+        if self._deferred_reads and not self._ended:
+            self.kernel.later(self, message)
+            return
         if self.untaken and not self._ended and not self.authenticating:
             # As much in each turn as of a connected client.
             if self._throttle is not None:

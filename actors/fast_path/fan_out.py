@@ -62,6 +62,8 @@ class FanOut(LoopActor):
         if message.deliveries:
             self.kernel.tell(self, message)
         else:
+            for connection in message.input:
+                connection.on_read_resumed()
             self.hand_over(message.input)
 
     def hand_over(self, reads: Mapping[Connection, Sequence[bytes]]) -> None:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 _ROWS_OF_EVENT = 256
 """Maximum deliveries of one event."""
+_NAMES = 512
+"""Maximum characters of client identifier and topic filter together: an event has those of all
+its deliveries, and must fit into a record."""
 
 
 class TurnDelivery:
@@ -76,7 +79,18 @@ class FastDelivery(TurnDelivery):
     subscription gets all of its messages in one batch, which it divides.
     """
 
-    __slots__ = ("_aside", "_left", "_more", "_pids", "_qos", "_rows", "_sent", "_shared")
+    __slots__ = (
+        "_aside",
+        "_batch",
+        "_left",
+        "_more",
+        "_packet",
+        "_pids",
+        "_qos",
+        "_rows",
+        "_sent",
+        "_shared",
+    )
 
     def __init__(self, node: NodeContext, messages: MessageColumns, qos: int) -> None:
         super().__init__(node, messages)
@@ -95,6 +109,10 @@ class FastDelivery(TurnDelivery):
         """Messages of this step for the actors of subscribers, by their number."""
         self._shared: dict[Subscriber, list[int]] = {}
         """Messages for shared subscriptions."""
+        self._packet: tuple[int, bool, bytes] | None = None
+        """The message encoded last at QoS 0: its number, whether for MQTT 5, and its packet."""
+        self._batch: tuple[list[int], Batch] | None = None
+        """The messages told last to an actor, which prepares them once for all receivers."""
 
     def _deliver_to(self, at: int, targets: Sequence[Subscriber]) -> None:
         for target in targets:
@@ -136,19 +154,17 @@ class FastDelivery(TurnDelivery):
         if v5 and not session.takes_plain(connection):
             return False
         qos = actor.granted if actor.granted < self._qos else self._qos
-        messages = self._messages
         if not qos:
             if not connection.writable:
                 return False
             # The publication is being recorded: see Delivery._send_qos0.
-            payload = messages.payloads[at]
-            if v5:
-                payload = with_length(messages.blocks[at]) + payload
-            data = publish_head(0, messages.topics[at], len(payload)) + payload
+            data = self._at_qos0(at, v5=v5)
             self._node.journal.send_when_durable(connection, data)
             self._node.counters.gave(connection, 0, 1, len(data))
             actor.matched += 1
             return True
+        if len(session.name) + len(target.filter) > _NAMES:
+            return False
         held = state.subscriptions.get(target.filter)
         pid = self._pids.get(state, state.last_pid) % PACKET_IDS + 1
         if held is None or pid in state.inflight or pid in state.releasing:
@@ -170,6 +186,17 @@ class FastDelivery(TurnDelivery):
         if len(rows) >= _ROWS_OF_EVENT:
             self._flush()
         return True
+
+    def _at_qos0(self, at: int, *, v5: bool) -> bytes:
+        """Return a message as a packet of QoS 0, the same object for all receivers in a row."""
+        if self._packet is None or self._packet[:2] != (at, v5):
+            messages = self._messages
+            payload = messages.payloads[at]
+            if v5:
+                payload = with_length(messages.blocks[at]) + payload
+            data = publish_head(0, messages.topics[at], len(payload)) + payload
+            self._packet = at, v5, data
+        return self._packet[2]
 
     def _runs(self) -> list[tuple[Subscriber, list[int]]]:
         """Return the messages for the actor of each subscriber, in order within each session.
@@ -244,11 +271,24 @@ class FastDelivery(TurnDelivery):
         pieces = (head + PID_BYTES[pid] + block, payload)
         return self._node.journal.send_pieces_when_durable(connection, pieces)
 
-    def _tell(self, target: Subscriber, some: Sequence[int]) -> None:
+    def _tell(self, target: Subscriber, some: list[int]) -> None:
         """Pass some messages to the receiving session, which decides on them."""
-        node, messages = self._node, self._messages
+        node = self._node
+        if self._batch is None or self._batch[0] != some:
+            self._batch = some, self._batch_of(some)
+        batch = self._batch[1]
+        actor = target.actor
+        if actor is not None and not actor.stopped:
+            node.kernel.tell(actor, batch)
+            return
+        qos = min(self._qos, target.qos)
+        if qos or actor is not None:
+            node.kernel.tell(node.directory.session(target.session), Outgoing(target, batch, qos))
+
+    def _batch_of(self, some: Sequence[int]) -> Batch:
+        messages = self._messages
         payloads = [messages.payloads[at] for at in some]
-        batch = Batch(
+        return Batch(
             self._qos,
             [messages.topics[at] for at in some],
             payloads,
@@ -259,13 +299,6 @@ class FastDelivery(TurnDelivery):
             expires=[messages.expires[at] for at in some] if messages.expires else (),
             publishers=[messages.publishers[at] for at in some] if len(some) > 1 else (),
         )
-        actor = target.actor
-        if actor is not None and not actor.stopped:
-            node.kernel.tell(actor, batch)
-            return
-        qos = min(self._qos, target.qos)
-        if qos or actor is not None:
-            node.kernel.tell(node.directory.session(target.session), Outgoing(target, batch, qos))
 
 
 class FastDeliveryQos0(TurnDelivery):
@@ -286,6 +319,7 @@ class FastDeliveryQos0(TurnDelivery):
         journal, counters = node.journal, node.counters
         publisher, packet = messages.publishers[at], messages.payloads[at]
         v5 = publisher.properties is not None
+        batch: Batch | None = None
         for target in targets:
             actor: Subscription | None = target.actor  # type: ignore[assignment]
             if actor is None:
@@ -302,7 +336,8 @@ class FastDeliveryQos0(TurnDelivery):
                 or not session.takes_plain(publisher)
             ):
                 self._aside.add(session)
-                batch = self._batch([at], v5=v5)
+                if batch is None:
+                    batch = self._batch([at], v5=v5)
                 if actor.stopped:
                     session_ref = node.directory.session(target.session)
                     node.kernel.tell(session_ref, Outgoing(target, batch, 0))

@@ -100,7 +100,7 @@ class FastPath:
         self._node = node
         self.fan_out = FanOut(node)
         """Does the deliveries that are too many for a pass."""
-        node.kernel.spawn(self.fan_out)
+        node.kernel.spawn(self.fan_out, node.root)
         self.delivered_at_once = _DELIVERED
         """Maximum deliveries of one pass."""
         self._unfinished: list[TurnDelivery] = []
@@ -145,6 +145,8 @@ class FastPath:
             if self._unfinished:
                 break
         if self._unfinished:
+            for connection in left:
+                connection.on_read_deferred()
             kernel.tell(self.fan_out, DeliveriesLeft(self._unfinished, left))
             self._unfinished = []
         else:
@@ -179,6 +181,7 @@ class FastPath:
                     and connection not in blocked
                     and connection.plain
                     and session.free
+                    and len(session.name) <= _NAME
                     and not is_bulk(data)
                 ):
                     at = self._read(connection, session, data)
@@ -285,7 +288,7 @@ class FastPath:
             return 0
         raw = data[body + 2 : name_end]
         route = self._route(connection, raw)
-        if route is None or len(session.name) > _NAME:
+        if route is None:
             return 0
         pid = 0
         if qos != _QOS0:
@@ -361,7 +364,7 @@ class FastPath:
         route = node.router.routes.get(message.topic)
         if route is None or route.denied or route.no_local:
             return 0
-        if len(session.name) > _NAME or message.topic in node.router.births:
+        if message.topic in node.router.births:
             return 0
         self._seen.add(key)
         released = self._released

@@ -485,12 +485,9 @@ class Kernel(ActorRegistry):
                     self._begin_part(actor, message)
 
     def _begin_part(self, actor: LoopActor, message: Any) -> None:
-        if type(message) is DeferredRead:
+        if type(message) is DeferredRead and actor._waiting is None:
             actor.on_read_resumed()
-            if actor._waiting is None:
-                self._gathered.append((actor, message.data))
-            else:
-                self.tell(actor, message.data)
+            self._gathered.append((actor, message.data))
         else:
             self.tell(actor, message)
 

@@ -270,6 +270,7 @@ class Router:
             match = TopicMatch(topic, found, large=len(found) > self.evaluated_at_once)
             if until is not None and match.large and not self._may_begin():
                 raise _EnoughMatched
+        match.last = self.clock()
         self._matches[topic] = match
         activated = 0
         while not match.done or match.resume(self._index.match):
@@ -291,18 +292,22 @@ class Router:
 
     def _may_begin(self) -> bool:
         """Return whether a match may begin that takes several turns: few do so at a time."""
-        if len(self._matches) >= _MATCHES:
+        return not self.is_matching() or len(self._matches) < _MATCHES
+
+    def _changed(self, session: str) -> None:
+        """Tell the matches that are not finished that subscriptions of a session changed."""
+        if self.is_matching():
+            for match in self._matches.values():
+                match.changed(session)
+
+    def is_matching(self) -> bool:
+        """Return whether a topic is being matched that takes several turns."""
+        if self._matches:
             oldest = self.clock() - _ABANDONED
             for topic, match in list(self._matches.items()):
                 if match.last < oldest:
                     del self._matches[topic]
-        return len(self._matches) < _MATCHES
-
-    def _changed(self, session: str) -> None:
-        """Tell the matches that are not finished that subscriptions of a session changed."""
-        if self._matches:
-            for match in self._matches.values():
-                match.changed(session)
+        return bool(self._matches)
 
     def record_birth(self, topic: str, raw: bytes) -> None:
         """Record the retained topic of a Sparkplug birth, if the topic is one."""

@@ -88,13 +88,18 @@ def run_service(flags: dict[str, object], config: Path | None) -> None:
     environment = dict(os.environ)
     process = ProcessMember.from_environment(os.environ)
 
-    def reread() -> Settings:
+    def load() -> Settings:
         found = load_settings(flags, os.environ, config)
-        _warn_of_old_names(found)
         return found if process is None else member_settings(found, process.facts)
 
-    settings = reread()
+    def reread() -> Settings:
+        found = load()
+        _warn_of_old_names(found)
+        return found
+
+    settings = load()
     logging_setup.configure(settings.log_level, settings.log_format)
+    _warn_of_old_names(settings)
     keep_large_blocks()
     set_short_time_slice()  # before the NATS server is started
     with asyncio.Runner(loop_factory=loop_factory(settings.event_loop)) as runner:

@@ -476,6 +476,9 @@ class LogWriter:
             raise CorruptLog(tail.sequence + 1, self._gone())
         if tail.sequence == durable and tail.link != durable_link:
             raise CorruptLog(tail.sequence, "is not the one that was stored")
-        if tail.sequence > durable and pending.get(tail.sequence) != tail.link:
-            raise Fenced(self._stream, durable, tail.sequence)
+        if tail.sequence > max(durable, journal.durable):
+            # A record may have been sent and stored meanwhile, and its answer be on its way.
+            pending.update({record.sequence: record.link for record in journal.pending})
+            if pending.get(tail.sequence) != tail.link:
+                raise Fenced(self._stream, durable, tail.sequence)
         return tail.sequence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from actors.fast_path import FastPath, is_bulk
 from actors.kernel import Kernel
 from eventstore.format import HEADER_FROM
 from projections.state import session_digest
+from simulation.jetstream import SimNats
 from simulation.world import SimClient, World, simulate
 
 if TYPE_CHECKING:
@@ -124,6 +126,76 @@ def test_a_message_to_many_receivers_is_delivered_in_steps_and_in_order(qos: int
                 got = [one for one in client.take() if isinstance(one, Publish)]
                 assert [one.payload for one in got] == [b"1", b"2", b"3"]
                 assert all(one.qos == qos for one in got)
+
+    simulate(scenario)
+
+
+def test_input_behind_a_message_to_many_receivers_is_handled_before_the_end() -> None:
+    """The connections end while their input waits; DISCONNECT is among it: no will is published."""
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            for at in range(300):
+                await world.connect(f"s{at}", filters=[("t", 2)])
+            watcher = await world.connect("w", filters=[("will/#", 1), ("b/#", 1)])
+            other = await world.connect("c")
+            await world.connect("p", will=p.Will("will/p", b"will"))
+            second = await world.connect("b", will=p.Will("will/b", b"will"))
+            other.send(p.publish("t", b"first"))
+            second.send(p.publish("b/x", b"first"))
+            await world.go(SETTLED)
+            watcher.take()
+            fast_path, kernel = world.broker.fast_path, world.broker.kernel
+            fast_path.delivered_at_once = fast_path.fan_out.step = 7
+            kernel.turn_slice = 0.0
+            connections = [world.broker.find_session(name).connection for name in ("p", "b")]  # type: ignore[union-attr]
+            loop, cut, cuts = asyncio.get_running_loop(), kernel.turn_cut, 0
+
+            def between(number: int) -> None:
+                one, two = connections
+                if number == 1:
+                    behind = p.publish("b/y", b"behind") + p.disconnect()
+                    one.data_received(p.publish("t", b"many") + behind)  # type: ignore[union-attr]
+                    two.data_received(p.publish("b/x", b"late") + p.disconnect())  # type: ignore[union-attr]
+                elif number == 4:
+                    one.connection_lost(None)  # type: ignore[union-attr]
+                    two.connection_lost(None)  # type: ignore[union-attr]
+
+            def turn_cut() -> None:
+                nonlocal cuts
+                cut()
+                cuts += 1
+                loop.call_soon(between, cuts)
+
+            kernel.turn_cut = turn_cut
+            other.send(p.publish("t", b"many before"))
+            await world.go(2)
+            assert cuts > 4
+            got = [one.payload for one in watcher.take() if isinstance(one, Publish)]
+            assert sorted(got) == [b"behind", b"late"]
+
+    simulate(scenario)
+
+
+def test_receivers_with_long_names_do_not_make_an_event_too_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SimNats, "max_payload", 1 << 20)
+
+    async def scenario() -> None:
+        async with World(max_record=1 << 19).running() as world:
+            names = [f"{at}" + "x" * 5_000 for at in range(300)]
+            receivers = [await world.connect(name, filters=[("t", 1)]) for name in names]
+            publisher = await world.connect("p")
+            publisher.send(p.publish("t", b"first"))
+            await world.go(SETTLED)
+            for client in receivers:
+                client.take()
+            publisher.send(p.publish("t", b"x", 1, 1))
+            await world.go(2)
+            assert p.Puback(1) in publisher.take()
+            for client in receivers:
+                assert [one.payload for one in client.take() if isinstance(one, Publish)] == [b"x"]
 
     simulate(scenario)
 
