@@ -653,10 +653,10 @@ class Broker(LoopActor):
     def _sweep(self) -> None:
         self.node.timers.after(_IDLE_SWEEP, self._sweep)
         idle_since = self.node.clock.monotonic() - _IDLE_SWEEP
-        # While a topic is matched, its receivers must all become active.
-        for session in () if self.node.router.is_matching() else list(self._offline):
-            if session.connection is None and session.last_active < idle_since:
-                self.node.tell_if_alive(session, Passivate())
+        if not self.node.router.is_matching():  # else all receivers of a topic must become active
+            for session in list(self._offline):
+                if session.connection is None and session.last_active < idle_since:
+                    self.node.tell_if_alive(session, Passivate())
         if self.node.paused and not self.node.journal.congested:
             self._on_relief()
         self._expire_retained()

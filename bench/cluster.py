@@ -167,7 +167,7 @@ def measured(nodes: Nodes, nats: Nats, wanted: argparse.Namespace) -> dict[str, 
 
 
 def move(nats: Nats) -> None:
-    """Let the other node lead."""
+    """Move the leadership to the other node."""
     access = ["--nats-url", nats.url, "--nats-user", USER, "--nats-password", PASSWORD]
     subprocess.run(
         [foldmq(), "nodes", "move", "--cluster=c1", *access],

@@ -54,10 +54,7 @@ class FanOut(LoopActor):
         try:
             message.deliveries = do_deliveries(message.deliveries, self.step)
         except Exception as error:  # noqa: BLE001 - what is half done must not go on
-            _log.error("turn failed", exc_info=error)
-            self._node.fail(
-                FoldmqError(f"a turn failed: {error!r}; this is a bug, please report it")
-            )
+            fail_turn(self._node, error)
             return
         if message.deliveries:
             self.kernel.tell(self, message)
@@ -74,10 +71,16 @@ class FanOut(LoopActor):
 
 
 def do_deliveries(deliveries: list[TurnDelivery], most: int) -> list[TurnDelivery]:
-    """Do up to ``most`` deliveries; return what is left."""
+    """Do up to ``most`` deliveries for each of these; return what is left."""
     done = 0
     for delivery in deliveries:
         if not delivery.run(most):
             break
         done += 1
     return deliveries[done:]
+
+
+def fail_turn(node: NodeContext, error: Exception) -> None:
+    """End the broker because a turn failed after some of it was recorded."""
+    _log.error("turn failed", exc_info=error)
+    node.fail(FoldmqError(f"a turn failed: {error!r}; this is a bug, please report it"))

@@ -337,7 +337,7 @@ class FastDeliveryQos0(TurnDelivery):
             ):
                 self._aside.add(session)
                 if batch is None:
-                    batch = self._batch([at], v5=v5)
+                    batch = self._batch_of([at], v5=v5)
                 if actor.stopped:
                     session_ref = node.directory.session(target.session)
                     node.kernel.tell(session_ref, Outgoing(target, batch, 0))
@@ -352,10 +352,10 @@ class FastDeliveryQos0(TurnDelivery):
         if done:
             node = self._node
             for (target, v5), some in self._shared.items():
-                batch = self._batch(some, v5=v5)
+                batch = self._batch_of(some, v5=v5)
                 node.kernel.tell(node.directory.session(target.session), Outgoing(target, batch, 0))
 
-    def _batch(self, some: Sequence[int], *, v5: bool) -> Batch:
+    def _batch_of(self, some: Sequence[int], *, v5: bool) -> Batch:
         messages = self._messages
         return Batch(
             0,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import structlog
 
-from actors.fast_path.fan_out import DeliveriesLeft, FanOut, do_deliveries
+from actors.fast_path.fan_out import DeliveriesLeft, FanOut, do_deliveries, fail_turn
 from actors.fast_path.fast_delivery import FastDelivery, FastDeliveryQos0
 from actors.fast_path.read_columns import AckColumns, MessageColumns, distinct
 from actors.node import ReadPause
@@ -36,7 +36,6 @@ from eventstore.format import (
 )
 from eventstore.log import StoredMessages
 from projections.state import QOS_MASK
-from protocol.errors import FoldmqError
 from protocol.mqtt import PID_BYTES, PacketType, Publishes
 from protocol.mqtt5 import known_blocks
 
@@ -198,10 +197,7 @@ class FastPath:
             try:
                 self._carry_out()
             except Exception as error:  # noqa: BLE001 - what is half done must not go on
-                _log.error("turn failed", exc_info=error)
-                self._node.fail(
-                    FoldmqError(f"a turn failed: {error!r}; this is a bug, please report it")
-                )
+                fail_turn(self._node, error)
             self._begin()
         return end
 

@@ -118,7 +118,7 @@ class Handover:
         self._look(number, client)
 
     def _pass_on(self, number: int, client: socket.socket, process: int) -> None:
-        """Give a socket to a process; while the process is away the client waits."""
+        """Pass a socket to a process; the client waits until the process runs."""
         if client not in self._waiting:
             return
         queue = self._queues[process]
@@ -127,7 +127,7 @@ class Handover:
             self._give_all(process)
 
     def _give_all(self, process: int) -> None:
-        """Give a process the sockets that wait for it, in the order of their CONNECT packets."""
+        """Pass a process its waiting sockets, in the order of their CONNECT packets."""
         queue = self._queues[process]
         while queue:
             number, client = queue[0]

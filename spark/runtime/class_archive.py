@@ -35,7 +35,7 @@ class ClassArchive:
 
     @property
     def usable(self) -> bool:
-        """Whether there is an archive that nobody but this user could have written."""
+        """Whether there is an archive that only this user could have written."""
         try:
             found = [path.stat() for path in (self.folder, self.file)]
         except OSError:

@@ -119,7 +119,7 @@ def test_a_replaced_leader_ends_when_its_log_is_cut(seconds: float) -> None:
 
 
 def test_records_that_are_gone_are_damage() -> None:
-    """Nobody else has written to the log."""
+    """No other writer has appended to the log."""
 
     async def scenario() -> None:
         world = World()

@@ -229,7 +229,7 @@ class World:
         self.up = not self.broker.node.failed.done() and not self.log.nats.dead
 
     def cut_matching(self, router: Router) -> None:
-        """Let a router match in the smallest parts there are, if every turn is cut."""
+        """Make the router match in the smallest parts, if every turn is cut."""
         if self.cutting:
             router.routes.matched_at_once = 1
             router.evaluated_at_once = 1
