@@ -89,11 +89,16 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 def _not_to_be_written(options: argparse.Namespace) -> str | None:
     if options.quick:
         return "--write needs a full run, not --quick"
-    if set(options.beside) != set(OTHERS):
+    if _compares(options) and set(options.beside) != set(OTHERS):
         return "--write needs all brokers, without --beside"
     if not any(set(names) <= set(options.rows) for names in NAMES.values()):
         return f"--write needs all rows of a group: --rows {' or '.join(NAMES)}"
     return None
+
+
+def _compares(options: argparse.Namespace) -> bool:
+    """Return whether any of the chosen rows runs other brokers too."""
+    return not set(options.rows).isdisjoint(NAMES[DEVICES] + NAMES[BULK])
 
 
 def chosen_rows(text: str) -> list[str]:
@@ -142,7 +147,7 @@ def run(options: argparse.Namespace) -> int:
     refusal = optimised_python.refusal(compared=len(brokers) > 1, told_to=options.any_python)
     if refusal is not None:
         raise BenchError(refusal)
-    if options.write and len(brokers) < len(BROKERS):
+    if options.write and _compares(options) and len(brokers) < len(BROKERS):
         raise BenchError("--write needs all brokers (on Debian: apt install mosquitto)")
     with (
         released_version.checked_out(options.released, options.dir)
