@@ -160,13 +160,13 @@ class LoopActor:
         self.kernel.tell(self, STOP)
 
     def on_read_deferred(self) -> None:
-        """Called when one of its reads is deferred."""
+        """Handle the deferral of one of its reads."""
 
     def on_read_resumed(self) -> None:
-        """Called when one of its deferred reads is about to be handled."""
+        """Prepare for one of its deferred reads, which is handled next."""
 
     def on_part_done(self, seconds: float) -> None:
-        """Called with the duration of a part of this actor's longer work and its consequences."""
+        """Handle the duration of a part of this actor's longer work, with its consequences."""
 
     def on_dead_letters(self, messages: list[Any]) -> None:
         """Handle the messages that this actor did not handle before it stopped."""
