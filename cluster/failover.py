@@ -30,8 +30,8 @@ async def take_over(
 ) -> Appended:
     """Append the start of this node's leadership; the follower has folded it if it is stored.
 
-    ``replaces`` is the epoch of the leader that is gone; None: any. REFUSED also means that another
-    node has taken over from it, even if the record of this one is stored.
+    ``replaces`` is the epoch of the leader that is gone; None: any. REFUSED can also mean that
+    another node has taken over from it although the record of this one is stored.
 
     ``name`` is the name of the log. Raises CorruptLog when the log ends before a record that this
     node, or a leader that it heard, knew to be stored, FellBehind, LogUnavailable.

@@ -19,7 +19,7 @@ ASK_SECONDS = 0.25
 ASK_AGAIN = 0.1
 """Seconds between two requests to the leader."""
 CONFIRM_AFTER = 0.05
-"""The same for one that did not exist when it was asked."""
+"""The same after NATS reported that no process would answer."""
 PATIENCE = 2.0
 """Seconds without a status or an answer, after which the leader is replaced."""
 MOST_PATIENCE = 16.0
@@ -33,7 +33,7 @@ class Cause(StrEnum):
     FIRST = "first"
     """The log had no leader before."""
     STOPPED = "stopped"
-    """The leader ended in order."""
+    """The leader shut down cleanly."""
     DEAD = "dead"
     """The leader's process is gone."""
     SILENT = "silent"

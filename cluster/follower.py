@@ -57,7 +57,7 @@ class Follower:
         self.time_ms = 0
         """Time of the last record, Unix time in milliseconds."""
         self.stopped = False
-        """Whether the last record says that the leader ended in order."""
+        """Whether the last record says that the leader shut down cleanly."""
 
     @property
     def sequence(self) -> int:

@@ -145,6 +145,6 @@ class Leader:
                 self._broker.let_go("")
 
     async def stopped(self) -> None:
-        """Publish that this node has ended in order."""
+        """Publish that this node has shut down cleanly."""
         self.role = Role.STOPPED
         await self._messages.publish(self.status().encode())

@@ -113,7 +113,7 @@ class Members:
                     other,
                     what,
                     there,
-                    f"node {other.node} ({other.host}) has other {what} than this one"
+                    f"node {other.node} ({other.host}) has different {what} from this one"
                     if what != "version"
                     else f"node {other.node} ({other.host}) runs foldmq {there}, this one {here}",
                 )

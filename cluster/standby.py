@@ -206,7 +206,7 @@ class Standby:
             now = self._clock.monotonic()
             step = self._detector.step(now)
             if step is Step.ASK and (self._asking is None or self._asking.done()):
-                # A leader that ends in order may say so while it is asked.
+                # A leader that shuts down cleanly may say so while it is asked.
                 self._asking = asyncio.create_task(self._ask(), name="ask leader")
             elif step is Step.TAKE_OVER:
                 leadership = await self._try()

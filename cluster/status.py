@@ -23,7 +23,7 @@ class Role(StrEnum):
     """The node has read the log and can take over."""
     LEADING = "leading"
     STOPPED = "stopped"
-    """The node led and ended in order; this is its last status."""
+    """The node led and shut down cleanly; this is its last status."""
 
 
 @dataclass(frozen=True, slots=True)

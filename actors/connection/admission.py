@@ -99,7 +99,7 @@ class Admission:
             if verdict is None or self.is_valid(verdict) or connection.ended:
                 continue
             count += 1
-            # A new file may affect thousands: clients that stay go first.
+            # A new file may affect thousands of clients: those that stay take priority.
             node.kernel.tell_low_priority(connection, Close(_REVOKED))
         if count:
             _log.info("logins revoked: users or passwords changed", connections=count)
@@ -238,7 +238,7 @@ class Admission:
     def authenticate(
         self, connection: Connection, connect: Connect, credentials: Credentials
     ) -> asyncio.Task[None] | None:
-        """Verify user name and password beside the loop; the connection gets the result.
+        """Verify user name and password outside the event loop; the connection gets the result.
 
         Returns the task, to be cancelled when it is no longer needed; None if the connection was
         refused because too many logins wait already.
@@ -289,7 +289,7 @@ class Admission:
             asked = self.authenticator
             verdict = await asked.check(credentials)
         if not connection.stopped:
-            # The client is nearly admitted: it does not wait behind those that have sent nothing
+            # The client is nearly admitted: it takes priority over those that have sent nothing
             # yet.
             node.kernel.tell_low_priority(
                 connection, Authenticated(connect, verdict), first=verdict.accepted

@@ -1,10 +1,10 @@
 """The connection actor: one for each socket, decodes input and writes output released by the gate.
 
 It handles framing, the keep alive and backpressure, and knows no rule of a session. Its
-:class:`~actors.connection.connect_handshake.ConnectHandshake` finds out who the client is; input
-that may not be taken at once waits in :class:`~actors.connection.input_throttle.InputThrottle`. It
-is also the asyncio protocol of its transport; calls of the transport become messages to the actor,
-so that failures in them are supervised like any other.
+:class:`~actors.connection.connect_handshake.ConnectHandshake` identifies the client; input that may
+not be taken at once waits in :class:`~actors.connection.input_throttle.InputThrottle`. It is also
+the asyncio protocol of its transport; calls of the transport become messages to the actor, so that
+failures in them are supervised like any other.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _PACKETS_AT_ONCE = 4096
 _LARGE = 2 * 1024
 """Bytes above which a read is handled after those of clients that send less."""
 _LEAST_AT_ONCE = 256
-"""Minimum of that number while light clients are active."""
+"""Lower limit of ``_PACKETS_AT_ONCE`` while light clients are active."""
 _ACKS, _ACK_BYTES = frozenset({b"\x40", b"\x50", b"\x70"}), 4
 _UNHURRIED = _ACKS | {b"\xc0"}
 """First bytes of PUBACK, PUBREC, PUBCOMP and PINGREQ. A light client that sends nothing else does

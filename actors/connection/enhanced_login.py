@@ -1,6 +1,6 @@
 """The AUTH packets of one authentication (MQTT 5, section 4.12), at CONNECT or later.
 
-The steps are decided beside the event loop, like passwords; their number, their bytes and their
+The steps are decided outside the event loop, like passwords; their number, their bytes and their
 duration are limited.
 """
 

@@ -24,7 +24,7 @@ CONTINUE = object()
 
 
 class InputLoad:
-    """Measures whether a client sends and causes so much that others come first."""
+    """Measures whether a client is heavy: sends and causes so much that others take priority."""
 
     __slots__ = ("_counted", "_counted_at", "heavy")
 
@@ -33,14 +33,14 @@ class InputLoad:
         """Packets and deliveries at the last check."""
         self._counted_at = 0.0
         self.heavy = False
-        """Whether the client is heavy: others come first."""
+        """Whether the client is heavy: others take priority."""
 
     def begin(self, now: float) -> None:
         """Begin counting: the client was just admitted."""
         self._counted_at = now
 
     def is_heavy(self, connection: Connection, now: float) -> bool:
-        """Return whether the client sends and causes so much that others come first."""
+        """Return whether the client is heavy at this time."""
         count = connection.packets_in + connection.caused // _DELIVERED
         seconds, more = now - self._counted_at, count - self._counted
         if seconds >= _HEAVY_TIME:
@@ -52,7 +52,7 @@ class InputLoad:
 
 
 class InputThrottle:
-    """Holds the input of a client that is new or has a rate.
+    """Holds the input of a client that is new or has a rate limit.
 
     Input waits here between two slices, so that other clients come in between. ``rate_limiter`` is
     set for a client with a rate; it counts input and returns the length of the pause that follows.

@@ -5,7 +5,7 @@ permitted silence, so progress counts as well while a packet is incomplete: each
 bytes have arrived as ``packet_rate`` demands for that time, the silence ends. A byte now and then
 is not enough; see decision 0035.
 
-Delays of the broker do not count as silence: while the client is not read, its time stands still.
+Delays of the broker do not count as silence: while the client is not read, its time is suspended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _STANDSTILL = 0.5
-"""Seconds of standstill of the process after which the silence of clients means nothing."""
+"""Seconds of suspension of the process after which the silence of clients proves nothing."""
 _GRACE = 1.0
 """Minimum seconds that a client gets when reading resumes: its data is still on the way."""
 _LONGEST_TIMER = 60.0

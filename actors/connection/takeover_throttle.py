@@ -88,7 +88,10 @@ class _Identifier:
             del self.thrown_out[next(iter(self.thrown_out))]
 
     def takes(self, now: float, takeover_delay: float, *, fight: bool) -> bool:
-        """Count a takeover; ``takeover_delay`` permits one. Return whether it must wait."""
+        """Count a takeover, one of which each ``takeover_delay`` permits.
+
+        Returns whether it must wait.
+        """
         left = min(_IN_A_ROW, self._left + (now - self._since) / takeover_delay)
         self._left = -1.0 if fight else max(-1.0, left - 1)
         self._since = now

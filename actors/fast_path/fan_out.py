@@ -1,4 +1,4 @@
-"""Deliveries of a pass that are too many for it."""
+"""Deliveries that are too many for one pass."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _STEP = 64
-"""Deliveries between two occasions to cut the turn; the kernel looks at the clock after a few."""
+"""Maximum deliveries in one step, after which the kernel may cut the turn."""
 
 
 class DeliveriesLeft:
-    """Deliveries that are not done, and input that was read behind their messages."""
+    """Unfinished deliveries, and input that was read behind their messages."""
 
     __slots__ = ("deliveries", "input")
 
@@ -39,7 +39,7 @@ class DeliveriesLeft:
 
 
 class FanOut(LoopActor):
-    """Does the deliveries that a pass leaves, in the same turn, which may be cut between them."""
+    """Makes the deliveries that a pass leaves, in the same turn, which may be cut between steps."""
 
     __slots__ = ("_node", "step")
 
@@ -50,10 +50,10 @@ class FanOut(LoopActor):
         """Maximum deliveries in one step."""
 
     def on_receive(self, message: DeliveriesLeft) -> None:
-        """Do some deliveries; hand the input over after the last ones."""
+        """Make some deliveries; hand the input over after the last ones."""
         try:
             message.deliveries = do_deliveries(message.deliveries, self.step)
-        except Exception as error:  # noqa: BLE001 - what is half done must not go on
+        except Exception as error:  # noqa: BLE001 - a half-done turn must not continue
             fail_turn(self._node, error)
             return
         if message.deliveries:
@@ -71,7 +71,7 @@ class FanOut(LoopActor):
 
 
 def do_deliveries(deliveries: list[TurnDelivery], most: int) -> list[TurnDelivery]:
-    """Do up to ``most`` deliveries for each of these; return what is left."""
+    """Make up to ``most`` deliveries of each of these; return those that are not finished."""
     done = 0
     for delivery in deliveries:
         if not delivery.run(most):

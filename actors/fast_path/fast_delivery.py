@@ -1,6 +1,6 @@
 """Deliveries of a turn to receivers that need no queueing, permissions check or tracing.
 
-A message may have tens of thousands of receivers: the deliveries are done in steps.
+A message may have tens of thousands of receivers, so the deliveries are made in steps.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ its deliveries, and must fit into a record."""
 
 
 class TurnDelivery:
-    """The deliveries of messages of one QoS, done in steps."""
+    """The deliveries of messages of one QoS, made in steps."""
 
     __slots__ = ("_at", "_messages", "_node", "_target")
 
@@ -45,7 +45,7 @@ class TurnDelivery:
         """The next delivery: the number of the message, and of its receiver."""
 
     def run(self, most: int) -> bool:
-        """Do up to ``most`` deliveries; return whether all are done."""
+        """Make up to ``most`` deliveries; return whether all are done."""
         routes, publishers = self._messages.routes, self._messages.publishers
         deliveries = 0
         while self._at < len(routes) and deliveries < most:
@@ -75,8 +75,8 @@ class TurnDelivery:
 class FastDelivery(TurnDelivery):
     """Sends messages of QoS 1 or 2 to their receivers.
 
-    Receivers that can take a message are sent it; the sessions of the others are told. A shared
-    subscription gets all of its messages in one batch, which it divides.
+    A message is sent at once to receivers that can take it, and passed to the sessions of the
+    others. A shared subscription gets all of its messages in one batch, which it divides.
     """
 
     __slots__ = (
@@ -112,7 +112,7 @@ class FastDelivery(TurnDelivery):
         self._packet: tuple[int, bool, bytes] | None = None
         """The message encoded last at QoS 0: its number, whether for MQTT 5, and its packet."""
         self._batch: tuple[list[int], Batch] | None = None
-        """The messages told last to an actor, which prepares them once for all receivers."""
+        """The batch last passed to an actor: it is prepared once for all receivers."""
 
     def _deliver_to(self, at: int, targets: Sequence[Subscriber]) -> None:
         for target in targets:

@@ -1,15 +1,15 @@
 """Handles the input of all sockets in one iteration of the event loop as columns, in one pass.
 
-Devices send one packet at a time. The cost of a single packet, with its way through the mailboxes
-of connection, session and subscription and an event for each step, is shared here by all packets of
-a turn: they are read into columns, looked up, recorded as one event per kind for all sessions
+Devices send one packet at a time. Handled alone, each packet would pass through the mailboxes of
+connection, session and subscription, with an event for each step. Here all packets of a turn share
+that cost: they are read into columns, looked up, recorded as one event per kind for all sessions
 (``eventstore.format.turn_events``), and written out for each connection.
 
 The pass handles the common case: acknowledgements and unretained PUBLISH packets of clients without
 special state, for receivers with an open window. Everything else is passed to its actor in the same
-turn, from that byte or that receiver on: input of a client that is new or has a rate, topics that
-were not looked up yet or are denied, full windows, queues, traces. A burst of one client on one
-topic is passed on as well: its session handles it as a batch.
+turn, from that byte or that receiver on: input of a client that is new or has a rate limit, topics
+that were not looked up yet or are denied, full windows, queues, traces. A burst of one client on
+one topic is passed on as well: its session handles it as a batch.
 
 All decisions precede all changes, and failed input is passed to its actor, where the same failure
 ends one connection or one session.
@@ -56,7 +56,7 @@ _ENOUGH = 256
 _LONG = 0.004
 """Seconds of a turn after which no further pass begins."""
 _DELIVERED = 256
-"""Maximum deliveries of one pass; ``FanOut`` does the others in the same turn."""
+"""Maximum deliveries of one pass; ``FanOut`` makes the others in the same turn."""
 _NAME = 256
 """Maximum characters of a client identifier: an event contains those of a whole turn."""
 _TOPICS, _TOPICS_QOS0 = {4: 1, 16: 5, 64: 21}, {4: 2, 16: 12, 64: 48}
@@ -98,7 +98,7 @@ class FastPath:
     def __init__(self, node: NodeContext) -> None:
         self._node = node
         self.fan_out = FanOut(node)
-        """Does the deliveries that are too many for a pass."""
+        """Makes the deliveries that are too many for a pass."""
         node.kernel.spawn(self.fan_out, node.root)
         self.delivered_at_once = _DELIVERED
         """Maximum deliveries of one pass."""
@@ -322,7 +322,7 @@ class FastPath:
         return stop
 
     def _known_block(self, raw: bytes) -> bytes | None:
-        """Return the properties to be forwarded; None: the actor must read them."""
+        """Return the properties to forward; None: the actor must read them."""
         known = known_blocks.get(raw)
         if known is None or known.alias:
             return None
@@ -331,7 +331,7 @@ class FastPath:
         return known.block
 
     def _route(self, connection: Connection, raw: bytes) -> Route | None:
-        """Return the route of a topic; None if it needs more than a look-up."""
+        """Return the route of a topic; None: the actor must find it or check it."""
         node = self._node
         router = node.router
         route = router.routes.get(raw)

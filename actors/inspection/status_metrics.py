@@ -190,7 +190,7 @@ _VALUES = (
     _value("foldmq_cluster_leader", "1 if this node leads its cluster.", "cluster.leader", None),
     _value(
         "foldmq_cluster_epoch",
-        "How often a node of the cluster became the leader, as this node knows.",
+        "Number of times that a node of the cluster became the leader, as known to this node.",
         "cluster.epoch",
         None,
     ),

@@ -66,7 +66,7 @@ class LoopActor:
     kernel: Kernel
     parent: LoopActor | None
     begins_turns: ClassVar[bool] = False
-    """Its messages may wait for the next turn: none completes something decided in this one."""
+    """Whether its messages may wait for the next turn: none completes a decision of this one."""
 
     def __init__(self) -> None:
         self._serial = next(_serial)
@@ -153,20 +153,20 @@ class LoopActor:
         exception_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Handle that the actor failed."""
+        """Handle the actor's failure."""
 
     def stop(self) -> None:
         """Stop after the messages that are already in the mailbox."""
         self.kernel.tell(self, STOP)
 
     def on_read_deferred(self) -> None:
-        """Handle that one of its reads is deferred."""
+        """Handle the deferral of one of its reads."""
 
     def on_read_resumed(self) -> None:
-        """Handle that one of its deferred reads is handled now."""
+        """Prepare for one of its deferred reads, which is handled next."""
 
     def on_part_done(self, seconds: float) -> None:
-        """Handle how long a part of this actor's longer work took, including its consequences."""
+        """Handle the duration of a part of this actor's longer work, with its consequences."""
 
     def on_dead_letters(self, messages: list[Any]) -> None:
         """Handle the messages that this actor did not handle before it stopped."""

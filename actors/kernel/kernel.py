@@ -8,22 +8,22 @@ its life. What runs the actors is different:
 - ``tell`` puts an actor with an empty mailbox on the ready list. A *turn* of the dispatcher runs
   ready actors until none is left, then calls ``turn_ended``: everything that one wake-up of the
   event loop causes is decided in one turn, and committed together.
-- A turn that takes longer than ``TURN_SLICE`` is *split*: it yields to the event loop once, then
-  continues. Messages from outside that arrive meanwhile belong to the next turn, so a turn
-  decides the same whether it is split or not.
+- A turn that takes longer than ``TURN_SLICE`` is *cut*: it yields to the event loop once, then
+  continues. Messages from outside that arrive meanwhile belong to the next turn, so the decisions
+  of a turn are the same whether it is cut or not.
 - ``later`` is for work that an actor does in parts: the next part runs when the actors that are
   ready are done. While light clients are active (``shared``), or new clients wait, each part is a
   turn of its own, and its actor is notified how long it took (``on_part_done``), so that it can
   make the next one shorter; otherwise the parts that are due share a turn.
-- ``tell_low_priority`` is ``tell`` for work that others must not wait for. Such actors run once
-  those that are ready have nothing left to do, for no longer than ``SLICE``, and then not for as
-  long as that took if others are busy: they get half of the time at most.
+- ``tell_low_priority`` is ``tell`` for work that others must not wait for. Such actors run when
+  those that are ready have nothing left to do, for no longer than ``SLICE``. If others are busy,
+  they then pause for as long as that took: they get at most half of the time.
 - Actors form a tree. An actor that fails is stopped and its parent gets a :class:`ActorFailed` with
   the message that it failed on and those not handled yet: no message is lost silently. Messages
   left by a stopped actor are passed to its ``on_dead_letters``.
 - Refs are found by urn in a dict: starting and stopping take constant time for any number.
-- Each actor counts what it handled, for how long, and how full its mailbox was; one reading of
-  the clock for each run of an actor pays for all of it.
+- Each actor counts what it handled, for how long, and how full its mailbox was; this takes one
+  reading of the clock for each run of an actor.
 - An actor may have an ``observer``. Other actors pay nothing for that.
 
 Kernel actors belong to one thread, that of the event loop. pykka's own registry is not used; its
@@ -104,8 +104,8 @@ class Kernel(ActorRegistry):
         self._delay = delay
         self.clock = clock
         self._processor = processor or clock
-        """Seconds of processor time, by which parts of longer work are measured: while another
-        program has the processor, a part is not at fault."""
+        """Seconds of processor time, by which parts of longer work are measured: a part is not
+        longer because another program had the processor."""
         self._ready: list[LoopActor] = []
         self._gathered: list[tuple[Any, bytes]] = []
         """Reads of actors that are not handled yet."""
@@ -121,10 +121,10 @@ class Kernel(ActorRegistry):
         self._next: list[LoopActor] = []
         """Actors of the next turn that were ready for one that was cut."""
         self._came: list[tuple[LoopActor, Any, bool | None]] = []
-        """Messages told then: they belong to the next turn. For low-priority ones, whether they go
-        first; None: not low-priority."""
+        """Messages sent while a turn is cut: they belong to the next turn. For low-priority ones,
+        whether they go first; None: not low-priority."""
         self._came_later: list[tuple[LoopActor, Any]] = []
-        """Parts of longer work that came then: they follow the messages above."""
+        """Parts of longer work that are due from then on: they follow the messages above."""
         self._began = self._began_work = 0.0
         """When the current run began, in seconds of the clock and of processor time."""
         self._later: deque[tuple[LoopActor, Any]] = deque()
@@ -132,7 +132,7 @@ class Kernel(ActorRegistry):
         self._parts_had = False
         """Parts have run since the messages that arrived during a cut turn were delivered."""
         self._low_priority_ran = False
-        """The same for low-priority actors."""
+        """Low-priority actors have run since then."""
         self._parts_deferred = False
         """The last run left the parts to the next one, so that its output is sent first."""
         self.light_at = -_ABOUT
@@ -226,7 +226,7 @@ class Kernel(ActorRegistry):
     def gather(self, actor: LoopActor, data: bytes) -> None:
         """Handle a read of an actor together with other reads of this iteration of the loop.
 
-        It goes before messages told from now on, and behind messages told before.
+        It is handled before messages sent from now on, and after messages sent before.
         """
         if self._between and not actor.stopped:
             self._came.append((actor, DeferredRead(data), None))
@@ -238,7 +238,7 @@ class Kernel(ActorRegistry):
         self.wake()
 
     def tell_first(self, actor: LoopActor, message: Any) -> None:
-        """Like :meth:`tell`, but put the message before all others in the mailbox."""
+        """Like :meth:`tell`, but put the message ahead of all others in the mailbox."""
         if actor._waiting is None:
             self.tell(actor, message)
         else:
@@ -270,8 +270,8 @@ class Kernel(ActorRegistry):
     def tell_low_priority(self, actor: LoopActor, message: Any, *, first: bool = False) -> None:
         """Like :meth:`tell`, but the actor runs only when others have nothing to do.
 
-        With ``first`` it runs before those without. An actor that is ready or queued already keeps
-        its place. For messages of an actor to itself see :meth:`reschedule`.
+        With ``first`` it runs before actors told without it. An actor that is already ready or
+        queued keeps its place. For messages of an actor to itself see :meth:`reschedule`.
         """
         if self._between and not actor.stopped:
             self._came.append((actor, message, first))
@@ -302,7 +302,7 @@ class Kernel(ActorRegistry):
             self._stop(actor)
 
     def stop_other(self, actor: LoopActor) -> None:
-        """Stop an actor at once that is not the running one.
+        """Stop an actor other than the running one at once.
 
         The messages in its mailbox go to its ``on_dead_letters`` before this returns.
         """
@@ -316,7 +316,8 @@ class Kernel(ActorRegistry):
     def restart(self, actor: LoopActor) -> LoopFuture:
         """Make an actor fail, so that its parent replaces it.
 
-        Raises pykka.ActorDeadError if it has stopped; so does the answer if it stops first.
+        Raises pykka.ActorDeadError if it has stopped; the answer raises it if the actor stops
+        before.
         """
         answer = LoopFuture()
         self.tell(actor, Ask(RESTART, answer))
@@ -329,7 +330,7 @@ class Kernel(ActorRegistry):
             self._schedule(self.run_turn)
 
     def yield_once(self) -> None:
-        """Run due callbacks of the event loop before the next turn: the log has answered."""
+        """Let due callbacks of the event loop run before the next turn: the log has answered."""
         self._yields = True
 
     @property
@@ -492,7 +493,7 @@ class Kernel(ActorRegistry):
             self.tell(actor, message)
 
     def _run_low_priority(self) -> None:
-        """Run some low-priority actors, one after the other, unless they have a break."""
+        """Run some low-priority actors, one after the other, unless they pause."""
         deferred = self._low_priority
         if not deferred or deferred.cooling_down:
             return

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 SLICE = 0.0005
 """Seconds of a turn after which no further low-priority actor runs."""
 _LONGEST_SLICE = 0.004
-"""Maximum length of such a slice if it began late."""
+"""Maximum length in seconds of a slice that begins late."""
 _BREAK, _LONGEST_BREAK = 1.0, 0.05
 """Length of the break after a slice, relative to the slice; its maximum in seconds."""
 
@@ -28,7 +28,7 @@ class LowPriorityQueue:
         self.cooling_down = False
         """There is a break."""
         self._cooldown_due = 0.0
-        """When the break was to end; 0 once taken into account."""
+        """When the break was due to end; 0 once that was taken into account."""
 
     def __bool__(self) -> bool:
         """Return whether actors are queued."""

@@ -11,12 +11,12 @@ import sys
 import threading
 
 _NICENESS = 5
-"""Not higher: a thread that rarely runs may hold the interpreter's lock meanwhile, and on a busy
-host logins would wait for seconds."""
+"""No higher: on a busy host such a thread would rarely run, perhaps while it holds the
+interpreter's lock, and logins would wait for seconds."""
 _SHORTEST = 100_000
 """Time slice in nanoseconds: the minimum of Linux."""
 _USUAL = 0
-"""The default of the system."""
+"""The system's default."""
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
 """Number of the system call, which Python does not offer, by machine."""
 _ATTRIBUTES = struct.Struct("=IIQiIQQQ")

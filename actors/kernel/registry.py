@@ -30,7 +30,7 @@ class ActorRegistry:
         return self._count
 
     def __bool__(self) -> bool:
-        """Return whether it is not empty; a compiled class does not ask ``__len__``."""
+        """Return whether it is not empty; a compiled class does not use ``__len__`` for this."""
         return len(self) > 0
 
     def __iter__(self) -> Iterator[LoopActor]:

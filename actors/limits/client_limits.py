@@ -109,8 +109,8 @@ class ClientLimits(Generic[ReaderT]):
         """Return whether a connection being accepted must be closed at once.
 
         That is the cheapest way: nothing is allocated for it. It is not counted, so several may
-        pass at a time where one is allowed. ``address`` is the host, without the port; it is empty
-        for a Unix socket, and where it is only known later (:meth:`locate`).
+        pass at the same time where one is allowed. ``address`` is the host, without the port; it is
+        empty for a Unix socket, and if it becomes known later (:meth:`locate`).
         """
         reason = "overload" if self.overload.reason is not None else None
         reason = reason or self._blamed(address, now)
@@ -147,9 +147,10 @@ class ClientLimits(Generic[ReaderT]):
         return reason
 
     def locate(self, listener: str, address: str, now: float) -> str | None:
-        """Count a connection for the address of its PROXY header; return why not, or None.
+        """Count a connection for the address of its PROXY header.
 
-        A refused one must leave without an address, as it arrived.
+        Returns why it is refused, or None. If it is refused, :meth:`leave` must get no address, as
+        :meth:`arrive` did.
         """
         reason = self._blamed(address, now) or self._admission.locate(address, now)
         if reason is not None:
@@ -157,7 +158,7 @@ class ClientLimits(Generic[ReaderT]):
         return reason
 
     def identify(self, user: str | None, address: str, now: float) -> str | None:
-        """Count a connection for its user; return why not, or None."""
+        """Count a connection for its user; return why it is refused, or None."""
         reason = self._admission.identify(user, now)
         if reason is not None:
             self.refused.add(reason, now, user=user, address=address)

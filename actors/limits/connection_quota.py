@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class PartyQuota:
     """The connections of all parties of one kind, each with the same quota.
 
-    ``kind`` begins the reasons for which it refuses: "address_connections", "address_rate".
+    ``kind`` is the prefix of the reasons for a refusal: "address_connections", "address_rate".
     """
 
     __slots__ = ("_burst", "_count", "_kind", "_quota", "_rates")
@@ -119,9 +119,9 @@ class ConnectionQuotas:
         return reason
 
     def locate(self, address: str, now: float) -> str | None:
-        """Count a connection for an address known later; return why not, or None.
+        """Count a connection for an address known later; return why it is refused, or None.
 
-        If it is refused it must leave without the address.
+        If it is refused, :meth:`leave` must get no address.
         """
         network = network_of(address)
         if not network:
@@ -134,7 +134,7 @@ class ConnectionQuotas:
     def identify(self, user: str | None, now: float) -> str | None:
         """Count a connection for its user; return why it is refused, or None.
 
-        If it is refused it must leave without the user.
+        If it is refused, :meth:`leave` must get no user.
         """
         if user is None:
             return None

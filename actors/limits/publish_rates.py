@@ -1,7 +1,7 @@
 """Publish rates: input beyond a client's rate is read later.
 
 Several rates may apply to one connection: its own, and those it shares with the connections of its
-user, of its address and of its listener. It waits for the one that takes longest.
+user, of its address and of its listener. The longest of the resulting pauses applies.
 
 Only exceeding its own rate counts against a client's patience limit: the debt of a shared rate may
 be caused by others. A shared rate is divided among the connections that wait for it, and each waits

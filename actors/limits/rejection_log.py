@@ -25,7 +25,7 @@ class RejectionLog:
         self._lines = lines
         self._said: dict[str, _LoggedReason] = {}
         self.counts: Counter[str] = Counter() if counts is None else counts
-        """Numbers by reason, since the start."""
+        """Number of rejections by reason, since the start."""
 
     def add(self, reason: str, now: float, number: int = 1, **whose: str | float | None) -> None:
         """Count rejections; ``whose`` are fields of the log line, if there is one."""

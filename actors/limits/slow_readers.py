@@ -18,7 +18,7 @@ _LEAST = 500
 _PARTS = 10
 """Maximum number of steps of a check of all clients."""
 _KEPT = 7 / 8
-"""Part of the limit on bytes that remains after it was reached."""
+"""Fraction of the limit on bytes to which they are reduced once it is reached."""
 
 
 class Reader(Hashable, Protocol):

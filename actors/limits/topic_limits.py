@@ -37,7 +37,7 @@ class TopicLimits:
     def refuses_filter(self, topic_filter: str, held: int, *, new: bool) -> str | None:
         """Return why a session with ``held`` subscriptions may not have this one, or None.
 
-        ``new``: the session does not have that very subscription already.
+        ``new``: the session does not have this subscription yet.
         """
         if self._levels and topic_filter.count("/") >= self._levels:
             return "topic_levels"

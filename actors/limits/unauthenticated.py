@@ -1,9 +1,9 @@
 """Unauthenticated connections: their total number and memory is limited.
 
 Each has its own limits (the time until its CONNECT is accepted, the bytes until then), which do not
-help against many connections. When there are too many, those most like an attack are closed: the
-oldest of the address that takes most; then of the address that takes most now. An address with a
-few newly opened connections loses them last.
+help against many connections. When there are too many, connections that look most like an attack
+are closed one by one: each time the oldest of the address that takes the most memory at that point.
+An address with a few newly opened connections loses them last.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ConnectionT = TypeVar("ConnectionT")
 _OWN_COST = 8192
 """Bytes that an idle connection costs, without the operating system's part."""
 _KEPT = 7 / 8
-"""Part of a limit that remains after it was reached, so that making room is rare."""
+"""Fraction of a limit to which its use is reduced once it is reached, so that this is rare."""
 
 
 class Unauthenticated(Generic[ConnectionT]):

@@ -37,19 +37,19 @@ _CACHED_TOPICS = 65_536
 _CACHED_BYTES = 16 * 1024 * 1024
 _SPARKPLUG = b"spBv1.0/"
 _MATCHED_AT_ONCE, _MATCHING = 256, 0.001
-"""Topics matched in one turn for one client, and the seconds for it."""
+"""Maximum topics matched in one turn for one client, and maximum seconds spent on them."""
 _REMOVED_AT_ONCE = 64
 """Subscriptions of an ended session that are removed from the index at once."""
 _THAWED_AT_ONCE = 64
 """Passive sessions activated in one turn for one client."""
 _EVALUATED = 1024
 _MATCHES, _ABANDONED = 8, 1.0
-"""Topics with more subscriptions than that which are matched at a time, and the seconds after which
-a match that is not continued makes room for another one."""
+"""Maximum topics with more than ``_EVALUATED`` subscriptions that are matched at a time, and the
+seconds after which a match that is not continued makes room for another one."""
 _ROUTED: int = NO_LOCAL | RETAIN_AS_PUBLISHED
 """Subscription options that routes depend on."""
 _STALE = 1024
-"""Sets of receivers kept although no known topic has them."""
+"""Maximum sets of receivers kept although no known topic has them."""
 _UNBOUNDED = 1 << 62
 
 
@@ -90,7 +90,7 @@ NOWHERE = Route(())
 _NO_RECEIVERS: Receivers = ((), (), (), False)
 
 
-class _EnoughMatched(Exception):  # noqa: N818 - a signal, no error
+class _EnoughMatched(Exception):  # noqa: N818 - a signal, not an error
     """No further topic is matched in this turn."""
 
 
@@ -194,7 +194,7 @@ class Router:
         observer: SubscriptionObserver | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        """Begin empty; with ``activate`` None topics are not matched before :meth:`attach`."""
+        """Begin empty; without ``activate`` no topic is matched before :meth:`attach`."""
         self.clock = clock
         """A clock in seconds, to measure how long matching takes."""
         self._observer = observer
@@ -214,7 +214,7 @@ class Router:
         self.on_gone: Callable[[], None] = _nothing
         """Called when :meth:`sweep` has something to do."""
         self._session_ends: dict[str, SessionEnd] = {}
-        """Of each session that is not passive and had a subscription."""
+        """The end of each session that is not passive and had a subscription."""
         self.births: dict[bytes, bytes] = {}
         """Topics of Sparkplug births among the known routes -> topics under which they are
         retained."""
@@ -227,7 +227,7 @@ class Router:
         self._matches: dict[str, TopicMatch] = {}
         """Topics that are being matched."""
         self.evaluated_at_once = _EVALUATED
-        """Subscriptions that match a topic and are evaluated between two looks at the clock."""
+        """Matching subscriptions that are evaluated between two readings of the clock."""
 
     def attach(
         self,
@@ -235,9 +235,9 @@ class Router:
         observer: SubscriptionObserver | None,
         clock: Callable[[], float],
     ) -> None:
-        """Serve a broker, which has the states that the index was filled from.
+        """Serve a broker, which has the states from which the index was filled.
 
-        The observer is not notified of the subscriptions that are there: see :meth:`report`.
+        The observer is not notified of existing subscriptions: see :meth:`report`.
         """
         self._activate, self._observer, self.clock = activate, observer, clock
         self.routes.forget()
@@ -259,8 +259,8 @@ class Router:
     def match(self, topic: str, until: float | None = None) -> Receivers:
         """Return the receivers of a topic.
 
-        ``until`` limits the time, of which a part is always granted: if it is over, raises
-        _EnoughMatched, and the next call continues.
+        ``until`` limits the time, but some progress is always made. Raises _EnoughMatched when the
+        time is over; the next call continues.
         """
         if is_reserved_topic(topic):
             return _NO_RECEIVERS
@@ -285,23 +285,23 @@ class Router:
             elif name is not None or (over and not match.done):
                 match.last = self.clock()
                 if not match.large:
-                    del self._matches[topic]  # soon evaluated again
+                    del self._matches[topic]  # quickly evaluated again
                 raise _EnoughMatched
         del self._matches[topic]
         return match.receivers()
 
     def _may_begin(self) -> bool:
-        """Return whether a match may begin that takes several turns: few do so at a time."""
+        """Return whether a match that takes several turns may begin: few may at a time."""
         return not self.is_matching() or len(self._matches) < _MATCHES
 
     def _changed(self, session: str) -> None:
-        """Tell the matches that are not finished that subscriptions of a session changed."""
+        """Notify the unfinished matches that subscriptions of a session changed."""
         if self.is_matching():
             for match in self._matches.values():
                 match.changed(session)
 
     def is_matching(self) -> bool:
-        """Return whether a topic is being matched that takes several turns."""
+        """Return whether some match that takes several turns is in progress."""
         if self._matches:
             oldest = self.clock() - _ABANDONED
             for topic, match in list(self._matches.items()):

@@ -97,7 +97,7 @@ class SharedGroups:
         return len(self._groups)
 
     def __bool__(self) -> bool:
-        """Return whether it is not empty; a compiled class does not ask ``__len__``."""
+        """Return whether it is not empty; a compiled class does not use ``__len__`` for this."""
         return len(self) > 0
 
     def __contains__(self, name: object) -> bool:

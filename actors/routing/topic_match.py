@@ -1,4 +1,4 @@
-"""The receivers of a topic, found in steps: a topic may have more than one turn can evaluate."""
+"""Finds the receivers of a topic in steps: one turn may not suffice to evaluate all of them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ have No Local."""
 class TopicMatch:
     """The evaluation of the subscriptions that match a topic.
 
-    Of each session the subscription with the highest QoS counts, of several such one with Retain As
-    Published. Subscriptions may change between the steps: those of the sessions concerned are
-    evaluated anew before the match is done.
+    Each session receives through its matching subscription with the highest QoS; among several
+    with that QoS, one with Retain As Published. Subscriptions may change between the steps: those
+    of the sessions concerned are evaluated again before the match is done.
     """
 
     __slots__ = (
@@ -41,10 +41,10 @@ class TopicMatch:
     )
 
     def __init__(self, topic: str, found: list[Subscriber | str], *, large: bool = False) -> None:
-        """Begin with what the index has: subscriptions, and the names of passive sessions."""
+        """Begin with the entries of the index: subscriptions, and names of passive sessions."""
         self.topic = topic
         self.large = large
-        """Whether it has more than one step."""
+        """Whether it takes more than one step."""
         self.last = 0.0
         """When the last step was, on the clock of the router."""
         self._found = found
@@ -57,7 +57,7 @@ class TopicMatch:
         self._changed: set[str] = set()
         """Sessions whose subscriptions changed since they were evaluated."""
         self._activated: set[str] = set()
-        """Passive sessions that were activated, and are not passive again."""
+        """Passive sessions that were activated and have not become passive again."""
 
     @property
     def done(self) -> bool:
@@ -114,7 +114,7 @@ class TopicMatch:
         self._activated.discard(session)
 
     def resume(self, match: Callable[[str], list[Subscriber | str]]) -> bool:
-        """Return whether sessions changed, of which the subscriptions must be evaluated anew."""
+        """Return whether subscriptions of changed sessions must be evaluated again."""
         if not self._changed:
             return False
         changed, self._changed = self._changed, set()
@@ -140,7 +140,7 @@ class TopicMatch:
 
 
 def is_better(found: Subscriber, other: Subscriber) -> bool:
-    """Return whether messages are sent for one subscription of a session, not for the other."""
+    """Return whether a session receives through subscription ``found`` rather than ``other``."""
     if found.qos != other.qos:
         return found.qos > other.qos
     return bool(found.options & ~other.options & RETAIN_AS_PUBLISHED)

@@ -1,14 +1,15 @@
 """Limits on wildcard patterns, which bound the cost of matching a topic.
 
-The *pattern* of a topic filter is where its ``+`` levels are. Matching a topic follows, at each
-level, the level's name and ``+``: at most one way for each pattern that some filter has, however
-many filters there are. So a bound on the patterns of a session, and of all sessions, bounds the
-cost of every match. 8,192 filters such as ``a/+/a/...`` in all combinations have 8,192 patterns;
+The *pattern* of a topic filter is the set of its ``+`` levels. Matching a topic follows, at each
+level, the level's name and ``+``: at most one path for each pattern in use, however many filters
+there are. A bound on the patterns of a session, and of all sessions, therefore bounds the cost of
+every match. 8,192 filters such as ``a/+/a/...`` in all combinations have 8,192 patterns;
 a million filters of the form ``site/+/sensor/42`` have one.
 
 A single client cannot use up the limit of all sessions: a pattern that is new to the index counts
-for the user or address that adds it, while it is there, and none may add more than it leaves to the
-others. The first that adds as many as it can gets half of all, the next one half of the rest.
+for the user or address that added it, for as long as it is there, and none may add more patterns
+than remain for the others. The first that adds as many as it can gets half of the limit, the next
+one half of the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections import Counter
 from typing import TypeVar
 
 _FEW = 32
-"""Wildcards that are found one by one."""
+"""Maximum number of wildcards that are located one by one."""
 
 
 def pattern_of(topic_filter: str) -> int:
@@ -52,7 +53,7 @@ class Patterns:
         return len(self._all)
 
     def __bool__(self) -> bool:
-        """Return whether it is not empty; a compiled class does not ask ``__len__``."""
+        """Return whether it is not empty; a compiled class does not use ``__len__`` for this."""
         return len(self) > 0
 
     def filed(self, topic_filter: str) -> None:

@@ -83,7 +83,7 @@ class Authorizer:
     def authorize_will_on_publish(
         self, state: SessionState, connection: ClientConnection | None, topic: str
     ) -> bool:
-        """Return whether a session's will may still be published; it could be when it was armed.
+        """Return whether a session's will, permitted when it was armed, may still be published.
 
         The log is the only source about a client that connected before the broker restarted. If
         permissions come from elsewhere than the permission file, or if pseudonyms replace client
@@ -219,7 +219,7 @@ class Authorizer:
 
 
 def owner_of(connection: ClientConnection) -> str:
-    """Return under which name shares of limits of all sessions are counted: user or network."""
+    """Return the user or network for which shares of the limits of all sessions are counted."""
     verdict = connection.identity
     if verdict is not None and verdict.user is not None and not verdict.claimed:
         return f"user {verdict.user}"

@@ -94,7 +94,7 @@ class Delivery:
         self.encoder: DeliveryEncoder | None = None
         """Encodes deliveries to an MQTT 5 client; None for other clients."""
         self._expired_at = 0
-        """Second in which the queues contained no expired messages."""
+        """The last second in which the queues contained no expired messages."""
         self._expired_from = 0
         """Number of the queue at which the search for expired messages continues."""
         self._backlog: Backlog | None = None
@@ -452,7 +452,7 @@ class Delivery:
         return size
 
     def _make_room_for(self, subscriber: Subscriber) -> None:
-        """Make room, unless a shared subscription has found some: it would wait for reads."""
+        """Make room; not for a shared subscription, which found some and would wait for reads."""
         if not is_shared(subscriber.filter):
             self.make_room()
 

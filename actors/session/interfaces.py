@@ -218,7 +218,7 @@ class MessageExchange(Protocol):
     """The exchange with the other logs of a node: ``actors.exchange.exchange.LogExchange``."""
 
     def published(self, qos: int, content: StoredMessages, *, retain: bool, gated: bool) -> None:
-        """Note messages that take effect in this turn; pass on those of QoS 0."""
+        """Take note of messages that take effect in this turn; pass on those of QoS 0."""
 
     def pass_on(
         self,
@@ -235,7 +235,7 @@ class MessageExchange(Protocol):
 
     @property
     def last_to_take(self) -> Position:
-        """The last position that other logs record to have taken; behind it are only positions."""
+        """The last position that other logs must take: later records only note other positions."""
 
     def is_taken(self, through: Position) -> bool:
         """Return whether all other logs record to have taken this one up to a position."""

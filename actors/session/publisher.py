@@ -127,7 +127,7 @@ class Publisher:
         if receivers * (_RECEIVER + each * len(found)) <= enough:
             return len(found)
         if receivers <= _FEW:
-            # Shorter parts would pay for each message what a part pays once.
+            # In shorter parts each message would cost what a part costs once.
             return min(len(found), max(_AT_LEAST, int(enough / (max(sizes) * each))))
         seen: set[Route] = set()
         once = spent = 0.0

@@ -183,9 +183,10 @@ class Session(LoopActor):
         return self._delivery.v5
 
     def takes_plain(self, publisher: ClientConnection) -> bool:
-        """Return whether the client gets messages in the form of its publisher's protocol level.
+        """Return whether the client gets messages in the form in which they were published.
 
-        That is without subscription identifiers, and whatever their size.
+        It uses the protocol level of the publisher, no subscription identifiers, and no limit on
+        the size of packets.
         """
         encoder = self._delivery.encoder
         if publisher.properties is None:
@@ -216,7 +217,7 @@ class Session(LoopActor):
 
     def take_back(self, returned: dict[Position, Message]) -> None:
         """Queue messages that a member returns to this shared subscription."""
-        raise TypeError(f"{self.name} is no shared subscription: {len(returned)} messages")
+        raise TypeError(f"{self.name} is not a shared subscription: {len(returned)} messages")
 
     # Longer work.
 

@@ -312,7 +312,7 @@ class ConnectionDetached(NamedTuple):
 
 
 class Retry(NamedTuple):
-    """The end of a connection, told again to a session that failed on it before."""
+    """The end of a connection, sent again to a session that failed on it before."""
 
     message: ConnectionDetached
     attempts: int

@@ -2,7 +2,7 @@
 
 The main process accepts connections, reads the client identifier of each CONNECT without consuming
 it, and passes the socket to the process that has the client's session. It starts the processes, and
-starts one again that has ended.
+restarts those that end.
 """
 
 from typing import TYPE_CHECKING

@@ -15,7 +15,7 @@ class Peeked(Enum):
 
     INCOMPLETE = "incomplete"
     NONE = "none"
-    """No valid CONNECT: any broker answers that."""
+    """No valid CONNECT: any process can answer it."""
 
 
 def client_id_in(data: bytes) -> str | Peeked:

@@ -21,9 +21,9 @@ _log = structlog.get_logger("foldmq")
 _AT_ONCE = 16
 """Connections accepted in one turn of the event loop."""
 _MOST_PEEKED = 64 * 1024
-"""Bytes of a CONNECT that are looked at; a client whose identifier lies behind them is closed."""
+"""Bytes of a CONNECT that are examined; a client whose identifier lies behind them is closed."""
 _AGAIN = 0.01
-"""Seconds after which an incomplete CONNECT is looked at again."""
+"""Seconds after which an incomplete CONNECT is examined again."""
 _RETRY = 0.05
 
 

@@ -35,7 +35,7 @@ _AT_ONCE = 16
 
 
 class MemberFacts(NamedTuple):
-    """What the main process tells a broker process."""
+    """The facts that the main process passes to a broker process."""
 
     number: int
     names: list[str]

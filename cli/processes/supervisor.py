@@ -166,7 +166,7 @@ class Supervisor:
         return self._members[process].give(listener, client)
 
     async def _end_members(self) -> None:
-        """End all processes in order."""
+        """Shut all processes down cleanly."""
         for member in self._members:
             member.signal(signal.SIGTERM)
         await asyncio.gather(

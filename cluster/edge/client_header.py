@@ -1,4 +1,4 @@
-"""The beginning of a connection from one node to another: who the client is, and who says so.
+"""The header of a connection from one node to another: describes the client, proves the node.
 
 The leader sends a greeting and a nonce. The other node answers with a header of the PROXY protocol,
 version 2. Its TLVs are a description of the client as JSON and, behind it, an HMAC-SHA256 with the
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from actors.transports import Peer
 
 GREETING: Final = b"foldmq peer 1\n"
-"""What a leader sends first; the number changes when the nodes' protocol does."""
+"""The leader's greeting; the number changes with the protocol between nodes."""
 NONCE_SIZE: Final = 32
 _CLIENT, _HMAC = 0xE0, 0xE1
 """Types of the TLVs: free for use within an organisation (PROXY protocol, 2.2.7)."""

@@ -18,7 +18,7 @@ class ConnackWatch:
         self._skip = 0
 
     def sees(self, data: bytes) -> bool | None:
-        """Return whether the client was accepted; None: that is still open."""
+        """Return whether the client was accepted; None: not known yet."""
         data = self._head + data
         self._head = b""
         while True:

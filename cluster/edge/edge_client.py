@@ -54,7 +54,7 @@ class EdgeOwner(Protocol):
         """Count a client for the address that a proxy reported."""
 
     def hold(self, client: EdgeClient) -> None:
-        """Record how many bytes a client holds that is not accepted yet."""
+        """Record how many bytes a client that is not accepted yet holds."""
 
     def park(self, client: EdgeClient) -> None:
         """Open a connection to the leader, as soon as there is one."""
@@ -66,7 +66,7 @@ class EdgeOwner(Protocol):
         """Forget a client whose connection is closed."""
 
     def closing(self, client: EdgeClient) -> None:
-        """Close a client at once that does not read its last bytes in time."""
+        """Drop a client if it does not read its last bytes in time."""
 
     def upstream_lost(self) -> None:
         """Record that the leader closed the connection for a client."""

@@ -195,7 +195,7 @@ class Edges:
             self._make_room(self._limits.unauthenticated.join(client, host))
 
     def hold(self, client: EdgeClient) -> None:
-        """Record how many bytes a client holds that is not accepted yet."""
+        """Record how many bytes a client that is not accepted yet holds."""
         found = self._limits.unauthenticated.holds(client, client.host, client.held_bytes)
         self._make_room(found)
 
@@ -209,7 +209,7 @@ class Edges:
         self._limits.unauthenticated.leave(client, client.host)
 
     def closing(self, client: EdgeClient) -> None:
-        """Close a client at once that does not read its last bytes in time."""
+        """Drop a client if it does not read its last bytes in time."""
         self._closing[client] = self._now() + _LINGER
 
     def upstream_lost(self) -> None:

@@ -25,7 +25,7 @@ class BrokerStarted:
     cause: str = ""
     """Reason for the new leader: first, stopped, dead or silent."""
     crashed: bool = False
-    """The previous run did not end in order: the broker or its machine crashed, or was killed."""
+    """The previous run did not end cleanly: the broker or its machine crashed, or was killed."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class LimitsApplied:
 
 @dataclass(slots=True)
 class BrokerStopped:
-    """The broker ended in order: everything before was committed, every client closed."""
+    """The broker shut down cleanly: everything before was committed, every client closed."""
 
     e: Literal["BrokerStopped"] = "BrokerStopped"
     v: Literal[1] = 1

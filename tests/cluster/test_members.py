@@ -74,8 +74,8 @@ def test_nodes_that_are_equal_do_not_take_over_at_the_same_time() -> None:
     ("change", "said"),
     [
         ({"version": "2"}, "runs foldmq 2, this one 1"),
-        ({"users": "x"}, "has other users than this one"),
-        ({"permissions": ""}, "has other permissions than this one"),
+        ({"users": "x"}, "has different users from this one"),
+        ({"permissions": ""}, "has different permissions from this one"),
     ],
 )
 def test_a_difference_is_said_once_by_name(change: dict[str, object], said: str) -> None:

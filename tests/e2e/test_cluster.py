@@ -250,9 +250,9 @@ def test_nodes_with_other_users_are_named(tmp_path: Path, nats: Nats) -> None:
         second = made.members[1]
         second.configure(f"{second.config_file.read_text()}password_file = '{users}'\n")
         made.start()
-        until(lambda: second.told("has other users than this one"), "a warning")
-        until(lambda: made.members[0].told("has other users than this one"), "a warning")
-        (line,) = second.told("has other users than this one")
+        until(lambda: second.told("has different users from this one"), "a warning")
+        until(lambda: made.members[0].told("has different users from this one"), "a warning")
+        (line,) = second.told("has different users from this one")
         assert f"node {made.members[0].name}" in line["event"]
     finally:
         made.clean_up()

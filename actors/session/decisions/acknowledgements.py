@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PACKET_IDS = 65_535
-"""Number of packet identifiers of a session, 1 to 65 535 [MQTT-2.3.1-1]."""
+"""Number of packet identifiers of a session, 1 to 65,535 [MQTT-2.3.1-1]."""
 
 
 def take_packet_ids(state: SessionState, count: int) -> list[int]:
     """Return ``count`` unused packet identifiers in ascending cyclic order.
 
-    Assignment continues behind the identifier assigned last and wraps around to 1 after 65 535
+    Assignment continues behind the identifier assigned last and wraps around to 1 after 65,535
     [MQTT-2.3.1-2, MQTT-2.3.1-4]. The caller ensures that ``count`` identifiers are free.
     """
     first = state.last_pid + 1
