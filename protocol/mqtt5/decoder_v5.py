@@ -42,7 +42,7 @@ class PacketDecoderV5:
     ``max_topic_aliases`` is the Topic Alias Maximum of the CONNACK.
     """
 
-    __slots__ = ("_method", "aliases")
+    __slots__ = ("_aliases", "_max_topic_aliases", "_method")
 
     legal = _LEGAL
     """The first bytes of packets that are legal after CONNECT."""
@@ -50,7 +50,9 @@ class PacketDecoderV5:
     block_cost = staticmethod(block_cost)
 
     def __init__(self, max_topic_aliases: int = 0) -> None:
-        self.aliases = TopicAliases(max_topic_aliases)
+        self._max_topic_aliases = max_topic_aliases
+        self._aliases: TopicAliases | None = None
+        """Created for the first PUBLISH: most clients of a broker send none."""
         self._method: str | None = None
 
     def connect(self, body: bytes) -> Connect:
@@ -75,7 +77,10 @@ class PacketDecoderV5:
             to.append(batch)
             weight = 8 if batch.qos else 1
             most = (room + weight - 1) // weight
-            end, left = read_publishes_v5(data, at, body, stop, limit, batch, most, self.aliases)
+            aliases = self._aliases
+            if aliases is None:
+                aliases = self._aliases = TopicAliases(self._max_topic_aliases)
+            end, left = read_publishes_v5(data, at, body, stop, limit, batch, most, aliases)
             batch.size = end - at
             return end, (most - left) * weight
         if first in _ACKS:
