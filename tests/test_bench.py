@@ -215,7 +215,8 @@ def at_level_5(
 
     def measured(_one: Any, arguments: str, _options: Any) -> dict[str, Any]:
         rate = next(left[arguments])
-        return {"recv_per_s": rate, "latency_us": {"p50": rate, "p99": rate}}
+        used = {"received": 1000, "broker_cpu_s": 5 / rate}
+        return {"recv_per_s": rate, "latency_us": {"p50": rate, "p99": rate}, **used}
 
     monkeypatch.setattr(mqtt5_loads, "_run", measured)
     monkeypatch.setattr(mqtt5_loads, "PAIRS", pairs or len(rates["own"]))
@@ -249,6 +250,7 @@ def test_the_rows_of_level_5_have_a_table_of_their_own(monkeypatch: pytest.Monke
     assert cells(text, "5-qos1: delivered ratio")[1:] == ["0.95", ">= 0.95", "yes"]
     assert cells(text, "5-qos1: delivered /s")[1] == "190"
     assert cells(text, "5-qos1: delivered compared with /s")[1] == "200"
+    assert cells(text, "5-qos1: delivered processor time ratio")[1] == "1.05"
     assert tables.tables("own", found, BROKERS) == ""
 
 

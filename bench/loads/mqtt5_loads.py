@@ -16,7 +16,7 @@ from typing import Any
 from bench.brokers.broker_processes import Foldmq, running
 from bench.loads.compared_loads import LOADS
 from bench.measuring.load_generator import run_load
-from bench.measuring.metrics import MQTT5, Load, Metric, Result, Target, value
+from bench.measuring.metrics import MQTT5, Load, Metric, Phase, Result, Target, value
 from bench.measuring.progress import report
 from bench.measuring.rows import Row, own_rows
 
@@ -54,7 +54,7 @@ def _with_properties(load: Load) -> Comparison:
 
 
 def _delivered(name: str, arguments: str, more: str, less: str, goal: float) -> Comparison:
-    metrics = (Metric("delivered", "/s", value("recv_per_s")),)
+    metrics = (Metric("delivered", "/s", value("recv_per_s"), phase=Phase()),)
     return Comparison(
         name, f"{arguments} {more}".strip(), f"{arguments} {less}".strip(), 300_000, metrics, goal
     )
@@ -71,7 +71,11 @@ COMPARISONS = (
 
 
 def _rows_of(comparison: Comparison) -> tuple[Metric, ...]:
-    """Return the metrics of the table: ratio with its target, and both figures."""
+    """Return the metrics of the table: ratio with its target, both figures, processor time.
+
+    The rate depends on what the load generator needs for each level, too; the ratio of the
+    broker's own processor time for a message or connection does not.
+    """
     found: list[Metric] = []
     for metric in comparison.metrics:
         key = metric.label
@@ -85,6 +89,8 @@ def _rows_of(comparison: Comparison) -> tuple[Metric, ...]:
             Metric(key, metric.unit, value(f"own_{key}")),
             Metric(f"{key} compared with", metric.unit, value(f"other_{key}")),
         ]
+        if metric.phase is not None:
+            found.append(Metric(f"{key} processor time ratio", "", value(f"cpu_{key}"), less=True))
     return tuple(found)
 
 
@@ -131,6 +137,11 @@ def summary(comparison: Comparison, own: list[Result], other: list[Result]) -> d
         found[f"ratio_{metric.label}"] = statistics.median(mine / his for mine, his in read)
         found[f"own_{metric.label}"] = statistics.median(mine for mine, _ in read)
         found[f"other_{metric.label}"] = statistics.median(his for _, his in read)
+        if metric.phase is not None:
+            costs = zip(map(metric.phase.cost, own), map(metric.phase.cost, other), strict=True)
+            ratios = [mine[0] / his[0] for mine, his in costs if mine and his and his[0]]
+            if ratios:
+                found[f"cpu_{metric.label}"] = statistics.median(ratios)
     return found
 
 
