@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from actors.fast_path.read_columns import distinct
 from actors.routing import is_shared
-from actors.session import Batch, Outgoing
+from actors.session import Batch, Outgoing, enqueue
 from actors.session.decisions import PACKET_IDS
 from eventstore.format import TurnDelivered, to_runs
 from eventstore.log import LARGE_PAYLOAD
@@ -279,7 +279,7 @@ class FastDelivery(TurnDelivery):
         batch = self._batch[1]
         actor = target.actor
         if actor is not None and not actor.stopped:
-            node.kernel.tell(actor, batch)
+            enqueue(actor, batch)
             return
         qos = min(self._qos, target.qos)
         if qos or actor is not None:
@@ -342,7 +342,7 @@ class FastDeliveryQos0(TurnDelivery):
                     session_ref = node.directory.session(target.session)
                     node.kernel.tell(session_ref, Outgoing(target, batch, 0))
                 else:
-                    node.kernel.tell(actor, batch)
+                    actor.enqueue(batch)
                 continue
             actor.matched += 1
             journal.send_unlogged(connection, packet)

@@ -12,7 +12,7 @@ from itertools import chain, islice, starmap
 from math import exp
 from typing import TYPE_CHECKING, NamedTuple
 
-from actors.session import Batch
+from actors.session import Batch, enqueue
 from projections.state import OutstandingTotals
 from protocol.mqtt import TopicTrie
 
@@ -181,7 +181,7 @@ class SysTopicTree:
             batch = self._batch(chosen, retain=False)
             for target in targets:
                 if target.actor is not None and not target.actor.stopped:
-                    node.kernel.tell(target.actor, batch)
+                    enqueue(target.actor, batch)
 
     def _batch(self, topics: list[str], *, retain: bool) -> Batch:
         payloads = [self._told[topic] for topic in topics]

@@ -28,7 +28,7 @@ from actors.session.session_messages import (
     Retry,
     Writable,
 )
-from actors.session.subscription_actor import Subscription
+from actors.session.subscription_actor import Subscription, enqueue
 
 __all__ = [
     "NEVER_EXPIRES",
@@ -60,5 +60,6 @@ __all__ = [
     "Session",
     "Subscription",
     "Writable",
+    "enqueue",
     "select",
 ]

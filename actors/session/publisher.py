@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from actors.routing import NOWHERE, Route, Subscriber, is_shared
 from actors.session.decisions import dropped
 from actors.session.session_messages import Batch, DeniedMessages, Outgoing, Publication
+from actors.session.subscription_actor import enqueue
 from eventstore.format import (
     ESCAPED,
     NAMES,
@@ -497,16 +498,14 @@ class Publisher:
 
     def send(self, targets: Sequence[Subscriber], batch: Batch) -> None:
         """Send a batch to subscribers."""
-        node = self._node
         self._count_caused(len(targets) * len(batch))
-        tell = node.kernel.tell
         for target in targets:
             if target.options & NO_LOCAL and target.session == self._name:
                 self._send_own(batch)
                 continue
             actor = target.actor
             if actor is not None and not actor.stopped:
-                tell(actor, batch)
+                enqueue(actor, batch)
             else:
                 self._send_to(target, batch)
 
@@ -514,7 +513,7 @@ class Publisher:
         """Send a batch to a subscriber that may have no actor."""
         node, actor = self._node, target.actor
         if actor is not None and not actor.stopped:
-            node.kernel.tell(actor, batch)
+            enqueue(actor, batch)
             return
         # Without an actor the session is offline and gets no QoS 0 messages. If the actor failed in
         # this turn, the session receives in its place. A shared subscription has members.

@@ -76,7 +76,9 @@ class Session(LoopActor):
         "_subscriptions",
         "_work",
         "connection",
+        "held_back",
         "last_active",
+        "last_subscription",
         "name",
         "state",
         "to_deliver",
@@ -103,6 +105,11 @@ class Session(LoopActor):
         self._recorded: list[tuple[Event, Position, int]] | None = None
         self.to_deliver: list[Outgoing] = []
         """Remaining deliveries of a failed subscription."""
+        self.held_back = 0
+        """Number of messages in the mailboxes of its subscriptions: what is sent to the client
+        meanwhile would overtake them."""
+        self.last_subscription: Subscription | None = None
+        """The subscription whose mailbox has the last of them."""
 
     def __str__(self) -> str:
         """Return the client identifier."""
@@ -167,6 +174,12 @@ class Session(LoopActor):
             and not self._stash
             and not self._delivery.loading
         )
+
+    def passed_on(self) -> None:
+        """Count messages that have left the mailbox of a subscription."""
+        self.held_back -= 1
+        if not self.held_back:
+            self.last_subscription = None
 
     def may_send(self, connection: ClientConnection) -> bool:
         """Return whether a new message may be sent to the client before anything else."""

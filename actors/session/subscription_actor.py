@@ -53,8 +53,33 @@ class Subscription(LoopActor):
             self._waiting is None
             and self.observer is None
             and not self.stopped
+            and not self.session.held_back
             and self.session.free
         )
+
+    def enqueue(self, messages: Batch | list[RetainedMessage]) -> None:
+        """Put messages for the client into the mailbox; nothing may overtake them from now on.
+
+        A subscription that has messages already may run before another one of the session that got
+        newer ones. What comes then is told to the other one, which passes it on.
+        """
+        session = self.session
+        last = session.last_subscription
+        if (
+            session.held_back
+            and last is not None
+            and last is not self
+            and self._waiting is not None
+            and not last.stopped
+            and type(messages) is Batch
+        ):
+            qos = messages.qos if messages.qos < self._subscriber.qos else self._subscriber.qos
+            self.matched += len(messages)
+            self.kernel.tell(last, Outgoing(self._subscriber, messages, qos))
+        else:
+            self.kernel.tell(self, messages)
+            session.last_subscription = self
+        session.held_back += 1
 
     @property
     def subscriber(self) -> Subscriber:
@@ -64,17 +89,23 @@ class Subscription(LoopActor):
     def on_receive(self, message: Any) -> None:
         """Handle a batch that matches, or the retained messages requested by a SUBSCRIBE.
 
-        Or record which matching messages the client may not read.
+        Or record which matching messages the client may not read, or pass on the delivery of
+        another subscription of the session.
         """
         if type(message) is Batch:
             self.matched += len(message)
+            self._forward(self.outgoing(message))
+            self.session.passed_on()
+        elif type(message) is Outgoing:
             self._forward(message)
+            self.session.passed_on()
         elif type(message) is ChangeQos:
             self.granted = message.qos
         elif type(message) is DeniedMessages:
             self._record_withheld(message)
         else:
             self._replay(message)
+            self.session.passed_on()
 
     def on_dead_letters(self, messages: list[Any]) -> None:
         """Forward messages published before the subscription ended."""
@@ -90,8 +121,12 @@ class Subscription(LoopActor):
         """Return the deliveries that this actor would have sent, had it not failed."""
         found: list[Outgoing] = []
         for told in (failed.message, *failed.unseen):
+            if isinstance(told, (Batch, Outgoing, list)):
+                self.session.passed_on()
             if isinstance(told, Batch):
                 found.append(self.outgoing(told))
+            elif isinstance(told, Outgoing):
+                found.append(told)
             elif isinstance(told, ChangeQos):
                 self.granted = told.qos
             elif isinstance(told, DeniedMessages):
@@ -100,8 +135,7 @@ class Subscription(LoopActor):
                 found += map(self.outgoing, self._retained_batches(told))
         return found
 
-    def _forward(self, batch: Batch) -> None:
-        outgoing = self.outgoing(batch)
+    def _forward(self, outgoing: Outgoing) -> None:
         try:
             self.session.kernel.tell(self.session, outgoing)
         except pykka.ActorDeadError:
@@ -114,7 +148,7 @@ class Subscription(LoopActor):
         self.matched += len(messages)
         self.replayed += len(messages)
         for batch in self._retained_batches(messages):
-            self._forward(batch)
+            self._forward(self.outgoing(batch))
 
     def _retained_batches(self, messages: list[RetainedMessage]) -> Iterator[Batch]:
         """Yield retained messages in batches, in the order of their publication within each QoS.
@@ -141,3 +175,11 @@ class Subscription(LoopActor):
                 if any(message.expires for message in chosen):
                     batch.expires = [message.expires for message in chosen]
             yield batch
+
+
+def enqueue(actor: LoopActor, messages: Batch) -> None:
+    """Put messages into the mailbox of a subscription's actor."""
+    if isinstance(actor, Subscription):
+        actor.enqueue(messages)
+    else:
+        actor.kernel.tell(actor, messages)

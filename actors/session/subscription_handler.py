@@ -39,7 +39,6 @@ from protocol.mqtt5 import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from actors.kernel import LoopActor
     from actors.routing import Subscriber
     from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
@@ -255,13 +254,13 @@ class SubscriptionHandler:
         found.sort(key=by_age)
         in_order = merge(*sorted_parts, found, key=by_age)
         while some := list(islice(in_order, _RETAINED_AT_ONCE)):
-            session.kernel.tell(actor, some)
+            actor.enqueue(some)
             if long:
                 yield SAME_TURN
         if subscriber.filter.startswith("$SYS/"):
             present = node.system_topics.retained(subscriber.filter, acl)
             if present is not None:
-                session.kernel.tell(actor, present)
+                actor.enqueue(present)
 
     def unsubscribe(self, connection: ClientConnection, packet: Unsubscribe) -> Iterator[object]:
         """Remove subscriptions in parts, then answer."""
@@ -314,15 +313,17 @@ class SubscriptionHandler:
         """Remove all subscriptions of the session."""
         self.stop_actors(self._node.router.remove_session(self._session.name))
 
-    def start_actor(self, subscriber: Subscriber) -> LoopActor:
+    def start_actor(self, subscriber: Subscriber) -> Subscription:
         """Return the actor of a subscription, started if there is none."""
         session = self._session
         actor = subscriber.actor
-        if actor is None or actor.stopped:  # it may have failed in this turn
-            actor = subscriber.actor = Subscription(session, subscriber)
-            session.kernel.spawn(actor, session)
-            self._node.router.started(subscriber)
-        return actor
+        if isinstance(actor, Subscription) and not actor.stopped:
+            return actor
+        # There was none, or it failed in this turn.
+        started = subscriber.actor = Subscription(session, subscriber)
+        session.kernel.spawn(started, session)
+        self._node.router.started(subscriber)
+        return started
 
     def stop_actors(self, subscribers: Sequence[Subscriber]) -> None:
         """Stop the actors of subscriptions."""

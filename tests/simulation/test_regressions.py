@@ -59,6 +59,27 @@ def test_unsubscribing_one_of_two_overlapping_filters_loses_nothing(leaving: str
 
 
 @pytest.mark.mqtt("MQTT-4.6.0-6")
+@pytest.mark.mqtt("MQTT-4.6.0-6")
+def test_the_subscriptions_of_a_client_pass_messages_on_in_order() -> None:
+    """The wider filter has an older message when the other one, which has a newer one, ends."""
+
+    async def scenario() -> None:
+        async with World().running() as world:
+            client = await world.connect("r", filters=[("#", 0), ("t/#", 1)])
+            client.take()
+            client.send(
+                p.publish("other", b"0"),
+                p.publish("t/a", b"1"),
+                p.unsubscribe(9, "t/#"),
+                p.publish("t/a", b"2"),
+            )
+            await world.go(1)
+            got = [one.payload for one in client.take() if isinstance(one, Publish)]
+            assert got == [b"0", b"1", b"2"]
+
+    simulate(scenario)
+
+
 def test_a_better_subscription_does_not_let_new_messages_overtake_old_ones() -> None:
     async def scenario() -> None:
         async with World(max_ack_pending=5).running() as world:
