@@ -256,10 +256,12 @@ class Queries:
         topic = _topic(request)
         qos = number(request, "qos", 1, 2)
         matching: dict[str, list[receivers.Match]] = {}
-        for found, pause in in_steps(node.router.matching(topic)):
+        for found, pause in in_steps(node.router.indexed(topic)):
             if isinstance(found, str):
-                matching.setdefault(found, receivers.matches_of_passive(found, topic, node))
-            else:
+                if found not in matching:
+                    matching[found] = receivers.matches_of_passive(found, topic, node)
+                    yield None  # its state was decoded
+            elif not found.ended:
                 matching.setdefault(found.session, []).append(receivers.match_of(found, topic))
             if pause:
                 yield None

@@ -3,7 +3,7 @@
 Names and payloads are those of Mosquitto. The values are like retained messages: a subscriber gets
 them at once, and changes every ``sys_interval`` seconds. They are sent at QoS 0 and are not in the
 log. Without subscribers only the averages (``load``) are updated. The totals over sessions are
-counted a few sessions at a time.
+counted a few sessions at a time, and subscribers are found and sent the values a few at a time.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from itertools import chain, islice, starmap
 from math import exp
 from typing import TYPE_CHECKING, NamedTuple
 
+from actors.routing import Subscriber
 from actors.session import Batch, enqueue
 from projections.state import OutstandingTotals
 from protocol.mqtt import TopicTrie
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from actors.authz import TopicAcl
-    from actors.routing import Subscriber
     from actors.session import NodeContext
 
 ROOT = "$SYS/broker/"
@@ -29,8 +29,10 @@ _SPANS = (("1min", _MINUTE), ("5min", 5 * _MINUTE), ("15min", 15 * _MINUTE))
 """Seconds of each moving average."""
 _COUNTED_AT_ONCE = 200
 """Sessions counted at a time."""
+_FOUND_AT_ONCE, _TOLD_AT_ONCE = 1024, 256
+"""Subscriptions looked at, and subscribers that are sent something, at a time."""
 _PAUSE = 0.002
-"""Seconds between two steps of counting."""
+"""Seconds between two steps."""
 
 
 class Counts(NamedTuple):
@@ -97,6 +99,8 @@ class SysTopicTree:
         """Totals over sessions: of the current count, and of the last one."""
         self._read = self._values
         """Called when the count is done."""
+        self._telling: Iterator[object] | None = None
+        """The rest of the work of sending values; None: it is done."""
 
     def begin(self) -> None:
         """Publish from now on every ``sys_interval`` seconds; 0 stops it."""
@@ -106,7 +110,7 @@ class SysTopicTree:
         self._interval = interval
         self._life += 1
         self._told = {}
-        self._uncounted = None
+        self._uncounted = self._telling = None
         if interval:
             self._sample()
             self._arm(self._life)
@@ -134,6 +138,8 @@ class SysTopicTree:
             return
         self._arm(life)
         self._sample()
+        if self._telling is not None:
+            return  # the next values follow when these have been sent
         if self._node.router.system:
             self._count(self._values)
         else:
@@ -171,17 +177,45 @@ class SysTopicTree:
         self._tell(changed)
 
     def _tell(self, topics: Iterable[str]) -> None:
+        """Send some values to their subscribers, in steps."""
+        self._telling = self._steps([*topics])
+        self._go_on_telling(self._life)
+
+    def _go_on_telling(self, life: int) -> None:
+        if life != self._life or self._telling is None:
+            return
+        for _ in self._telling:
+            self._node.timers.after(_PAUSE, lambda: self._go_on_telling(life))
+            return
+        self._telling = None
+
+    def _steps(self, topics: list[str]) -> Iterator[object]:
+        """Find the subscribers of each topic, then send each of them its topics together."""
         node = self._node
-        groups: dict[tuple[Subscriber, ...], list[str]] = {}
-        for topic in topics:
-            targets = node.router.match_system(topic)
-            if targets:
-                groups.setdefault(targets, []).append(topic)
-        for targets, chosen in groups.items():
-            batch = self._batch(chosen, retain=False)
-            for target in targets:
-                if target.actor is not None and not target.actor.stopped:
-                    enqueue(target.actor, batch)
+        wanted: dict[Subscriber, int] = {}
+        """Subscriber -> the topics that it gets, as bits."""
+        for number, topic in enumerate(topics):
+            served: set[str] = set()
+            for count, found in enumerate(node.router.indexed(topic), 1):
+                if (
+                    isinstance(found, Subscriber)
+                    and found.session not in served
+                    and found.is_receiver(topic)
+                ):
+                    served.add(found.session)
+                    wanted[found] = wanted.get(found, 0) | 1 << number
+                if count % _FOUND_AT_ONCE == 0:
+                    yield None
+        batches: dict[int, Batch] = {}
+        for count, (target, bits) in enumerate(wanted.items(), 1):
+            batch = batches.get(bits)
+            if batch is None:
+                chosen = [topic for number, topic in enumerate(topics) if bits >> number & 1]
+                batch = batches[bits] = self._batch(chosen, retain=False)
+            if target.actor is not None and not target.actor.stopped:
+                enqueue(target.actor, batch)
+            if count % _TOLD_AT_ONCE == 0:
+                yield None
 
     def _batch(self, topics: list[str], *, retain: bool) -> Batch:
         payloads = [self._told[topic] for topic in topics]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from actors.configuration import REQUESTS
 from actors.routing.shared_groups import SharedGroups, is_shared
@@ -46,6 +46,8 @@ _EVALUATED = 1024
 _MATCHES, _ABANDONED = 8, 1.0
 """Maximum topics with more than ``_EVALUATED`` subscriptions that are matched at a time, and the
 seconds after which a match that is not continued makes room for another one."""
+_POSTPONED = 1024
+"""Number of topics waiting for that above which abandoned ones are removed."""
 _ROUTED: int = NO_LOCAL | RETAIN_AS_PUBLISHED
 """Subscription options that routes depend on."""
 _STALE = 1024
@@ -226,6 +228,9 @@ class Router:
         """The shared subscriptions; their members are not in the index."""
         self._matches: dict[str, TopicMatch] = {}
         """Topics that are being matched."""
+        self._postponed: dict[str, float] = {}
+        """Topics with many subscriptions that wait for others to be matched, and when they were
+        last asked for: meanwhile nothing is looked up for them."""
         self.evaluated_at_once = _EVALUATED
         """Matching subscriptions that are evaluated between two readings of the clock."""
 
@@ -266,14 +271,11 @@ class Router:
             return _NO_RECEIVERS
         match = self._matches.pop(topic, None)
         if match is None:
-            found = self._index.match(topic)
-            match = TopicMatch(topic, found, large=len(found) > self.evaluated_at_once)
-            if until is not None and match.large and not self._may_begin():
-                raise _EnoughMatched
+            match = self._begin_match(topic, limited=until is not None)
         match.last = self.clock()
         self._matches[topic] = match
         activated = 0
-        while not match.done or match.resume(self._index.match):
+        while not match.done:
             name = match.evaluate(self.evaluated_at_once)
             over = until is not None and self.clock() >= until
             if name is not None and (
@@ -290,15 +292,31 @@ class Router:
         del self._matches[topic]
         return match.receivers()
 
+    def _begin_match(self, topic: str, *, limited: bool) -> TopicMatch:
+        """Look a topic up in the index.
+
+        If it is ``limited`` and needs several turns, raises _EnoughMatched while too many do.
+        """
+        if limited and topic in self._postponed and not self._may_begin():
+            self._postpone(topic)
+        found = self._index.match(topic)
+        large = len(found) > self.evaluated_at_once
+        if limited and large and not self._may_begin():
+            self._postpone(topic)
+        self._postponed.pop(topic, None)
+        return TopicMatch(topic, found, large=large)
+
+    def _postpone(self, topic: str) -> NoReturn:
+        now, postponed = self.clock(), self._postponed
+        postponed[topic] = now
+        if len(postponed) > _POSTPONED:
+            oldest = now - _ABANDONED
+            self._postponed = {name: at for name, at in postponed.items() if at >= oldest}
+        raise _EnoughMatched
+
     def _may_begin(self) -> bool:
         """Return whether a match that takes several turns may begin: few may at a time."""
         return not self.is_matching() or len(self._matches) < _MATCHES
-
-    def _changed(self, session: str) -> None:
-        """Notify the unfinished matches that subscriptions of a session changed."""
-        if self.is_matching():
-            for match in self._matches.values():
-                match.changed(session)
 
     def is_matching(self) -> bool:
         """Return whether some match that takes several turns is in progress."""
@@ -317,11 +335,12 @@ class Router:
         if certificate is not None:
             self.births[raw] = certificate.encode()
 
-    def matching(self, topic: str) -> list[Subscriber | str]:
-        """Return the subscriptions that match a topic; of passive sessions only the name."""
-        return [
-            found for found in self._index.match(topic) if isinstance(found, str) or not found.ended
-        ]
+    def indexed(self, topic: str) -> list[Subscriber | str]:
+        """Return what the index has for a topic: subscriptions, and the names of passive sessions.
+
+        Some subscriptions may have ended. There may be many: look at some at a time.
+        """
+        return self._index.match(topic)
 
     def match_system(self, topic: str) -> tuple[Subscriber, ...]:
         """Return the active receivers of a message from the broker, each once."""
@@ -329,9 +348,7 @@ class Router:
         best = {
             found.session: found
             for found in matching
-            if isinstance(found, Subscriber)
-            and not found.ended
-            and (found.acl is None or found.acl.may_read(topic))
+            if isinstance(found, Subscriber) and found.is_receiver(topic)
         }
         return tuple(best.values())
 
@@ -348,7 +365,8 @@ class Router:
             changed |= self._set_acl(found, access)
         if changed:
             self.routes.forget()
-            self._changed(session)
+            for match in self._matches.values():
+                match.changed(session)
             self.groups.has_room(session)
 
     def _set_acl(self, found: Subscriber, access: TopicAcl | None) -> bool:
@@ -389,7 +407,9 @@ class Router:
         found.qos = qos
         found.options = options
         guarded = self._set_acl(found, access)
-        self._changed(session)
+        if not found.shared:
+            for match in self._matches.values():
+                match.began(found)
         if before is not None and (before[1] ^ options) & NO_LOCAL:
             self.routes.forget()  # a route knows whether its targets have No Local
         elif guarded or before != (qos, options & _ROUTED):
@@ -406,7 +426,8 @@ class Router:
             self.patterns.ended(session, split_share(topic_filter)[1])
             self.shares.ended(session)
             self.routes.changed(topic_filter)
-            self._changed(session)
+            for match in self._matches.values():
+                match.ended(found)
             if not held:
                 del self._subscribers[session]
         return found
@@ -443,7 +464,8 @@ class Router:
         end = self._session_ends.pop(session, None)
         if end is not None:
             end.happened = True
-        self._changed(session)
+        for match in self._matches.values():
+            match.left(session)
         for found in gone:
             self.system.discard(found)
         indexed = []
@@ -470,12 +492,14 @@ class Router:
 
     def passivate(self, session: str, filters: Iterable[str]) -> None:
         """Keep only the filters of a session whose state is frozen."""
-        self.system.difference_update(self._subscribers.pop(session, {}).values())
+        held, filters = self._subscribers.pop(session, {}).values(), [*filters]
+        self.system.difference_update(held)
         self.patterns.forget(session)
         self._session_ends.pop(session, None)
         for topic_filter in filters:
             self._insert(topic_filter, session, session)
-        self._changed(session)
+        for match in self._matches.values():
+            match.passivated(session, held, filters)
         self.routes.forget()
 
     def remember(self, subscriber: Subscriber) -> None:

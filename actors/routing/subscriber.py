@@ -62,6 +62,10 @@ class Subscriber:
         """
         return self.session_end.happened
 
+    def is_receiver(self, topic: str) -> bool:
+        """Return whether messages on a topic that it matches may be sent for it."""
+        return not self.ended and (self.acl is None or self.acl.may_read(topic))
+
     def __repr__(self) -> str:
         """Return session, filter and QoS."""
         return f"Subscriber({self.session!r}, {self.filter!r}, QoS {self.qos})"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from actors.routing.subscriber import Subscriber
+from protocol.mqtt import matches
 from protocol.mqtt5 import NO_LOCAL, RETAIN_AS_PUBLISHED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
 Receivers: TypeAlias = tuple[
     tuple[Subscriber, ...], tuple[Subscriber, ...], tuple[Subscriber, ...], bool
@@ -22,8 +23,10 @@ class TopicMatch:
     """The evaluation of the subscriptions that match a topic.
 
     Each session receives through its matching subscription with the highest QoS; among several
-    with that QoS, one with Retain As Published. Subscriptions may change between the steps: those
-    of the sessions concerned are evaluated again before the match is done.
+    with that QoS, one with Retain As Published. Subscriptions may change between the steps: the
+    router reports each change, and only the sessions concerned are evaluated again. So what is left
+    to do in the last step depends on what changed since the one before it, not on the number of
+    receivers.
     """
 
     __slots__ = (
@@ -33,8 +36,11 @@ class TopicMatch:
         "_changed",
         "_denied",
         "_found",
+        "_gone",
+        "_held",
         "_no_local",
-        "_plain",
+        "_own",
+        "_passive",
         "large",
         "last",
         "topic",
@@ -49,94 +55,166 @@ class TopicMatch:
         """When the last step was, on the clock of the router."""
         self._found = found
         self._at = 0
+        self._held: dict[str, Subscriber | dict[Subscriber, None]] = {}
+        """Session -> its subscription that matches, or several, so far."""
+        self._gone: set[Subscriber] = set()
+        """Subscriptions that ended since the match began."""
         self._best: dict[str, Subscriber] = {}
         self._denied: dict[str, Subscriber] = {}
-        self._plain: dict[str, Subscriber] = {}
-        """Session -> its best subscription without No Local, where it also has one with it."""
-        self._no_local = False
-        self._changed: set[str] = set()
-        """Sessions whose subscriptions changed since they were evaluated."""
+        """Sessions that may not read the topic with any of their subscriptions."""
+        self._own: dict[str, Subscriber] = {}
+        """Session with No Local -> its best subscription without it, if it has one."""
+        self._no_local: set[str] = set()
+        """Sessions whose best subscription has No Local."""
+        self._changed: dict[str, None] = {}
+        """Sessions to be evaluated anew."""
+        self._passive: dict[str, None] = {}
+        """Sessions that became passive since the match began."""
         self._activated: set[str] = set()
         """Passive sessions that were activated and have not become passive again."""
 
     @property
     def done(self) -> bool:
-        """Whether all that was found is evaluated."""
-        return self._at >= len(self._found)
+        """Whether all that was found or changed is evaluated."""
+        return self._at >= len(self._found) and not self._changed and not self._passive
 
     def evaluate(self, most: int) -> str | None:
-        """Evaluate up to ``most`` subscriptions.
+        """Evaluate up to ``most`` subscriptions, and then of changed sessions.
 
         Return the name of the passive session at which it stops, if any.
         """
-        topic, best = self.topic, self._best
         begin = self._at
         for found in self._found[begin : begin + most]:
             if isinstance(found, str):
                 if found not in self._activated:
                     return found
-            elif found.ended:
-                pass
-            elif found.acl is not None and not found.acl.may_read(topic):
-                worse = self._denied.get(found.session)
-                if worse is None or found.qos >= worse.qos:
-                    self._denied[found.session] = found
-            else:
-                if found.options & NO_LOCAL:
-                    self._no_local = True
-                other = best.get(found.session)
-                if other is None:
-                    best[found.session] = found
-                else:
-                    self._overlap(found, other)
+            elif not found.ended and found not in self._gone:
+                self._take(found)
             self._at += 1
-        return None
+        if self._at < len(self._found):
+            return None
+        done = 0
+        while self._changed and done < most:
+            session = next(iter(self._changed))
+            del self._changed[session]
+            done += 1 + self._evaluate(session)
+        return next(iter(self._passive), None)
 
-    def _overlap(self, found: Subscriber, other: Subscriber) -> None:
-        """Choose between two subscriptions of a session."""
+    def _take(self, found: Subscriber) -> None:
+        """Add a subscription; that of a session without another one is evaluated at once."""
         session = found.session
-        if session in self._plain or (found.options | other.options) & NO_LOCAL:
-            for one in (other, found):
-                plain = self._plain.get(session)
-                if not one.options & NO_LOCAL and (plain is None or is_better(one, plain)):
-                    self._plain[session] = one
-        if is_better(found, other):
-            self._best[session] = found
+        held = self._held.get(session)
+        if held is None:
+            self._held[session] = found
+            if found.acl is not None and not found.acl.may_read(self.topic):
+                self._denied[session] = found
+            else:
+                self._best[session] = found
+                if found.options & NO_LOCAL:
+                    self._no_local.add(session)
+        elif isinstance(held, dict):
+            held[found] = None
+            self._changed[session] = None
+        elif held is not found:
+            self._held[session] = {held: None, found: None}
+            self._changed[session] = None
+
+    def _evaluate(self, session: str) -> int:
+        """Evaluate the subscriptions of a session; return how many there are."""
+        held = self._held.get(session)
+        several: Iterable[Subscriber] = ()
+        if isinstance(held, dict):
+            several = held
+        elif held is not None:
+            several = (held,)
+        best: Subscriber | None = None
+        plain: Subscriber | None = None
+        denied: Subscriber | None = None
+        count = 0
+        for found in several:
+            count += 1
+            if found.acl is not None and not found.acl.may_read(self.topic):
+                if denied is None or found.qos >= denied.qos:
+                    denied = found
+                continue
+            if best is None or is_better(found, best):
+                best = found
+            if not found.options & NO_LOCAL and (plain is None or is_better(found, plain)):
+                plain = found
+        self._forget(session)
+        if best is None:
+            if denied is not None:
+                self._denied[session] = denied
+            return count
+        self._best[session] = best
+        if best.options & NO_LOCAL:
+            self._no_local.add(session)
+            if plain is not None:
+                self._own[session] = plain
+        return count
+
+    def _forget(self, session: str) -> None:
+        """Remove a session from the result."""
+        self._best.pop(session, None)
+        self._denied.pop(session, None)
+        self._own.pop(session, None)
+        self._no_local.discard(session)
 
     def activated(self, session: str) -> None:
         """Note that a passive session was activated: its subscriptions are now in the index."""
-        self._changed.add(session)
         self._activated.add(session)
+        self._passive.pop(session, None)
 
     def changed(self, session: str) -> None:
-        """Note that subscriptions of a session changed."""
-        self._changed.add(session)
+        """Note that what a session may read changed."""
+        if session in self._held:
+            self._changed[session] = None
+
+    def began(self, found: Subscriber) -> None:
+        """Note that a subscription is new, or has another QoS or other options."""
+        if matches(found.filter, self.topic):
+            if self._held.get(found.session) is found:
+                self._changed[found.session] = None
+            else:
+                self._take(found)
+
+    def ended(self, found: Subscriber) -> None:
+        """Note that a subscription ended."""
+        if not matches(found.filter, self.topic):
+            return
+        self._gone.add(found)
+        session = found.session
+        held = self._held.get(session)
+        if isinstance(held, dict):
+            held.pop(found, None)
+            self._changed[session] = None
+        elif held is found:
+            del self._held[session]
+            self._forget(session)
+
+    def left(self, session: str) -> None:
+        """Note that a session ended; its subscriptions know it."""
+        self._held.pop(session, None)
+        self._forget(session)
+        self._changed.pop(session, None)
+        self._passive.pop(session, None)
         self._activated.discard(session)
 
-    def resume(self, match: Callable[[str], list[Subscriber | str]]) -> bool:
-        """Return whether subscriptions of changed sessions must be evaluated again."""
-        if not self._changed:
-            return False
-        changed, self._changed = self._changed, set()
-        for session in changed:
-            self._best.pop(session, None)
-            self._denied.pop(session, None)
-            self._plain.pop(session, None)
-        self._found = [one for one in match(self.topic) if _session_of(one) in changed]
-        self._at = 0
-        return not self.done
+    def passivated(self, session: str, held: Iterable[Subscriber], filters: Iterable[str]) -> None:
+        """Note that a session became passive: it had some subscriptions, and has these filters."""
+        self.left(session)
+        self._gone.update(held)
+        if any(matches(topic_filter, self.topic) for topic_filter in filters):
+            self._passive[session] = None
 
     def receivers(self) -> Receivers:
         """Return what was found, once it is done."""
-        best = self._best
-        denied: Iterable[Subscriber] = self._denied.values()
-        if self._denied and best:
-            denied = [one for one in denied if one.session not in best]
-        no_local = self._no_local and any(one.options & NO_LOCAL for one in best.values())
-        own: Iterable[Subscriber] = ()
-        if no_local:
-            own = [one for name, one in self._plain.items() if best[name].options & NO_LOCAL]
-        return tuple(best.values()), tuple(denied), tuple(own), no_local
+        return (
+            tuple(self._best.values()),
+            tuple(self._denied.values()),
+            tuple(self._own.values()),
+            bool(self._no_local),
+        )
 
 
 def is_better(found: Subscriber, other: Subscriber) -> bool:
@@ -144,7 +222,3 @@ def is_better(found: Subscriber, other: Subscriber) -> bool:
     if found.qos != other.qos:
         return found.qos > other.qos
     return bool(found.options & ~other.options & RETAIN_AS_PUBLISHED)
-
-
-def _session_of(found: Subscriber | str) -> str:
-    return found if isinstance(found, str) else found.session

@@ -167,3 +167,61 @@ def test_few_long_matches_are_under_way_and_abandoned_ones_make_room() -> None:
     with pytest.raises(router_module._EnoughMatched):
         router.match(topics[-1], until=0.0)
     assert list(router._matches) == [topics[-1]]
+
+
+@pytest.mark.plain
+def test_topics_that_wait_for_others_are_not_looked_up_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    router = Router(lambda _name: None)
+    router.evaluated_at_once = 1
+    for number in range(3):
+        router.subscribe(f"s{number}", "#", 1)
+    ticks = count(1)
+    router.clock = lambda: next(ticks) / 500
+    looked_up: list[str] = []
+    match = router._index.match
+    monkeypatch.setattr(
+        type(router._index), "match", lambda _, topic: (looked_up.append(topic), match(topic))[1]
+    )
+    for number in range(router_module._MATCHES):
+        assert not router.routes.look_up([b"t/%d" % number])
+    for _ in range(5):
+        assert not router.routes.look_up([b"waits"])
+    assert looked_up.count("waits") == 1
+    # When there is room, it is looked up anew.
+    router._matches.clear()
+    while not router.routes.look_up([b"waits"]):
+        pass
+    assert looked_up.count("waits") == 2
+    assert not router._postponed
+
+
+@pytest.mark.plain
+def test_what_changes_meanwhile_is_all_that_is_evaluated_in_the_last_step() -> None:
+    """Neither the index is asked again, nor are all receivers gone through."""
+    router = Router(lambda _name: None)
+    router.evaluated_at_once = 100
+    for number in range(1000):
+        router.subscribe(f"s{number}", "a/#", 1)
+    asked: list[str] = []
+
+    class Counting(Acl):
+        def may_read(self, topic: str) -> bool:
+            asked.append(topic)
+            return True
+
+    ticks = count(1)
+    router.clock = lambda: float(next(ticks))
+    for _ in range(9):
+        assert not router.routes.look_up([b"a/b"])
+    for number in range(1000):
+        router.set_acl(f"s{number}", None)
+    router.subscribe("s7", "a/b", 2, Counting(denies=False))  # type: ignore[arg-type]
+    router.unsubscribe("s8", "a/#")
+    router.remove_session("s9")
+    router._index = None  # type: ignore[assignment]
+    (route,) = router.routes.look_up([b"a/b"])
+    assert len(route.targets) == 998
+    assert asked == ["a/b"]
+    assert {one.session: one.qos for one in route.targets}["s7"] == 2
